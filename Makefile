@@ -1,0 +1,78 @@
+# `make help` lists the targets. Everything lives in .venv; nothing is installed outside this directory.
+
+PYTHON ?= python3
+# Empty: pip's configured index decides which build of torch is installed (on Linux usually the CUDA one).
+# For the much smaller CPU build, set it to the CPU wheel index that the PyTorch installation page names:
+#   make install TORCH_INDEX=<address of that index>
+TORCH_INDEX ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+GENERATED := clients/python/antiphon/v1
+APT := apt-get install -y git make python3-venv
+
+.DEFAULT_GOAL := help
+.PHONY: help install run demo test pytest lint format types protos check-protos train eval clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## create .venv and install antiphon with everything needed to develop it
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Antiphon needs Python 3.11 or newer as '$(PYTHON)'. Install one, or name it: make install PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+		{ echo "Python's venv module is missing. On Debian and Ubuntu: $(APT)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: install ## serve the default model; prints the addresses to open
+	$(BIN)/antiphon serve
+
+demo: install ## serve, hold a spoken conversation with it, stop
+	$(BIN)/antiphon demo
+
+test: lint types check-protos pytest ## everything CI checks: lint, types, check-protos, pytest
+
+pytest: install ## the tests alone; ARGS='-k name' narrows them
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: install ## ruff and buf: rules and formatting of Python and protos
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/buf lint protos
+	$(BIN)/buf format --diff --exit-code protos
+
+format: install ## rewrite Python and protos as `lint` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/buf format --write protos
+
+types: install ## mypy --strict on our packages
+	$(BIN)/mypy
+
+protos: install ## regenerate the Python code of protos/
+	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=clients/python --pyi_out=clients/python \
+		$(sort $(wildcard protos/antiphon/v1/*.proto))
+	$(BIN)/python -m grpc_tools.protoc -Iprotos --grpc_python_out=clients/python \
+		--plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc --mypy_grpc_out=clients/python \
+		$(sort $(wildcard protos/antiphon/v1/*_service.proto))
+	ln -sf $(addprefix ../../../../,$(sort $(wildcard protos/antiphon/v1/*.proto))) $(GENERATED)
+
+check-protos: protos ## fail if the checked-in generated code is not that of protos/
+	@git diff --exit-code -- $(GENERATED) || \
+		{ echo "$(GENERATED) differs from what protos/ generates: add the regenerated files to the commit"; exit 1; }
+
+train: install ## train the default checkpoint from nothing (hours on a CPU)
+	$(BIN)/python -m inference_service.training.run
+
+eval: install ## measure the default checkpoint
+	$(BIN)/python -m inference_service.training.evaluate
+
+clean: ## remove .venv, build products and caches
+	rm -rf $(VENV) build dist *.egg-info clients/python/*.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,81 @@
+"""Everything that the SDK raises on purpose.
+
+* `AntiphonError`
+
+  * `ConnectError`: no conversation came about; the server is away, not ready or no Antiphon server
+  * `QueueFull`: the server is there, but has no room and no place in its queue
+  * `AuthError`: the server wants another key, or another origin
+  * `ProtocolError`: what one side said, the other does not accept
+  * `SessionClosed`: a running conversation is over, and nobody here asked for it
+  * `AudioError`: audio that cannot be sent; found before anything is sent
+"""
+
+
+class AntiphonError(Exception):
+    """Base of every error that the SDK raises on purpose.
+
+    `reason` is for programs: the server's own code where it gave one (`queue_full`, `NO_FREE_SLOT`), else a
+    word of the SDK's. `retryable` says whether the same call may succeed later, on a new session.
+    """
+
+    def __init__(self, message: str, *, reason: str = "", retryable: bool = False) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retryable = retryable
+
+
+class ConnectError(AntiphonError):
+    """The server cannot be reached, or cannot take a conversation now."""
+
+
+class QueueFull(AntiphonError):
+    """Every slot is busy and the queue takes nobody, or waiting in it took too long."""
+
+    def __init__(self, message: str, *, reason: str = "queue_full", retryable: bool = True) -> None:
+        super().__init__(message, reason=reason, retryable=retryable)
+
+
+class AuthError(AntiphonError):
+    """The key, the lease or the origin was refused."""
+
+
+class ProtocolError(AntiphonError):
+    """The server refused what this side sent, or sent what the protocol does not allow.
+
+    `param` is the path of the field at fault, for example `payload.config.top_p`; None if there is none.
+    """
+
+    def __init__(
+        self, message: str, *, reason: str = "", retryable: bool = False, param: str | None = None
+    ) -> None:
+        super().__init__(message, reason=reason, retryable=retryable)
+        self.param = param
+
+
+class SessionClosed(AntiphonError):
+    """The conversation is over.
+
+    `reason` is the server's (`backend_error`, `server_shutdown`, `WORKER_LOST` ...) or `connection_lost`.
+    `code` is the WebSocket close code (1000 and more) or the gRPC status code (0 to 16); None if neither
+    came. `trace_id` finds the session in the server's traces; None if the server does not trace.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        code: int | None = None,
+        trace_id: str | None = None,
+        *,
+        message: str = "",
+        retryable: bool = True,
+    ) -> None:
+        facts = [f"code {code}" if code is not None else "", f"trace {trace_id}" if trace_id else ""]
+        known = ", ".join(fact for fact in facts if fact)
+        text = f"The session ended: {reason}" + (f" ({known})" if known else "")
+        super().__init__(f"{text}. {message}" if message else f"{text}.", reason=reason, retryable=retryable)
+        self.code = code
+        self.trace_id = trace_id
+
+
+class AudioError(AntiphonError, ValueError):
+    """Audio of the wrong rate, shape or type; the message names the remedy."""

@@ -1,0 +1,60 @@
+"""Which exception a refusal becomes: error events before a session exists, HTTP answers, failures to
+connect."""
+
+from typing import Final
+
+from websockets.exceptions import InvalidHandshake, InvalidStatus
+
+from antiphon.errors import AntiphonError, AuthError, ConnectError, ProtocolError, QueueFull
+from antiphon.events import ErrorEvent
+
+_NO_ROOM: Final = frozenset({"queue_full", "queue_timeout", "worker_busy"})
+_NOT_NOW: Final = frozenset(
+    {"service_unavailable", "worker_connect_failed", "rate_limited", "inference_error"}
+)
+
+
+def from_error_event(event: ErrorEvent) -> AntiphonError:
+    """An `error` that came instead of a session."""
+    text = f"The server refused the conversation: {event.message or event.code}"
+    if event.code in _NO_ROOM:
+        return QueueFull(text, reason=event.code)
+    if event.code in _NOT_NOW:
+        return ConnectError(text, reason=event.code, retryable=True)
+    if event.code == "queue_cancelled":
+        return ConnectError(text, reason=event.code)
+    if event.code == "unauthorized":
+        return AuthError(text, reason=event.code)
+    return ProtocolError(text, reason=event.code, param=event.param)
+
+
+def from_handshake(url: str, error: InvalidHandshake) -> AntiphonError:
+    """The server spoke HTTP, but did not open a WebSocket."""
+    if not isinstance(error, InvalidStatus):
+        return ConnectError(f"{url} does not answer as a WebSocket server does.", reason="no_websocket")
+    status = error.response.status_code
+    if status == 401:
+        return AuthError(
+            f"{url} wants a key, or another one (HTTP 401). Pass api_key.", reason="unauthorized"
+        )
+    if status == 403:
+        return AuthError(f"{url} does not serve this origin (HTTP 403).", reason="forbidden")
+    if status == 404:
+        return ConnectError(
+            f"{url} does not exist (HTTP 404). Is this an Antiphon server?", reason="not_found"
+        )
+    return ConnectError(
+        f"{url} answered HTTP {status} instead of opening a WebSocket.",
+        reason=f"http_{status}",
+        retryable=status == 429 or status >= 500,
+    )
+
+
+def from_os_error(url: str, error: OSError) -> ConnectError:
+    """The server was not reached at all."""
+    if isinstance(error, TimeoutError):
+        return ConnectError(f"{url} did not answer in time.", reason="timeout", retryable=True)
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectError(f"Nothing listens at {url} (refused).", reason="refused", retryable=True)
+    why = (error.strerror or str(error)).rstrip(".").lower()
+    return ConnectError(f"Cannot reach {url} ({why}).", reason="unreachable", retryable=True)

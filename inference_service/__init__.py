@@ -1,0 +1,1 @@
+"""The gRPC worker: runs a full-duplex speech model for many sessions at once."""

@@ -1,0 +1,1 @@
+"""The engine: one thread that batches the units of all sessions into packed forwards."""

@@ -1,0 +1,267 @@
+"""What the servicer and the engine say to each other. Plain data, no torch, no gRPC.
+
+Calls may be made from any thread and return at once. Events come back on the thread of the
+`deliver` function that the engine was started with (the serving event loop), in order for each
+session. For one session the caller keeps the order prefill(n), generate(n), finalize(n),
+prefill(n + 1); it may write all of them ahead.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class DuplexSettings:
+    """Decoding settings of one session; defaults and ranges as the public `config` object."""
+
+    generate_audio: bool = True
+    force_listen_count: int = 3
+    max_new_speak_tokens_per_chunk: int = 20
+    greedy: bool = False
+    temperature: float = 0.7
+    top_k: int = 20
+    top_p: float = 0.8
+    text_repetition_penalty: float = 1.05
+    text_repetition_window_size: int = 512
+    length_penalty: float = 1.1
+    listen_prob_scale: float = 1.0
+    listen_top_k: int | None = None
+    tts_temperature: float = 0.8
+
+
+class WindowMode(Enum):
+    """What happens when a session's context grows beyond its window."""
+
+    OFF = auto()
+    BASIC = auto()
+
+
+@dataclass(frozen=True)
+class Window:
+    """Above `high_tokens` of context, whole oldest units are dropped until at most `low_tokens` remain."""
+
+    mode: WindowMode = WindowMode.OFF
+    high_tokens: int = 0
+    low_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class SessionSetup:
+    """Everything that decides how a session runs; nothing of it outlives the session."""
+
+    system_prompt: str
+    duplex: DuplexSettings
+    window: Window
+    seed: int
+
+
+@dataclass(frozen=True)
+class UnitOverrides:
+    """Sampling settings for one unit only; None means the session's."""
+
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    length_penalty: float | None = None
+    seed: int | None = None
+
+    def apply(self, settings: DuplexSettings) -> DuplexSettings:
+        """The session's settings with these on top (the seed is the sampler's affair)."""
+        changes = {
+            "max_new_speak_tokens_per_chunk": self.max_new_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "text_repetition_penalty": self.repetition_penalty,
+            "length_penalty": self.length_penalty,
+        }
+        return replace(settings, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class UnitUsage:
+    """Tokens of one unit or, summed, of a session."""
+
+    input_text_tokens: int = 0
+    input_audio_tokens: int = 0
+    input_vision_tokens: int = 0
+    cached_tokens: int = 0
+    output_text_tokens: int = 0
+    output_audio_tokens: int = 0
+
+    def __add__(self, other: "UnitUsage") -> "UnitUsage":
+        return UnitUsage(
+            self.input_text_tokens + other.input_text_tokens,
+            self.input_audio_tokens + other.input_audio_tokens,
+            self.input_vision_tokens + other.input_vision_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_text_tokens + other.output_text_tokens,
+            self.output_audio_tokens + other.output_audio_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class UnitTimings:
+    """Seconds that a unit spent in each part of the worker."""
+
+    queue: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+    speech: float = 0.0
+    vocoder: float = 0.0
+    total: float = 0.0
+
+
+class End(Enum):
+    """How a unit ended."""
+
+    LISTEN = auto()
+    CHUNK = auto()
+    TURN = auto()
+    CONTEXT_FULL = auto()
+    CANCELLED = auto()
+    FAILED = auto()
+
+
+class Finish(Enum):
+    """Why decoding of a unit stopped."""
+
+    EOS = auto()
+    LENGTH = auto()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed unit: the session goes on. `reason` is an `antiphon.semconv.Reason` value."""
+
+    reason: str
+    message: str
+    field: str = ""
+    retryable: bool = False
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The prompt is in the context; the session takes units now."""
+
+    prompt_tokens: int
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """Unit `unit` is in the context, or failed before (then nothing of it is)."""
+
+    unit: int
+    context_tokens: int = 0
+    usage: UnitUsage = field(default_factory=UnitUsage)
+    timings: UnitTimings = field(default_factory=UnitTimings)
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Output of a unit: text, the ids behind it, and float32 mono audio at the model's output rate."""
+
+    unit: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    audio: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """The last word about a unit's generation."""
+
+    unit: int
+    end: End
+    finish: Finish | None
+    context_tokens: int
+    usage: UnitUsage = field(default_factory=UnitUsage)
+    timings: UnitTimings = field(default_factory=UnitTimings)
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Finalized:
+    """The unit is closed; terminator tokens are carried into the next forward and counted here."""
+
+    unit: int
+    context_tokens: int
+    dropped_units: int
+    session_usage: UnitUsage
+    timings: UnitTimings = field(default_factory=UnitTimings)
+
+
+@dataclass(frozen=True)
+class SessionFailed:
+    """The session cannot go on. `reason` is an `antiphon.semconv.Reason` value."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Every cache of the session is clean and its slot is free again; the last event, exactly once."""
+
+
+Event = Ready | Prefilled | Piece | Done | Finalized | SessionFailed | Closed
+Sink = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a loaded model is and needs."""
+
+    name: str
+    context_limit: int
+    input_sample_rate_hz: int
+    output_sample_rate_hz: int
+    unit_seconds: float
+    duplex_defaults: DuplexSettings
+    window: Window
+    supports_video: bool = False
+
+
+class EngineSession(Protocol):
+    """One session inside the engine."""
+
+    def prefill(self, unit: int, pcm: NDArray[np.float32]) -> None:
+        """Appends at most one unit of float32 mono audio at the input rate; shorter audio is padded."""
+
+    def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
+        """Decides and speaks for a prefilled unit."""
+
+    def finalize(self, unit: int) -> None:
+        """Closes a generated unit."""
+
+    def cancel(self, unit: int) -> None:
+        """Overtakes everything: units up to and including `unit` end CANCELLED, heard but not spoken."""
+
+    def close(self) -> None:
+        """Drops whatever is pending and releases everything; answered by `Closed`. Idempotent."""
+
+
+class Engine(Protocol):
+    """The model and its batching loop."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the loaded model is."""
+
+    @property
+    def slots(self) -> int:
+        """How many sessions fit at once."""
+
+    def open(self, session_id: str, setup: SessionSetup, sink: Sink) -> EngineSession:
+        """Starts a session in a free slot; `Ready` or `SessionFailed` follows.
+
+        The caller never opens more than `slots` sessions before their `Closed`.
+        """

@@ -1,0 +1,1 @@
+"""Untrusted bytes become arrays here, strictly and within bounds."""

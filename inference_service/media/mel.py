@@ -1,0 +1,52 @@
+"""Streaming log-mel features: 16 kHz mono PCM in, 100 frames of 80 bands per second out."""
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAMPLE_RATE = 16_000
+HOP = 160
+WINDOW = 400
+FFT = 512
+BANDS = 80
+CONTEXT = WINDOW - HOP
+"""Samples of the past that the first frame of a chunk sees."""
+
+Array = NDArray[np.float32]
+
+
+def mel_filters(sample_rate: int, fft: int, bands: int, low_hz: float, high_hz: float) -> Array:
+    """Triangular filters on the HTK mel scale, shape [bands, fft // 2 + 1], peak 1."""
+    hertz = np.linspace(0, sample_rate / 2, fft // 2 + 1)
+    low, high = (2595 * np.log10(1 + f / 700) for f in (low_hz, high_hz))
+    edges = 700 * (10 ** (np.linspace(low, high, bands + 2) / 2595) - 1)
+    rising = (hertz - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+    falling = (edges[2:, None] - hertz) / (edges[2:] - edges[1:-1])[:, None]
+    return np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
+
+
+@cache
+def _filters() -> Array:
+    return mel_filters(SAMPLE_RATE, FFT, BANDS, 20, 7800)
+
+
+@cache
+def _hann() -> Array:
+    return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
+
+
+def mel_power(pcm: Array, context: Array) -> Array:
+    """Mel power of a chunk, shape [len(pcm) // 160, 80].
+
+    `context` is the `CONTEXT` samples before the chunk (zeros at the start of a stream); frame t
+    covers samples [160 t - 240, 160 t + 160) of the chunk, so no frame looks ahead.
+    """
+    frames = np.lib.stride_tricks.sliding_window_view(np.concatenate([context, pcm]), WINDOW)[::HOP]
+    spectrum = np.abs(np.fft.rfft(frames * _hann(), FFT)) ** 2
+    return np.asarray(spectrum.astype(np.float32) @ _filters().T)
+
+
+def log_mel(power: Array) -> Array:
+    """Compressed mel power: (ln(power + 1e-8) + 6) / 4, about -3 for silence and +3 for loud speech."""
+    return np.asarray((np.log(power + 1e-8) + 6) / 4, dtype=np.float32)

@@ -1,0 +1,1 @@
+"""The duplex architecture as plain modules; no sessions, no gRPC, no JSON protocols."""

@@ -1,0 +1,99 @@
+"""A small causal audio encoder: log-mel in, ten language-model embeddings per second out.
+
+Same rate and interface as a streaming Whisper encoder: the state of a stream is an explicit list of
+tensors, and a batch of streams is encoded in one call. Nothing looks ahead, so feeding a stream in
+chunks of any even number of frames equals feeding it whole.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from inference_service.media.mel import BANDS
+from inference_service.models.config import AudioConfig
+
+AudioState = list[Tensor]
+"""Left context of each convolution: tensors [channels, kernel - stride] of one stream."""
+
+
+class CausalConv(nn.Conv1d):
+    """A convolution that sees `kernel - stride` past steps and none of the future."""
+
+    @property
+    def past(self) -> int:
+        """Input steps kept from one chunk to the next."""
+        return self.kernel_size[0] - self.stride[0]
+
+    def advance(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """`x` [batch, channels, time] after `past` [batch, channels, self.past]: output and new past."""
+        x = torch.cat([past, x], dim=2)
+        return self._conv_forward(x, self.weight, self.bias), x[:, :, x.shape[2] - self.past :]
+
+
+class ConvBlock(nn.Module):
+    """Depthwise causal convolution, then a two-layer perceptron, with a residual."""
+
+    def __init__(self, hidden: int, kernel: int, expansion: int) -> None:
+        super().__init__()
+        self.mix = CausalConv(hidden, hidden, kernel, groups=hidden)
+        self.norm = nn.LayerNorm(hidden)
+        self.up = nn.Linear(hidden, hidden * expansion)
+        self.down = nn.Linear(hidden * expansion, hidden)
+
+    def advance(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """`x` [batch, time, hidden]: output of the same shape and the new past of the convolution."""
+        mixed, past = self.mix.advance(x.transpose(1, 2), past)
+        return x + self.down(F.gelu(self.up(self.norm(mixed.transpose(1, 2))))), past
+
+
+class AudioEncoder(nn.Module):
+    """Log-mel frames at 100 Hz -> states at 50 Hz -> embeddings at 50 / pool Hz."""
+
+    def __init__(self, config: AudioConfig, output: int) -> None:
+        super().__init__()
+        self.config = config
+        self.conv1 = CausalConv(BANDS, config.hidden, 3)
+        self.conv2 = CausalConv(config.hidden, config.hidden, 4, stride=2)
+        self.blocks = nn.ModuleList(
+            ConvBlock(config.hidden, config.kernel, config.expansion) for _ in range(config.blocks)
+        )
+        self.norm = nn.LayerNorm(config.hidden)
+        self.project = nn.Sequential(
+            nn.Linear(config.hidden * config.pool, output), nn.GELU(), nn.Linear(output, output)
+        )
+
+    def initial_state(self) -> AudioState:
+        """The state of a stream that has heard nothing."""
+        convs = [self.conv1, self.conv2, *(block.mix for block in self.blocks)]
+        return [torch.zeros(conv.in_channels, conv.past, device=conv.weight.device) for conv in convs]
+
+    def advance(self, mel: Tensor, past: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """`mel` [batch, frames, 80], frames even: states [batch, frames / 2, hidden] and the new past."""
+        x, first = self.conv1.advance(mel.transpose(1, 2), past[0])
+        x, second = self.conv2.advance(F.gelu(x), past[1])
+        x = F.gelu(x).transpose(1, 2)
+        new = [first, second]
+        for block, block_past in zip(self.blocks, past[2:], strict=True):
+            x, kept = block.advance(x, block_past)
+            new.append(kept)
+        return self.norm(x), new
+
+    def embed(self, states: Tensor) -> Tensor:
+        """`pool` consecutive states [batch, time, hidden] become one embedding [batch, time // pool, output]."""
+        batch, time, hidden = states.shape
+        pool = self.config.pool
+        return self.project(states[:, : time // pool * pool].reshape(batch, time // pool, hidden * pool))
+
+    def encode(self, mels: list[Tensor], states: list[AudioState]) -> tuple[list[Tensor], list[AudioState]]:
+        """One chunk of each stream, [frames, 80] with frames a multiple of 2 * pool and equal for all.
+
+        Returns embeddings [frames / (2 * pool), output] and new states, in the order given.
+        """
+        past = [torch.stack(layer) for layer in zip(*states, strict=True)]
+        hidden, new = self.advance(torch.stack(mels), past)
+        return list(self.embed(hidden)), [list(state) for state in zip(*(layer.unbind() for layer in new), strict=True)]
+
+    def hear(self, mel: Tensor) -> Tensor:
+        """Whole streams from their start, [batch, frames, 80] -> states [batch, frames / 2, hidden]."""
+        past = [state.to(mel.dtype).expand(len(mel), -1, -1) for state in self.initial_state()]
+        return self.advance(mel, past)[0]

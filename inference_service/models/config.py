@@ -1,0 +1,140 @@
+"""The typed form of a checkpoint's `config.json`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import LlamaConfig, Qwen3Config
+
+from inference_service.models.errors import CheckpointError
+
+_QWEN3_FIELDS = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "hidden_act",
+    "attention_bias", "tie_word_embeddings",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AudioConfig:
+    """The causal audio encoder: `pool` frames of 20 ms become one embedding of the language model."""
+
+    hidden: int
+    blocks: int
+    kernel: int
+    expansion: int
+    pool: int
+
+
+@dataclass(frozen=True)
+class SpeechConfig:
+    """The speech head: a Llama decoder over one codebook of `codes` entries plus one end code."""
+
+    codes: int
+    codes_per_second: int
+    audio_bos_token_id: int
+    repetition_penalty: float
+    repetition_window: int
+    top_k: int
+    backbone: LlamaConfig
+
+    @property
+    def end_code(self) -> int:
+        """The code that ends a turn's speech."""
+        return self.codes
+
+
+@dataclass(frozen=True)
+class VocoderConfig:
+    """The source-filter vocoder: each code becomes `frames_per_code` acoustic frames of 10 ms."""
+
+    codes: int
+    sample_rate_hz: int
+    frames_per_code: int
+    bands: int
+    hidden: int
+    kernel: int
+    layers: int
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A duplex checkpoint: sizes of its parts, and the defaults that it was tuned for."""
+
+    name: str
+    language: Qwen3Config
+    audio: AudioConfig | None
+    speech: SpeechConfig | None
+    vocoder: VocoderConfig | None
+    prompt_prefix: str
+    prompt_suffix: str
+    context_limit: int
+    window_high: int
+    window_low: int
+    duplex_defaults: dict[str, Any]
+
+
+def language_config(raw: dict[str, Any]) -> Qwen3Config:
+    """The Qwen3 part of a `config.json`; the rotary base must be stated, never assumed."""
+    theta = raw.get("rope_theta") or (raw.get("rope_parameters") or {}).get("rope_theta")
+    if theta is None:
+        raise CheckpointError("config.json states no rope_theta; positions cannot be computed without it.")
+    missing = [name for name in _QWEN3_FIELDS if name not in raw]
+    if missing:
+        raise CheckpointError(f"config.json lacks the language model's {', '.join(missing)}.")
+    config = Qwen3Config(
+        **{name: raw[name] for name in _QWEN3_FIELDS},
+        rope_parameters={"rope_type": "default", "rope_theta": float(theta)},
+    )
+    return config
+
+
+def _speech_config(raw: dict[str, Any]) -> SpeechConfig:
+    backbone = LlamaConfig(
+        vocab_size=1,
+        hidden_size=raw["hidden_size"],
+        intermediate_size=raw["intermediate_size"],
+        num_hidden_layers=raw["num_hidden_layers"],
+        num_attention_heads=raw["num_attention_heads"],
+        num_key_value_heads=raw["num_key_value_heads"],
+        max_position_embeddings=raw["max_position_embeddings"],
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+    )
+    return SpeechConfig(
+        codes=raw["num_audio_tokens"] - 1,
+        codes_per_second=raw["codes_per_second"],
+        audio_bos_token_id=raw["audio_bos_token_id"],
+        repetition_penalty=raw["repetition_penalty"],
+        repetition_window=raw["repetition_window"],
+        top_k=raw["top_k"],
+        backbone=backbone,
+    )
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """Reads `folder/config.json`; raises `CheckpointError` naming what is missing."""
+    path = folder / "config.json"
+    try:
+        raw = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} has no config.json. Is this an Antiphon checkpoint?") from None
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path} is not valid JSON (line {error.lineno}).") from None
+    try:
+        duplex = raw["duplex"]
+        return ModelConfig(
+            name=raw["name"],
+            language=language_config(raw),
+            audio=AudioConfig(**raw["audio_config"]),
+            speech=_speech_config(raw["tts_config"]),
+            vocoder=VocoderConfig(**raw["vocoder_config"]),
+            prompt_prefix=duplex["prompt_prefix"],
+            prompt_suffix=duplex["prompt_suffix"],
+            context_limit=duplex["context_limit"],
+            window_high=duplex["window_high"],
+            window_low=duplex["window_low"],
+            duplex_defaults=duplex["defaults"],
+        )
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} lacks or misnames a field the architecture needs: {error}.") from None

@@ -1,0 +1,1 @@
+"""How the default checkpoint `antiphon-mini` is made: data, training and evaluation."""

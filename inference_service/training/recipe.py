@@ -1,0 +1,44 @@
+"""The sizes of `antiphon-mini` and the folder layout of a training run."""
+
+from transformers import LlamaConfig, Qwen3Config
+
+from inference_service.models.config import AudioConfig, SpeechConfig, VocoderConfig
+
+VOCABULARY = 672
+PROMPT_PREFIX = "<|im_start|>system\n"
+PROMPT_SUFFIX = "<|im_end|>"
+LANGUAGE = Qwen3Config(
+    vocab_size=VOCABULARY,
+    hidden_size=256,
+    intermediate_size=640,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=64,
+    max_position_embeddings=16_384,
+    rms_norm_eps=1e-6,
+    tie_word_embeddings=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+)
+AUDIO = AudioConfig(hidden=192, blocks=9, kernel=13, expansion=2, pool=5)
+SPEECH = SpeechConfig(
+    codes=1024,
+    codes_per_second=25,
+    audio_bos_token_id=11,
+    repetition_penalty=1.0,
+    repetition_window=16,
+    top_k=25,
+    backbone=LlamaConfig(
+        vocab_size=1,
+        hidden_size=256,
+        intermediate_size=640,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+    ),
+)
+VOCODER = VocoderConfig(
+    codes=1024, sample_rate_hz=24_000, frames_per_code=4, bands=64, hidden=256, kernel=5, layers=3
+)

@@ -1,0 +1,93 @@
+"""The synthetic voices of training and evaluation: espeak-ng and flite, run as programs.
+
+Training never hears a voice of `HELD_OUT_ESPEAK`, nor flite's `slt`; `slt` is the voice that the
+model itself speaks with.
+"""
+
+import io
+import random
+import subprocess
+import tempfile
+import wave
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import resample_poly
+
+SAMPLE_RATE = 16_000
+
+ACCENTS = ("en-us", "en-gb", "en-gb-x-rp", "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-029", "en-us-nyc")
+TRAINING_ESPEAK = (
+    "", "f1", "f2", "f4", "m1", "m2", "m3", "m5", "m7", "m8", "adam", "Alex", "Alicia", "Andrea", "Andy", "belinda",
+    "benjamin", "david", "Denis", "Diogo", "edward", "Gene", "Henrique", "Hugo", "iven", "iven3", "Jacky", "john",
+    "linda", "marcelo", "Marco", "Mario", "max", "miguel", "Nguyen", "pablo", "pedro", "rob", "shelby", "steph",
+    "steph3", "zac", "anika", "klatt", "klatt3", "grandma", "victor", "norbert", "caleb", "ed", "paul", "sandro",
+)  # fmt: skip
+HELD_OUT_ESPEAK = ("f3", "f5", "m4", "m6", "Annie", "robert", "steph2", "iven2", "travis", "klatt2", "Lee", "michel")
+TRAINING_FLITE = ("awb", "rms", "kal16")
+OWN_VOICE = "slt"
+_FLITE_PITCH_HZ = {"slt": 180, "awb": 125, "rms": 100, "kal16": 105}
+
+
+@dataclass(frozen=True)
+class Voice:
+    """One way of saying a sentence: a program, a voice name, and the program's own settings."""
+
+    program: str
+    name: str
+    speed: float
+    pitch: float
+
+    def say(self, text: str) -> NDArray[np.float32]:
+        """Mono float32 speech at 16 kHz without leading or trailing silence, peak below 1."""
+        return _trimmed(*(self._espeak(text) if self.program == "espeak-ng" else self._flite(text)))
+
+    def _espeak(self, text: str) -> tuple[NDArray[np.float32], int]:
+        command = ["espeak-ng", "-v", self.name, "-s", f"{self.speed:.0f}", "-p", f"{self.pitch:.0f}", "--stdout", text]
+        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+        # espeak-ng streams its WAV, so the header's sizes are not to be trusted.
+        rate = wave.open(io.BytesIO(run.stdout)).getframerate()
+        return np.frombuffer(run.stdout[44:], "<i2").astype(np.float32) / 32768, rate
+
+    def _flite(self, text: str) -> tuple[NDArray[np.float32], int]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "speech.wav"
+            command = ["flite", "-voice", self.name, "--setf", f"duration_stretch={self.speed:.3f}"]
+            command += ["--setf", f"int_f0_target_mean={self.pitch:.1f}", "-t", text, "-o", str(path)]
+            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+            with wave.open(str(path)) as file:
+                data = file.readframes(file.getnframes())
+                return np.frombuffer(data, "<i2").astype(np.float32) / 32768, file.getframerate()
+
+
+def training_voice(rng: random.Random) -> Voice:
+    """A random training voice: three quarters espeak-ng variants, one quarter flite."""
+    if rng.random() < 0.28:
+        return flite_voice(rng, rng.choice(TRAINING_FLITE))
+    variant = rng.choice(TRAINING_ESPEAK)
+    name = rng.choice(ACCENTS[:7]) + (f"+{variant}" if variant else "")
+    return Voice("espeak-ng", name, rng.randint(110, 210), rng.randint(20, 80))
+
+
+def held_out_voice(rng: random.Random) -> Voice:
+    """A random voice that training never heard."""
+    name = f"{rng.choice(ACCENTS)}+{rng.choice(HELD_OUT_ESPEAK)}"
+    return Voice("espeak-ng", name, rng.randint(120, 200), rng.randint(30, 70))
+
+
+def flite_voice(rng: random.Random, name: str) -> Voice:
+    """A flite voice with random tempo and pitch."""
+    return Voice("flite", name, rng.uniform(0.8, 1.25), _FLITE_PITCH_HZ[name] * rng.uniform(0.85, 1.2))
+
+
+def _trimmed(speech: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
+    if rate != SAMPLE_RATE:
+        common = gcd(SAMPLE_RATE, rate)
+        speech = resample_poly(speech, SAMPLE_RATE // common, rate // common).astype(np.float32)
+    envelope = np.convolve(np.abs(speech), np.ones(160, np.float32) / 160, "same")
+    loud = np.where(envelope > 0.01 * envelope.max() + 1e-4)[0]
+    speech = speech[max(0, loud[0] - 160) : loud[-1] + 160]
+    return np.asarray(speech / max(1e-6, float(np.abs(speech).max())) * 0.6, dtype=np.float32)

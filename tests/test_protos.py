@@ -1,0 +1,111 @@
+"""The gRPC contract against what else names its parts: the public `config` object, and the error reasons."""
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from grpc._cython import cygrpc
+
+from antiphon import semconv
+from antiphon.semconv import Reason
+from antiphon.v1 import common_pb2, inference_service_pb2
+
+PUBLIC_CONFIG_KEYS = {
+    "generate_audio",
+    "ls_mode",
+    "force_listen_count",
+    "max_new_speak_tokens_per_chunk",
+    "decode_mode",
+    "temperature",
+    "top_k",
+    "top_p",
+    "text_repetition_penalty",
+    "text_repetition_window_size",
+    "length_penalty",
+    "listen_prob_scale",
+    "listen_top_k",
+    "tts_temperature",
+    "chunk_ms",
+    "sample_rate",
+}
+"""The keys of the public `config` object, as its protocol page lists them."""
+
+STATUS_REASONS = {
+    *("CONFIG_INVALID", "METADATA_INVALID", "PAYLOAD_INVALID"),
+    *("MODEL_NOT_FOUND", "VOICE_NOT_FOUND"),
+    "MODE_UNSUPPORTED",
+    *("LEASE_MISSING", "LEASE_INVALID"),
+    "STALE_LEASE",
+    "LEASE_REVOKED",
+    "STREAM_EXISTS",
+    *("CONFIG_REQUIRED", "CONFIG_REPEATED", "UNIT_OUT_OF_ORDER"),
+    "UNIT_WINDOW",
+    *("NO_FREE_SLOT", "QUEUE_FULL", "KV_EXHAUSTED"),
+    *("ATTACH_TIMEOUT", "UNIT_TIMEOUT", "IDLE_TIMEOUT", "SESSION_LIMIT"),
+    *("LOADING", "DRAINING"),
+    "ENGINE_FATAL",
+}
+ITEM_REASONS = {
+    *("AUDIO_INVALID", "IMAGE_INVALID", "PARAMS_INVALID"),
+    *("CONTENT_UNSUPPORTED", "INPUT_TOO_LONG", "INFERENCE_FAILED"),
+}
+CLIENT_SIDE_REASONS = {"MESSAGE_TOO_LARGE", "WORKER_LOST"}
+
+
+def test_duplex_config_has_the_names_of_the_public_config() -> None:
+    fields = common_pb2.DuplexConfig.DESCRIPTOR.fields_by_name
+
+    assert set(fields) == PUBLIC_CONFIG_KEYS
+
+
+def test_every_duplex_setting_can_be_unset() -> None:
+    config = common_pb2.DuplexConfig()
+
+    for name in PUBLIC_CONFIG_KEYS:
+        assert not config.HasField(name)  # raises for a field that is not `optional`
+
+
+def test_reasons_are_those_of_the_contract() -> None:
+    assert {str(reason) for reason in Reason} == STATUS_REASONS | ITEM_REASONS | CLIENT_SIDE_REASONS
+    assert {str(reason) for reason in semconv.ITEM_REASONS} == ITEM_REASONS
+    assert {str(reason) for reason in semconv.CLIENT_SIDE_REASONS} == CLIENT_SIDE_REASONS
+
+
+def test_reasons_are_their_own_names() -> None:
+    for name, reason in Reason.__members__.items():
+        assert reason == name
+
+
+def test_service_has_three_streams_and_one_question() -> None:
+    service = inference_service_pb2.DESCRIPTOR.services_by_name["InferenceService"]
+
+    assert {m.name: (m.client_streaming, m.server_streaming) for m in service.methods} == {
+        "Prefill": (True, True),
+        "Generate": (True, True),
+        "Finalize": (True, True),
+        "GetInfo": (False, False),
+    }
+    assert service.full_name == f"{semconv.ERROR_DOMAIN}.InferenceService"
+
+
+@pytest.mark.parametrize("module", [common_pb2, inference_service_pb2], ids=lambda module: module.__name__)
+def test_every_enum_has_an_unspecified_zero(module: ModuleType) -> None:
+    for enum in module.DESCRIPTOR.enum_types_by_name.values():
+        assert enum.values_by_number[0].name.endswith("_UNSPECIFIED"), enum.name
+
+
+CHANNEL_OPTIONS = dict(semconv.CLIENT_OPTIONS) | dict(semconv.server_options(slots=4))
+
+
+@pytest.mark.parametrize("option", CHANNEL_OPTIONS)
+def test_grpc_knows_each_channel_option(option: str) -> None:
+    """gRPC ignores an unknown option without a word, so look the name up in its compiled core."""
+    assert option.encode() in Path(cygrpc.__file__).read_bytes()
+
+
+def test_channel_options_of_both_sides_fit_together() -> None:
+    client, server = dict(semconv.CLIENT_OPTIONS), dict(semconv.server_options(slots=4))
+
+    assert server["grpc.http2.min_ping_interval_without_data_ms"] < client["grpc.keepalive_time_ms"]
+    assert server["grpc.max_concurrent_streams"] == 32
+    assert client["grpc.max_receive_message_length"] == server["grpc.max_receive_message_length"] == 2**25

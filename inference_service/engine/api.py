@@ -3,7 +3,8 @@
 Calls may be made from any thread and return at once. Events come back on the thread of the
 `deliver` function that the engine was started with (the serving event loop), in order for each
 session. For one session the caller keeps the order prefill(n), generate(n), finalize(n),
-prefill(n + 1); it may write all of them ahead.
+prefill(n + 1); it may write all of them ahead. Unit numbers rise but may skip: a unit whose input was
+refused never gets here.
 """
 
 from collections.abc import Callable
@@ -215,6 +216,12 @@ class Closed:
 Event = Ready | Prefilled | Piece | Done | Finalized | SessionFailed | Closed
 Sink = Callable[[Event], None]
 
+Deliver = Callable[[list[tuple[Sink, Event]]], None]
+"""Hands events to their sinks, in order, on the serving event loop; callable from any thread."""
+
+OnFatal = Callable[[str], None]
+"""Reports that the device's state is gone: every session ends with ENGINE_FATAL and the worker exits with 3."""
+
 
 @dataclass(frozen=True)
 class ModelInfo:
@@ -265,3 +272,6 @@ class Engine(Protocol):
 
         The caller never opens more than `slots` sessions before their `Closed`.
         """
+
+    def stop(self) -> None:
+        """Ends the engine's thread and waits for it; no event comes after. Idempotent."""

@@ -91,7 +91,9 @@ class AudioEncoder(nn.Module):
         """
         past = [torch.stack(layer) for layer in zip(*states, strict=True)]
         hidden, new = self.advance(torch.stack(mels), past)
-        return list(self.embed(hidden)), [list(state) for state in zip(*(layer.unbind() for layer in new), strict=True)]
+        return list(self.embed(hidden)), [
+            list(state) for state in zip(*(layer.unbind() for layer in new), strict=True)
+        ]
 
     def hear(self, mel: Tensor) -> Tensor:
         """Whole streams from their start, [batch, frames, 80] -> states [batch, frames / 2, hidden]."""

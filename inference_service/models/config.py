@@ -1,8 +1,6 @@
 """The typed form of a checkpoint's `config.json`."""
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from transformers import LlamaConfig, Qwen3Config
@@ -53,9 +51,6 @@ class VocoderConfig:
     sample_rate_hz: int
     frames_per_code: int
     bands: int
-    hidden: int
-    kernel: int
-    layers: int
 
 
 @dataclass(frozen=True)
@@ -64,9 +59,9 @@ class ModelConfig:
 
     name: str
     language: Qwen3Config
-    audio: AudioConfig | None
-    speech: SpeechConfig | None
-    vocoder: VocoderConfig | None
+    audio: AudioConfig
+    speech: SpeechConfig
+    vocoder: VocoderConfig
     prompt_prefix: str
     prompt_suffix: str
     context_limit: int
@@ -112,15 +107,8 @@ def _speech_config(raw: dict[str, Any]) -> SpeechConfig:
     )
 
 
-def read_config(folder: Path) -> ModelConfig:
-    """Reads `folder/config.json`; raises `CheckpointError` naming what is missing."""
-    path = folder / "config.json"
-    try:
-        raw = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder} has no config.json. Is this an Antiphon checkpoint?") from None
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{path} is not valid JSON (line {error.lineno}).") from None
+def parse_config(raw: dict[str, Any]) -> ModelConfig:
+    """The typed form of a parsed `config.json`; raises `CheckpointError` naming what is missing."""
     try:
         duplex = raw["duplex"]
         return ModelConfig(
@@ -137,4 +125,6 @@ def read_config(folder: Path) -> ModelConfig:
             duplex_defaults=duplex["defaults"],
         )
     except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} lacks or misnames a field the architecture needs: {error}.") from None
+        raise CheckpointError(
+            f"config.json lacks or misnames a field the architecture needs: {error}."
+        ) from None

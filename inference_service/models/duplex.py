@@ -17,6 +17,6 @@ class DuplexModel(nn.Module):
         self.config = config
         hidden = config.language.hidden_size
         self.llm = Qwen3ForCausalLM(config.language)
-        self.apm = AudioEncoder(config.audio, hidden) if config.audio else None
-        self.tts = SpeechHead(config.speech, hidden, config.language.vocab_size) if config.speech else None
-        self.vocoder = Vocoder(config.vocoder) if config.vocoder else None
+        self.apm = AudioEncoder(config.audio, hidden)
+        self.tts = SpeechHead(config.speech, hidden, config.language.vocab_size)
+        self.vocoder = Vocoder(config.vocoder)

@@ -1,8 +1,8 @@
 """A small source-filter vocoder: speech codes in, 24 kHz audio out, a chunk at a time.
 
-A causal convolutional decoder turns each code into acoustic frames of 10 ms (a log-power envelope
-over mel-spaced bands, log pitch, voicing). A pulse train and noise, shaped by minimum-phase filters
-made of these envelopes, are overlapped and added. All of a stream's past is in its `VocoderState`,
+A codebook turns each code into acoustic frames of 10 ms (a log-power envelope over mel-spaced
+bands, log pitch, voicing). A pulse train and noise, shaped by minimum-phase filters made of these
+envelopes, are overlapped and added. All of a stream's past is in its `VocoderState`,
 so any split of the codes into chunks gives the same samples.
 """
 
@@ -33,8 +33,6 @@ def band_hertz(bands: int) -> Tensor:
 class VocoderState:
     """Everything one stream remembers between chunks."""
 
-    past: list[Tensor]
-    """Left context of each convolution, [hidden, kernel - 1]."""
     phase: float
     """Position in the pitch cycle, 0 to 1."""
     carry: float
@@ -45,6 +43,12 @@ class VocoderState:
     """Samples already begun by earlier frames, [fft]."""
     noise: torch.Generator
 
+    def reset(self) -> None:
+        """Silence: the next chunk begins a new turn. The noise goes on where it was."""
+        self.excitation.zero_()
+        self.overlap.zero_()
+        self.phase = self.carry = 0.0
+
 
 class Vocoder(nn.Module):
     """Codes at 25 per second -> float32 audio in [-1, 1] at the configured rate."""
@@ -54,19 +58,16 @@ class Vocoder(nn.Module):
         self.config = config
         self.hop = round(config.sample_rate_hz * FRAME_SECONDS)
         self.features = config.bands + 2
-        self.embed = nn.Embedding(config.codes, config.hidden)
-        self.convs = nn.ModuleList(
-            nn.Conv1d(config.hidden, config.hidden, config.kernel) for _ in range(config.layers)
-        )
-        self.out = nn.Linear(config.hidden, config.frames_per_code * self.features)
+        self.codebook = nn.Parameter(torch.zeros(config.codes, config.frames_per_code, self.features))
         self.register_buffer("_to_bins", self._band_to_bin(), persistent=False)
         self.register_buffer("_noisy", self._noise_share(), persistent=False)
+        self.register_buffer("_fade", self._top_fade(), persistent=False)
 
     def _bin_hertz(self) -> Tensor:
         return torch.arange(_FFT // 2 + 1, dtype=torch.float64) * self.config.sample_rate_hz / _FFT
 
     def _band_to_bin(self) -> Tensor:
-        """Linear interpolation from bands to FFT bins, [bands, bins]; nothing above 8 kHz."""
+        """Linear interpolation from bands to FFT bins, [bands, bins]; above 8 kHz the top band goes on."""
         centres, hertz = band_hertz(self.config.bands), self._bin_hertz()
         right = torch.searchsorted(centres, hertz).clamp(1, len(centres) - 1)
         part = ((hertz - centres[right - 1]) / (centres[right] - centres[right - 1])).clamp(0, 1)
@@ -80,40 +81,27 @@ class Vocoder(nn.Module):
         low, high = _MIXED_HZ
         return ((self._bin_hertz() - low) / (high - low)).clamp(0.02, 0.95).float()
 
+    def _top_fade(self) -> Tensor:
+        """Log power taken off above 8 kHz, where the codebook knows nothing."""
+        return -((self._bin_hertz() - MAX_HZ) / 200).clamp(min=0).float()
+
     def initial_state(self, seed: int) -> VocoderState:
         """The state of a stream that has said nothing; its noise depends on `seed` alone."""
-        weight = self.out.weight
-        past = [torch.zeros(self.config.hidden, self.config.kernel - 1, device=weight.device) for _ in self.convs]
         generator = torch.Generator().manual_seed(seed)
-        return VocoderState(past, 0.0, 0.0, torch.zeros(2, self.hop), torch.zeros(_FFT), generator)
-
-    def frames(self, codes: Tensor, past: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Acoustic frames [batch, codes * frames_per_code, bands + 2] of codes [batch, n], and the new past."""
-        x = self.embed(codes).transpose(1, 2)
-        new = []
-        for conv, left in zip(self.convs, past, strict=True):
-            seen = torch.cat([left, x], dim=2)
-            new.append(seen[:, :, seen.shape[2] - left.shape[2] :])
-            x = x + F.gelu(conv(seen))
-        out = self.out(x.transpose(1, 2))
-        return out.reshape(len(codes), -1, self.features), new
+        return VocoderState(0.0, 0.0, torch.zeros(2, self.hop), torch.zeros(_FFT), generator)
 
     def decode(self, codes: list[list[int]], states: list[VocoderState]) -> list[Tensor]:
         """One chunk of each stream, any lengths; `states` move on in place. Float32 audio on the CPU."""
         audio: list[Tensor] = [torch.zeros(0)] * len(codes)
         for length in sorted({len(chunk) for chunk in codes if chunk}):
             rows = [i for i, chunk in enumerate(codes) if len(chunk) == length]
-            chosen = [states[i] for i in rows]
-            ids = torch.tensor([codes[i] for i in rows], device=self.out.weight.device)
-            past = [torch.stack(layer) for layer in zip(*(state.past for state in chosen), strict=True)]
-            frames, new = self.frames(ids, past)
-            for k, state in enumerate(chosen):
-                state.past = [layer[k] for layer in new]
-            for row, sound in zip(rows, self._synthesise(frames.float().cpu(), chosen), strict=True):
+            ids = torch.tensor([codes[i] for i in rows], device=self.codebook.device)
+            frames = self.codebook[ids].flatten(1, 2).float().cpu()
+            for row, sound in zip(rows, self.synthesise(frames, [states[i] for i in rows]), strict=True):
                 audio[row] = sound
         return audio
 
-    def _synthesise(self, frames: Tensor, states: list[VocoderState]) -> Tensor:
+    def synthesise(self, frames: Tensor, states: list[VocoderState]) -> Tensor:
         """Audio [batch, frames * hop] of acoustic frames [batch, frames, bands + 2]."""
         bands = self.config.bands
         voiced = frames[..., bands + 1] > 0
@@ -126,7 +114,9 @@ class Vocoder(nn.Module):
             state.excitation = sound[:, -self.hop :].clone()
         window = torch.hann_window(2 * self.hop)
         grains = torch.cat([past, source], dim=2).unfold(2, 2 * self.hop, self.hop) * window
-        log_power = (frames[..., :bands].clamp(_FLOOR, 8.0) @ self._to_bins.cpu()).clamp(min=_FLOOR)
+        log_power = (frames[..., :bands].clamp(_FLOOR, 8.0) @ self._to_bins.cpu() + self._fade.cpu()).clamp(
+            min=_FLOOR
+        )
         noisy = torch.where(voiced[..., None], self._noisy.cpu(), torch.ones(1))
         shape = minimum_phase(log_power)
         spectrum = torch.fft.rfft(grains[:, 0], _FFT) * (1 - noisy).sqrt()

@@ -83,7 +83,9 @@ class Augmenter:
     def noise(self, frames: int, reference: float) -> Power:
         """Background for speech of mean power `reference`: 3 to 50 dB below it, [frames, 80]."""
         rng = self.rng
-        level = rng.choice([rng.uniform(3, 15), rng.uniform(10, 35), rng.uniform(25, 50), rng.uniform(30, 70)])
+        level = rng.choice(
+            [rng.uniform(3, 15), rng.uniform(10, 35), rng.uniform(25, 50), rng.uniform(30, 70)]
+        )
         noise = self._steady(frames)
         if rng.random() < 0.3:
             noise = noise + self._events(frames)

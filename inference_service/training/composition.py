@@ -94,9 +94,13 @@ class Composer:
             last = self._answer(utterance.exchange.reply, unit, plans, spoken)
             at = (last + 1) * FRAMES + self._gap()
         units = max(last + 1 + rng.randint(0, 3), target_units)
-        return Conversation(self._mix(units * FRAMES, spoken), [plans.get(i, UnitPlan()) for i in range(units)], exchanges)
+        return Conversation(
+            self._mix(units * FRAMES, spoken), [plans.get(i, UnitPlan()) for i in range(units)], exchanges
+        )
 
-    def _answer(self, reply: str, unit: int, plans: dict[int, UnitPlan], spoken: list[tuple[int, Power]]) -> int:
+    def _answer(
+        self, reply: str, unit: int, plans: dict[int, UnitPlan], spoken: list[tuple[int, Power]]
+    ) -> int:
         """Plans the reply from `unit` on, perhaps cut short, and returns its last unit."""
         rng = self._a.rng
         speaking = reply_plans(reply)
@@ -113,7 +117,9 @@ class Composer:
         for i, plan in enumerate(speaking[:cut]):
             plans[unit + i] = plan
         if cut < len(speaking):
-            plans[unit + cut] = UnitPlan([TURN_END, LISTEN], False) if forced else UnitPlan([SPEAK, TURN_END, CHUNK_END])
+            plans[unit + cut] = (
+                UnitPlan([TURN_END, LISTEN], False) if forced else UnitPlan([SPEAK, TURN_END, CHUNK_END])
+            )
             return unit + cut
         return unit + len(speaking) - 1
 

@@ -108,7 +108,14 @@ _PHRASES: dict[Intent, list[str]] = {
     ),
     Intent.HOW_ARE_YOU: _product(
         ["", "hey", "so", "and", "tell me"],
-        ["how are you", "how are you doing", "how do you do", "how do you feel", "are you well", "how is it going"],
+        [
+            "how are you",
+            "how are you doing",
+            "how do you do",
+            "how do you feel",
+            "are you well",
+            "how is it going",
+        ],
         ["", "today", "now", "my friend"],
     ),
     Intent.ABILITIES: _product(
@@ -162,7 +169,15 @@ _PHRASES: dict[Intent, list[str]] = {
     ),
     Intent.GOODBYE: _product(
         ["", "okay", "well", "thanks and", "so"],
-        ["goodbye", "bye bye", "see you later", "good night", "bye for now", "see you tomorrow", "see you soon"],
+        [
+            "goodbye",
+            "bye bye",
+            "see you later",
+            "good night",
+            "bye for now",
+            "see you tomorrow",
+            "see you soon",
+        ],
         ["", "my friend", "then"],
     ),
     Intent.STOP: _product(
@@ -192,13 +207,27 @@ _COUNT_BEFORE = [
 _COUNT_AFTER = ["", "please", "now", "for me"]
 _DIGITS_BEFORE = ["repeat after me", "repeat", "please repeat", "say after me", "say", "say the numbers"]
 
-_PEOPLE = "my brother|my sister|the teacher|the doctor|her father|his mother|our neighbour|the children|a man|the old woman|they|we|the students|the driver|somebody|the farmer|your cousin|the captain".split("|")
-_VERBS = "bought|lost|found|wanted|painted|cleaned|broke|forgot|carried|sold|washed|ordered|borrowed|opened|hid|noticed|watched|needed".split("|")
-_OBJECTS = "a new car|the garden|some bread|an old book|the window|a red coat|the newspaper|two tickets|a bottle of water|the bicycle|a table|the kitchen|fresh apples|the keys|a letter|the piano|a yellow umbrella|the long road|some music|the computer".split("|")
-_TIMES = "yesterday|last week|in the morning|after dinner|at the station|near the river|before the rain|in the city|on monday|at school|without asking|in the summer|this afternoon|very slowly|with a friend|at the market".split("|")
-_REQUESTS = "please book|send|where did you put|set|do you remember|why did they sell|play|who wrote|describe|close|i would like to buy|when does he need|did you see|bring me|please clean|we should visit".split("|")
-_REMARKS = "the weather is|the movie was|my computer is|this soup is|the train is|that story was|the house looks|his answer was|the river is|the sky was|the music sounds|our dog is".split("|")
-_QUALITIES = "very nice|too slow|really long|quite cold|rather late|much too loud|deep and dark|warm today|not so bad|a little strange|beautiful in spring|better than before|terrible|empty at night".split("|")
+_PEOPLE = "my brother|my sister|the teacher|the doctor|her father|his mother|our neighbour|the children|a man|the old woman|they|we|the students|the driver|somebody|the farmer|your cousin|the captain".split(
+    "|"
+)
+_VERBS = "bought|lost|found|wanted|painted|cleaned|broke|forgot|carried|sold|washed|ordered|borrowed|opened|hid|noticed|watched|needed".split(
+    "|"
+)
+_OBJECTS = "a new car|the garden|some bread|an old book|the window|a red coat|the newspaper|two tickets|a bottle of water|the bicycle|a table|the kitchen|fresh apples|the keys|a letter|the piano|a yellow umbrella|the long road|some music|the computer".split(
+    "|"
+)
+_TIMES = "yesterday|last week|in the morning|after dinner|at the station|near the river|before the rain|in the city|on monday|at school|without asking|in the summer|this afternoon|very slowly|with a friend|at the market".split(
+    "|"
+)
+_REQUESTS = "please book|send|where did you put|set|do you remember|why did they sell|play|who wrote|describe|close|i would like to buy|when does he need|did you see|bring me|please clean|we should visit".split(
+    "|"
+)
+_REMARKS = "the weather is|the movie was|my computer is|this soup is|the train is|that story was|the house looks|his answer was|the river is|the sky was|the music sounds|our dog is".split(
+    "|"
+)
+_QUALITIES = "very nice|too slow|really long|quite cold|rather late|much too loud|deep and dark|warm today|not so bad|a little strange|beautiful in spring|better than before|terrible|empty at night".split(
+    "|"
+)
 
 ABILITIES_REPLY = "i can calculate count repeat and tell a joke"
 JOKE_REPLY = "why did the robot cross the road because a chicken programmed it"

@@ -38,7 +38,9 @@ class SpellingEar(nn.Module):
         return self.spell(self.encoder.hear(mel))
 
 
-def batches(corpus: list[Utterance], augmenter: Augmenter, size: int) -> list[tuple[Tensor, Tensor, list[list[int]]]]:
+def batches(
+    corpus: list[Utterance], augmenter: Augmenter, size: int
+) -> list[tuple[Tensor, Tensor, list[list[int]]]]:
     """Three batches of similar lengths: padded log-mel, lengths in frames, targets."""
     items = []
     for utterance in augmenter.rng.sample(corpus, size):
@@ -67,7 +69,9 @@ def spelling_loss(model: SpellingEar, mel: Tensor, lengths: Tensor, targets: lis
         logits = model(mel)
     log_probs = F.log_softmax(logits.float(), -1).transpose(0, 1)
     flat = torch.tensor([c for target in targets for c in target])
-    return F.ctc_loss(log_probs, flat, lengths // 2, torch.tensor([len(t) for t in targets]), zero_infinity=True)
+    return F.ctc_loss(
+        log_probs, flat, lengths // 2, torch.tensor([len(t) for t in targets]), zero_infinity=True
+    )
 
 
 def train(corpus_path: Path, out: Path, seconds: float, batch: int = 96, peak: float = 2e-3) -> None:
@@ -95,7 +99,10 @@ def train(corpus_path: Path, out: Path, seconds: float, batch: int = 96, peak: f
             step += 1
             average = loss.item() if step == 1 else 0.98 * average + 0.02 * loss.item()
         if step % 60 == 0:
-            print(f"ear {step:6d} {elapsed:6.0f} s  loss {average:.3f}  data {preparing / (elapsed + 1e-9):.2f}", flush=True)
+            print(
+                f"ear {step:6d} {elapsed:6.0f} s  loss {average:.3f}  data {preparing / (elapsed + 1e-9):.2f}",
+                flush=True,
+            )
             torch.save(model.encoder.state_dict(), out)
     torch.save(model.encoder.state_dict(), out)
 

@@ -178,7 +178,9 @@ def train(
         share = elapsed / seconds
         ear_learns = share >= frozen_share
         for settings in optimizer.param_groups:
-            settings["lr"] = peak * min(1, step / 100 + 0.02) * (1 - share * 0.95) * (0.6 if ear_learns else 1)
+            settings["lr"] = (
+                peak * min(1, step / 100 + 0.02) * (1 - share * 0.95) * (0.6 if ear_learns else 1)
+            )
         loss, right = loss_of(model, rows, ear_learns, writer.listen)
         optimizer.zero_grad()
         loss.backward()

@@ -39,6 +39,21 @@ SPEECH = SpeechConfig(
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
     ),
 )
-VOCODER = VocoderConfig(
-    codes=1024, sample_rate_hz=24_000, frames_per_code=4, bands=64, hidden=256, kernel=5, layers=3
-)
+VOCODER = VocoderConfig(codes=1024, sample_rate_hz=24_000, frames_per_code=4, bands=64)
+
+CONTEXT_LIMIT = 2048
+WINDOW_HIGH = 512
+WINDOW_LOW = 384
+DUPLEX_DEFAULTS = {
+    "force_listen_count": 3,
+    "max_new_speak_tokens_per_chunk": 20,
+    "temperature": 0.7,
+    "top_k": 20,
+    "top_p": 0.8,
+    "text_repetition_penalty": 1.05,
+    "text_repetition_window_size": 512,
+    "length_penalty": 1.1,
+    "listen_prob_scale": 1.0,
+    "tts_temperature": 0.3,
+}
+"""What a session gets when its `config` is empty; a quiet voice temperature suits the small codebook."""

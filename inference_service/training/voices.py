@@ -19,14 +19,36 @@ from scipy.signal import resample_poly
 
 SAMPLE_RATE = 16_000
 
-ACCENTS = ("en-us", "en-gb", "en-gb-x-rp", "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-029", "en-us-nyc")
+ACCENTS = (
+    "en-us",
+    "en-gb",
+    "en-gb-x-rp",
+    "en-gb-scotland",
+    "en-gb-x-gbclan",
+    "en-gb-x-gbcwmd",
+    "en-029",
+    "en-us-nyc",
+)
 TRAINING_ESPEAK = (
     "", "f1", "f2", "f4", "m1", "m2", "m3", "m5", "m7", "m8", "adam", "Alex", "Alicia", "Andrea", "Andy", "belinda",
     "benjamin", "david", "Denis", "Diogo", "edward", "Gene", "Henrique", "Hugo", "iven", "iven3", "Jacky", "john",
     "linda", "marcelo", "Marco", "Mario", "max", "miguel", "Nguyen", "pablo", "pedro", "rob", "shelby", "steph",
     "steph3", "zac", "anika", "klatt", "klatt3", "grandma", "victor", "norbert", "caleb", "ed", "paul", "sandro",
 )  # fmt: skip
-HELD_OUT_ESPEAK = ("f3", "f5", "m4", "m6", "Annie", "robert", "steph2", "iven2", "travis", "klatt2", "Lee", "michel")
+HELD_OUT_ESPEAK = (
+    "f3",
+    "f5",
+    "m4",
+    "m6",
+    "Annie",
+    "robert",
+    "steph2",
+    "iven2",
+    "travis",
+    "klatt2",
+    "Lee",
+    "michel",
+)
 TRAINING_FLITE = ("awb", "rms", "kal16")
 OWN_VOICE = "slt"
 _FLITE_PITCH_HZ = {"slt": 180, "awb": 125, "rms": 100, "kal16": 105}
@@ -46,7 +68,17 @@ class Voice:
         return _trimmed(*(self._espeak(text) if self.program == "espeak-ng" else self._flite(text)))
 
     def _espeak(self, text: str) -> tuple[NDArray[np.float32], int]:
-        command = ["espeak-ng", "-v", self.name, "-s", f"{self.speed:.0f}", "-p", f"{self.pitch:.0f}", "--stdout", text]
+        command = [
+            "espeak-ng",
+            "-v",
+            self.name,
+            "-s",
+            f"{self.speed:.0f}",
+            "-p",
+            f"{self.pitch:.0f}",
+            "--stdout",
+            text,
+        ]
         run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
         # espeak-ng streams its WAV, so the header's sizes are not to be trusted.
         rate = wave.open(io.BytesIO(run.stdout)).getframerate()
@@ -58,9 +90,15 @@ class Voice:
             command = ["flite", "-voice", self.name, "--setf", f"duration_stretch={self.speed:.3f}"]
             command += ["--setf", f"int_f0_target_mean={self.pitch:.1f}", "-t", text, "-o", str(path)]
             subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-            with wave.open(str(path)) as file:
-                data = file.readframes(file.getnframes())
-                return np.frombuffer(data, "<i2").astype(np.float32) / 32768, file.getframerate()
+            return read_wav(path)
+
+
+def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
+    """Float32 samples in [-1, 1] and the rate of a mono 16-bit WAV file."""
+    with wave.open(str(path)) as file:
+        return np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(
+            np.float32
+        ) / 32768, file.getframerate()
 
 
 def training_voice(rng: random.Random) -> Voice:

@@ -15,7 +15,7 @@ from antiphon.audio import INPUT_RATE_HZ, Samples, as_samples, pieces
 from antiphon.endpoint import CLOSE_TIMEOUT_S, open_websocket
 from antiphon.errors import AntiphonError, ConnectError, ProtocolError, SessionClosed
 from antiphon.events import Closed, Created, ErrorEvent, Event, Queued
-from antiphon.mailbox import Mailbox
+from antiphon.mailbox import EventMailbox
 from antiphon.pacing import FileStream
 from antiphon.wav import read_wav
 
@@ -48,7 +48,7 @@ class DuplexSession:
         self._socket = socket
         self._decoder = decoder
         self._created = created
-        self._mailbox = Mailbox()
+        self._mailbox = EventMailbox()
         self._mailbox.put(created)
         self._inputs = count(1)
         self._closing = False
@@ -143,7 +143,9 @@ class DuplexSession:
                         await self._socket.send(wire.close(reason))
                 await asyncio.wait({self._reader})
         if not self._reader.done():
-            self._socket.transport.abort()
+            # A transport that has just gone by itself has no loop any more to be cut off from.
+            with contextlib.suppress(AttributeError):
+                self._socket.transport.abort()
             await asyncio.wait({self._reader})
 
     def __aiter__(self) -> Self:
@@ -223,7 +225,9 @@ async def _await_created(
             async with asyncio.timeout(_SILENCE_OF_SERVER_S):
                 event = decoder.decode(await socket.recv())
                 if isinstance(event, wire.Assigned):
-                    await socket.send(init)
+                    # If the socket is closed already, why stands in the frames that came before.
+                    with contextlib.suppress(ConnectionClosed):
+                        await socket.send(init)
         except TimeoutError:
             text = f"The server said nothing for {_SILENCE_OF_SERVER_S:.0f} s before the conversation began."
             raise ConnectError(text, reason="timeout", retryable=True) from None

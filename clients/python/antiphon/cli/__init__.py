@@ -1,0 +1,1 @@
+"""The command `antiphon`: one module per subcommand, which imports heavy packages only when it runs."""

@@ -1,0 +1,97 @@
+"""How the commands read their arguments."""
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+Run: TypeAlias = Callable[[argparse.Namespace], int]
+"""Does the work of a command and returns its exit code."""
+
+Options = TypeVar("Options", bound="DataclassInstance")
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Keeps the examples as they are written, and each option on one line where it fits."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
+
+
+def examples(*lines: str) -> str:
+    """The end of a help page."""
+    return "\n".join(["examples:", *(f"  {line}" for line in lines)])
+
+
+def parser(description: str, epilog: str) -> argparse.ArgumentParser:
+    """The parser of the program itself."""
+    return argparse.ArgumentParser(
+        "antiphon", description=description, epilog=epilog, formatter_class=_Help, allow_abbrev=False
+    )
+
+
+def add_command(
+    commands: Subcommands, name: str, summary: str, epilog: str, run: Run, positional: str = ""
+) -> argparse.ArgumentParser:
+    """Adds a subcommand; the caller adds its arguments, and says the positional ones here as the usage shows
+    them."""
+    command = commands.add_parser(
+        name,
+        usage=f"antiphon {name} [options] {positional}".rstrip(),
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=epilog,
+        formatter_class=_Help,
+        allow_abbrev=False,
+        # What is not given is not there, so that the services' own defaults hold.
+        argument_default=argparse.SUPPRESS,
+    )
+    command.add_argument("--debug", action="store_true", default=False, help="show the traceback of an error")
+    command.set_defaults(run=run)
+    return command
+
+
+def positive_int(text: str) -> int:
+    """An argument of 1 or more."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
+
+
+def positive_seconds(text: str) -> float:
+    """An argument above 0, in seconds."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return value
+
+
+def seconds(text: str) -> float:
+    """An argument of 0 or more, in seconds."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return value
+
+
+def port(text: str) -> int:
+    """A TCP port; 0 lets the system choose a free one."""
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to 65535")
+    return value
+
+
+def given_options(kind: type[Options], arguments: argparse.Namespace) -> Options:
+    """The options of a service: what was given on the command line, and its own defaults for the rest.
+
+    Arguments are named as the fields.
+    """
+    names = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in vars(arguments).items() if name in names})

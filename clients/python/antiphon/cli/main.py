@@ -1,0 +1,42 @@
+"""The command `antiphon`."""
+
+import platform
+import sys
+from collections.abc import Sequence
+
+import antiphon
+from antiphon.cli import adapter, demo, serve, talk, worker
+from antiphon.cli.arguments import examples, parser
+from antiphon.cli.failure import ExitCode, explain
+from antiphon.cli.terminal import Style
+from antiphon.semconv import ERROR_DOMAIN as PROTOCOL
+
+VERSION = f"antiphon {antiphon.__version__}, protocol {PROTOCOL}, Python {platform.python_version()}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code; `argv` is that of the process if left out."""
+    program = parser(
+        "Serves full-duplex speech models, and talks to them.",
+        examples("antiphon serve", "antiphon talk question.wav --out answer.wav"),
+    )
+    program.add_argument("--version", action="version", version=VERSION)
+    commands = program.add_subparsers(metavar="COMMAND", required=True)
+    for command in (serve, talk, demo, worker, adapter):
+        command.add_to(commands)
+    arguments = program.parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return ExitCode.FAILED
+    except BrokenPipeError:
+        # Whoever read the output has gone; Python would complain again when it flushes at exit.
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115
+        return ExitCode.FAILED
+    except Exception as error:
+        if arguments.debug:
+            raise
+        failure = explain(error)
+        print(Style(sys.stderr)(str(failure), "red"), file=sys.stderr)
+        return failure.code

@@ -1,0 +1,125 @@
+"""`antiphon serve`: a worker and an adapter, started, watched and stopped together."""
+
+import argparse
+import asyncio
+import signal
+import socket
+import sys
+from typing import Any, Final
+
+import antiphon
+from antiphon.cli.arguments import Subcommands, add_command, examples, port
+from antiphon.cli.failure import ExitCode, Failure, bind_failure
+from antiphon.cli.stack import Stack
+from antiphon.cli.terminal import Style
+from antiphon.cli.worker import add_model_options, given_model_options
+from antiphon.endpoint import endpoint
+from antiphon.grpc import get_info
+from antiphon.v1 import inference_service_pb2 as pb
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def add_to(commands: Subcommands) -> None:
+    """Adds the subcommand."""
+    command = add_command(
+        commands,
+        "serve",
+        "serve the model on this machine: one worker and one adapter",
+        examples("antiphon serve", "antiphon serve --port 9000 --slots 8 --device cuda"),
+        run,
+    )
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    command.add_argument("--port", type=port, default=8006, help="0 takes any free one (default 8006)")
+    command.add_argument(
+        "--allow-anonymous",
+        action="store_true",
+        default=False,
+        help="serve beyond this machine without a key",
+    )
+    add_model_options(command)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs it until a signal or until one of the two processes ends."""
+    _check_port(arguments.host, arguments.port)
+    return asyncio.run(_serve(arguments))
+
+
+async def _serve(arguments: argparse.Namespace) -> int:
+    adapter = ["--host", arguments.host, "--port", str(arguments.port)]
+    if arguments.allow_anonymous:
+        adapter.append("--allow-anonymous")
+    async with Stack(given_model_options(arguments), adapter, tell) as stack:
+        stopping = _stop_on_signal(stack)
+        starting = asyncio.create_task(stack.start())
+        if await _signalled_before(starting, stopping):
+            starting.cancel()
+            return ExitCode.OK
+        await _print_banner(starting.result(), stack.worker_target)
+        dying = asyncio.create_task(stack.died())
+        if not await _signalled_before(dying, stopping):
+            raise dying.result()
+        dying.cancel()
+        tell("  Draining: running conversations may finish. Ctrl-C again stops at once.")
+        return ExitCode.OK if await stack.drain() else ExitCode.FAILED
+
+
+def tell(line: str) -> None:
+    """A line for people; standard output is for the banner."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _stop_on_signal(stack: Stack) -> asyncio.Event:
+    """The first signal sets the event, the next ones end both processes at once."""
+    stopping = asyncio.Event()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            stack.kill()
+        stopping.set()
+
+    for number in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    return stopping
+
+
+async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) -> bool:
+    """Waits until the task is done or a signal came; True if a signal did."""
+    signalled = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        signalled.cancel()
+    return stopping.is_set()
+
+
+async def _print_banner(address: str, worker: str) -> None:
+    """Who serves, then where: the last thing printed, and only when it is true."""
+    info: pb.GetInfoResponse = await get_info(worker)
+    style = Style()
+    slots = "1 slot" if info.slots == 1 else f"{info.slots} slots"
+    print(f"  {style(f'Antiphon {antiphon.__version__}', 'bold')} | {info.model} | {slots}\n")
+    for name, where in (
+        ("WebSocket", endpoint(address, mode="audio")),
+        ("gRPC", worker),
+        ("Health", f"{address.rstrip('/')}/readyz"),
+    ):
+        print(f"  {name:<11} {style(where, 'cyan')}")
+    print("  Ctrl-C to drain and stop", flush=True)
+
+
+def _check_port(host: str, number: int) -> None:
+    """Finds a busy port before the model is loaded; the adapter would find it after."""
+    try:
+        found = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        text = f"{host} is no address of this machine ({error.strerror}). Name another with --host."
+        raise Failure(text, ExitCode.USAGE) from None
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise bind_failure(error, host, number) from None

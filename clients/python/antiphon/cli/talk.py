@@ -1,0 +1,67 @@
+"""`antiphon talk`: a WAV file in, the answer out."""
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+from typing import Final
+
+from antiphon.cli.arguments import Subcommands, add_command, examples, positive_seconds
+from antiphon.cli.conversation import converse
+from antiphon.cli.failure import ExitCode, Failure
+from antiphon.cli.terminal import Style
+from antiphon.cli.timeline import Timeline
+
+DEFAULT_URL: Final = "ws://localhost:8006"
+KEY_VARIABLE: Final = "ANTIPHON_API_KEY"
+"""Secrets come from the environment: arguments are visible to everybody on the machine."""
+
+
+def add_to(commands: Subcommands) -> None:
+    """Adds the subcommand."""
+    command = add_command(
+        commands,
+        "talk",
+        "play a WAV file into a full-duplex conversation and print what happens",
+        examples(
+            "antiphon talk question.wav --out answer.wav",
+            f"{KEY_VARIABLE}=... antiphon talk question.wav --url wss://example.org",
+        ),
+        run,
+        "FILE",
+    )
+    command.add_argument("file", metavar="FILE", type=Path, help="mono, 16 kHz, PCM16 or float32")
+    command.add_argument("--url", default=DEFAULT_URL, help=f"the server (default {DEFAULT_URL})")
+    command.add_argument(
+        "--out", metavar="FILE", type=Path, default=None, help="write the answer as a 24 kHz WAV file"
+    )
+    command.add_argument(
+        "--session-timeout",
+        metavar="SECONDS",
+        type=positive_seconds,
+        default=60.0,
+        help="end the conversation after this time, answer or not (default 60)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs it; fails if no answer came to its end."""
+    timeline = Timeline(Style())
+    heard = asyncio.run(
+        converse(
+            arguments.url,
+            os.environ.get(KEY_VARIABLE),
+            arguments.file,
+            arguments.session_timeout,
+            timeline,
+        )
+    )
+    if arguments.out:
+        heard.write(arguments.out, timeline)
+    if not heard.complete:
+        limit = f"{arguments.session_timeout:.0f} s"
+        raise Failure(
+            f"No answer came to its end within {limit}. Allow more with --session-timeout, "
+            "or check that the recording is speech."
+        )
+    return ExitCode.OK

@@ -1,0 +1,65 @@
+"""`antiphon worker`: one inference service."""
+
+import argparse
+import asyncio
+from typing import Final
+
+from antiphon.cli.arguments import Subcommands, add_command, examples, given_options, positive_int, seconds
+from antiphon.cli.failure import ExitCode, Failure, missing_extra
+
+_MODEL_OPTIONS: Final = ("model", "device", "slots", "threads")
+
+
+def add_to(commands: Subcommands) -> None:
+    """Adds the subcommand."""
+    command = add_command(
+        commands,
+        "worker",
+        "run one inference service, which speaks gRPC",
+        examples(
+            "antiphon worker --listen unix:/run/antiphon/worker.sock --slots 8",
+            "antiphon worker --model ./checkpoint --device cuda --listen 127.0.0.1:50051",
+        ),
+        run,
+    )
+    add = command.add_argument
+    add("--listen", metavar="ADDRESS", help="host:port or unix:path (default 127.0.0.1:50051)")
+    add_model_options(command)
+    add("--worker-id", metavar="NAME", help="name of this worker in its pool (default: made up)")
+    add("--drain-timeout-s", type=seconds, metavar="S", help="time for sessions at the end (default 30)")
+    add("--insecure-grpc", action="store_true", help="allow plain TCP beyond loopback")
+    add(
+        "--context-limit", type=positive_int, metavar="TOKENS", help="most per session (default: the model's)"
+    )
+    add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
+    add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
+    add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
+
+
+def add_model_options(command: argparse.ArgumentParser) -> None:
+    """The options that commands which start a worker hand on to it."""
+    add = command.add_argument
+    add("--model", metavar="NAME", help="built-in name or checkpoint folder (default antiphon-mini)")
+    add("--device", help="cpu, cuda, cuda:1 ... (default cpu)")
+    add("--slots", type=positive_int, metavar="N", help="conversations at once (default 4)")
+    add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: PyTorch's)")
+
+
+def given_model_options(arguments: argparse.Namespace) -> list[str]:
+    """What was given of them, as arguments of `antiphon worker`."""
+    given = ((name, getattr(arguments, name)) for name in _MODEL_OPTIONS if name in arguments)
+    return [text for name, value in given for text in (f"--{name}", str(value))]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs it until it is told to stop; prints `worker ready on ADDRESS` when it is."""
+    try:
+        from inference_service.app import serve
+        from inference_service.errors import ConfigurationError
+        from inference_service.options import WorkerOptions
+    except ModuleNotFoundError as error:
+        raise missing_extra("worker", "worker", error) from None
+    try:
+        return asyncio.run(serve(given_options(WorkerOptions, arguments)))
+    except ConfigurationError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None

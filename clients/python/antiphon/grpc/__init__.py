@@ -1,0 +1,34 @@
+"""Direct access to a worker: its three gRPC streams as one object.
+
+For services inside the house; everybody else talks to the WebSocket server with `antiphon.connect`.
+"""
+
+from antiphon.grpc.info import get_info
+from antiphon.grpc.outputs import (
+    Audio,
+    Finalized,
+    GoAway,
+    Output,
+    Prefilled,
+    Ready,
+    Text,
+    UnitDone,
+    UnitEnd,
+    UnitError,
+)
+from antiphon.grpc.session import Session
+
+__all__ = [
+    "Audio",
+    "Finalized",
+    "GoAway",
+    "Output",
+    "Prefilled",
+    "Ready",
+    "Session",
+    "Text",
+    "UnitDone",
+    "UnitEnd",
+    "UnitError",
+    "get_info",
+]

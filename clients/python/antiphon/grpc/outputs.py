@@ -1,0 +1,186 @@
+"""What a worker answers, typed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from antiphon.audio import Samples, from_bytes
+from antiphon.errors import ProtocolError
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+
+
+class UnitEnd(StrEnum):
+    """Why a unit is over."""
+
+    LISTEN = "listen"
+    """The model listened; an open turn is closed."""
+    CHUNK = "chunk"
+    """The turn goes on in the next unit."""
+    TURN = "turn"
+    """The turn is complete."""
+    CONTEXT_FULL = "context_full"
+    """The session ends with this unit."""
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    UNSPECIFIED = "unspecified"
+    """A newer worker's reason that this version does not know."""
+
+
+@dataclass(frozen=True)
+class UnitError:
+    """Why one unit failed; the session goes on."""
+
+    reason: str
+    """A value of `antiphon.semconv.Reason`."""
+    message: str
+    field: str
+    retryable: bool
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The session takes units; always the first output."""
+
+    worker_id: str
+    model: str
+    prompt_tokens: int
+    context_limit: int
+    max_units_in_flight: int
+    input_rate_hz: int
+    output_rate_hz: int
+    unit_s: float
+    """Seconds of audio in one unit."""
+    effective: pb.SessionConfig
+    """The config with the values that really apply."""
+    ignored_fields: tuple[str, ...]
+
+    @property
+    def unit_samples(self) -> int:
+        """Input samples in one unit."""
+        return round(self.unit_s * self.input_rate_hz)
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """A unit was heard, or could not be."""
+
+    unit: int
+    context_tokens: int
+    error: UnitError | None
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text that a unit adds to the turn."""
+
+    unit: int
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Audio:
+    """Audio that a unit adds to the turn."""
+
+    unit: int
+    samples: Samples
+    """float32, shape `(samples,)`, mono."""
+    rate_hz: int
+
+
+@dataclass(frozen=True)
+class UnitDone:
+    """The last word about what a unit said; exactly one for each unit."""
+
+    unit: int
+    end: UnitEnd
+    context_tokens: int
+    error: UnitError | None
+    usage: common.Usage
+    timings: common.Timings
+
+
+@dataclass(frozen=True)
+class Finalized:
+    """A unit is closed; exactly one for each unit."""
+
+    unit: int
+    context_tokens: int
+    dropped_units: int
+    """Old units that the sliding window forgot just now."""
+
+
+@dataclass(frozen=True)
+class GoAway:
+    """The worker will end the session; open another one elsewhere."""
+
+    time_left_s: float
+    reason: str
+
+
+Output: TypeAlias = Ready | Prefilled | Text | Audio | UnitDone | Finalized | GoAway
+"""What iterating over a session yields."""
+
+_ENDS = {
+    pb.UNIT_END_LISTEN: UnitEnd.LISTEN,
+    pb.UNIT_END_CHUNK: UnitEnd.CHUNK,
+    pb.UNIT_END_TURN: UnitEnd.TURN,
+    pb.UNIT_END_CONTEXT_FULL: UnitEnd.CONTEXT_FULL,
+    pb.UNIT_END_CANCELLED: UnitEnd.CANCELLED,
+    pb.UNIT_END_FAILED: UnitEnd.FAILED,
+}
+
+
+def from_prefill(response: pb.PrefillResponse) -> Ready | Prefilled:
+    """One message of the Prefill stream."""
+    if response.HasField("ready"):
+        ready = response.ready
+        return Ready(
+            worker_id=ready.worker_id,
+            model=ready.model,
+            prompt_tokens=ready.prompt_tokens,
+            context_limit=ready.context_limit,
+            max_units_in_flight=ready.max_units_in_flight,
+            input_rate_hz=ready.input_sample_rate_hz,
+            output_rate_hz=ready.output_sample_rate_hz,
+            unit_s=ready.unit_duration.ToTimedelta().total_seconds(),
+            effective=ready.effective,
+            ignored_fields=tuple(ready.ignored_fields),
+        )
+    error = _error(response.error) if response.HasField("error") else None
+    return Prefilled(response.unit, response.prefilled.context_tokens, error)
+
+
+def from_generate(response: pb.GenerateResponse) -> Iterator[Text | Audio | UnitDone | GoAway]:
+    """One message of the Generate stream: any of its parts, the end of the unit last."""
+    if response.HasField("text"):
+        yield Text(response.unit, response.text.text, tuple(response.text.token_ids))
+    if response.HasField("audio"):
+        audio = response.audio
+        if audio.encoding != common.AUDIO_ENCODING_PCM_F32LE:
+            raise ProtocolError("The worker sent audio that is not float32.", reason="AUDIO_INVALID")
+        yield Audio(response.unit, from_bytes(audio.data), audio.sample_rate_hz)
+    if response.HasField("go_away"):
+        away = response.go_away
+        yield GoAway(away.time_left.ToTimedelta().total_seconds(), away.reason)
+    if response.HasField("done"):
+        done = response.done
+        yield UnitDone(
+            unit=response.unit,
+            end=_ENDS.get(done.end, UnitEnd.UNSPECIFIED),
+            context_tokens=done.context_tokens,
+            error=_error(done.error) if done.HasField("error") else None,
+            usage=done.usage,
+            timings=done.timings,
+        )
+
+
+def from_finalize(response: pb.FinalizeResponse) -> Finalized:
+    """One message of the Finalize stream."""
+    return Finalized(response.unit, response.context_tokens, response.dropped_units)
+
+
+def _error(error: common.ItemError) -> UnitError:
+    return UnitError(error.reason, error.message, error.field, error.retryable)

@@ -1,0 +1,268 @@
+"""One session on a worker: Prefill, Generate and Finalize as one object."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final, Self, TypeAlias, TypeVar
+
+import grpc
+
+from antiphon.audio import Samples, as_samples
+from antiphon.errors import AntiphonError, AudioError, ConnectError, ProtocolError, SessionClosed
+from antiphon.grpc.outputs import Finalized, Output, Ready, from_finalize, from_generate, from_prefill
+from antiphon.grpc.status import Status
+from antiphon.mailbox import Mailbox, WaitingMailbox
+from antiphon.semconv import CLIENT_OPTIONS, METADATA_LEASE, METADATA_SESSION_ID, Reason
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
+
+_READY_TIMEOUT_S: Final = 40.0
+_UNIT_TIMEOUT_S: Final = 30.0
+_DRAIN_TIMEOUT_S: Final = 10.0
+
+_SIBLINGS_TIMEOUT_S: Final = 1.0
+"""How long after one stream failed the others may take to end by themselves, as the contract says they do."""
+
+Request = TypeVar("Request")
+_Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
+
+
+class _Requests(Mailbox[Request]):
+    """What waits to be written to one stream; gRPC takes it from here, one at a time.
+
+    The unit window bounds it: a stream holds a few requests for each unit in flight.
+    """
+
+    def write(self, request: Request) -> None:
+        self._add(request)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Request:
+        return await self.get()
+
+
+class Session:
+    """A conversation with one worker. Send units and iterate over outputs at the same time.
+
+    Iterating yields `Ready` first. It ends when the worker has answered everything after `half_close`, or
+    after the unit that filled the context; any other end raises, after the last output, the error that the
+    worker gave. Outputs must be read: when 512 wait, the streams stop, and `send_unit` with them.
+    """
+
+    def __init__(
+        self, channel: grpc.aio.Channel, target: str, metadata: list[tuple[str, str]], timeout_s: float
+    ):
+        stub = InferenceServiceStub(channel)
+        self._target = target
+        self._prefill: _Requests[pb.PrefillRequest] = _Requests()
+        self._generate: _Requests[pb.GenerateRequest] = _Requests()
+        self._finalize: _Requests[pb.FinalizeRequest] = _Requests()
+        self._calls: list[_Call] = [
+            stub.Prefill(self._prefill, metadata=metadata, timeout=timeout_s),
+            stub.Generate(self._generate, metadata=metadata, timeout=timeout_s),
+            stub.Finalize(self._finalize, metadata=metadata, timeout=timeout_s),
+        ]
+        self._outputs: WaitingMailbox[Output] = WaitingMailbox()
+        self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._sent = 0
+        self._cancelled = 0
+        self._finalized = 0
+        self._half_closed = False
+        self._sending = asyncio.Lock()
+        self._progress = asyncio.Event()
+        self._end: AntiphonError | None = None
+        self._run = asyncio.create_task(self._supervise(), name="antiphon grpc session")
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        target: str | grpc.aio.Channel,
+        config: pb.SessionConfig,
+        *,
+        session_id: str | None = None,
+        lease: str | None = None,
+        timeout_s: float = 3600.0,
+    ) -> AsyncIterator[Self]:
+        """Opens the three streams, sends `config` and waits until the session takes units.
+
+        `target` is the worker's own address (`host:port` or `unix:path`), never that of a load balancer, or
+        a channel to it that several sessions share and that stays open. `session_id` is 1 to 64 visible
+        ASCII characters, made up if left out; `lease` comes from the dispatcher where workers ask for one.
+        After `timeout_s` the session ends with DEADLINE_EXCEEDED. Leaving the block lets the worker finish
+        what it has accepted, for at most 10 s; an exception inside it cancels everything at once.
+
+        Raises `ConnectError`, `QueueFull`, `AuthError` or `ProtocolError`, with the worker's `reason`.
+        """
+        metadata = [(METADATA_SESSION_ID, session_id or uuid.uuid4().hex)]
+        if lease is not None:
+            metadata.append((METADATA_LEASE, lease))
+        async with AsyncExitStack() as owned:
+            name = "the given channel"
+            if isinstance(target, str):
+                name = target
+                target = await owned.enter_async_context(
+                    grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
+                )
+            session = cls(target, name, metadata, timeout_s)
+            owned.push_async_callback(session._abort)
+            await session._configure(config)
+            yield session
+            await session._drain()
+
+    @property
+    def ready(self) -> Ready:
+        """What the worker said about the session: its rates, limits and effective config."""
+        return self._ready.result()
+
+    async def send_unit(self, audio: Samples | bytes, *, force_listen: bool = False) -> int:
+        """Sends one unit and asks for its answer, without waiting for it; returns the unit's number, from 1.
+
+        `audio`: float32 in [-1, 1], shape `(samples,)`, at `ready.input_rate_hz`, at most
+        `ready.unit_samples` long; less is padded with silence. With `force_listen` the model says nothing in
+        this unit. Waits only while `ready.max_units_in_flight` units are unfinished. Raises `AudioError`,
+        `SessionClosed`.
+        """
+        samples = as_samples(audio)
+        if len(samples) > self.ready.unit_samples:
+            raise AudioError(
+                f"A unit holds at most {self.ready.unit_samples} samples, not {len(samples)}. Cut the audio."
+            )
+        async with self._sending:
+            await self._wait_for_window()
+            self._sent += 1
+            unit = self._sent
+            chunk = common.AudioChunk(
+                encoding=common.AUDIO_ENCODING_PCM_F32LE,
+                sample_rate_hz=self.ready.input_rate_hz,
+                data=samples.astype("<f4", copy=False).tobytes(),
+            )
+            self._prefill.write(pb.PrefillRequest(unit=unit, duplex=pb.DuplexInput(audio=chunk)))
+            run = pb.GenerateUnit(force_listen=force_listen)
+            self._generate.write(pb.GenerateRequest(unit=unit, run=run))
+            self._finalize.write(pb.FinalizeRequest(unit=unit))
+            return unit
+
+    def cancel(self) -> None:
+        """Stops what the worker says about every unit sent so far; they are heard all the same.
+
+        Overtakes everything that waits. The turn stays open until a unit with `force_listen` closes it.
+        """
+        if self._sent > self._cancelled and not self._half_closed:
+            self._cancelled = self._sent
+            self._generate.write(pb.GenerateRequest(unit=self._sent, cancel=pb.CancelUnits()))
+
+    def half_close(self) -> None:
+        """No more units: the worker answers what it has, then iterating ends. Harmless when repeated."""
+        if not self._half_closed:
+            self._half_closed = True
+            for requests in (self._prefill, self._generate, self._finalize):
+                requests.finish()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Output:
+        return await self._outputs.get()
+
+    async def _configure(self, config: pb.SessionConfig) -> None:
+        self._prefill.write(pb.PrefillRequest(unit=0, config=config))
+        either: set[asyncio.Future[Any]] = {self._ready, self._run}
+        await asyncio.wait(either, timeout=_READY_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        if self._ready.done():
+            return
+        if self._run.done():
+            raise self._end or ConnectError("The worker ended the session before it began.", reason="closed")
+        text = f"The worker at {self._target} took longer than {_READY_TIMEOUT_S:.0f} s to begin the session."
+        raise ConnectError(text, reason=Reason.ATTACH_TIMEOUT, retryable=True)
+
+    async def _wait_for_window(self) -> None:
+        try:
+            async with asyncio.timeout(_UNIT_TIMEOUT_S):
+                while not self._run.done() and self._sent - self._finalized >= self.ready.max_units_in_flight:
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            text = f"No unit was finished for {_UNIT_TIMEOUT_S:.0f} s. Are the outputs read?"
+            raise SessionClosed(Reason.UNIT_TIMEOUT, message=text) from None
+        if self._run.done():
+            raise self._end or SessionClosed("ended", grpc.StatusCode.OK.value[0])
+        if self._half_closed:
+            raise SessionClosed(
+                "half_closed", message="Units cannot be sent after half_close.", retryable=False
+            )
+
+    async def _supervise(self) -> None:
+        """Reads all three streams until they end, and settles how the session ended."""
+        prefill, generate, finalize = self._calls
+        readers = {
+            asyncio.create_task(self._read(prefill, self._on_prefill)),
+            asyncio.create_task(self._read(generate, self._on_generate)),
+            asyncio.create_task(self._read(finalize, self._on_finalize)),
+        }
+        try:
+            await asyncio.wait(readers, return_when=asyncio.FIRST_EXCEPTION)
+            await asyncio.wait(readers, timeout=_SIBLINGS_TIMEOUT_S)
+            self._end = await self._verdict(readers)
+        finally:
+            self._cancel_calls()
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+            self._outputs.finish(self._end)
+            self._progress.set()
+
+    async def _read(self, call: _Call, handle: Callable[[Any], Awaitable[None]]) -> None:
+        responses: AsyncIterable[Any] = call
+        async for response in responses:
+            await handle(response)
+
+    async def _on_prefill(self, response: pb.PrefillResponse) -> None:
+        output = from_prefill(response)
+        await self._outputs.put(output)
+        if isinstance(output, Ready) and not self._ready.done():
+            self._ready.set_result(output)
+
+    async def _on_generate(self, response: pb.GenerateResponse) -> None:
+        for output in from_generate(response):
+            await self._outputs.put(output)
+
+    async def _on_finalize(self, response: pb.FinalizeResponse) -> None:
+        output: Finalized = from_finalize(response)
+        self._finalized = output.unit
+        self._progress.set()
+        await self._outputs.put(output)
+
+    async def _verdict(self, readers: set[asyncio.Task[None]]) -> AntiphonError | None:
+        """What ended the session, None if it ended well. All three calls end alike."""
+        for reader in readers:
+            if reader.done() and not reader.cancelled() and isinstance(reader.exception(), ProtocolError):
+                return ProtocolError(str(reader.exception()))
+        statuses = [
+            Status.of(await call.code(), await call.details(), await call.trailing_metadata())
+            for call in self._calls
+            if call.done()
+        ]
+        worst = max(statuses, key=lambda status: status.weight, default=None)
+        if worst is None or worst.code is grpc.StatusCode.OK:
+            return None
+        return worst.error(self._target, ready=self._ready.done())
+
+    async def _drain(self) -> None:
+        self.half_close()
+        self._outputs.discard()
+        await asyncio.wait({self._run}, timeout=_DRAIN_TIMEOUT_S)
+
+    async def _abort(self) -> None:
+        self.half_close()  # also ends the tasks in which gRPC waits for requests
+        self._outputs.discard()
+        self._cancel_calls()
+        await asyncio.wait({self._run})
+
+    def _cancel_calls(self) -> None:
+        for call in self._calls:
+            call.cancel()

@@ -1,0 +1,95 @@
+"""Which exception a gRPC status becomes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+
+from antiphon.errors import AntiphonError, AuthError, ConnectError, ProtocolError, QueueFull, SessionClosed
+from antiphon.semconv import Reason
+
+_DETAILS_KEY: Final = "grpc-status-details-bin"
+
+_CALLERS_FAULT: Final = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    }
+)
+_NO_ROOM: Final = frozenset({Reason.NO_FREE_SLOT, Reason.QUEUE_FULL})
+_OTHER_WORKER: Final = frozenset({Reason.LOADING, Reason.DRAINING, Reason.ATTACH_TIMEOUT})
+_CALLERS_LIMIT: Final = frozenset({Reason.UNIT_WINDOW, Reason.MESSAGE_TOO_LARGE})
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a call ended."""
+
+    code: grpc.StatusCode
+    message: str
+    reason: str
+    """Of the ErrorInfo; empty if there is none."""
+    field: str | None
+    """The first field that a BadRequest names."""
+
+    @classmethod
+    def of(cls, code: grpc.StatusCode, message: str, trailers: Iterable[tuple[str, Any]]) -> "Status":
+        """Reads the details that a worker puts into the trailing metadata."""
+        reason, field = "", None
+        for key, value in trailers:
+            if key == _DETAILS_KEY:
+                reason, field = _details(value)
+        return cls(code, message, reason, field)
+
+    @property
+    def weight(self) -> int:
+        """How much it tells: gRPC invents a status for a stream that it was writing to when the end came."""
+        if self.reason:
+            return 3
+        if self.code is grpc.StatusCode.OK:
+            return 0
+        return 2 if self.code is grpc.StatusCode.UNAVAILABLE else 1
+
+    def error(self, target: str, ready: bool) -> AntiphonError:
+        """The exception to raise; `ready` says whether the session had begun."""
+        reason = self.reason or self._reason_of_transport()
+        number: int = self.code.value[0]
+        if reason in _NO_ROOM:
+            return QueueFull(self.message, reason=reason)
+        if self.code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+            return AuthError(self.message, reason=reason, retryable=True)
+        if self.code in _CALLERS_FAULT or reason in _CALLERS_LIMIT:
+            return ProtocolError(self.message, reason=reason, param=self.field)
+        if ready:
+            return SessionClosed(reason, number, message=self.message)
+        if reason == Reason.WORKER_LOST:
+            return ConnectError(
+                f"No worker answers at {target}: {self.message}", reason=reason, retryable=True
+            )
+        return ConnectError(self.message, reason=reason, retryable=reason in _OTHER_WORKER)
+
+    def _reason_of_transport(self) -> str:
+        """gRPC made this status itself: gives it the name that the contract has for it."""
+        if self.code is grpc.StatusCode.UNAVAILABLE:
+            return Reason.WORKER_LOST
+        if self.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return Reason.MESSAGE_TOO_LARGE
+        return self.code.name
+
+
+def _details(value: bytes) -> tuple[str, str | None]:
+    status = status_pb2.Status.FromString(value)
+    info, request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    field = None
+    for detail in status.details:
+        if detail.Is(info.DESCRIPTOR):
+            detail.Unpack(info)
+        elif detail.Is(request.DESCRIPTOR):
+            detail.Unpack(request)
+            field = next((violation.field for violation in request.field_violations), None)
+    return info.reason, field

@@ -1,0 +1,231 @@
+"""A worker from its start to its last goodbye: server first, then the model, drain, exit code."""
+
+import asyncio
+import logging
+import random
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from inference_service.engine.api import Deliver, Engine, Event, ModelInfo, OnFatal, Sink, Window, WindowMode
+from inference_service.errors import ConfigurationError, Draining, EngineFatal
+from inference_service.host import Backend
+from inference_service.models.errors import CheckpointError
+from inference_service.options import WorkerOptions
+from inference_service.server import WorkerServer
+from inference_service.servicer import InferenceServicer
+from inference_service.sessions import Limits
+from inference_service.slots import SlotTable
+
+logger = logging.getLogger(__name__)
+
+EXIT_DRAINED, EXIT_FAULT, EXIT_CONFIGURATION, EXIT_DEVICE_LOST = 0, 1, 2, 3
+
+GO_AWAY_AHEAD_S = 30.0
+"""How long before the end of the drain sessions are told."""
+
+STOP_GRACE_S = 1.0
+"""How long the last statuses may take to be sent."""
+
+EngineFactory = Callable[[WorkerOptions, Deliver, OnFatal], Engine]
+"""Loads and warms up an engine; called in a thread of its own, and may take minutes."""
+
+T = TypeVar("T")
+
+
+def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
+    """The real engine; torch is imported here and not before."""
+    from inference_service.engine import engine
+
+    return engine.load_engine(options, deliver, on_fatal)
+
+
+def announce(address: str) -> None:
+    """Tells whoever started the worker that it is ready."""
+    print(f"worker ready on {address}", flush=True)
+
+
+async def serve(
+    options: WorkerOptions,
+    *,
+    factory: EngineFactory = load_engine,
+    on_ready: Callable[[str], None] = announce,
+    limits: Limits | None = None,
+) -> int:
+    """Runs a worker until SIGTERM or SIGINT; a second signal ends it at once.
+
+    Returns the exit code: 0 drained, 1 fault, 2 configuration, 3 device lost.
+    """
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    try:
+        worker = Worker(options, factory, limits or Limits())
+        for number in signals:
+            loop.add_signal_handler(number, worker.interrupt)
+        return await worker.run(on_ready)
+    except (ConfigurationError, CheckpointError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_CONFIGURATION
+    except Exception:
+        logger.exception("the worker failed")
+        return EXIT_FAULT
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+class Worker:
+    """One worker. Raises `ConfigurationError` for options that cannot work."""
+
+    def __init__(self, options: WorkerOptions, factory: EngineFactory, limits: Limits) -> None:
+        self._options = options
+        self._factory = factory
+        self._limits = limits
+        self._servicer = InferenceServicer(options.worker_id or f"worker-{secrets.token_hex(4)}")
+        self._server = WorkerServer(
+            self._servicer, options.listen, slots=options.slots, insecure_grpc=options.insecure_grpc
+        )
+        self._interrupted = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self._fatal = asyncio.Event()
+
+    def interrupt(self) -> None:
+        """The first time: drain. The second time: end at once."""
+        (self._hurried if self._interrupted.is_set() else self._interrupted).set()
+
+    async def run(self, on_ready: Callable[[str], None]) -> int:
+        """Serves until interrupted; `on_ready` is called once with the address to dial."""
+        address = await self._server.start()
+        engine: Engine | None = None
+        try:
+            engine = await self._load()
+            if engine is not None:
+                await self._server.set_serving(True)
+                on_ready(address)
+                await self._first_of(self._interrupted, self._fatal)
+            await self._drain()
+            return EXIT_DEVICE_LOST if self._fatal.is_set() else EXIT_DRAINED
+        finally:
+            await self._server.stop(STOP_GRACE_S)
+            if engine is not None:
+                await asyncio.wait({_in_thread(engine.stop)}, timeout=self._limits.cleanup_s)
+
+    async def _load(self) -> Engine | None:
+        """The engine, warmed up, with sessions let in; None if the worker was interrupted meanwhile."""
+        loop = asyncio.get_running_loop()
+
+        def on_fatal(message: str) -> None:
+            loop.call_soon_threadsafe(self._device_lost, message)
+
+        loading = _in_thread(lambda: self._factory(self._options, deliver_on(loop), on_fatal))
+        interrupted = asyncio.ensure_future(self._first_of(self._interrupted, self._fatal))
+        await asyncio.wait({loading, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if not loading.done():
+            return None  # the thread is a daemon: nobody waits for it
+        engine = loading.result()
+        self._servicer.start(
+            Backend(
+                worker_id=self._servicer.worker_id,
+                engine=engine,
+                info=_with_window(engine.info, self._options),
+                slots=SlotTable(engine.slots),
+                limits=self._limits,
+                clock=time.monotonic,
+                draw_seed=_seeds(self._options.seed),
+            )
+        )
+        return engine
+
+    def _device_lost(self, message: str) -> None:
+        logger.critical("the device is lost: %s", message)
+        self._fatal.set()
+        self._servicer.abandon_all(EngineFatal("The worker's device failed; the worker is restarting."))
+
+    async def _drain(self) -> None:
+        self._servicer.drain()
+        await self._server.set_serving(False)
+        end = time.monotonic() + self._options.drain_timeout_s
+        await self._until_empty(self._options.drain_timeout_s - GO_AWAY_AHEAD_S)
+        self._servicer.go_away(max(0.0, end - time.monotonic()))
+        await self._until_empty(end - time.monotonic())
+        self._servicer.fail_all(Draining("This worker is shutting down."))
+        grace = (
+            min(STOP_GRACE_S, self._limits.cleanup_s) if self._hurried.is_set() else self._limits.cleanup_s
+        )
+        await self._first_of(self._servicer.empty, self._fatal, timeout=grace)
+
+    async def _until_empty(self, timeout: float) -> None:
+        """Waits until no session is left, at most `timeout` seconds, and not at all once it is urgent."""
+        await self._first_of(self._servicer.empty, self._hurried, self._fatal, timeout=max(0.0, timeout))
+
+    async def _first_of(self, *events: asyncio.Event, timeout: float | None = None) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:
+    """The `deliver` of an engine whose sinks live on `loop`."""
+
+    def hand_out(events: list[tuple[Sink, Event]]) -> None:
+        for sink, event in events:
+            sink(event)
+
+    def deliver(events: list[tuple[Sink, Event]]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(hand_out, events)
+
+    return deliver
+
+
+def _in_thread(function: Callable[[], T]) -> "asyncio.Future[T]":
+    """Runs `function` in a daemon thread, which never keeps the process alive as an executor's would."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        try:
+            outcome: tuple[T | None, BaseException | None] = (function(), None)
+        except BaseException as error:
+            outcome = (None, error)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, name="antiphon-load", daemon=True).start()
+    return future
+
+
+def _seeds(seed: int | None) -> Callable[[], int]:
+    """Draws the seeds of sessions that bring none."""
+    source = random.Random(seed)
+    return lambda: source.getrandbits(63)
+
+
+def _with_window(info: ModelInfo, options: WorkerOptions) -> ModelInfo:
+    """`info` with the window that `options` name instead of the model's own."""
+    if options.window_high is None and options.window_low is None:
+        return info
+    high = options.window_high or info.window.high_tokens or info.context_limit
+    low = options.window_low or info.window.low_tokens or high * 3 // 4
+    if not 0 < low < high <= info.context_limit:
+        raise ConfigurationError(
+            f"The window must have 0 < low < high <= {info.context_limit} tokens, not low {low}, high {high}."
+        )
+    return replace(info, window=Window(WindowMode.BASIC, high, low))

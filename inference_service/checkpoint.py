@@ -1,0 +1,90 @@
+"""Checkpoint folders on disk: `config.json`, `model.safetensors`, `tokenizer.json`. Never pickle, never remote code."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from inference_service.models.config import ModelConfig, parse_config
+from inference_service.models.duplex import DuplexModel
+from inference_service.models.errors import CheckpointError
+from inference_service.models.tokenizer import Tokenizer
+
+SHIPPED = Path(__file__).parent / "checkpoints"
+"""Checkpoints inside the package, found by name."""
+
+
+def find(name_or_path: str) -> Path:
+    """The folder of a shipped checkpoint's name or of a path; raises `CheckpointError`."""
+    shipped = SHIPPED / name_or_path
+    if "/" not in name_or_path and shipped.is_dir():
+        return shipped
+    folder = Path(name_or_path)
+    if folder.is_dir():
+        return folder
+    known = ", ".join(sorted(p.name for p in SHIPPED.iterdir() if p.is_dir())) if SHIPPED.is_dir() else "none"
+    raise CheckpointError(
+        f"There is no model {name_or_path!r}. Give a checkpoint folder or a shipped name ({known})."
+    )
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON object of the checkpoint."""
+    try:
+        data = json.loads((folder / name).read_text())
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} has no {name}. Is this an Antiphon checkpoint?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise CheckpointError(f"{folder / name} is not valid JSON.") from None
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{folder / name} does not hold a JSON object.")
+    return data
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of `model.safetensors`."""
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no model.safetensors. Weights are read as safetensors only.")
+    try:
+        return load_file(path)
+    except SafetensorError:
+        raise CheckpointError(f"{path} is not a readable safetensors file.") from None
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Puts tensors into a module by name, in the module's own dtype; none may be missing or left over."""
+    own = module.state_dict()
+    tied = {name for name in own if name.endswith("lm_head.weight") and name not in tensors}
+    missing = sorted(set(own) - set(tensors) - tied)
+    extra = sorted(set(tensors) - set(own))
+    if missing:
+        raise CheckpointError(
+            f"model.safetensors lacks {len(missing)} tensors the architecture needs (first: {missing[0]}). "
+            "Is this an Antiphon checkpoint?"
+        )
+    if extra:
+        raise CheckpointError(
+            f"model.safetensors has {len(extra)} tensors the architecture has no place for (first: {extra[0]})."
+        )
+    wrong = [name for name, tensor in tensors.items() if tensor.shape != own[name].shape]
+    if wrong:
+        name = wrong[0]
+        raise CheckpointError(
+            f"{name} is {list(tensors[name].shape)}; config.json asks for {list(own[name].shape)}."
+        )
+    module.load_state_dict({k: v.to(own[k].dtype) for k, v in tensors.items()}, strict=not tied)
+
+
+def load(folder: Path, device: torch.device) -> tuple[DuplexModel, Tokenizer, ModelConfig]:
+    """A model ready to run in float32 on `device`, its tokenizer and its configuration."""
+    config = parse_config(read_json(folder, "config.json"))
+    tokenizer = Tokenizer.load(folder)
+    model = DuplexModel(config)
+    fill(model, read_tensors(folder))
+    return model.to(device).eval(), tokenizer, config

@@ -1,0 +1,84 @@
+"""Attention over packed rows: each session's queries see its own slot of the KV cache and nothing else."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from inference_service.engine.kvcache import KVCache
+
+NAME = "antiphon_packed"
+
+
+@dataclass(frozen=True)
+class Span:
+    """`count` consecutive rows of a packed batch that belong to one slot and start at cache index `start`."""
+
+    slot: int
+    row: int
+    start: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """Length of the slot's cache once these rows are in it."""
+        return self.start + self.count
+
+
+class PackedLayout:
+    """Where the rows of one packed forward live in the cache."""
+
+    def __init__(self, cache: KVCache, spans: list[Span]) -> None:
+        self.cache = cache
+        self.spans = spans
+        device = cache.keys[0].device
+        self.slots = torch.tensor([s.slot for s in spans for _ in range(s.count)], device=device)
+        self.indices = torch.cat([torch.arange(s.start, s.end, device=device) for s in spans])
+        self.masks = {
+            (s.count, s.end): torch.arange(s.end, device=device)[None]
+            <= torch.arange(s.start, s.end, device=device)[:, None]
+            for s in spans
+            if s.count > 1
+        }
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    packed: PackedLayout | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Writes keys and values [1, kv heads, rows, head] into the cache and attends per session.
+
+    `query` is [1, heads, rows, head]; the result is [1, rows, heads, head], as transformers expects.
+    """
+    assert packed is not None
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    keys, values = packed.cache.keys[layer], packed.cache.values[layer]
+    keys[packed.slots, :, packed.indices] = key[0].transpose(0, 1)
+    values[packed.slots, :, packed.indices] = value[0].transpose(0, 1)
+    heads, head = query.shape[1], query.shape[3]
+    outputs = []
+    for span in packed.spans:
+        q = query[:, :, span.row : span.row + span.count]
+        k = keys[span.slot : span.slot + 1, :, : span.end]
+        v = values[span.slot : span.slot + 1, :, : span.end]
+        if span.count == 1:
+            # One query: the heads that share a key become the rows of one small attention.
+            grouped = q.reshape(1, k.shape[1], heads // k.shape[1], head)
+            out = F.scaled_dot_product_attention(grouped, k, v, scale=scaling).reshape(1, heads, 1, head)
+        else:
+            mask = packed.masks[(span.count, span.end)]
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling, enable_gqa=True)
+        outputs.append(out)
+    return torch.cat(outputs, dim=2).transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, packed_attention)

@@ -1,0 +1,44 @@
+"""Keys and values of all sessions: one slab per layer, one row per slot."""
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+
+
+class KVCache:
+    """`keys[layer]` and `values[layer]` are [slots, kv heads, capacity, head size]."""
+
+    def __init__(
+        self, config: PretrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (slots, config.num_key_value_heads, capacity, head)
+        self.capacity = capacity
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
+        self.values = [
+            torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)
+        ]
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Memory that one session holds."""
+        return sum(t[0].numel() * t.element_size() for t in (*self.keys, *self.values))
+
+    def clear(self, slot: int) -> None:
+        """Forgets everything a slot held, so that nothing of a session outlives it."""
+        for tensor in (*self.keys, *self.values):
+            tensor[slot].zero_()
+
+    def move(self, slot: int, source: int, target: int, count: int) -> None:
+        """Moves `count` entries of a slot from index `source` down to index `target`."""
+        for tensor in (*self.keys, *self.values):
+            tensor[slot, :, target : target + count] = tensor[slot, :, source : source + count].clone()
+
+    def snapshot_keys(self, slot: int, count: int) -> list[Tensor]:
+        """Float32 copies of the first `count` keys of a slot, one [kv heads, count, head size] per layer."""
+        return [keys[slot, :, :count].float().clone() for keys in self.keys]
+
+    def write_keys(self, slot: int, keys: list[Tensor]) -> None:
+        """Replaces the first keys of a slot."""
+        for slab, new in zip(self.keys, keys, strict=True):
+            slab[slot, :, : new.shape[1]] = new.to(slab.dtype)

@@ -1,0 +1,299 @@
+"""Everything that can go wrong in the worker, by name.
+
+    WorkerError
+    ├── ConfigurationError        the worker cannot start as it was told (exit code 2)
+    ├── UnitRefused               one unit's input; the session goes on (`ItemError`)
+    └── SessionError              ends the three streams of a session, or refuses one
+        ├── InvalidArgument       ConfigInvalid, MetadataInvalid, PayloadInvalid
+        ├── NotFound              ModelNotFound, VoiceNotFound
+        ├── ModeUnsupported, StreamExists
+        ├── FailedPrecondition    ConfigRequired, ConfigRepeated, UnitOutOfOrder
+        ├── ResourceExhausted     UnitWindow, NoFreeSlot, KvExhausted
+        ├── DeadlineExceeded      AttachTimeout, UnitTimeout, IdleTimeout, SessionLimit
+        ├── Unavailable           Loading, Draining
+        ├── Internal              EngineFatal, SessionFault
+        └── Cancelled             the caller gave a stream up
+
+A `SessionError` is one object from which code, message, `google.rpc.ErrorInfo`, `BadRequest` and
+`RetryInfo` are all built, so that they cannot disagree.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import grpc
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from antiphon.semconv import ERROR_DOMAIN, Reason
+from inference_service.engine.api import Failure
+
+RETRY_AFTER_S = 0.5
+"""What RetryInfo suggests where another try may succeed soon."""
+
+
+@dataclass(frozen=True)
+class BadField:
+    """A field that was refused: its path in the request, and what was wrong with it."""
+
+    path: str
+    problem: str
+
+
+class WorkerError(Exception):
+    """The root of this tree."""
+
+
+class ConfigurationError(WorkerError):
+    """The worker cannot start with these settings; the message says what to change."""
+
+
+class UnitRefused(WorkerError):
+    """One unit's input or parameters cannot be used; `failure` is what its sender is told."""
+
+    def __init__(self, reason: Reason, message: str, field: str) -> None:
+        super().__init__(message)
+        self.failure = Failure(reason=reason, message=message, field=field)
+
+
+class SessionError(WorkerError):
+    """Ends a session, or refuses a stream, with a gRPC status.
+
+    Keyword arguments become the metadata of ErrorInfo; `fields` become BadRequest.
+    """
+
+    code: ClassVar[grpc.StatusCode]
+    reason: ClassVar[Reason | None] = None
+    retry_after_s: ClassVar[float | None] = None
+
+    def __init__(self, message: str, *, fields: Sequence[BadField] = (), **metadata: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = tuple(fields)
+        self.metadata = {name: str(value) for name, value in metadata.items()}
+
+    def status(self) -> grpc.Status:
+        """The status with its details, for `abort_with_status`."""
+        number: int = self.code.value[0]
+        status = status_pb2.Status(code=number, message=self.message)
+        for detail in self._details():
+            packed = Any()
+            packed.Pack(detail)
+            status.details.append(packed)
+        result: grpc.Status = rpc_status.to_status(status)
+        return result
+
+    def _details(self) -> list[error_details_pb2.ErrorInfo]:
+        details = []
+        if self.reason is not None:
+            details.append(
+                error_details_pb2.ErrorInfo(
+                    reason=self.reason.value, domain=ERROR_DOMAIN, metadata=self.metadata
+                )
+            )
+        if self.fields:
+            violations = [
+                error_details_pb2.BadRequest.FieldViolation(field=bad.path, description=bad.problem)
+                for bad in self.fields
+            ]
+            details.append(error_details_pb2.BadRequest(field_violations=violations))
+        if self.retry_after_s is not None:
+            delay = Duration()
+            delay.FromNanoseconds(int(self.retry_after_s * 1e9))
+            details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+        return details
+
+
+class InvalidArgument(SessionError):
+    """The request can never be served as it is."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+    def __init__(self, *fields: BadField, **metadata: object) -> None:
+        message = "; ".join(f"{bad.path}: {bad.problem}" for bad in fields)
+        super().__init__(message, fields=fields, **metadata)
+
+
+class ConfigInvalid(InvalidArgument):
+    """Fields of the session's config have values that are not allowed; all of them are listed."""
+
+    reason = Reason.CONFIG_INVALID
+
+
+class MetadataInvalid(InvalidArgument):
+    """The call's metadata does not name a session properly."""
+
+    reason = Reason.METADATA_INVALID
+
+
+class PayloadInvalid(InvalidArgument):
+    """A message holds nothing, something for another mode, or cannot be read."""
+
+    reason = Reason.PAYLOAD_INVALID
+
+
+class NotFound(SessionError):
+    """Something named at config does not exist here."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class ModelNotFound(NotFound):
+    """Another model than the one served was asked for."""
+
+    reason = Reason.MODEL_NOT_FOUND
+
+
+class VoiceNotFound(NotFound):
+    """No voice of this id is registered."""
+
+    reason = Reason.VOICE_NOT_FOUND
+
+
+class ModeUnsupported(SessionError):
+    """The model cannot do this session mode."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+    reason = Reason.MODE_UNSUPPORTED
+
+
+class StreamExists(SessionError):
+    """The session has this stream already; its owner is not disturbed."""
+
+    code = grpc.StatusCode.ALREADY_EXISTS
+    reason = Reason.STREAM_EXISTS
+
+
+class FailedPrecondition(SessionError):
+    """The caller broke the order of a session: its bug."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class ConfigRequired(FailedPrecondition):
+    """The first message of Prefill was not the config."""
+
+    reason = Reason.CONFIG_REQUIRED
+
+
+class ConfigRepeated(FailedPrecondition):
+    """A second config came."""
+
+    reason = Reason.CONFIG_REPEATED
+
+
+class UnitOutOfOrder(FailedPrecondition):
+    """A unit's number left a gap, came twice, or can never be completed."""
+
+    reason = Reason.UNIT_OUT_OF_ORDER
+
+
+class ResourceExhausted(SessionError):
+    """A bound was reached."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class UnitWindow(ResourceExhausted):
+    """More units in flight than SessionReady allows: the caller's bug."""
+
+    reason = Reason.UNIT_WINDOW
+
+
+class NoFreeSlot(ResourceExhausted):
+    """Every slot has a session, or is being cleaned."""
+
+    reason = Reason.NO_FREE_SLOT
+    retry_after_s = RETRY_AFTER_S
+
+
+class KvExhausted(ResourceExhausted):
+    """The session's context cannot grow; it cannot go on."""
+
+    reason = Reason.KV_EXHAUSTED
+    retry_after_s = RETRY_AFTER_S
+
+
+class DeadlineExceeded(SessionError):
+    """A timer of the worker ran out."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class AttachTimeout(DeadlineExceeded):
+    """Streams or the config did not come."""
+
+    reason = Reason.ATTACH_TIMEOUT
+
+
+class UnitTimeout(DeadlineExceeded):
+    """A unit was not asked for, not computed or not read in time."""
+
+    reason = Reason.UNIT_TIMEOUT
+
+
+class IdleTimeout(DeadlineExceeded):
+    """No unit came for the session's `idle_timeout`."""
+
+    reason = Reason.IDLE_TIMEOUT
+
+
+class SessionLimit(DeadlineExceeded):
+    """The session reached its `max_duration`."""
+
+    reason = Reason.SESSION_LIMIT
+
+
+class Unavailable(SessionError):
+    """This worker takes no session now; another may."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+    retry_after_s = RETRY_AFTER_S
+
+
+class Loading(Unavailable):
+    """The model is not ready yet."""
+
+    reason = Reason.LOADING
+
+
+class Draining(Unavailable):
+    """The worker is shutting down."""
+
+    reason = Reason.DRAINING
+
+
+class Internal(SessionError):
+    """The worker's fault."""
+
+    code = grpc.StatusCode.INTERNAL
+
+
+class EngineFatal(Internal):
+    """The device's state is gone; every session ends and the worker exits."""
+
+    reason = Reason.ENGINE_FATAL
+
+
+class SessionFault(Internal):
+    """This session alone cannot go on."""
+
+    reason = Reason.INFERENCE_FAILED
+
+
+class Cancelled(SessionError):
+    """The caller cancelled a stream or vanished; nobody needs a reason that knows it."""
+
+    code = grpc.StatusCode.CANCELLED
+
+
+def engine_error(reason: str, message: str) -> SessionError:
+    """The error of an engine that says a session cannot go on; `reason` is a `Reason` value."""
+    kinds: dict[str, type[SessionError]] = {
+        Reason.KV_EXHAUSTED: KvExhausted,
+        Reason.ENGINE_FATAL: EngineFatal,
+    }
+    return kinds.get(reason, SessionFault)(message)

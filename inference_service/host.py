@@ -1,0 +1,296 @@
+"""What a session lives on: its three calls, its engine session, its slot and its clock, kept together."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from antiphon.semconv import METADATA_WORKER_ID
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service import messages
+from inference_service.config import SessionPlan, resolve
+from inference_service.engine.api import (
+    Done,
+    Engine,
+    EngineSession,
+    Event,
+    Finalized,
+    ModelInfo,
+    Piece,
+    Prefilled,
+    Ready,
+    SessionSetup,
+)
+from inference_service.errors import (
+    BadField,
+    Cancelled,
+    PayloadInvalid,
+    SessionError,
+    SessionFault,
+    UnitRefused,
+    UnitTimeout,
+)
+from inference_service.metadata import trace_context
+from inference_service.outbox import Outbox
+from inference_service.sampling import unit_overrides
+from inference_service.sessions import Answer, GoAway, Limits, Session
+from inference_service.slots import SlotTable
+from inference_service.units import Run, Stream
+
+logger = logging.getLogger(__name__)
+
+HALF_CLOSE_SETTLE_S = 0.01
+"""A cancelled call looks half-closed for an instant; this long later it is known which of the two it was."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What all sessions of a ready worker share."""
+
+    worker_id: str
+    engine: Engine
+    info: ModelInfo
+    slots: SlotTable
+    limits: Limits
+    clock: Callable[[], float]
+    draw_seed: Callable[[], int]
+
+
+class SessionHost:
+    """Runs one session. `on_closed` is called once, when its slot is free again."""
+
+    def __init__(
+        self, session_id: str, slot: int, backend: Backend, on_closed: Callable[["SessionHost"], None]
+    ) -> None:
+        self.session_id = session_id
+        self._slot = slot
+        self._backend = backend
+        self._on_closed = on_closed
+        self._plan: SessionPlan | None = None
+        self._all_attached = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._generated: Outbox[pb.GenerateResponse] = Outbox(messages.absorb)
+        self._outboxes: dict[Stream, Outbox[Any]] = {
+            Stream.PREFILL: Outbox(),
+            Stream.GENERATE: self._generated,
+            Stream.FINALIZE: Outbox(),
+        }
+        self.session = Session(session_id, self, backend.limits, backend.clock())
+
+    # ------------------------------------------------------------- from outside
+
+    def attach(self, stream: Stream, traceparent: str | None) -> None:
+        """A call of this session has come. Raises `StreamExists`, which leaves the session as it is."""
+        self.session.attach(stream, self._backend.clock())
+        self.session.traceparent = self.session.traceparent or traceparent
+        if self.session.is_attached:
+            self._backend.slots.attach(self._slot)
+            self._all_attached.set()
+        self._arm()
+
+    def go_away(self, time_left_s: float, reason: str) -> None:
+        """Announces the end of the session."""
+        self.session.go_away(GoAway(time_left_s, reason))
+
+    def fail(self, error: SessionError) -> None:
+        """Ends the session with `error` once the engine has cleaned up."""
+        with self._ruled():
+            self.session.fail(error, self._backend.clock())
+
+    def abandon(self, error: SessionError) -> None:
+        """Ends the session with `error` at once: the engine is gone."""
+        with self._ruled():
+            self.session.abandon(error, self._backend.clock())
+
+    async def serve(self, stream: Stream, context: Context) -> None:
+        """The life of one call; this coroutine is its only writer."""
+        outbox = self._outboxes[stream]
+        reader = asyncio.create_task(self._read(stream, context))
+        try:
+            await context.send_initial_metadata(((METADATA_WORKER_ID, self._backend.worker_id),))
+            while (message := await outbox.take()) is not None:
+                await self._write(stream, context, message)
+        except (Exception, asyncio.CancelledError):
+            self.fail(_given_up(stream))
+            raise
+        finally:
+            reader.cancel()
+        if outbox.error is not None:
+            await context.abort_with_status(outbox.error.status())
+
+    # ------------------------------------------------------------------ the calls
+
+    async def _write(self, stream: Stream, context: Context, message: Message) -> None:
+        loop, patience = asyncio.get_running_loop(), self._backend.limits.unit_s
+        watch = loop.call_later(patience, self._stall, stream)
+        try:
+            # Never given up by us: a call whose write is pending cannot be ended in another way.
+            await context.write(message)
+        finally:
+            watch.cancel()
+
+    def _stall(self, stream: Stream) -> None:
+        self.fail(UnitTimeout(f"Nobody read {stream.value} for {self._backend.limits.unit_s:g} s."))
+
+    async def _read(self, stream: Stream, context: Context) -> None:
+        """Reads requests until the caller has no more; input waits while answers do."""
+        await self._all_attached.wait()
+        while not self.session.is_over:
+            if stream is Stream.PREFILL:
+                for outbox in self._outboxes.values():
+                    await outbox.room.wait()
+            try:
+                request = await context.read()
+            except DecodeError:
+                self.fail(PayloadInvalid(BadField("request", "is not a message of antiphon.v1")))
+                return
+            except Exception:  # the call broke; what gRPC raises then differs by version
+                self.fail(_given_up(stream))
+                return
+            if request is grpc.aio.EOF:
+                await asyncio.sleep(HALF_CLOSE_SETTLE_S)
+                with self._ruled():
+                    self.session.half_close(stream, self._backend.clock())
+                return
+            with self._ruled():
+                self._receive(stream, request)
+
+    def _receive(self, stream: Stream, request: Message) -> None:
+        match stream:
+            case Stream.PREFILL:
+                self._prefill(cast(pb.PrefillRequest, request))
+            case Stream.GENERATE:
+                self._generate(cast(pb.GenerateRequest, request))
+            case Stream.FINALIZE:
+                self.session.finalize(cast(pb.FinalizeRequest, request).unit, self._backend.clock())
+
+    def _prefill(self, request: pb.PrefillRequest) -> None:
+        now, info = self._backend.clock(), self._backend.info
+        if request.HasField("config"):
+            self.session.expect_config(request.unit)
+            plan = self._plan = resolve(request.config, info, self._backend.draw_seed)
+            self.session.open(
+                plan.setup, now, max_duration_s=plan.max_duration_s, idle_timeout_s=plan.idle_timeout_s
+            )
+            return
+        self.session.require_config()
+        content: Any
+        try:
+            content = messages.unit_audio(request, info)
+        except UnitRefused as refused:
+            content = refused.failure
+        self.session.prefill(request.unit, content, now, trace_context(request.traceparent))
+
+    def _generate(self, request: pb.GenerateRequest) -> None:
+        match request.WhichOneof("action"):
+            case "run":
+                self.session.generate(request.unit, _run(request.run), self._backend.clock())
+            case "cancel":
+                self.session.cancel(request.unit)
+            case _:
+                raise PayloadInvalid(BadField("action", "must be `run` or `cancel`"))
+
+    # ------------------------------------------------- what the session acts upon
+
+    def open(self, setup: SessionSetup) -> EngineSession:
+        """Starts the engine's part; see `sessions.World`."""
+        return self._backend.engine.open(self.session_id, setup, self._on_event)
+
+    def send(self, stream: Stream, answer: Answer) -> None:
+        """Puts an answer into the outbox of its stream."""
+        self._outboxes[stream].put(self._message(answer))
+
+    def cleaning(self) -> None:
+        """The slot is no longer this session's and not yet anybody else's."""
+        self._backend.slots.clean(self._slot)
+
+    def clean(self) -> None:
+        """The slot is free."""
+        self._backend.slots.free(self._slot)
+        self._on_closed(self)
+
+    def end(self, error: SessionError | None) -> None:
+        """All three calls end alike, after what waits to be sent."""
+        logger.info("session %s ended: %s", self.session_id, error.reason if error else "OK")
+        for outbox in self._outboxes.values():
+            outbox.end(error)
+
+    def _message(self, answer: Answer) -> Message:
+        match answer:
+            case Ready():
+                assert self._plan is not None, "an engine is ready only after the config"
+                return messages.session_ready(
+                    answer,
+                    self._plan,
+                    self._backend.info,
+                    self._backend.worker_id,
+                    self._backend.limits.window,
+                )
+            case Prefilled():
+                return messages.prefilled(answer)
+            case Piece():
+                return messages.piece(answer, self._backend.info.output_sample_rate_hz)
+            case Done():
+                return messages.done(answer)
+            case Finalized():
+                return messages.finalized(answer)
+            case GoAway():
+                return messages.go_away(answer.time_left_s, answer.reason)
+
+    # ------------------------------------------------------------ rules and clock
+
+    def _on_event(self, event: Event) -> None:
+        with self._ruled():
+            self.session.event(event, self._backend.clock())
+
+    @contextmanager
+    def _ruled(self) -> Iterator[None]:
+        """A broken rule ends this session with its error, a fault of ours with INTERNAL; nobody else's."""
+        try:
+            yield
+        except SessionError as error:
+            self.session.fail(error, self._backend.clock())
+        except Exception:
+            logger.exception("session %s failed", self.session_id)
+            self.session.fail(SessionFault("The session failed inside the worker."), self._backend.clock())
+        finally:
+            self._arm()
+
+    def _arm(self) -> None:
+        """Keeps one timer, due no later than the session's next deadline."""
+        deadline = self.session.deadline()
+        loop = asyncio.get_running_loop()
+        if deadline is None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return
+        when = loop.time() + max(0.0, deadline - self._backend.clock())
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        with self._ruled():
+            self.session.expire(self._backend.clock())
+
+
+def _given_up(stream: Stream) -> Cancelled:
+    return Cancelled(f"The caller gave up its {stream.value} stream.")
+
+
+def _run(request: pb.GenerateUnit) -> Run:
+    try:
+        return Run(request.force_listen, unit_overrides(request.sampling, "run.sampling"))
+    except UnitRefused as refused:
+        return Run(request.force_listen, refusal=refused.failure)

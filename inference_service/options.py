@@ -1,0 +1,59 @@
+"""The settings of one worker."""
+
+from dataclasses import dataclass
+
+from inference_service.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How a worker runs. Raises `ConfigurationError` for values that cannot work."""
+
+    listen: str = "127.0.0.1:50051"
+    """`host:port`, where port 0 takes a free one, or `unix:path`."""
+
+    slots: int = 4
+    """Sessions that run at once; one more is refused with NO_FREE_SLOT."""
+
+    model: str = "antiphon-mini"
+    """Name of a checkpoint inside the package, or the path of one."""
+
+    device: str = "cpu"
+    """Where the model runs: `cpu`, `cuda`, `cuda:1`."""
+
+    threads: int | None = None
+    """Threads of the device when it is the CPU; None leaves it to torch."""
+
+    drain_timeout_s: float = 30.0
+    """How long sessions may go on after the signal to stop."""
+
+    insecure_grpc: bool = False
+    """Allows plain TCP beyond loopback."""
+
+    worker_id: str | None = None
+    """Name of this worker, unique in its pool; None makes one."""
+
+    window_high: int | None = None
+    """Tokens of context above which the sliding window drops units; None is the model's."""
+
+    window_low: int | None = None
+    """Tokens of context at which dropping stops; None is the model's."""
+
+    context_limit: int | None = None
+    """Most tokens of one session's context; None is the model's."""
+
+    seed: int | None = None
+    """Source of the seeds of sessions that bring none; None is the system's randomness."""
+
+    def __post_init__(self) -> None:
+        """Refuses values out of range, one sentence each."""
+        if self.slots < 1:
+            raise ConfigurationError(f"slots must be at least 1, not {self.slots}.")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigurationError(f"threads must be at least 1, not {self.threads}.")
+        if not 0 <= self.drain_timeout_s < float("inf"):
+            raise ConfigurationError(f"drain_timeout_s must be 0 or more, not {self.drain_timeout_s}.")
+        if self.context_limit is not None and self.context_limit < 1:
+            raise ConfigurationError(f"context_limit must be at least 1, not {self.context_limit}.")
+        if self.worker_id is not None and not (self.worker_id.isascii() and self.worker_id.isprintable()):
+            raise ConfigurationError("worker_id must be printable ASCII: it travels in call metadata.")

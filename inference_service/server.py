@@ -1,0 +1,109 @@
+"""The worker's gRPC server: where it listens, with which options, and its health."""
+
+import ipaddress
+from dataclasses import dataclass
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from antiphon.semconv import server_options
+from antiphon.v1.inference_service_pb2_grpc import add_InferenceServiceServicer_to_server
+from inference_service.errors import ConfigurationError
+from inference_service.servicer import InferenceServicer
+
+SERVICES = ("", "antiphon.v1.InferenceService")
+"""What the health service knows: the server as a whole, and its one service."""
+
+MAX_METADATA_BYTES = 8192
+
+_OPTIONS = (
+    # Finds a caller that is frozen or cut off, whose streams would otherwise hold a slot for ever.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens: a TCP port (0 takes a free one) or a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Reads `host:port`, `[v6]:port` or `unix:path`. Raises `ConfigurationError`."""
+        if text.startswith("unix:"):
+            path = text.removeprefix("unix:")
+            if not path:
+                raise ConfigurationError("'unix:' needs the path of a socket, as in unix:/run/antiphon.sock.")
+            return cls(path=path)
+        host, colon, port = text.rpartition(":")
+        is_number = port.isascii() and port.isdigit() and int(port) <= 65535
+        if not (host and colon and is_number):
+            raise ConfigurationError(f"Cannot listen on {text!r}: give host:port or unix:path.")
+        return cls(host=host, port=int(port))
+
+    @property
+    def is_local(self) -> bool:
+        """Nobody outside this machine can reach it."""
+        if self.path or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
+
+
+class WorkerServer:
+    """A gRPC server with a health service that says NOT_SERVING until told otherwise.
+
+    Raises `ConfigurationError` if `listen` is reachable from outside and `insecure_grpc` is not set: there
+    is no encryption and no authentication on this socket.
+    """
+
+    def __init__(self, servicer: InferenceServicer, listen: str, *, slots: int, insecure_grpc: bool) -> None:
+        self._address = Address.parse(listen)
+        if not (self._address.is_local or insecure_grpc):
+            raise ConfigurationError(
+                f"Refusing to listen on {self._address}: gRPC is plain text there for everybody to use. "
+                "Listen on loopback or a Unix socket, or pass --insecure-grpc."
+            )
+        # Kept for life: a server object that loses its last reference stops without a word.
+        self._server = grpc.aio.server(options=[*server_options(slots), *_OPTIONS])
+        self._health = health.aio.HealthServicer()
+        add_InferenceServiceServicer_to_server(servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    async def start(self) -> str:
+        """Listens, and returns the address to dial. Raises `ConfigurationError` if that is impossible."""
+        await self.set_serving(False)
+        try:
+            port = self._server.add_insecure_port(str(self._address))
+        except RuntimeError:
+            raise ConfigurationError(
+                f"Cannot listen on {self._address}: it is in use or not allowed. "
+                "Choose another address with --listen, or stop what uses it."
+            ) from None
+        await self._server.start()
+        if self._address.path:
+            return str(self._address)
+        return str(Address(host=self._address.host, port=port))
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """What the health service says from now on."""
+        status = health_pb2.HealthCheckResponse
+        for service in SERVICES:
+            await self._health.set(service, status.SERVING if is_serving else status.NOT_SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """Closes the socket; calls still open after `grace_s` seconds are cut."""
+        await self._server.stop(grace_s)

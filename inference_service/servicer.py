@@ -1,0 +1,121 @@
+"""The gRPC methods: finds the session that a call belongs to, or says why there is none."""
+
+import asyncio
+from enum import Enum
+from importlib.metadata import version
+from typing import Any
+
+from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT
+from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.v1.inference_service_pb2_grpc import InferenceServiceServicer
+from inference_service import messages
+from inference_service.errors import Draining, Loading, SessionError
+from inference_service.host import Backend, Context, SessionHost
+from inference_service.metadata import Metadata, first, session_id, trace_context
+from inference_service.units import Stream
+
+
+class State(Enum):
+    """Whether the worker takes sessions."""
+
+    LOADING = pb.WORKER_STATE_LOADING
+    READY = pb.WORKER_STATE_READY
+    DRAINING = pb.WORKER_STATE_DRAINING
+
+
+class InferenceServicer(InferenceServiceServicer):
+    """Holds every session of the worker. Everything here runs on the serving event loop."""
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self.state = State.LOADING
+        self.empty = asyncio.Event()
+        """Set while the worker has no session."""
+        self.empty.set()
+        self._backend: Backend | None = None
+        self._hosts: dict[str, SessionHost] = {}
+
+    # --------------------------------------------------------- from the worker
+
+    def start(self, backend: Backend) -> None:
+        """The model is ready: sessions are taken from now on."""
+        self._backend = backend
+        self.state = State.READY
+
+    def drain(self) -> None:
+        """No new session is taken from now on; those that have begun go on."""
+        self.state = State.DRAINING
+
+    def go_away(self, time_left_s: float) -> None:
+        """Tells every session that it will be ended."""
+        for host in list(self._hosts.values()):
+            host.go_away(time_left_s, "draining")
+
+    def fail_all(self, error: SessionError) -> None:
+        """Ends every session with `error`; `empty` follows when the engine has cleaned up."""
+        for host in list(self._hosts.values()):
+            host.fail(error)
+
+    def abandon_all(self, error: SessionError) -> None:
+        """Ends every session with `error` at once, since the engine is gone, and takes no more."""
+        self.drain()
+        for host in list(self._hosts.values()):
+            host.abandon(error)
+
+    # ------------------------------------------------------------- the methods
+
+    # The generated base class describes handlers that are generators; these read and write by their context.
+    async def Prefill(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]
+        """Takes config and input; see the proto."""
+        await self._serve(Stream.PREFILL, context)
+
+    async def Generate(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]
+        """Runs units and sends what they say; see the proto."""
+        await self._serve(Stream.GENERATE, context)
+
+    async def Finalize(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]
+        """Closes units; see the proto."""
+        await self._serve(Stream.FINALIZE, context)
+
+    async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
+        """Describes the worker; of the model nothing is known while it loads."""
+        info = pb.GetInfoResponse(
+            worker_id=self.worker_id,
+            version=version("antiphon"),
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            state=self.state.value,
+        )
+        if self._backend is not None:
+            info.slots = self._backend.slots.count
+            info.free_slots = self._backend.slots.free_count
+            info.MergeFrom(messages.model_info(self._backend.info))
+        return info
+
+    async def _serve(self, stream: Stream, context: Context) -> None:
+        try:
+            host = self._attach(stream, context.invocation_metadata() or ())
+        except SessionError as error:
+            await context.abort_with_status(error.status())
+        await host.serve(stream, context)
+
+    def _attach(self, stream: Stream, metadata: Metadata) -> SessionHost:
+        """The session that a call belongs to, a new one if need be. Refusing a call disturbs no session."""
+        name = session_id(metadata)
+        host = self._hosts.get(name) or self._open(name)
+        host.attach(stream, trace_context(first(metadata, METADATA_TRACEPARENT)))
+        return host
+
+    def _open(self, name: str) -> SessionHost:
+        if self.state is State.DRAINING:
+            raise Draining("This worker is shutting down; open the session on another.")
+        if self._backend is None:
+            raise Loading("The model is still loading.")
+        slot = self._backend.slots.acquire()
+        host = self._hosts[name] = SessionHost(name, slot, self._backend, self._forget)
+        self.empty.clear()
+        return host
+
+    def _forget(self, host: SessionHost) -> None:
+        del self._hosts[host.session_id]
+        if not self._hosts:
+            self.empty.set()

@@ -1,0 +1,91 @@
+"""Third stage: the codebook of the model's voice, by k-means over patches of 40 ms."""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference_service.training.recipe import VOCODER
+from inference_service.training.speech_corpus import SpokenReply, load
+
+_PITCH_WEIGHT = 8.0
+_VOICING_WEIGHT = 2.0
+_QUIET = -11.0
+_ITERATIONS = 25
+
+
+def scaled(frames: Tensor) -> Tensor:
+    """Frames [..., bands + 2] in the metric of the codebook: quiet bands matter little, pitch and voicing more."""
+    bands = VOCODER.bands
+    return torch.cat(
+        [
+            frames[..., :bands].clamp(min=_QUIET),
+            frames[..., bands : bands + 1] * _PITCH_WEIGHT,
+            frames[..., bands + 1 :] * _VOICING_WEIGHT,
+        ],
+        -1,
+    )
+
+
+def patches(frames: np.ndarray) -> Tensor:
+    """Patches [frames / 4, 4 * features] in the metric of the codebook."""
+    return scaled(torch.from_numpy(frames)).reshape(len(frames) // VOCODER.frames_per_code, -1)
+
+
+def nearest(points: Tensor, centres: Tensor) -> Tensor:
+    """Index of the nearest centre for each point."""
+    return torch.cat([torch.cdist(part, centres).argmin(1) for part in points.split(8192)])
+
+
+def k_means(points: Tensor, count: int, seed: int) -> Tensor:
+    """Lloyd's algorithm; an empty cluster is moved to a random point."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = points[torch.randperm(len(points), generator=generator)[:count]].clone()
+    for _ in range(_ITERATIONS):
+        label = nearest(points, centres)
+        sums = torch.zeros_like(centres).index_add_(0, label, points)
+        sizes = torch.bincount(label, minlength=count)
+        centres = sums / sizes.clamp(min=1)[:, None]
+        empty = sizes == 0
+        if empty.any():
+            centres[empty] = points[torch.randint(len(points), (int(empty.sum()),), generator=generator)]
+    return centres
+
+
+def encode(corpus: list[SpokenReply], centres: Tensor) -> list[list[list[int]]]:
+    """Codes of each unit of each reply."""
+    flat = torch.cat([patches(unit) for reply in corpus for unit in reply.frames])
+    codes = iter(nearest(flat, centres).tolist())
+    size = VOCODER.frames_per_code
+    return [[[next(codes) for _ in range(len(unit) // size)] for unit in reply.frames] for reply in corpus]
+
+
+def codebook(corpus: list[SpokenReply], codes: list[list[list[int]]]) -> Tensor:
+    """Mean acoustic frames of each code, [codes, frames_per_code, bands + 2]."""
+    frames = np.concatenate([unit for reply in corpus for unit in reply.frames])
+    points = torch.from_numpy(frames).reshape(-1, VOCODER.frames_per_code, VOCODER.bands + 2)
+    labels = torch.tensor([code for units in codes for unit in units for code in unit])
+    sums = torch.zeros(VOCODER.codes, *points.shape[1:]).index_add_(0, labels, points)
+    return sums / torch.bincount(labels, minlength=VOCODER.codes).clamp(min=1)[:, None, None]
+
+
+def make(corpus_path: Path, out: Path) -> None:
+    """Writes the vocoder's codebook and the codes of the corpus to `out`."""
+    torch.set_num_threads(1)
+    corpus = load(corpus_path)
+    points = torch.cat([patches(unit) for reply in corpus for unit in reply.frames])
+    centres = k_means(points, VOCODER.codes, seed=0)
+    codes = encode(corpus, centres)
+    error = (points - centres[nearest(points, centres)]).abs().mean()
+    print(f"codec: {len(points)} patches, {VOCODER.codes} codes, mean error {error:.3f}", flush=True)
+    torch.save({"codes": codes, "codebook": codebook(corpus, codes)}, out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    make(arguments.corpus, arguments.out)

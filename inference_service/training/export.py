@@ -1,0 +1,106 @@
+"""Last stage: the trained parts become one checkpoint folder in the Hugging Face layout."""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from inference_service.training.recipe import (
+    AUDIO,
+    CONTEXT_LIMIT,
+    DUPLEX_DEFAULTS,
+    LANGUAGE,
+    PROMPT_PREFIX,
+    PROMPT_SUFFIX,
+    SPEECH,
+    VOCODER,
+    WINDOW_HIGH,
+    WINDOW_LOW,
+)
+
+
+def config() -> dict[str, Any]:
+    """The checkpoint's `config.json`."""
+    backbone = SPEECH.backbone
+    return {
+        "architectures": ["DuplexModel"],
+        "model_type": "antiphon_duplex",
+        "name": "antiphon-mini",
+        "vocab_size": LANGUAGE.vocab_size,
+        "hidden_size": LANGUAGE.hidden_size,
+        "intermediate_size": LANGUAGE.intermediate_size,
+        "num_hidden_layers": LANGUAGE.num_hidden_layers,
+        "num_attention_heads": LANGUAGE.num_attention_heads,
+        "num_key_value_heads": LANGUAGE.num_key_value_heads,
+        "head_dim": LANGUAGE.head_dim,
+        "max_position_embeddings": LANGUAGE.max_position_embeddings,
+        "rope_theta": LANGUAGE.rope_parameters["rope_theta"],
+        "rms_norm_eps": LANGUAGE.rms_norm_eps,
+        "hidden_act": LANGUAGE.hidden_act,
+        "attention_bias": LANGUAGE.attention_bias,
+        "tie_word_embeddings": LANGUAGE.tie_word_embeddings,
+        "audio_config": {
+            "hidden": AUDIO.hidden,
+            "blocks": AUDIO.blocks,
+            "kernel": AUDIO.kernel,
+            "expansion": AUDIO.expansion,
+            "pool": AUDIO.pool,
+        },
+        "tts_config": {
+            "hidden_size": backbone.hidden_size,
+            "intermediate_size": backbone.intermediate_size,
+            "num_hidden_layers": backbone.num_hidden_layers,
+            "num_attention_heads": backbone.num_attention_heads,
+            "num_key_value_heads": backbone.num_key_value_heads,
+            "max_position_embeddings": backbone.max_position_embeddings,
+            "num_audio_tokens": SPEECH.codes + 1,
+            "codes_per_second": SPEECH.codes_per_second,
+            "audio_bos_token_id": SPEECH.audio_bos_token_id,
+            "repetition_penalty": SPEECH.repetition_penalty,
+            "repetition_window": SPEECH.repetition_window,
+            "top_k": SPEECH.top_k,
+        },
+        "vocoder_config": {
+            "codes": VOCODER.codes,
+            "sample_rate_hz": VOCODER.sample_rate_hz,
+            "frames_per_code": VOCODER.frames_per_code,
+            "bands": VOCODER.bands,
+        },
+        "duplex": {
+            "prompt_prefix": PROMPT_PREFIX,
+            "prompt_suffix": PROMPT_SUFFIX,
+            "context_limit": CONTEXT_LIMIT,
+            "window_high": WINDOW_HIGH,
+            "window_low": WINDOW_LOW,
+            "defaults": DUPLEX_DEFAULTS,
+        },
+    }
+
+
+def export(joint: Path, speech: Path, codec: Path, tokenizer: Path, out: Path) -> None:
+    """Writes `config.json`, `model.safetensors` (bfloat16, the codebook float32) and the tokenizer into `out`."""
+    tensors = {k: v for k, v in torch.load(joint, weights_only=True).items() if k != "llm.lm_head.weight"}
+    tensors |= {f"tts.{k}": v for k, v in torch.load(speech, weights_only=True).items()}
+    tensors["vocoder.codebook"] = torch.load(codec, weights_only=True)["codebook"]
+    out.mkdir(parents=True, exist_ok=True)
+    # Pitch needs more than bfloat16's three digits, so the codebook stays in float32.
+    stored = {k: v.float() if k == "vocoder.codebook" else v.to(torch.bfloat16) for k, v in tensors.items()}
+    save_file({k: v.contiguous() for k, v in stored.items()}, out / "model.safetensors")
+    (out / "config.json").write_text(json.dumps(config(), indent=1) + "\n")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (tokenizer / name).resolve() != (out / name).resolve():
+            shutil.copy(tokenizer / name, out / name)
+    size = (out / "model.safetensors").stat().st_size / 1e6
+    print(f"{out}: {sum(v.numel() for v in tensors.values()) / 1e6:.2f} M parameters, {size:.1f} MB")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("joint", "speech", "codec", "tokenizer", "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    a = parser.parse_args()
+    export(a.joint, a.speech, a.codec, a.tokenizer, a.out)

@@ -1,0 +1,160 @@
+"""Fourth stage: the speech head learns which codes say which words."""
+
+import argparse
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from inference_service.models.speech_head import SpeechHead
+from inference_service.models.tokenizer import Tokenizer
+from inference_service.training.domain import Exchange, Intent
+from inference_service.training.joint import JointModel, Row, Writer
+from inference_service.training.recipe import LANGUAGE, SPEECH
+from inference_service.training.speech_corpus import SpokenReply, load
+
+_IGNORED = -100
+_WRONG_CODES = 0.05
+_CUT_SHORT = 0.08
+HELD_OUT = 60
+"""Replies kept aside to watch the loss."""
+
+
+@dataclass
+class Turn:
+    """One reply: the text tokens of each unit with their hidden states, and the codes of each unit."""
+
+    tokens: list[list[int]]
+    hidden: list[Tensor]
+    codes: list[list[int]]
+
+
+@torch.no_grad()
+def turns(
+    corpus: list[SpokenReply], codes: list[list[list[int]]], writer: Writer, model: JointModel
+) -> list[Turn]:
+    """Runs the language model over each reply to find the hidden states of what it says."""
+    turn_end = writer.encode("<|turn_eos|>")[0]
+    result = []
+    for reply, units in zip(corpus, codes, strict=True):
+        text = " ".join(word for chunk in reply.words for word in chunk)
+        row: Row = writer.text([Exchange(Intent.ARITHMETIC, text, text)])
+        hidden, _ = model.hidden([row], ear_learns=False)
+        tokens = [[t for word in chunk for t in writer.encode(f" {word}")] for chunk in reply.words]
+        tokens[-1].append(turn_end)
+        at, states = len(row.ids) - 1, []
+        for chunk in reversed(tokens):
+            while row.ids[at] != chunk[-1]:
+                at -= 1
+            assert row.ids[at - len(chunk) + 1 : at + 1] == chunk
+            states.insert(0, hidden[0, at - len(chunk) + 1 : at + 1].float())
+            at -= len(chunk)
+        result.append(Turn(tokens, states, units))
+    return result
+
+
+def write(
+    head: SpeechHead, turn: Turn, turn_end: int, generator: torch.Generator
+) -> tuple[Tensor, list[int]]:
+    """Embeddings [length, hidden] and labels of one turn; now and then it is cut short by an interruption."""
+    units = len(turn.tokens)
+    cut = units
+    if units > 1 and float(torch.rand(1, generator=generator)) < _CUT_SHORT:
+        cut = int(torch.randint(1, units, (1,), generator=generator))
+    rows: list[Tensor] = []
+    labels: list[int] = []
+    for i in range(cut):
+        codes = turn.codes[i]
+        target = (
+            [*codes, SPEECH.end_code] if i == units - 1 and len(codes) < SPEECH.codes_per_second else codes
+        )
+        heard = torch.tensor(codes)
+        wrong = torch.rand(len(codes), generator=generator) < _WRONG_CODES
+        heard = torch.where(wrong, torch.randint(SPEECH.codes, (len(codes),), generator=generator), heard)
+        rows += [
+            head.condition(torch.tensor(turn.tokens[i]), _blurred(turn.hidden[i], generator)),
+            head.embed_codes(heard),
+        ]
+        labels += [_IGNORED] * len(turn.tokens[i]) + target + [_IGNORED] * (len(codes) + 1 - len(target))
+    if cut < units:
+        rows.append(head.condition(torch.tensor([turn_end]), _blurred(turn.hidden[-1][-1:], generator)))
+        labels += [_IGNORED, SPEECH.end_code]
+    return torch.cat(rows), labels
+
+
+def _blurred(hidden: Tensor, generator: torch.Generator) -> Tensor:
+    """Hidden states with noise: spoken questions lead to slightly other states than written ones."""
+    noise = torch.randn(hidden.shape, generator=generator) * hidden.std()
+    return hidden + noise * torch.rand(1, generator=generator)
+
+
+def loss_of(head: SpeechHead, batch: list[tuple[Tensor, list[int]]]) -> Tensor:
+    """Cross entropy over the codes of a padded batch."""
+    length = -(-max(len(labels) for _, labels in batch) // 32) * 32
+    embeds = torch.stack([F.pad(rows, (0, 0, 0, length - len(rows))) for rows, _ in batch])
+    labels = torch.tensor([[*labels, *[_IGNORED] * (length - len(labels))] for _, labels in batch])
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = head.model(inputs_embeds=embeds, use_cache=False).last_hidden_state
+        taught = labels != _IGNORED
+        return F.cross_entropy(head.logits(hidden[taught]).float(), labels[taught], label_smoothing=0.02)
+
+
+def train(
+    corpus_path: Path, codec: Path, tokenizer_path: Path, joint: Path | None, out: Path, seconds: float,
+    resume: bool, peak: float = 1.5e-3,
+) -> None:  # fmt: skip
+    """Trains for `seconds` of wall time; without `joint` the meaning of words is still noise."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    writer = Writer(Tokenizer.load(tokenizer_path), random.Random(0))
+    model = JointModel()
+    if joint is not None:
+        model.load_state_dict(torch.load(joint, weights_only=True))
+    data = turns(load(corpus_path), torch.load(codec, weights_only=True)["codes"], writer, model)
+    order = torch.randperm(len(data), generator=generator).tolist()
+    held_out, data = [data[i] for i in order[:HELD_OUT]], [data[i] for i in order[HELD_OUT:]]
+    head = SpeechHead(SPEECH, LANGUAGE.hidden_size, LANGUAGE.vocab_size)
+    if resume:
+        head.load_state_dict(torch.load(out, weights_only=True))
+    turn_end = writer.encode("<|turn_eos|>")[0]
+    optimizer = torch.optim.AdamW(head.parameters(), lr=peak, weight_decay=0.02, betas=(0.9, 0.98))
+    start, step, average = time.monotonic(), 0, 0.0
+    while (elapsed := time.monotonic() - start) < seconds:
+        for settings in optimizer.param_groups:
+            settings["lr"] = peak * min(1, step / 100 + 0.02) * (1 - elapsed / seconds * 0.95)
+        chosen = torch.randint(len(data), (24,), generator=generator).tolist()
+        loss = loss_of(head, [write(head, data[i], turn_end, generator) for i in chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        optimizer.step()
+        step += 1
+        average = loss.item() if step == 1 else 0.97 * average + 0.03 * loss.item()
+        if step % 50 == 0:
+            torch.save(head.state_dict(), out)
+            with torch.no_grad():
+                unseen = loss_of(head, [write(head, turn, turn_end, generator) for turn in held_out])
+            print(
+                f"speech {step:6d} {elapsed:6.0f} s  loss {average:.3f}  unseen replies {unseen:.3f}",
+                flush=True,
+            )
+    torch.save(head.state_dict(), out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--codec", type=Path, required=True)
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--joint", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=900)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--peak", type=float, default=1.5e-3)
+    a = parser.parse_args()
+    train(a.corpus, a.codec, a.tokenizer, a.joint, a.out, a.seconds, a.resume, a.peak)

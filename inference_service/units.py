@@ -1,0 +1,86 @@
+"""The units of a session that are not over yet: what was asked of each, and what has been handed on."""
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_service.engine.api import EngineSession, Failure, UnitOverrides
+
+
+class Stream(Enum):
+    """The three streams of a session; the value is the method's name."""
+
+    PREFILL = "Prefill"
+    GENERATE = "Generate"
+    FINALIZE = "Finalize"
+
+
+class Step(IntEnum):
+    """What the engine gets next of a unit."""
+
+    PREFILL = 0
+    GENERATE = 1
+    FINALIZE = 2
+    NOTHING = 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """A unit's Generate. With a `refusal` the unit is heard, says nothing and ends FAILED."""
+
+    force_listen: bool = False
+    overrides: UnitOverrides = field(default_factory=UnitOverrides)
+    refusal: Failure | None = None
+
+
+@dataclass
+class Unit:
+    """One unit from its first request to its last answer."""
+
+    number: int
+    accepted_at: float | None = None
+    """When its Prefill was read; None as long as Generate or Finalize are ahead of it."""
+    pcm: NDArray[np.float32] | None = None
+    refusal: Failure | None = None
+    """Why its input cannot be used; such a unit never reaches the engine."""
+    traceparent: str | None = None
+    run: Run | None = None
+    finalize: bool = False
+    step: Step = Step.PREFILL
+
+    def missing(self) -> Stream | None:
+        """The request that this unit still waits for."""
+        if self.accepted_at is None:
+            return Stream.PREFILL
+        if self.run is None:
+            return Stream.GENERATE
+        return None if self.finalize else Stream.FINALIZE
+
+    def hand_on(self, engine: EngineSession, *, cancelled: bool, may_silence: bool) -> bool:
+        """Gives the engine the next step if it was asked for; False when there is none to give.
+
+        The engine is reminded of a cancel that came before the unit. A refused `run` is cancelled at once,
+        which would also end earlier units: it waits until `may_silence` says that they are over.
+        """
+        match self.step:
+            case Step.PREFILL if self.accepted_at is not None:
+                if self.pcm is not None:
+                    engine.prefill(self.number, self.pcm)
+                    self.pcm = None
+            case Step.GENERATE if self.run is not None:
+                silence = self.run.refusal is not None
+                if self.refusal is None:
+                    if silence and not may_silence:
+                        return False
+                    engine.generate(self.number, self.run.force_listen, self.run.overrides)
+                    if silence or cancelled:
+                        engine.cancel(self.number)
+            case Step.FINALIZE if self.finalize:
+                if self.refusal is None:
+                    engine.finalize(self.number)
+            case _:
+                return False
+        self.step = Step(self.step + 1)
+        return True

@@ -1,0 +1,45 @@
+"""The commands as a user runs them: real processes, their output and their exit codes."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ANTIPHON = [sys.executable, "-m", "antiphon.cli"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_cli(
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout_s: float = 30,
+) -> Outcome:
+    """Runs `antiphon ARGUMENTS...` to its end."""
+    return run([*ANTIPHON, *map(str, arguments)], env, cwd, timeout_s)
+
+
+def run_without(module: str, *arguments: str) -> Outcome:
+    """Runs it in a Python in which `module` is not installed."""
+    code = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        "from antiphon.cli.main import main\n"
+        f"sys.exit(main({list(arguments)!r}))"
+    )
+    return run([sys.executable, "-c", code], None, None, 60)
+
+
+def run(command: list[str], env: Mapping[str, str] | None, cwd: Path | None, timeout_s: float) -> Outcome:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, env=env, cwd=cwd, check=False
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,151 @@
+"""What went wrong, why, and what to do: each text with its exit code, and never a traceback."""
+
+import os
+import pty
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon import write_wav
+from tests.cli.process import ANTIPHON, Outcome, run_cli, run_without
+
+
+@pytest.fixture
+def question(tmp_path: Path) -> Path:
+    path = tmp_path / "question.wav"
+    write_wav(path, np.zeros(1600, np.float32), 16_000)
+    return path
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that is taken, so that nobody else gets it, and on which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+def assert_failed(done: Outcome, code: int, text: str) -> None:
+    assert done.err.strip() == text
+    assert done.code == code
+
+
+@pytest.mark.parametrize("command", ["serve", "adapter"])
+def test_port_in_use(busy_port: int, command: str) -> None:
+    done = run_cli(command, "--port", str(busy_port))
+
+    text = f"Port {busy_port} is in use by another process. Choose another with --port, or stop it."
+    assert_failed(done, 2, text)
+
+
+def test_host_of_another_machine() -> None:
+    done = run_cli("serve", "--host", "192.0.2.1", "--port", "0")
+
+    assert done.code == 2
+    assert "Cannot listen on 192.0.2.1" in done.err
+    assert "--host" in done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "text"),
+    [
+        ("worker", "torch", "`antiphon worker` needs PyTorch. Install with: pip install 'antiphon[worker]'"),
+        (
+            "adapter",
+            "msgspec",
+            "`antiphon adapter` needs msgspec. Install with: pip install 'antiphon[adapter]'",
+        ),
+    ],
+)
+def test_missing_extra(command: str, module: str, text: str) -> None:
+    assert_failed(run_without(module, command), 2, text)
+
+
+def test_server_that_is_not_there(question: Path, closed_port: int) -> None:
+    url = f"ws://127.0.0.1:{closed_port}"
+    done = run_cli("talk", question, "--url", url)
+
+    text = f"Nothing listens at {url}/v1/realtime?mode=audio (refused). Is the server running? "
+    assert_failed(done, 4, text + "Start one with: antiphon serve")
+
+
+def test_url_that_is_none(question: Path) -> None:
+    done = run_cli("talk", question, "--url", "localhost:8006")
+
+    assert done.code == 4
+    assert "Write it like ws://localhost:8006." in done.err
+
+
+def test_file_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "none.wav"
+
+    assert_failed(run_cli("talk", path), 2, f"{path} does not exist. Check the path.")
+
+
+def test_file_that_cannot_be_played(tmp_path: Path) -> None:
+    path = tmp_path / "music.wav"
+    write_wav(path, np.zeros(100, np.float32), 44_100)
+    done = run_cli("talk", path)
+
+    assert done.code == 2
+    assert "mono at 16000 Hz" in done.err
+    assert "ffmpeg -i" in done.err
+
+
+@pytest.mark.parametrize(
+    ("manifest", "text"),
+    [
+        (None, "manifest.json does not exist. "),
+        ("{", "is no list of recordings. "),
+        ("[]", 'is marked with "demo": true. '),
+        ('[{"demo": true}]', "is no list of recordings. "),
+    ],
+)
+def test_demo_without_recordings(tmp_path: Path, manifest: str | None, text: str) -> None:
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    done = run_cli("demo", "--recordings", tmp_path)
+
+    assert done.code == 2
+    assert text in done.err
+    assert "--recordings" in done.err
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = run_cli("talk", "--debug", tmp_path / "none.wav")
+
+    assert done.code == 1
+    assert "Traceback" in done.err
+    assert "FileNotFoundError" in done.err
+
+
+def test_no_colour_where_nobody_sees_it(tmp_path: Path) -> None:
+    assert "\x1b" not in run_cli("talk", tmp_path / "none.wav").err
+
+
+def on_terminal(no_color: str) -> bytes:
+    """What a failing command writes to a terminal."""
+    parent, child = pty.openpty()
+    env = os.environ | {"TERM": "xterm", "NO_COLOR": no_color}
+    subprocess.run([*ANTIPHON, "talk", "/none.wav"], stderr=child, env=env, timeout=30, check=False)
+    os.close(child)
+    text = os.read(parent, 4096)
+    os.close(parent)
+    return text
+
+
+def test_errors_are_red_on_a_terminal_unless_no_color_is_set() -> None:
+    assert b"\x1b[31m" in on_terminal("")
+    assert b"\x1b" not in on_terminal("1")

@@ -1,0 +1,96 @@
+"""What the commands say about themselves."""
+
+import argparse
+import dataclasses
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import antiphon
+from antiphon.cli import adapter, worker
+from tests.cli.process import run_cli
+
+COMMANDS = ["serve", "talk", "demo", "worker", "adapter"]
+SCREEN_LINES, SCREEN_COLUMNS = 25, 80
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=lambda words: " ".join(words))
+def test_help_fits_a_screen_and_ends_with_two_examples(command: list[str]) -> None:
+    done = run_cli(*command, "--help")
+
+    lines = done.out.splitlines()
+    assert done.code == 0
+    assert len(lines) <= SCREEN_LINES
+    assert max(map(len, lines)) <= SCREEN_COLUMNS
+    assert lines[-3] == "examples:"
+    assert all("antiphon " in line for line in lines[-2:])
+    assert all(name in done.out for name in (COMMANDS if not command else []))
+
+
+def test_version_prints_package_protocol_and_python() -> None:
+    done = run_cli("--version")
+
+    assert done.code == 0
+    expected = f"antiphon {antiphon.__version__}, protocol antiphon.v1, Python {platform.python_version()}"
+    assert done.out.strip() == expected
+
+
+def test_installed_script_is_the_same_command() -> None:
+    script = Path(sys.executable).with_name("antiphon")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=30, check=False)
+
+    assert done.stdout == run_cli("--version").out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["sing"],
+        ["talk"],
+        ["serve", "--prot", "1"],
+        ["serve", "--port", "eighty"],
+        ["serve", "--port", "70000"],
+        ["worker", "--slots", "0"],
+        ["worker", "--drain-timeout-s", "-1"],
+        ["talk", "a.wav", "--session-timeout", "nan"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    done = run_cli(*arguments)
+
+    assert done.code == 2
+    assert "usage: antiphon" in done.err
+    assert "Traceback" not in done.err
+
+
+def service_arguments(command: object) -> argparse.Namespace:
+    """The argument names of a command that starts a service, and what its help says about each."""
+    program = argparse.ArgumentParser()
+    command.add_to(program.add_subparsers())  # type: ignore[attr-defined]
+    [choices] = [action.choices for action in program._actions if isinstance(action.choices, dict)]
+    [parser] = choices.values()
+    return argparse.Namespace(**{a.dest: a.help for a in parser._actions if a.dest not in ("help", "debug")})
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "options"),
+    [
+        (worker, "inference_service.options", "WorkerOptions"),
+        (adapter, "ws_adapter.options", "AdapterOptions"),
+    ],
+    ids=["worker", "adapter"],
+)
+def test_arguments_are_the_options_of_the_service(command: object, module: str, options: str) -> None:
+    kind = getattr(pytest.importorskip(module), options)
+    arguments = vars(service_arguments(command))
+
+    assert arguments.keys() <= {field.name for field in dataclasses.fields(kind)}
+    for field in dataclasses.fields(kind):
+        if field.name in arguments and field.default not in (None, False, dataclasses.MISSING):
+            shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+            assert f"default {shown}" in arguments[field.name], field.name

@@ -1,0 +1,65 @@
+"""A WebSocket server that says what a test wrote down, for the cases a well-behaved server does not offer."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from websockets.asyncio.server import ServerConnection, serve
+
+CREATED = {
+    "type": "session.created",
+    "session_id": "sess_0123456789ab",
+    "mode": "full_duplex",
+    "metrics": {"prompt_length": 12},
+    "server_send_ts": 1795159650.25,
+}
+QUEUE_DONE = {"type": "session.queue_done"}
+CLOSED = {"type": "session.closed", "session_id": "sess_0123456789ab", "reason": "user_stop"}
+
+
+class Peer:
+    """The server's end of one conversation."""
+
+    def __init__(self, socket: ServerConnection) -> None:
+        self.socket = socket
+
+    async def send(self, *events: dict[str, object]) -> None:
+        for event in events:
+            await self.socket.send(json.dumps(event))
+
+    async def receive(self, expected_type: str) -> dict[str, object]:
+        event: dict[str, object] = json.loads(await self.socket.recv())
+        assert event["type"] == expected_type, event
+        return event
+
+    async def begin(self) -> dict[str, object]:
+        """Plays the opening; returns the client's `session.init`."""
+        await self.send(QUEUE_DONE)
+        init = await self.receive("session.init")
+        await self.send(CREATED)
+        return init
+
+    async def end(self) -> None:
+        """Answers the client's `session.close`, whatever came before it."""
+        while json.loads(await self.socket.recv())["type"] != "session.close":
+            pass
+        await self.send(CLOSED)
+
+
+@asynccontextmanager
+async def replay(
+    script: Callable[[Peer], Awaitable[None]], headers: dict[str, str] | None = None
+) -> AsyncIterator[str]:
+    """Runs `script` for each client and then closes its socket; yields the server's address."""
+
+    async def play(socket: ServerConnection) -> None:
+        await script(Peer(socket))
+
+    def add_headers(_socket: ServerConnection, _request: object, response: object) -> None:
+        response.headers.update(headers or {})  # type: ignore[attr-defined]
+
+    async with serve(
+        play, "127.0.0.1", 0, process_response=add_headers, close_timeout=0.2, max_size=2**24
+    ) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"ws://127.0.0.1:{port}"

@@ -1,0 +1,331 @@
+"""A conversation from its first event to its last, also with a server that misbehaves."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import antiphon
+from antiphon import (
+    AudioDelta,
+    AudioError,
+    Closed,
+    Created,
+    ErrorEvent,
+    Event,
+    Listening,
+    ProtocolError,
+    Queued,
+    SessionClosed,
+    TextDelta,
+    TurnEnd,
+)
+from antiphon.audio import from_base64, to_base64
+from tests.sdk.replay import CLOSED, CREATED, QUEUE_DONE, Peer, replay
+
+SECOND = np.full(16_000, 0.25, np.float32)
+
+
+def delta(kind: str, **fields: object) -> dict[str, object]:
+    return {"type": "response.output.delta", "kind": kind, "metrics": {}, **fields}
+
+
+async def collect(session: antiphon.DuplexSession) -> list[Event]:
+    return [event async for event in session]
+
+
+async def test_whole_conversation() -> None:
+    places: list[Queued] = []
+    place = {"position": 1, "queue_length": 1, "estimated_wait_s": 3.0, "ticket_id": "ticket_1"}
+
+    async def script(peer: Peer) -> None:
+        await peer.send({"type": "session.queued", **place}, {"type": "session.queue_update", **place})
+        init = await peer.begin()
+        assert init["payload"] == {"system_prompt": "Be brief.", "config": {"top_k": 1}, "seed": 7}
+        heard = (await peer.receive("input.append"))["input"]
+        assert isinstance(heard, dict)
+        assert np.array_equal(from_base64(heard["audio"]), SECOND)
+        answer = {"response_id": "resp_1", "input_id": heard["input_id"]}
+        audio = to_base64(np.array([0.5, -0.5], np.float32))
+        await peer.send(delta("listen", input_id=heard["input_id"], chunk_index=0))
+        await peer.send(delta("text", text="Seven.", **answer), delta("audio", audio=audio, **answer))
+        await peer.send(delta("listen", reason="turn_end", **answer))
+        assert (await peer.receive("session.close"))["reason"] == "done"
+        await peer.send(CLOSED | {"reason": "done"})
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        async with client.duplex("Be brief.", config={"top_k": 1}, seed=7, on_queue=places.append) as session:
+            assert session.id == "sess_0123456789ab"
+            input_id = await session.send_audio(SECOND)
+            events = []
+            async for event in session:
+                events.append(event)
+                if isinstance(event, TurnEnd):
+                    await session.close("done")
+
+    assert places == [Queued(1, 1, 3.0, "ticket_1")] * 2
+    created, listening, text, audio_event, end, closed = events
+    assert created == Created("sess_0123456789ab", "full_duplex", 12, ())
+    assert listening == Listening(0, input_id)
+    assert text == TextDelta("Seven.", "resp_1", None, input_id)
+    assert isinstance(audio_event, AudioDelta)
+    assert audio_event.samples.dtype == np.float32
+    assert audio_event.samples.tolist() == [0.5, -0.5]
+    assert end == TurnEnd("resp_1", None, input_id)
+    assert closed == Closed("done", None, None)
+
+
+async def test_leaving_the_block_closes_and_waits_for_the_answer() -> None:
+    answered = False
+
+    async def script(peer: Peer) -> None:
+        nonlocal answered
+        await peer.begin()
+        await peer.end()
+        answered = True
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        async with client.duplex() as session:
+            pass
+        assert answered
+        assert [type(event) for event in await collect(session)] == [Created, Closed]
+
+
+async def test_leaving_the_block_waits_at_most_two_seconds() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        await asyncio.wait_for(peer.socket.wait_closed(), 10)
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        async with client.duplex():
+            start = time.monotonic()
+        elapsed = time.monotonic() - start
+
+    assert 1.5 < elapsed < 3
+
+
+async def test_leaving_the_client_closes_what_is_still_open() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        await peer.end()
+
+    async def hold(client: antiphon.Client, opened: asyncio.Event) -> None:
+        async with client.duplex() as session:
+            opened.set()
+            async for _ in session:
+                pass
+
+    async with replay(script) as url:
+        opened = asyncio.Event()
+        async with antiphon.connect(url) as client:
+            holder = asyncio.create_task(hold(client, opened))
+            await asyncio.wait_for(opened.wait(), 5)
+        await asyncio.wait_for(holder, 5)
+
+
+async def test_long_audio_is_sent_in_several_messages_of_one_input() -> None:
+    lengths, names = [], set()
+
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        for _ in range(3):
+            heard = (await peer.receive("input.append"))["input"]
+            assert isinstance(heard, dict)
+            lengths.append(len(from_base64(heard["audio"])))
+            names.add(heard["input_id"])
+        await peer.end()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        input_id = await session.send_audio(np.zeros(70 * 16_000, np.float32))
+
+    assert lengths == [480_000, 480_000, 160_000]
+    assert names == {input_id}
+
+
+async def test_forced_listening_with_and_without_audio() -> None:
+    appends = []
+
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        for _ in range(2):
+            appends.append((await peer.receive("input.append"))["input"])
+        await peer.end()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        ids = [await session.force_listen(), await session.send_audio(SECOND[:1], force_listen=True)]
+
+    assert appends == [
+        {"input_id": ids[0], "force_listen": True},
+        {"input_id": ids[1], "force_listen": True, "audio": to_base64(SECOND[:1])},
+    ]
+
+
+async def test_unfit_audio_is_refused_before_anything_is_sent() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        await peer.receive("session.close")
+        await peer.send(CLOSED)
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        with pytest.raises(AudioError):
+            await session.send_audio(SECOND.astype(np.float64))
+
+
+async def test_file_is_streamed_and_silence_follows(tmp_path: Path) -> None:
+    antiphon.write_wav(tmp_path / "question.wav", SECOND[:1600], 16_000)
+    heard = []
+
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        append = (await peer.receive("input.append"))["input"]
+        assert isinstance(append, dict)
+        heard.append(from_base64(append["audio"]))
+        await peer.end()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        async with session.stream_file(tmp_path / "question.wav") as stream:
+            await asyncio.wait_for(stream.wait_sent(), 5)
+
+    assert np.allclose(heard[0][:1600], 0.25, atol=1e-4)
+    assert len(heard[0]) == 16_000
+    assert not heard[0][1600:].any()
+
+
+async def test_recoverable_error_is_an_event() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        await peer.send({"type": "error", "error": {"code": "inference_error", "message": "Once."}})
+        await peer.send(delta("listen", chunk_index=0))
+        await peer.end()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        events = [await anext(session) for _ in range(3)]
+
+    assert events[1:] == [ErrorEvent("inference_error", "Once.", None, None, False), Listening(0, None)]
+
+
+@pytest.mark.parametrize("reason", ["timeout", "context_full"])
+async def test_expected_end_is_quiet(reason: str) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        await peer.send(CLOSED | {"reason": reason})
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        assert (await collect(session))[-1] == Closed(reason, None, None)
+        with pytest.raises(SessionClosed, match=reason):
+            await session.send_audio(SECOND)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "retryable"),
+    [("backend_error", 1011, True), ("server_shutdown", 1012, True), ("slow_consumer", 1008, False)],
+)
+async def test_unexpected_end_raises_after_the_last_event(reason: str, code: int, retryable: bool) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        await peer.send({"type": "error", "error": {"code": "inference_error", "message": "Worker lost."}})
+        await peer.send(CLOSED | {"reason": reason})
+        await peer.socket.close(code)
+
+    async with replay(script, headers={"antiphon-trace-id": "4bf92f"}) as url:
+        async with antiphon.connect(url) as client, client.duplex() as session:
+            events = [await anext(session) for _ in range(3)]
+            with pytest.raises(SessionClosed) as caught:
+                await anext(session)
+
+    assert isinstance(events[-1], Closed)
+    error = caught.value
+    assert (error.reason, error.code, error.trace_id) == (reason, code, "4bf92f")
+    assert error.retryable is retryable
+    assert "Worker lost." in str(error)
+
+
+async def test_lost_connection_raises() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        peer.socket.transport.abort()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        assert isinstance(await anext(session), Created)
+        with pytest.raises(SessionClosed) as caught:
+            await anext(session)
+        assert (caught.value.reason, caught.value.code) == ("connection_lost", 1006)
+        with pytest.raises(SessionClosed, match="connection_lost"):
+            await session.send_audio(SECOND)
+
+
+async def test_server_that_breaks_the_protocol_ends_the_conversation() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        await peer.socket.send("{")
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        with pytest.raises(ProtocolError):
+            await collect(session)
+
+
+async def test_nothing_can_be_sent_after_close() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        await peer.end()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        await session.close()
+        await session.close()
+        with pytest.raises(SessionClosed, match="user_stop"):
+            await session.force_listen()
+
+
+async def test_program_that_does_not_read_never_stalls_the_socket() -> None:
+    audio = delta("audio", audio=to_base64(np.zeros(24_000, np.float32)), response_id="resp_1")
+    everything_sent = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        for _ in range(600):
+            await peer.send(audio)
+        await peer.send(delta("listen", reason="turn_end", response_id="resp_1"))
+        everything_sent.set()
+        await peer.end()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        await asyncio.wait_for(everything_sent.wait(), 30)
+        await session.close()
+        events = await collect(session)
+
+    assert len(events) == 512
+    assert session.dropped_events == 600 + 3 - 512
+    assert isinstance(events[0], Created)
+    assert isinstance(events[-2], TurnEnd)
+    assert isinstance(events[-1], Closed)
+
+
+async def test_error_inside_the_block_still_closes() -> None:
+    closed = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        await peer.end()
+        closed.set()
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        with pytest.raises(ZeroDivisionError):
+            async with client.duplex():
+                raise ZeroDivisionError
+        assert closed.is_set()
+
+
+async def test_events_of_a_closing_session_can_still_be_read() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(QUEUE_DONE)
+        await peer.receive("session.init")
+        await peer.send(CREATED, delta("listen", chunk_index=0))
+        await peer.end()
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        async with client.duplex() as session:
+            pass
+        assert [type(event) for event in await collect(session)] == [Created, Listening, Closed]

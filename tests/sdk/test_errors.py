@@ -1,0 +1,42 @@
+"""The exceptions: one tree, each saying whether another try makes sense."""
+
+import pytest
+
+from antiphon import (
+    AntiphonError,
+    AudioError,
+    AuthError,
+    ConnectError,
+    ProtocolError,
+    QueueFull,
+    SessionClosed,
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectError("away"),
+        QueueFull("full"),
+        AuthError("no key"),
+        ProtocolError("what?"),
+        SessionClosed("backend_error"),
+        AudioError("stereo"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_every_error_is_an_antiphon_error_with_retryable(error: AntiphonError) -> None:
+    assert isinstance(error, AntiphonError)
+    assert isinstance(error.retryable, bool)
+    assert str(error)
+
+
+def test_session_closed_says_everything_it_knows() -> None:
+    error = SessionClosed("backend_error", 1011, "4bf92f", message="The worker was lost.")
+
+    assert (error.reason, error.code, error.trace_id) == ("backend_error", 1011, "4bf92f")
+    assert str(error) == "The session ended: backend_error (code 1011, trace 4bf92f). The worker was lost."
+
+
+def test_session_closed_leaves_out_what_it_does_not_know() -> None:
+    assert str(SessionClosed("timeout")) == "The session ended: timeout."

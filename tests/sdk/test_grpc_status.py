@@ -1,0 +1,104 @@
+"""Which exception each status of a worker becomes."""
+
+import grpc
+import pytest
+from google.protobuf.any_pb2 import Any
+from google.rpc import error_details_pb2, status_pb2
+
+from antiphon import AntiphonError, AuthError, ConnectError, ProtocolError, QueueFull, SessionClosed
+from antiphon.grpc.status import Status
+from antiphon.semconv import ERROR_DOMAIN, Reason
+
+Code = grpc.StatusCode
+
+
+def status(code: grpc.StatusCode, reason: Reason | None, field: str | None = None) -> Status:
+    """A status as a worker sends it; without a reason, as gRPC itself makes it."""
+    if reason is None:
+        return Status.of(code, "text", [])
+    details: list[error_details_pb2.ErrorInfo | error_details_pb2.BadRequest] = [
+        error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN)
+    ]
+    if field is not None:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description="no")
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    rich = status_pb2.Status(code=code.value[0], message="text")
+    for detail in details:
+        packed = Any()
+        packed.Pack(detail)
+        rich.details.append(packed)
+    return Status.of(code, "text", [("grpc-status-details-bin", rich.SerializeToString())])
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "before", "after", "retryable"),
+    [
+        (Code.INVALID_ARGUMENT, Reason.CONFIG_INVALID, ProtocolError, ProtocolError, False),
+        (Code.NOT_FOUND, Reason.MODEL_NOT_FOUND, ProtocolError, ProtocolError, False),
+        (Code.UNIMPLEMENTED, Reason.MODE_UNSUPPORTED, ProtocolError, ProtocolError, False),
+        (Code.FAILED_PRECONDITION, Reason.UNIT_OUT_OF_ORDER, ProtocolError, ProtocolError, False),
+        (Code.ALREADY_EXISTS, Reason.STREAM_EXISTS, ProtocolError, ProtocolError, False),
+        (Code.RESOURCE_EXHAUSTED, Reason.UNIT_WINDOW, ProtocolError, ProtocolError, False),
+        (Code.UNAUTHENTICATED, Reason.LEASE_MISSING, AuthError, AuthError, True),
+        (Code.PERMISSION_DENIED, Reason.STALE_LEASE, AuthError, AuthError, True),
+        (Code.RESOURCE_EXHAUSTED, Reason.NO_FREE_SLOT, QueueFull, QueueFull, True),
+        (Code.RESOURCE_EXHAUSTED, Reason.KV_EXHAUSTED, ConnectError, SessionClosed, None),
+        (Code.UNAVAILABLE, Reason.DRAINING, ConnectError, SessionClosed, True),
+        (Code.UNAVAILABLE, Reason.LOADING, ConnectError, SessionClosed, True),
+        (Code.DEADLINE_EXCEEDED, Reason.ATTACH_TIMEOUT, ConnectError, SessionClosed, True),
+        (Code.DEADLINE_EXCEEDED, Reason.UNIT_TIMEOUT, ConnectError, SessionClosed, None),
+        (Code.ABORTED, Reason.LEASE_REVOKED, ConnectError, SessionClosed, None),
+        (Code.INTERNAL, Reason.ENGINE_FATAL, ConnectError, SessionClosed, None),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Reason) else "",
+)
+def test_status_of_a_worker(
+    code: grpc.StatusCode,
+    reason: Reason,
+    before: type[AntiphonError],
+    after: type[AntiphonError],
+    retryable: bool | None,
+) -> None:
+    for ready, kind in ((False, before), (True, after)):
+        error = status(code, reason).error("unix:worker.sock", ready)
+
+        assert type(error) is kind
+        assert error.reason == reason
+        assert "text" in str(error)
+        assert retryable is None or error.retryable is retryable
+
+
+def test_lost_worker_has_a_name_of_its_own() -> None:
+    before = status(Code.UNAVAILABLE, None).error("unix:worker.sock", ready=False)
+    after = status(Code.UNAVAILABLE, None).error("unix:worker.sock", ready=True)
+
+    assert isinstance(before, ConnectError)
+    assert "unix:worker.sock" in str(before)
+    assert isinstance(after, SessionClosed)
+    assert after.code == Code.UNAVAILABLE.value[0]
+    assert before.reason == after.reason == Reason.WORKER_LOST
+
+
+def test_message_that_grpc_refused_has_a_name() -> None:
+    error = status(Code.RESOURCE_EXHAUSTED, None).error("unix:worker.sock", ready=True)
+
+    assert isinstance(error, ProtocolError)
+    assert error.reason == Reason.MESSAGE_TOO_LARGE
+
+
+def test_refused_field_is_named() -> None:
+    error = status(Code.INVALID_ARGUMENT, Reason.CONFIG_INVALID, "duplex.top_p").error("w", ready=False)
+
+    assert isinstance(error, ProtocolError)
+    assert error.param == "duplex.top_p"
+
+
+def test_status_with_a_reason_tells_more_than_one_without() -> None:
+    told = [
+        status(Code.OK, None),
+        status(Code.INTERNAL, None),
+        status(Code.UNAVAILABLE, None),
+        status(Code.ABORTED, Reason.LEASE_REVOKED),
+    ]
+
+    assert sorted(told, key=lambda one: one.weight) == told

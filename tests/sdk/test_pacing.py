@@ -1,0 +1,142 @@
+"""A recording goes out as a microphone would send it; the clock is the test's."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from antiphon import FileStream, SessionClosed
+from antiphon.audio import Samples
+
+RATE = 16_000
+
+
+class VirtualClock:
+    """Time passes at once when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+        await asyncio.sleep(0)
+
+
+class Ear:
+    """Notes when each chunk came, ends the stream after `most` of them."""
+
+    def __init__(self, clock: VirtualClock, most: int, delay_s: float = 0.0) -> None:
+        self.heard: list[tuple[float, Samples]] = []
+        self.full = asyncio.Event()
+        self._clock, self._most, self._delay_s = clock, most, delay_s
+
+    async def listen(self, samples: Samples) -> None:
+        if len(self.heard) < self._most:
+            self.heard.append((self._clock.time - 100.0, samples))
+        if len(self.heard) == self._most:
+            self.full.set()
+        self._clock.time += self._delay_s
+
+    @property
+    def times(self) -> list[float]:
+        return [time for time, _ in self.heard]
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(samples) for _, samples in self.heard]
+
+
+async def test_chunks_go_out_when_a_microphone_would_have_them() -> None:
+    clock = VirtualClock()
+    ear = Ear(clock, most=3)
+    samples = np.arange(int(2.5 * RATE), dtype=np.float32)
+
+    async with FileStream(ear.listen, samples, then_silence=False, clock=clock) as stream:
+        await asyncio.wait_for(stream.wait_sent(), 5)
+
+    assert stream.duration_s == 2.5
+    assert ear.times == [1.0, 2.0, 2.5]
+    assert np.array_equal(np.concatenate([heard for _, heard in ear.heard]), samples)
+
+
+async def test_silence_follows_on_the_same_grid() -> None:
+    clock = VirtualClock()
+    ear = Ear(clock, most=4)
+
+    async with FileStream(ear.listen, np.ones(RATE + 1, np.float32), then_silence=True, clock=clock):
+        await asyncio.wait_for(ear.full.wait(), 5)
+
+    assert ear.times == [1.0, 2.0, 3.0, 4.0]
+    assert ear.lengths == [RATE] * 4
+    assert [float(heard.sum()) for _, heard in ear.heard] == [RATE, 1.0, 0.0, 0.0]
+
+
+async def test_late_chunk_does_not_delay_the_next() -> None:
+    clock = VirtualClock()
+    ear = Ear(clock, most=3, delay_s=0.4)
+
+    async with FileStream(
+        ear.listen, np.ones(3 * RATE, np.float32), then_silence=False, clock=clock
+    ) as stream:
+        await asyncio.wait_for(stream.wait_sent(), 5)
+
+    assert ear.times == pytest.approx([1.0, 2.0, 3.0])
+
+
+async def test_recording_counts_as_sent_only_when_all_of_it_is() -> None:
+    clock = VirtualClock()
+    sent = []
+
+    async def listen(samples: Samples) -> None:
+        sent.append(stream.sent)
+
+    stream = FileStream(listen, np.ones(2 * RATE, np.float32), then_silence=False, clock=clock)
+    async with stream:
+        await asyncio.wait_for(stream.wait_sent(), 5)
+
+    assert sent == [False, False]
+    assert stream.sent
+
+
+async def test_leaving_the_block_stops_the_stream() -> None:
+    clock = VirtualClock()
+    ear = Ear(clock, most=10**9)
+
+    async with FileStream(ear.listen, np.ones(RATE, np.float32), then_silence=True, clock=clock) as stream:
+        await asyncio.wait_for(stream.wait_sent(), 5)
+    heard = len(ear.heard)
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert len(ear.heard) == heard
+
+
+async def test_end_of_the_conversation_ends_the_stream_quietly() -> None:
+    async def refuse(samples: Samples) -> None:
+        raise SessionClosed("timeout")
+
+    samples = np.ones(RATE, np.float32)
+    async with FileStream(refuse, samples, then_silence=True, clock=VirtualClock()) as stream:
+        await asyncio.wait_for(stream.wait_sent(), 5)
+
+    assert not stream.sent
+
+
+async def test_any_other_error_comes_out_of_the_block() -> None:
+    async def fail(samples: Samples) -> None:
+        raise ZeroDivisionError
+
+    stream = FileStream(fail, np.ones(RATE, np.float32), then_silence=True, clock=VirtualClock())
+    with pytest.raises(ZeroDivisionError):
+        async with stream:
+            await asyncio.wait_for(stream.wait_sent(), 5)
+
+
+async def test_stream_runs_only_inside_its_block() -> None:
+    async def listen(samples: Samples) -> None: ...
+
+    with pytest.raises(RuntimeError, match="async with"):
+        await FileStream(listen, np.ones(1, np.float32), then_silence=False).wait_sent()

@@ -1,0 +1,80 @@
+"""What programs may rely on: adding a name is a decision, losing one is a break."""
+
+import inspect
+
+import antiphon
+import antiphon.grpc
+
+SDK = {
+    "INPUT_RATE_HZ",
+    "OUTPUT_RATE_HZ",
+    "AntiphonError",
+    "AudioDelta",
+    "AudioError",
+    "AuthError",
+    "Client",
+    "Closed",
+    "ConnectError",
+    "Created",
+    "DuplexConfig",
+    "DuplexSession",
+    "ErrorEvent",
+    "Event",
+    "FileStream",
+    "Interrupted",
+    "Listening",
+    "ProtocolError",
+    "QueueFull",
+    "Queued",
+    "SessionClosed",
+    "TextDelta",
+    "TurnEnd",
+    "connect",
+    "read_wav",
+    "write_wav",
+}
+GRPC = {
+    "Audio",
+    "Finalized",
+    "GoAway",
+    "Output",
+    "Prefilled",
+    "Ready",
+    "Session",
+    "Text",
+    "UnitDone",
+    "UnitEnd",
+    "UnitError",
+    "get_info",
+}
+
+
+def test_sdk_exports_exactly_its_public_names() -> None:
+    assert set(antiphon.__all__) == SDK
+    assert all(hasattr(antiphon, name) for name in SDK)
+
+
+def test_grpc_package_exports_exactly_its_public_names() -> None:
+    assert set(antiphon.grpc.__all__) == GRPC
+    assert all(hasattr(antiphon.grpc, name) for name in GRPC)
+
+
+def test_grpc_package_does_not_hide_the_library_of_that_name() -> None:
+    import grpc
+
+    assert grpc is not antiphon.grpc
+    assert hasattr(grpc, "aio")
+
+
+def test_session_offers_what_the_guide_shows() -> None:
+    methods = {"send_audio", "force_listen", "stream_file", "close", "__aiter__", "__anext__"}
+
+    assert methods <= set(dir(antiphon.DuplexSession))
+
+
+def test_everything_public_is_documented() -> None:
+    for module in (antiphon, antiphon.grpc):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.isclass(thing) or inspect.isfunction(thing):
+                assert thing.__doc__, name

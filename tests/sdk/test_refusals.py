@@ -1,0 +1,187 @@
+"""Every way in which a conversation does not come about."""
+
+import asyncio
+import http
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from websockets.asyncio.server import Request, Response, ServerConnection, serve
+
+import antiphon
+from antiphon import AntiphonError, AuthError, ConnectError, ProtocolError, QueueFull
+from tests.sdk.replay import CLOSED, CREATED, QUEUE_DONE, Peer, replay
+
+
+async def refusal(url: str) -> AntiphonError:
+    with pytest.raises(AntiphonError) as caught:
+        async with antiphon.connect(url) as client, client.duplex():
+            pytest.fail("a conversation began")
+    return caught.value
+
+
+@asynccontextmanager
+async def http_server(status: int) -> AsyncIterator[str]:
+    """Answers every upgrade with a status."""
+
+    def answer(connection: ServerConnection, request: Request) -> Response:
+        return connection.respond(http.HTTPStatus(status), "no\n")
+
+    async with serve(lambda _: asyncio.sleep(0), "127.0.0.1", 0, process_request=answer) as server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_nothing_listens() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        error = await refusal(f"ws://127.0.0.1:{unused.getsockname()[1]}")
+
+    assert isinstance(error, ConnectError)
+    assert (error.reason, error.retryable) == ("refused", True)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "retryable"),
+    [
+        (401, AuthError, False),
+        (403, AuthError, False),
+        (404, ConnectError, False),
+        (429, ConnectError, True),
+        (503, ConnectError, True),
+        (200, ConnectError, False),
+    ],
+)
+async def test_refusal_in_http(status: int, kind: type[AntiphonError], retryable: bool) -> None:
+    async with http_server(status) as url:
+        error = await refusal(url)
+
+    assert type(error) is kind
+    assert error.retryable is retryable
+
+
+async def test_server_that_speaks_no_http() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example.org ESMTP\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        error = await refusal(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+    assert isinstance(error, ConnectError)
+    assert not error.retryable
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "retryable"),
+    [
+        ("queue_full", QueueFull, True),
+        ("queue_timeout", QueueFull, True),
+        ("worker_busy", QueueFull, True),
+        ("queue_cancelled", ConnectError, False),
+        ("service_unavailable", ConnectError, True),
+        ("worker_connect_failed", ConnectError, True),
+        ("rate_limited", ConnectError, True),
+        ("unauthorized", AuthError, False),
+        ("unsupported_mode", ProtocolError, False),
+    ],
+)
+async def test_error_instead_of_a_session(code: str, kind: type[AntiphonError], retryable: bool) -> None:
+    async def script(peer: Peer) -> None:
+        text = {"code": code, "message": "Not today.", "type": "server_error"}
+        await peer.send({"type": "error", "error": text})
+        await peer.socket.close(1013)
+
+    async with replay(script) as url:
+        error = await refusal(url)
+
+    assert type(error) is kind
+    assert (error.reason, error.retryable) == (code, retryable)
+    assert "Not today." in str(error)
+
+
+async def test_refused_setting_is_named() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(QUEUE_DONE)
+        await peer.receive("session.init")
+        text = {"code": "invalid_payload", "message": "top_p is above 1", "param": "payload.config.top_p"}
+        await peer.send({"type": "error", "error": text})
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url:
+        error = await refusal(url)
+
+    assert isinstance(error, ProtocolError)
+    assert error.param == "payload.config.top_p"
+
+
+@pytest.mark.parametrize(("code", "retryable"), [(1013, True), (1008, False)])
+async def test_socket_closed_before_the_session(code: int, retryable: bool) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.socket.close(code)
+
+    async with replay(script) as url:
+        error = await refusal(url)
+
+    assert isinstance(error, ConnectError)
+    assert error.retryable is retryable
+    assert str(code) in str(error)
+
+
+async def test_session_closed_before_it_began() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(QUEUE_DONE, CLOSED | {"reason": "timeout"})
+
+    async with replay(script) as url:
+        error = await refusal(url)
+
+    assert isinstance(error, ConnectError)
+    assert error.reason == "timeout"
+
+
+async def test_nonsense_before_the_session() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.socket.send("hello")
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url:
+        assert isinstance(await refusal(url), ProtocolError)
+
+
+async def test_client_that_is_cancelled_in_the_queue_leaves_it() -> None:
+    waiting, left = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.send({"type": "session.queued", "position": 1, "queue_length": 1})
+        await peer.socket.wait_closed()
+        left.set()
+
+    async def wait_in_queue(url: str) -> None:
+        async with antiphon.connect(url) as client, client.duplex(on_queue=lambda _: waiting.set()):
+            pytest.fail("a conversation began")
+
+    async with replay(script) as url:
+        client = asyncio.create_task(wait_in_queue(url))
+        await asyncio.wait_for(waiting.wait(), 5)
+        client.cancel()
+        await asyncio.wait_for(left.wait(), 5)
+        await asyncio.wait({client})
+
+    assert client.cancelled()
+
+
+async def test_key_is_sent_as_bearer_token() -> None:
+    seen = []
+
+    async def script(peer: Peer) -> None:
+        assert peer.socket.request is not None
+        seen.append(peer.socket.request.headers.get("Authorization"))
+        await peer.send(QUEUE_DONE, CREATED)
+        await peer.end()
+
+    async with replay(script) as url:
+        for key in ("secret", None):
+            async with antiphon.connect(url, api_key=key) as client, client.duplex():
+                pass
+
+    assert seen == ["Bearer secret", None]

@@ -1,0 +1,109 @@
+"""WAV files: which are read, what the others are told, what is written."""
+
+import struct
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon import AudioError, read_wav, write_wav
+
+PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
+
+
+def wav_bytes(
+    data: bytes,
+    *,
+    encoding: int = PCM,
+    channels: int = 1,
+    rate_hz: int = 16_000,
+    bits: int = 16,
+    extra: bytes = b"",
+) -> bytes:
+    block = channels * bits // 8
+    layout = struct.pack("<HHIIHH", encoding, channels, rate_hz, rate_hz * block, block, bits) + extra
+    body = b"WAVE" + b"fmt " + struct.pack("<I", len(layout)) + layout
+    body += b"data" + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "speech.wav"
+
+
+def test_pcm16_is_scaled_to_one(path: Path) -> None:
+    path.write_bytes(wav_bytes(np.array([0, 16384, -32768], "<i2").tobytes()))
+
+    samples = read_wav(path)
+
+    assert samples.dtype == np.float32
+    assert samples.tolist() == [0.0, 0.5, -1.0]
+
+
+def test_float32_is_read_as_it_is(path: Path) -> None:
+    path.write_bytes(wav_bytes(np.array([0.25, -0.75], "<f4").tobytes(), encoding=FLOAT, bits=32))
+
+    assert read_wav(path).tolist() == [0.25, -0.75]
+
+
+def test_extensible_header_is_looked_into(path: Path) -> None:
+    extra = struct.pack("<HHIH", 22, 32, 4, FLOAT) + bytes(14)
+    path.write_bytes(wav_bytes(np.array([0.5], "<f4").tobytes(), encoding=EXTENSIBLE, bits=32, extra=extra))
+
+    assert read_wav(path).tolist() == [0.5]
+
+
+def test_other_chunks_are_skipped(path: Path) -> None:
+    plain = wav_bytes(np.array([16384], "<i2").tobytes())
+    path.write_bytes(plain[:12] + b"LIST" + struct.pack("<I", 3) + b"abc\0" + plain[12:])
+
+    assert read_wav(path).tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (wav_bytes(bytes(8), rate_hz=44_100), "44100 Hz and 1 channel; .*ffmpeg -i .* -ac 1 -ar 16000"),
+        (wav_bytes(bytes(8), channels=2), "2 channels; .*ffmpeg"),
+        (wav_bytes(bytes(9), bits=24), "24-bit samples .*ffmpeg"),
+        (wav_bytes(bytes(8), encoding=7, bits=8), "format 7; .*ffmpeg"),
+        (b"ID3 this is no WAV file", "no WAV file. .*ffmpeg"),
+        (wav_bytes(b"")[:30], "damaged"),
+        (wav_bytes(b""), "no samples"),
+        (wav_bytes(np.array([np.nan], "<f4").tobytes(), encoding=FLOAT, bits=32), "NaN"),
+    ],
+)
+def test_any_other_file_is_refused_with_the_remedy(path: Path, content: bytes, complaint: str) -> None:
+    path.write_bytes(content)
+
+    with pytest.raises(AudioError, match=complaint):
+        read_wav(path)
+
+
+def test_missing_file_is_an_os_error(path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_wav(path)
+
+
+def test_cut_off_file_gives_the_samples_that_are_there(path: Path) -> None:
+    path.write_bytes(wav_bytes(np.array([16384, 16384], "<i2").tobytes())[:-1])
+
+    assert read_wav(path).tolist() == [0.5]
+
+
+def test_answer_is_written_as_24_khz_mono_pcm16(path: Path) -> None:
+    write_wav(path, np.array([0.0, 1.0, -1.0, 2.0], np.float32))
+
+    with wave.open(str(path)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (24_000, 1, 2)
+        assert np.frombuffer(file.readframes(9), "<i2").tolist() == [0, 32767, -32767, 32767]
+
+
+def test_what_is_written_can_be_read(path: Path) -> None:
+    samples = np.linspace(-1, 1, 100, dtype=np.float32)
+
+    write_wav(path, samples, 16_000)
+
+    assert np.abs(read_wav(path) - samples).max() < 1e-4

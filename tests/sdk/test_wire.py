@@ -1,0 +1,181 @@
+"""The dialect: JSON in, typed events out, and back."""
+
+import json
+
+import numpy as np
+import pytest
+
+from antiphon import (
+    AudioDelta,
+    Closed,
+    Created,
+    ErrorEvent,
+    Interrupted,
+    Listening,
+    ProtocolError,
+    Queued,
+    TextDelta,
+    TurnEnd,
+)
+from antiphon.audio import to_base64
+from antiphon.wire import Assigned, Decoder, append, close, init
+
+
+def decode(*events: dict[str, object]) -> list[object]:
+    decoder = Decoder()
+    return [decoder.decode(json.dumps(event)) for event in events]
+
+
+def delta(kind: str, **fields: object) -> dict[str, object]:
+    return {"type": "response.output.delta", "kind": kind, "session_id": "sess_1", "metrics": {}, **fields}
+
+
+def test_init_carries_what_was_asked_for_and_nothing_else() -> None:
+    assert json.loads(init(None, None, None)) == {"type": "session.init", "payload": {}}
+    assert json.loads(init("Be brief.", {"length_penalty": 1.2}, 7)) == {
+        "type": "session.init",
+        "payload": {"system_prompt": "Be brief.", "config": {"length_penalty": 1.2}, "seed": 7},
+    }
+
+
+def test_append_carries_audio_as_base64_float32() -> None:
+    samples = np.array([0.5, -0.5], np.float32)
+
+    assert json.loads(append(samples, "in-1", force_listen=False)) == {
+        "type": "input.append",
+        "input": {"input_id": "in-1", "audio": to_base64(samples)},
+    }
+
+
+def test_forced_listening_needs_no_audio() -> None:
+    assert json.loads(append(None, "in-1", force_listen=True))["input"] == {
+        "input_id": "in-1",
+        "force_listen": True,
+    }
+
+
+def test_close_carries_the_reason() -> None:
+    assert json.loads(close("done")) == {"type": "session.close", "reason": "done"}
+
+
+@pytest.mark.parametrize("kind", ["session.queued", "session.queue_update"])
+def test_place_in_the_queue(kind: str) -> None:
+    event = {
+        "type": kind,
+        "position": 2,
+        "estimated_wait_s": 35.0,
+        "ticket_id": "ticket_5f0c9a17be42",
+        "queue_length": 3,
+    }
+
+    assert decode(event) == [Queued(2, 3, 35.0, "ticket_5f0c9a17be42")]
+
+
+def test_end_of_the_queue() -> None:
+    assert decode({"type": "session.queue_done"}) == [Assigned()]
+
+
+def test_created() -> None:
+    event = {
+        "type": "session.created",
+        "session_id": "sess_1",
+        "mode": "full_duplex",
+        "metrics": {"prompt_length": 58},
+        "unsupported_fields": ["payload.config.listen_top_k"],
+    }
+
+    assert decode(event) == [Created("sess_1", "full_duplex", 58, ("payload.config.listen_top_k",))]
+
+
+def test_listening_unit() -> None:
+    event = delta("listen", input_id="in-7", chunk_index=6, metrics={"kv_cache_length": 149})
+
+    assert decode(event) == [Listening(6, "in-7", False, {"kv_cache_length": 149})]
+
+
+def test_dropped_unit() -> None:
+    [event] = decode(delta("listen", metrics={"dropped": True, "dropped_total": 1}))
+
+    assert isinstance(event, Listening)
+    assert event.dropped
+
+
+def test_speaking_unit_and_end_of_turn() -> None:
+    samples = np.array([0.25], np.float32)
+    same = {"response_id": "resp_1", "input_id": "in-8"}
+
+    text, audio, end = decode(
+        delta("text", text="Seven", chunk_index=7, metrics={"kv_cache_length": 168}, **same),
+        delta("audio", audio=to_base64(samples), **same),
+        delta("listen", reason="turn_end", **same),
+    )
+
+    assert text == TextDelta("Seven", "resp_1", 7, "in-8", {"kv_cache_length": 168})
+    assert isinstance(audio, AudioDelta)
+    assert audio.samples.tolist() == [0.25]
+    assert end == TurnEnd("resp_1", None, "in-8")
+
+
+def test_listen_inside_an_open_response_is_an_interruption() -> None:
+    events = decode(
+        delta("text", text="Sev", response_id="resp_1"),
+        delta("listen", response_id="resp_1", chunk_index=8),
+        delta("listen", chunk_index=9),
+    )
+
+    assert events[1:] == [Interrupted("resp_1", 8, None), Listening(9, None)]
+
+
+def test_error() -> None:
+    event = {
+        "type": "error",
+        "error": {
+            "code": "invalid_payload",
+            "message": "too long",
+            "type": "client_error",
+            "param": "input.audio",
+            "input_id": "in-3",
+        },
+    }
+
+    assert decode(event) == [ErrorEvent("invalid_payload", "too long", "input.audio", "in-3", False)]
+
+
+def test_closed() -> None:
+    event = {
+        "type": "session.closed",
+        "reason": "backend_error",
+        "diagnostic": {"message": "worker lost", "trace_id": "4bf92f"},
+    }
+
+    assert decode(event) == [Closed("backend_error", "worker lost", "4bf92f")]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [{"type": "session.poem"}, {}, delta("video"), {"type": "response.output.delta"}],
+)
+def test_what_a_newer_server_may_say_is_skipped(event: dict[str, object]) -> None:
+    assert decode(event) == [None]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"binary",
+        "no json",
+        "[]",
+        '"text"',
+        '{"type": 7}',
+        '{"type":"session.created","session_id":7}',
+        '{"type":"session.created","unsupported_fields":[1]}',
+        '{"type":"session.queued","position":"first"}',
+        '{"type":"session.queued","estimated_wait_s":true}',
+        '{"type":"response.output.delta","kind":"text","metrics":[]}',
+        '{"type":"response.output.delta","kind":"audio","audio":"%%%"}',
+        '{"type":"error","error":"what"}',
+    ],
+)
+def test_what_no_server_may_say_breaks_the_protocol(frame: str | bytes) -> None:
+    with pytest.raises(ProtocolError):
+        Decoder().decode(frame)

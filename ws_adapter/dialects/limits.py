@@ -1,0 +1,39 @@
+"""Bounds of one session in the full-duplex dialects."""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+ERRORS_PER_S: Final = 20
+EVENTS_PER_WINDOW: Final = 1000
+EVENTS_WINDOW_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Times in seconds; 0 switches `session_limit_s` off."""
+
+    session_limit_s: float = 600.0
+    init_timeout_s: float = 20.0
+    duplex_idle_s: float = 60.0
+    unit_flush_s: float = 1.25
+    max_lag_s: float = 3.0
+    max_waiting_units: int = 32
+    max_waiting_bytes: int = 8 * 2**20
+    silence_tail_units: int = 10
+    max_append_s: float = 60.0
+
+
+class RateWindow:
+    """Allows `count` things within any `seconds`."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._seconds = seconds
+        self._times: deque[float] = deque(maxlen=count)
+
+    def allow(self, now: float) -> bool:
+        """Counts one thing at `now`; False if it is one too many."""
+        full = len(self._times) == self._times.maxlen
+        allowed = not full or now - self._times[0] >= self._seconds
+        self._times.append(now)
+        return allowed

@@ -123,9 +123,9 @@ class Worker:
             loop.call_soon_threadsafe(self._device_lost, message)
 
         loading = _in_thread(lambda: self._factory(self._options, deliver_on(loop), on_fatal))
-        interrupted = asyncio.ensure_future(self._first_of(self._interrupted, self._fatal))
-        await asyncio.wait({loading, interrupted}, return_when=asyncio.FIRST_COMPLETED)
-        interrupted.cancel()
+        loaded = asyncio.Event()
+        loading.add_done_callback(lambda _: loaded.set())
+        await self._first_of(loaded, self._interrupted, self._fatal)
         if not loading.done():
             return None  # the thread is a daemon: nobody waits for it
         engine = loading.result()
@@ -155,9 +155,7 @@ class Worker:
         self._servicer.go_away(max(0.0, end - time.monotonic()))
         await self._until_empty(end - time.monotonic())
         self._servicer.fail_all(Draining("This worker is shutting down."))
-        grace = (
-            min(STOP_GRACE_S, self._limits.cleanup_s) if self._hurried.is_set() else self._limits.cleanup_s
-        )
+        grace = STOP_GRACE_S if self._hurried.is_set() else self._limits.cleanup_s
         await self._first_of(self._servicer.empty, self._fatal, timeout=grace)
 
     async def _until_empty(self, timeout: float) -> None:

@@ -292,6 +292,8 @@ class Cancelled(SessionError):
 
 def engine_error(reason: str, message: str) -> SessionError:
     """The error of an engine that says a session cannot go on; `reason` is a `Reason` value."""
+    if reason == Reason.CONFIG_INVALID:
+        return ConfigInvalid(BadField("system_prompt", message))
     kinds: dict[str, type[SessionError]] = {
         Reason.KV_EXHAUSTED: KvExhausted,
         Reason.ENGINE_FATAL: EngineFatal,

@@ -226,12 +226,9 @@ class SessionHost:
         match answer:
             case Ready():
                 assert self._plan is not None, "an engine is ready only after the config"
+                backend = self._backend
                 return messages.session_ready(
-                    answer,
-                    self._plan,
-                    self._backend.info,
-                    self._backend.worker_id,
-                    self._backend.limits.window,
+                    answer, self._plan, backend.info, backend.worker_id, backend.limits.window
                 )
             case Prefilled():
                 return messages.prefilled(answer)

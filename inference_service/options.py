@@ -22,7 +22,7 @@ class WorkerOptions:
     """Where the model runs: `cpu`, `cuda`, `cuda:1`."""
 
     threads: int | None = None
-    """Threads of the device when it is the CPU; None leaves it to torch."""
+    """Threads of torch on the CPU; None is one, the fastest for small models beside other processes."""
 
     drain_timeout_s: float = 30.0
     """How long sessions may go on after the signal to stop."""

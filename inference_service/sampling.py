@@ -66,6 +66,9 @@ _SAMPLING_RANGES = {name: DUPLEX_RANGES[duplex] for name, duplex in SAMPLING_TO_
     "top_k": Range(0, 1000)  # here 0 keeps all
 }
 
+KEEP_ALL = 2**31 - 1
+"""`top_k` of the engine that keeps every token."""
+
 
 def decimal(value: Number) -> Number:
     """The number its sender wrote: a 32-bit float of the wire read as its shortest decimal."""
@@ -80,6 +83,8 @@ def sampling_values(
         if params.HasField(name):
             value = decimal(getattr(params, name))
             problem = allowed.problem(value)
+            if name == "top_k" and value == 0:
+                value = KEEP_ALL
             yield name, value, BadField(f"{path}.{name}", problem) if problem else None
 
 

@@ -204,8 +204,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
 
     Raises `CheckpointError` if the checkpoint cannot be used.
     """
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads or 1)
     model, tokenizer, config = load(find(options.model), torch.device(options.device))
     warm_up(Runtime(model, tokenizer, config, 1))
     return LiveEngine(model, tokenizer, config, options.slots, deliver, on_fatal)

@@ -88,6 +88,8 @@ def language_config(raw: dict[str, Any]) -> Qwen3Config:
 def _speech_config(raw: dict[str, Any]) -> SpeechConfig:
     backbone = LlamaConfig(
         vocab_size=1,
+        bos_token_id=None,
+        eos_token_id=None,
         hidden_size=raw["hidden_size"],
         intermediate_size=raw["intermediate_size"],
         num_hidden_layers=raw["num_hidden_layers"],

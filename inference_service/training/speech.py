@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from inference_service.models.speech_head import SpeechHead
 from inference_service.models.tokenizer import Tokenizer
-from inference_service.training.domain import Exchange, Intent
+from inference_service.training.domain import Exchange, Intent, Split, draw
 from inference_service.training.joint import JointModel, Row, Writer
 from inference_service.training.recipe import LANGUAGE, SPEECH
 from inference_service.training.speech_corpus import SpokenReply, load
@@ -28,6 +28,7 @@ HELD_OUT = 60
 class Turn:
     """One reply: the text tokens of each unit with their hidden states, and the codes of each unit."""
 
+    text: str
     tokens: list[list[int]]
     hidden: list[Tensor]
     codes: list[list[int]]
@@ -53,7 +54,7 @@ def turns(
             assert row.ids[at - len(chunk) + 1 : at + 1] == chunk
             states.insert(0, hidden[0, at - len(chunk) + 1 : at + 1].float())
             at -= len(chunk)
-        result.append(Turn(tokens, states, units))
+        result.append(Turn(text, tokens, states, units))
     return result
 
 
@@ -84,6 +85,15 @@ def write(
         rows.append(head.condition(torch.tensor([turn_end]), _blurred(turn.hidden[-1][-1:], generator)))
         labels += [_IGNORED, SPEECH.end_code]
     return torch.cat(rows), labels
+
+
+def draw_turn(data: list[Turn], by_text: dict[str, Turn], rng: random.Random) -> Turn:
+    """Half of the time any reply, half of the time one as often as the domain says it."""
+    if rng.random() < 0.5:
+        frequent = by_text.get(draw(rng, Split.TRAIN).reply)
+        if frequent is not None:
+            return frequent
+    return rng.choice(data)
 
 
 def _blurred(hidden: Tensor, generator: torch.Generator) -> Tensor:
@@ -121,14 +131,15 @@ def train(
     head = SpeechHead(SPEECH, LANGUAGE.hidden_size, LANGUAGE.vocab_size)
     if resume:
         head.load_state_dict(torch.load(out, weights_only=True))
+    by_text, rng = {turn.text: turn for turn in data}, random.Random(1)
     turn_end = writer.encode("<|turn_eos|>")[0]
     optimizer = torch.optim.AdamW(head.parameters(), lr=peak, weight_decay=0.02, betas=(0.9, 0.98))
     start, step, average = time.monotonic(), 0, 0.0
     while (elapsed := time.monotonic() - start) < seconds:
         for settings in optimizer.param_groups:
             settings["lr"] = peak * min(1, step / 100 + 0.02) * (1 - elapsed / seconds * 0.95)
-        chosen = torch.randint(len(data), (24,), generator=generator).tolist()
-        loss = loss_of(head, [write(head, data[i], turn_end, generator) for i in chosen])
+        chosen = [draw_turn(data, by_text, rng) for _ in range(24)]
+        loss = loss_of(head, [write(head, turn, turn_end, generator) for turn in chosen])
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(head.parameters(), 1.0)

@@ -58,7 +58,7 @@ class Conversation:
         self.after_close: list[Action] = []
         self._ids = 0
         self._hold_output = hold_output
-        self._outbox: list[Send] = []
+        self._outbox: list[tuple[Send, Event]] = []
         self.dialect = RealtimeDuplex("sess_0123456789ab", Limits(**limits), lambda: catalogue, self._new_id)
 
     def _new_id(self, prefix: str) -> str:
@@ -91,8 +91,9 @@ class Conversation:
         self.now = until
         return self.sent[start:]
 
-    def flush_output(self) -> None:
-        self._outbox.clear()
+    def flush_output(self, events: int | None = None) -> None:
+        """Lets the oldest events of the outbox, or all, leave it: they can no longer be withdrawn."""
+        del self._outbox[:events]
 
     def _do(self, actions: list[Action]) -> list[Event]:
         start = len(self.sent)
@@ -103,7 +104,7 @@ class Conversation:
                 case Send():
                     self.sent.append(json.loads(encode(action.event)))
                     if self._hold_output:
-                        self._outbox.append(action)
+                        self._outbox.append((action, self.sent[-1]))
                 case RunUnit():
                     self.runs.append(action)
                 case CancelUnits(unit=unit):
@@ -123,11 +124,11 @@ class Conversation:
                 isinstance(event, OutputDelta) and event.response_id == response_id and event.kind != "listen"
             )
 
-        taken = [send for send in self._outbox if is_stale(send)]
-        for send in taken:
-            self._outbox.remove(send)
-            self.sent.remove(json.loads(encode(send.event)))
-        self._do(self.dialect.withdrawn(taken))
+        taken = [(send, told) for send, told in self._outbox if is_stale(send)]
+        gone = {id(told) for _, told in taken}
+        self._outbox = [(send, told) for send, told in self._outbox if id(told) not in gone]
+        self.sent = [told for told in self.sent if id(told) not in gone]
+        self._do(self.dialect.withdrawn([send for send, _ in taken]))
 
     # -------------------------------------------------------------------------------------- short cuts
 

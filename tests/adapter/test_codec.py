@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,18 @@ def test_white_space_in_base64_is_removed(space: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["AACAPw", "AACAPw=", "AACAPw===", "AACA-w==", "AACA_w==", "AACAPw==AACAPw==", "====", "é", "AA\x00A", "A"],
+    [
+        "AACAPw",
+        "AACAPw=",
+        "AACAPw===",
+        "AACA-w==",
+        "AACA_w==",
+        "AACAPw==AACAPw==",
+        "====",
+        "é",
+        "AA\x00A",
+        "A",
+    ],
 )
 def test_anything_else_in_base64_is_refused(text: str) -> None:
     with pytest.raises(Refusal) as caught:
@@ -248,10 +260,8 @@ def test_fast_path_equals_the_plain_one(event: Any, escape: bool, cut: int) -> N
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_anything_else(frame: bytes) -> None:
-    try:
+    with suppress(Refusal, InvalidUtf8):
         DECODER.decode(frame)
-    except (Refusal, InvalidUtf8):
-        pass
 
 
 @settings(max_examples=300, deadline=None)
@@ -260,11 +270,12 @@ def test_no_json_raises_anything_else(name: str, first: Any, second: Any) -> Non
     event = {"type": name, "payload": first, "input": first, "reason": second, "config": second}
     for extra in ({}, {"payload": {"config": first, "voice": second, "seed": first, "tools": second}}):
         frame = json.dumps({**event, **extra}).encode()
+        message = ""
         try:
             DECODER.decode(frame)
         except Refusal as refused:
-            assert "msgspec" not in refused.message
-            assert "$" not in refused.message or "$" in frame.decode()
+            message = refused.message
+        assert "`" not in message, "the library quotes types so; we do not"
 
 
 # ------------------------------------------------------------------------------------------------- out

@@ -88,9 +88,7 @@ def test_table_is_complete() -> None:
     assert {key for key, _ in OUT_OF_RANGE} == set(DuplexConfig.__struct_fields__) | {"max_slice_nums"}
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [(key, value) for key, values in OUT_OF_RANGE for value in values]
-)
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in OUT_OF_RANGE for value in values])
 @pytest.mark.parametrize("alias", ["config", "duplex"])
 def test_config_out_of_range(alias: str, key: str, value: object) -> None:
     error = refused({alias: {key: value}})
@@ -361,8 +359,8 @@ def test_bad_voice_leaves_no_trace() -> None:
     talk = Conversation()
     talk.connect()
 
-    assert codes(
-        talk.client({"type": "session.init", "payload": {"voice": {"ref_audio": "QUJD"}}})
-    ) == ["invalid_payload"]
+    assert codes(talk.client({"type": "session.init", "payload": {"voice": {"ref_audio": "QUJD"}}})) == [
+        "invalid_payload"
+    ]
     assert talk.client({"type": "session.init", "payload": {}}) == []
     assert talk.configured[0].setup.voice.llm_reference is None

@@ -429,7 +429,7 @@ def test_unit_whose_text_went_out_still_gets_its_listen() -> None:
     talk.client(append())
     talk.flush_output()
     talk.speak(1)
-    del talk._outbox[0]
+    talk.flush_output(1)
 
     talk.client(append(force_listen=True))
 

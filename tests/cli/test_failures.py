@@ -61,6 +61,8 @@ def test_host_of_another_machine() -> None:
 @pytest.mark.parametrize(
     ("command", "module", "text"),
     [
+        ("serve", "torch", "`antiphon serve` needs PyTorch. Install with: pip install 'antiphon[all]'"),
+        ("demo", "soxr", "`antiphon demo` needs soxr. Install with: pip install 'antiphon[all]'"),
         ("worker", "torch", "`antiphon worker` needs PyTorch. Install with: pip install 'antiphon[worker]'"),
         (
             "adapter",

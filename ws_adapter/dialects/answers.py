@@ -202,7 +202,7 @@ class Answers:
             audio = audio or render.BRIEF_SILENCE
             frames.add(AudioDelta, kind="audio", response_id=self.response_id, audio=audio)
         if pending.done and pending.done.end is UnitEnd.TURN:
-            frames.add(ListenDelta, kind="listen", response_id=self.response_id, reason="turn_end")
+            frames.add(ListenDelta, kind="listen", response_id=self._close_response(), reason="turn_end")
 
     def _listen(self, frames: "_Frames") -> None:
         frames.add(ListenDelta, kind="listen", response_id=self._close_response())

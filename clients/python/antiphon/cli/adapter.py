@@ -4,7 +4,7 @@ import argparse
 import asyncio
 
 from antiphon.cli.arguments import Subcommands, add_command, examples, given_options, port
-from antiphon.cli.failure import missing_extra
+from antiphon.cli.failure import require_extra
 
 
 def add_to(commands: Subcommands) -> None:
@@ -26,9 +26,8 @@ def add_to(commands: Subcommands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `adapter ready on URL` when it is."""
-    try:
-        from ws_adapter.app import serve
-        from ws_adapter.options import AdapterOptions
-    except ModuleNotFoundError as error:
-        raise missing_extra("adapter", "adapter", error) from None
+    require_extra("adapter", "adapter")
+    from ws_adapter.app import serve
+    from ws_adapter.options import AdapterOptions
+
     return asyncio.run(serve(given_options(AdapterOptions, arguments), print))

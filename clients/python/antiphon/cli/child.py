@@ -12,6 +12,9 @@ from antiphon.cli.failure import ExitCode, Failure
 KILL_AFTER_S: Final = 5.0
 """How long a process may take to end that was told to end at once."""
 
+GUARDED = "antiphon.cli.guarded"
+"""The module that a child process runs."""
+
 _LONGEST_LINE: Final = 1 << 20
 _CODES_WITH_A_MEANING: Final = frozenset({ExitCode.USAGE, ExitCode.DEVICE_LOST})
 
@@ -43,7 +46,7 @@ class Child:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "antiphon.cli.guarded",
+            GUARDED,
             scratch,
             name,
             *arguments,

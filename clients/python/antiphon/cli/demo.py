@@ -10,7 +10,7 @@ from typing import Final
 
 from antiphon.cli.arguments import Subcommands, add_command, examples
 from antiphon.cli.conversation import Heard, converse
-from antiphon.cli.failure import ExitCode, Failure
+from antiphon.cli.failure import ExitCode, Failure, require_extra
 from antiphon.cli.serve import tell
 from antiphon.cli.stack import Stack
 from antiphon.cli.terminal import Style
@@ -55,6 +55,7 @@ def add_to(commands: Subcommands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs it; fails unless the expected words are in what the model said."""
+    require_extra("demo", "all")
     recording = _demo_recording(arguments.recordings)
     return asyncio.run(_demo(recording, arguments))
 

@@ -2,6 +2,7 @@
 
 import errno
 from enum import IntEnum
+from importlib.util import find_spec
 from typing import Final
 
 from antiphon.errors import AntiphonError, AudioError, AuthError, ConnectError, QueueFull
@@ -26,32 +27,30 @@ class Failure(Exception):
         self.code = int(code)
 
 
-_EXTRAS: Final = {
-    "worker": {
-        "torch": "PyTorch",
-        "transformers": "transformers",
-        "safetensors": "safetensors",
-        "tokenizers": "tokenizers",
-        "grpc_health": "grpcio-health-checking",
-        "opentelemetry": "OpenTelemetry",
-    },
-    "adapter": {
-        "msgspec": "msgspec",
-        "pybase64": "pybase64",
-        "soxr": "soxr",
-        "opentelemetry": "OpenTelemetry",
-    },
+_WORKER: Final = {
+    "torch": "PyTorch",
+    "transformers": "transformers",
+    "safetensors": "safetensors",
+    "tokenizers": "tokenizers",
+    "grpc_health": "grpcio-health-checking",
+    "opentelemetry": "OpenTelemetry",
 }
+_ADAPTER: Final = {
+    "msgspec": "msgspec",
+    "pybase64": "pybase64",
+    "soxr": "soxr",
+    "opentelemetry": "OpenTelemetry",
+}
+_EXTRAS: Final = {"worker": _WORKER, "adapter": _ADAPTER, "all": _WORKER | _ADAPTER}
 """Extra -> top-level module -> the name people know it by."""
 
 
-def missing_extra(command: str, extra: str, error: ModuleNotFoundError) -> Exception:
-    """What to raise when a package is not installed: `error` itself if the package is none of the extra's."""
-    name = _EXTRAS[extra].get((error.name or "").partition(".")[0])
-    if name is None:
-        return error
-    text = f"`antiphon {command}` needs {name}. Install with: pip install 'antiphon[{extra}]'"
-    return Failure(text, ExitCode.USAGE)
+def require_extra(command: str, extra: str) -> None:
+    """Raises `Failure` if a package of the extra is not installed; imports none."""
+    for module, name in _EXTRAS[extra].items():
+        if find_spec(module) is None:
+            text = f"`antiphon {command}` needs {name}. Install with: pip install 'antiphon[{extra}]'"
+            raise Failure(text, ExitCode.USAGE)
 
 
 def bind_failure(error: OSError, host: str, port: int) -> Failure:

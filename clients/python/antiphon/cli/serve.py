@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import antiphon
 from antiphon.cli.arguments import Subcommands, add_command, examples, port
-from antiphon.cli.failure import ExitCode, Failure, bind_failure
+from antiphon.cli.failure import ExitCode, Failure, bind_failure, require_extra
 from antiphon.cli.stack import Stack
 from antiphon.cli.terminal import Style
 from antiphon.cli.worker import add_model_options, given_model_options
@@ -42,6 +42,7 @@ def add_to(commands: Subcommands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until a signal or until one of the two processes ends."""
+    require_extra("serve", "all")
     _check_port(arguments.host, arguments.port)
     return asyncio.run(_serve(arguments))
 

@@ -19,6 +19,9 @@ DRAIN_TIMEOUT_S: Final = 90.0
 
 _PATIENCE_S: Final = 10.0
 
+_LONGEST_FOLDER: Final = 70
+"""The path of a socket may have 107 bytes; `TMPDIR` can be longer than that alone."""
+
 
 class Stack:
     """Starts both, watches both, stops both. Leaving its block leaves no process and no file behind."""
@@ -40,7 +43,9 @@ class Stack:
         return f"unix:{Path(self._folder) / 'worker.sock'}"
 
     async def __aenter__(self) -> Self:
-        self._folder = tempfile.mkdtemp(prefix="antiphon-")
+        usual = tempfile.gettempdir()
+        place = usual if len(usual) < _LONGEST_FOLDER else "/tmp"
+        self._folder = tempfile.mkdtemp(prefix="antiphon-", dir=place)
         return self
 
     async def __aexit__(

@@ -59,9 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         heard.write(arguments.out, timeline)
     if not heard.complete:
-        limit = f"{arguments.session_timeout:.0f} s"
         raise Failure(
-            f"No answer came to its end within {limit}. Allow more with --session-timeout, "
-            "or check that the recording is speech."
+            "No answer came to its end before the conversation did. "
+            "Allow more time with --session-timeout, or check that the recording is speech."
         )
     return ExitCode.OK

@@ -5,7 +5,7 @@ import asyncio
 from typing import Final
 
 from antiphon.cli.arguments import Subcommands, add_command, examples, given_options, positive_int, seconds
-from antiphon.cli.failure import ExitCode, Failure, missing_extra
+from antiphon.cli.failure import ExitCode, Failure, require_extra
 
 _MODEL_OPTIONS: Final = ("model", "device", "slots", "threads")
 
@@ -53,13 +53,13 @@ def given_model_options(arguments: argparse.Namespace) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `worker ready on ADDRESS` when it is."""
+    require_extra("worker", "worker")
+    from inference_service.app import serve
+    from inference_service.errors import ConfigurationError
+    from inference_service.options import WorkerOptions
+
     try:
-        from inference_service.app import serve
-        from inference_service.errors import ConfigurationError
-        from inference_service.options import WorkerOptions
-    except ModuleNotFoundError as error:
-        raise missing_extra("worker", "worker", error) from None
-    try:
-        return asyncio.run(serve(given_options(WorkerOptions, arguments)))
+        options = given_options(WorkerOptions, arguments)
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
+    return asyncio.run(serve(options))

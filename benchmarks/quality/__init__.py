@@ -1,0 +1,1 @@
+"""How well the default checkpoint converses: `make eval`."""

@@ -1,0 +1,101 @@
+"""What a session's answers were worth."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.quality.script import Question, Script
+from inference_service.training.domain import Intent
+
+
+@dataclass
+class Turn:
+    """One thing the model said: from which unit on, its words and its sound (24 kHz)."""
+
+    first_unit: int
+    text: str = ""
+    audio: list[NDArray[np.float32]] = field(default_factory=list)
+    units: int = 0
+
+
+@dataclass
+class Tally:
+    """Counts over many questions."""
+
+    asked: int = 0
+    right: int = 0
+    on_time: int = 0
+    spoken: int = 0
+    understood: int = 0
+
+    def __iadd__(self, other: "Tally") -> "Tally":
+        self.asked += other.asked
+        self.right += other.right
+        self.on_time += other.on_time
+        self.spoken += other.spoken
+        self.understood += other.understood
+        return self
+
+
+@dataclass
+class Score:
+    """Counts by intent, and the listening units in which the model spoke."""
+
+    by_intent: dict[Intent, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    listening_units: int = 0
+    false_units: int = 0
+    wrong: list[tuple[str, str, str]] = field(default_factory=list)
+    """Question, right reply, and what was said instead."""
+    misheard: list[tuple[str, str]] = field(default_factory=list)
+    """What was said and what the recogniser understood instead."""
+
+    @property
+    def total(self) -> Tally:
+        """All intents together."""
+        total = Tally()
+        for tally in self.by_intent.values():
+            total += tally
+        return total
+
+
+def replies(script: Script, turns: list[Turn]) -> Iterable[tuple[Question, list[Turn]]]:
+    """Each measured question with the turns begun between its start and the next question's start.
+
+    A turn that begins within the first unit of the next question is still the older one's.
+    """
+    for i, question in enumerate(script.questions):
+        last = i == len(script.questions) - 1
+        until = script.units if last else script.questions[i + 1].first_unit + 1
+        if question.measured:
+            yield question, [t for t in turns if question.first_unit < t.first_unit < until]
+
+
+def listening_units(script: Script, first: int) -> set[int]:
+    """Units from `first` on in which a perfect model listens."""
+    speaking = {q.onset + i for q in script.questions for i in range(q.reply_units)}
+    return {unit for unit in range(first, script.units) if unit not in speaking}
+
+
+def add(score: Score, script: Script, turns: list[Turn]) -> list[tuple[Question, Turn]]:
+    """Counts one session; returns the exactly right replies, whose sound is still to be judged."""
+    right = []
+    for question, begun in replies(script, turns):
+        tally = score.by_intent[question.exchange.intent]
+        tally.asked += 1
+        if any(turn.first_unit == question.onset for turn in begun):
+            tally.on_time += 1
+        if len(begun) == 1 and begun[0].text == question.exchange.reply:
+            tally.right += 1
+            right.append((question, begun[0]))
+        else:
+            said = " / ".join(turn.text for turn in begun)
+            score.wrong.append((question.exchange.question, question.exchange.reply, said))
+    first = min(q.first_unit for q in script.questions if q.measured)
+    listening = listening_units(script, first)
+    spoken = {turn.first_unit + i for turn in turns for i in range(turn.units)}
+    score.listening_units += len(listening)
+    score.false_units += len(listening & spoken)
+    return right

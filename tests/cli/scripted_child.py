@@ -1,0 +1,13 @@
+"""`antiphon.cli.guarded`, with a worker that plays a script instead of loading a model."""
+
+import functools
+import os
+import runpy
+
+import inference_service.app
+from tests.scripted_engine import ScriptedEngine
+from tests.scripted_worker import SCRIPTS
+
+engine = ScriptedEngine(*SCRIPTS[os.environ["ANTIPHON_TEST_SCRIPT"]], repeat=True)
+inference_service.app.serve = functools.partial(inference_service.app.serve, factory=engine.start)
+runpy.run_module("antiphon.cli.guarded", run_name="__main__", alter_sys=True)

@@ -1,0 +1,108 @@
+"""`antiphon talk` and `antiphon demo` in real time, against a worker that plays a script."""
+
+import json
+import re
+import sys
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon import write_wav
+from tests.cli.process import Outcome, run, run_cli
+from tests.cli.processes import processes_naming, serving
+
+TONE = (0.1 * np.sin(np.arange(8000) * 0.2)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server whose model answers every unit with "Yes."."""
+    with serving(tmp_path_factory.mktemp("serve"), "reply") as serve:
+        yield serve.address("WebSocket")
+
+
+@pytest.fixture
+def question(tmp_path: Path) -> Path:
+    path = tmp_path / "question.wav"
+    write_wav(path, TONE, 16_000)
+    return path
+
+
+def assert_answer(path: Path, seconds: float) -> None:
+    with wave.open(str(path)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (24_000, 1, 2)
+        assert file.getnframes() == round(seconds * 24_000)
+        assert np.frombuffer(file.readframes(-1), "<i2").any()
+
+
+def test_talk_prints_the_timeline_and_writes_the_answer(url: str, question: Path, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.wav"
+    done = run_cli("talk", question, "--url", url, "--out", answer)
+
+    assert done.code == 0, done
+    lines = [
+        re.fullmatch(r" *(\d+\.\d\d) s  (.{12})(.*)|.*", line + " " * 12) for line in done.out.splitlines()
+    ]
+    assert all(line and line[1] for line in lines), done.out
+    whats = [line[2].strip() for line in lines if line]
+    expected = ["plays", "connected", "played", "says", "speaks", "turn ends", "closed", "saved"]
+    assert [what for what in whats if what in expected] == expected
+    times = [float(line[1]) for line in lines if line]
+    assert times == sorted(times)
+    assert 1.0 <= times[whats.index("says")] < 3.0
+    assert '"Yes."' in done.out
+    assert_answer(answer, 0.5)
+
+
+def test_talk_without_an_answer_fails_when_time_is_up(
+    question: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with serving(tmp_path_factory.mktemp("serve"), "listen") as serve:
+        done = run_cli("talk", question, "--url", serve.address("WebSocket"), "--session-timeout", "1.5")
+
+    assert done.code == 1
+    assert "time is up" in done.out
+    assert done.err.startswith("No answer came to its end")
+    assert "--session-timeout" in done.err
+
+
+def demo(folder: Path, expected_reply: str) -> Outcome:
+    """Runs the demo in `folder` with one recording, after one that is not for the demo."""
+    write_wav(folder / "question.wav", TONE, 16_000)
+    entries = [
+        {"file": "none.wav", "text": "say nothing", "expected_reply": "", "voice": "a", "command": "say"},
+        {
+            "file": "question.wav",
+            "text": "is it true",
+            "expected_reply": expected_reply,
+            "voice": "a",
+            "command": "say",
+            "demo": True,
+        },
+    ]
+    (folder / "manifest.json").write_text(json.dumps(entries))
+    command = [sys.executable, "-m", "tests.cli.scripted_antiphon", "demo"]
+    env = {"ANTIPHON_TEST_SCRIPT": "reply", "TMPDIR": str(folder)}
+    arguments = ["--recordings", str(folder), "--out", str(folder / "answer.wav")]
+    return run([*command, *arguments], env, None, 60)
+
+
+def test_demo_passes_when_the_right_answer_was_heard(tmp_path: Path) -> None:
+    done = demo(tmp_path, "yes")
+
+    assert done.code == 0, done
+    assert done.out.splitlines()[-1] == 'PASS: "is it true" was answered with "Yes.".'
+    assert "turn ends" in done.out
+    assert_answer(tmp_path / "answer.wav", 0.5)
+    assert not list(tmp_path.glob("antiphon-*"))
+    assert not processes_naming(str(tmp_path / "antiphon-"))
+
+
+def test_demo_fails_when_another_answer_was_heard(tmp_path: Path) -> None:
+    done = demo(tmp_path, "ye")
+
+    assert done.code == 1
+    assert done.out.splitlines()[-1] == 'FAIL: "ye" was expected, "Yes." was heard.'

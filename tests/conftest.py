@@ -1,0 +1,21 @@
+"""Fixtures that more than one package's tests use."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+
+import pytest
+
+
+@pytest.fixture
+async def no_leaked_tasks() -> AsyncIterator[None]:
+    """Fails the test if a task that it started is still there shortly after its end."""
+    before = asyncio.all_tasks()
+    yield
+    for _ in range(100):
+        leaked = asyncio.all_tasks() - before - {asyncio.current_task()}
+        if not leaked:
+            return
+        gc.collect()
+        await asyncio.sleep(0.01)
+    pytest.fail(f"tasks are left over: {leaked}")

@@ -1,0 +1,1 @@
+"""Spoken questions for the demo and the tests, and how they were made."""

@@ -1,0 +1,343 @@
+"""An engine that plays a fixed list of outputs: for timing, fault and protocol tests, never for users.
+
+It implements `inference_service.engine.api.Engine` without a thread: what it has to say follows at once from
+the calls, unless a unit of the script holds it until the test lets go.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_service.app import Worker
+from inference_service.engine.api import (
+    Closed,
+    Deliver,
+    Done,
+    DuplexSettings,
+    End,
+    Event,
+    Failure,
+    Finalized,
+    Finish,
+    ModelInfo,
+    OnFatal,
+    Piece,
+    Prefilled,
+    Ready,
+    SessionFailed,
+    SessionSetup,
+    Sink,
+    UnitOverrides,
+    UnitTimings,
+    UnitUsage,
+    Window,
+    WindowMode,
+)
+from inference_service.options import WorkerOptions
+from inference_service.sessions import Limits
+
+PROMPT_TOKENS = 10
+UNIT_TOKENS = 12
+INFO = ModelInfo(
+    name="scripted",
+    context_limit=4096,
+    input_sample_rate_hz=16_000,
+    output_sample_rate_hz=24_000,
+    unit_seconds=1.0,
+    duplex_defaults=DuplexSettings(),
+    window=Window(WindowMode.BASIC, 3000, 2000),
+)
+
+
+@dataclass(frozen=True)
+class Play:
+    """What happens in one unit. `hold` names the step that waits for `ScriptedSession.release`."""
+
+    says: tuple[tuple[str, float], ...] = ()
+    """Pieces: text, and seconds of audio."""
+    end: End = End.LISTEN
+    refused: Failure | None = None
+    """Fails the unit's prefill, and with it the unit."""
+    failure: Failure | None = None
+    """Fails the unit's generation."""
+    fails_session: SessionFailed | None = None
+    breaks_device: bool = False
+    hold: str | None = None
+    delay_s: float = 0.0
+    """Time between the end of prefill and the first output."""
+
+
+def listen(**changes: Any) -> Play:
+    """The model listens."""
+    return Play(**changes)
+
+
+def speak(*texts: str, seconds: float = 1.0, end: End = End.CHUNK, **changes: Any) -> Play:
+    """The model says `texts`, each with its share of `seconds` of audio."""
+    return Play(says=tuple((text, seconds / len(texts)) for text in texts), end=end, **changes)
+
+
+def turn_end(text: str = "", seconds: float = 0.5, **changes: Any) -> Play:
+    """The model says its last words."""
+    return speak(text, seconds=seconds, end=End.TURN, **changes)
+
+
+def context_full() -> Play:
+    """The unit no longer fits into the context."""
+    return Play(end=End.CONTEXT_FULL)
+
+
+def fails(reason: str = "INFERENCE_FAILED", message: str = "The unit failed.") -> Play:
+    """The unit's generation fails."""
+    return Play(failure=Failure(reason, message, retryable=True))
+
+
+def hang(step: str) -> Play:
+    """The unit waits in `prefill`, `generate` or `finalize` until it is released."""
+    return Play(hold=step)
+
+
+TALK = (listen(), listen(), speak("Hello", " there"), speak(" how are"), turn_end(" you?"))
+"""Two units of silence, then a turn of three."""
+
+Call = tuple[Any, ...]
+
+
+@dataclass
+class ScriptedSession:
+    """One session of the script. `calls` records what the worker asked for, in order."""
+
+    engine: "ScriptedEngine"
+    session_id: str
+    setup: SessionSetup
+    sink: Sink
+    calls: list[Call] = field(default_factory=list)
+    heard: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    is_closing: bool = False
+    is_closed: bool = False
+    _todo: deque[Call] = field(default_factory=deque)
+    _ready: bool = False
+    _released: set[tuple[str, int]] = field(default_factory=set)
+    _delayed: set[int] = field(default_factory=set)
+    _said: set[int] = field(default_factory=set)
+    _cancelled: int = 0
+    _tokens: int = PROMPT_TOKENS
+    _usage: UnitUsage = field(default_factory=UnitUsage)
+
+    # -------------------------------------------------------------- EngineSession
+
+    def prefill(self, unit: int, pcm: NDArray[np.float32]) -> None:
+        self.heard[unit] = pcm
+        self._order("prefill", unit)
+
+    def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
+        self._order("generate", unit, force_listen, overrides)
+
+    def finalize(self, unit: int) -> None:
+        self._order("finalize", unit)
+
+    def cancel(self, unit: int) -> None:
+        self.calls.append(("cancel", unit))
+        self._cancelled = max(self._cancelled, unit)
+        self._go_on()
+
+    def close(self) -> None:
+        if not self.is_closing:
+            self.calls.append(("close",))
+            self.is_closing = True
+            if not self.engine.slow_cleanup:
+                self.finish_cleanup()
+
+    # -------------------------------------------------------------- for the test
+
+    def be_ready(self) -> None:
+        """The prompt is read."""
+        self._ready = True
+        self._say(Ready(PROMPT_TOKENS))
+        self._go_on()
+
+    def release(self, step: str, unit: int) -> None:
+        """Lets a unit that hangs in `step` go on."""
+        self._released.add((step, unit))
+        self._go_on()
+
+    def finish_cleanup(self) -> None:
+        """Every cache is clean."""
+        assert self.is_closing
+        assert not self.is_closed
+        self.is_closed = True
+        self.engine.deliver([(self.sink, Closed())])
+
+    # -------------------------------------------------------------------- playing
+
+    def _order(self, *call: Any) -> None:
+        self.calls.append(call)
+        self._todo.append(call)
+        self._go_on()
+
+    def _say(self, *events: Event) -> None:
+        if not self.is_closing:
+            self.engine.deliver([(self.sink, event) for event in events])
+
+    def _go_on(self) -> None:
+        while self._ready and self._todo and not self.is_closing:
+            step, unit = self._todo[0][:2]
+            if not getattr(self, f"_{step}")(unit, *self._todo[0][2:]):
+                return
+            self._todo.popleft()
+
+    def _holds(self, play: Play, step: str, unit: int) -> bool:
+        return play.hold == step and (step, unit) not in self._released
+
+    def _prefill(self, unit: int) -> bool:
+        play = self.engine.play(unit)
+        if self._holds(play, "prefill", unit):
+            return False
+        if play.refused is None:
+            self._tokens += UNIT_TOKENS
+        self._say(Prefilled(unit, self._tokens, self._spent(), UnitTimings(prefill=0.001), play.refused))
+        return True
+
+    def _generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> bool:
+        play = self.engine.play(unit)
+        if play.delay_s and not self._is_due(unit, play.delay_s):
+            return False
+        is_cancelled = unit <= self._cancelled
+        if not (is_cancelled or force_listen or unit in self._said):
+            self._said.add(unit)
+            for text, seconds in play.says:
+                self._say(Piece(unit, text, (7, 8) if text else (), _tone(seconds)))
+        if self._holds(play, "generate", unit) and not is_cancelled:
+            return False
+        end = End.CANCELLED if is_cancelled else End.LISTEN if force_listen else play.end
+        failure = play.refused or (None if is_cancelled else play.failure)
+        if play.breaks_device:
+            self.engine.break_device()
+        if play.fails_session is not None:
+            self._say(play.fails_session)
+        finish = Finish.EOS if end in (End.CHUNK, End.TURN) else None
+        done = Done(unit, end, finish, self._tokens, self._spent(), UnitTimings(total=0.002))
+        self._say(replace(done, end=End.FAILED, finish=None, failure=failure) if failure else done)
+        return True
+
+    def _is_due(self, unit: int, delay_s: float) -> bool:
+        if unit not in self._delayed:
+            self._delayed.add(unit)
+            asyncio.get_running_loop().call_later(delay_s, self.release, "delay", unit)
+        return ("delay", unit) in self._released
+
+    def _finalize(self, unit: int) -> bool:
+        if self._holds(self.engine.play(unit), "finalize", unit):
+            return False
+        self._usage += self._spent()
+        self._say(Finalized(unit, self._tokens, 0, self._usage))
+        return True
+
+    def _spent(self) -> UnitUsage:
+        return UnitUsage(input_text_tokens=2, input_audio_tokens=10, output_text_tokens=1)
+
+
+def _tone(seconds: float) -> NDArray[np.float32]:
+    count = round(seconds * INFO.output_sample_rate_hz)
+    return (0.1 * np.sin(np.arange(count) * 2 * np.pi * 440 / INFO.output_sample_rate_hz)).astype(np.float32)
+
+
+class ScriptedEngine:
+    """Plays `script`, one entry per unit; after its end the model listens, or begins again with `repeat`."""
+
+    def __init__(
+        self,
+        *script: Play,
+        slots: int = 2,
+        info: ModelInfo = INFO,
+        repeat: bool = False,
+        slow_start: bool = False,
+        slow_cleanup: bool = False,
+        refuses: SessionFailed | None = None,
+    ) -> None:
+        self.script = script
+        self.info = info
+        self.slots = slots
+        self.sessions: list[ScriptedSession] = []
+        self.is_stopped = False
+        self.slow_cleanup = slow_cleanup
+        self._repeat = repeat
+        self._slow_start = slow_start
+        self._refuses = refuses
+        self.deliver: Deliver = lambda events: None
+        self._on_fatal: OnFatal = lambda message: None
+
+    @property
+    def session(self) -> ScriptedSession:
+        """The newest session."""
+        return self.sessions[-1]
+
+    def start(self, options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> "ScriptedEngine":
+        """The `EngineFactory` of this engine."""
+        self.deliver, self._on_fatal = deliver, on_fatal
+        return self
+
+    def play(self, unit: int) -> Play:
+        """What happens in `unit`."""
+        if self._repeat:
+            return self.script[(unit - 1) % len(self.script)]
+        return self.script[unit - 1] if unit <= len(self.script) else listen()
+
+    def open(self, session_id: str, setup: SessionSetup, sink: Sink) -> ScriptedSession:
+        live = [session for session in self.sessions if not session.is_closed]
+        assert len(live) < self.slots, "a slot was given away before it was clean"
+        session = ScriptedSession(self, session_id, setup, sink)
+        self.sessions.append(session)
+        if self._refuses is not None:
+            self.deliver([(sink, self._refuses)])
+        elif not self._slow_start:
+            session.be_ready()
+        return session
+
+    def break_device(self) -> None:
+        """The device's state is gone."""
+        self._on_fatal("CUDA error: canary-4711")
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+@dataclass(frozen=True)
+class RunningWorker:
+    """A worker that serves on `address`; `run` ends with its exit code."""
+
+    address: str
+    worker: Worker
+    run: "asyncio.Task[int]"
+
+
+Factory = Callable[[WorkerOptions, Deliver, OnFatal], ScriptedEngine]
+
+
+@asynccontextmanager
+async def running_worker(
+    engine: ScriptedEngine | Factory, *, limits: Limits | None = None, **options: Any
+) -> AsyncIterator[RunningWorker]:
+    """A real gRPC server round `engine`, on a free port of loopback; ended at once on leaving the block."""
+    factory = engine.start if isinstance(engine, ScriptedEngine) else engine
+    worker = Worker(
+        WorkerOptions(**{"listen": "127.0.0.1:0", **options}), factory, limits or Limits(cleanup_s=1.0)
+    )
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    run = asyncio.create_task(worker.run(ready.set_result))
+    try:
+        await asyncio.wait({ready, run}, return_when=asyncio.FIRST_COMPLETED)
+        if run.done():
+            run.result()
+        yield RunningWorker(await ready, worker, run)
+    finally:
+        worker.interrupt()
+        worker.interrupt()
+        await asyncio.wait({run}, timeout=10)
+        assert run.done(), "the worker did not stop"

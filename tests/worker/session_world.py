@@ -1,0 +1,159 @@
+"""A session without a worker: it acts on lists, and its engine does what the test says."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_service.engine.api import (
+    Closed,
+    Done,
+    DuplexSettings,
+    End,
+    EngineSession,
+    Event,
+    Finalized,
+    Prefilled,
+    Ready,
+    SessionSetup,
+    UnitOverrides,
+    UnitUsage,
+    Window,
+)
+from inference_service.errors import SessionError
+from inference_service.sessions import Answer, Limits, Session
+from inference_service.units import Run, Stream
+
+PCM = np.zeros(16_000, np.float32)
+SETUP = SessionSetup("", DuplexSettings(), Window(), 1)
+
+
+@dataclass
+class QueuedEngine:
+    """An engine session that works off its orders one `step` at a time, as the engine's thread would."""
+
+    orders: deque[tuple[str, int]] = field(default_factory=deque)
+    history: list[tuple[str, int]] = field(default_factory=list)
+    cancelled: int = 0
+    closes: int = 0
+
+    def prefill(self, unit: int, pcm: NDArray[np.float32]) -> None:
+        self._order("prefill", unit)
+
+    def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
+        self._order("generate", unit)
+
+    def finalize(self, unit: int) -> None:
+        self._order("finalize", unit)
+
+    def _order(self, step: str, unit: int) -> None:
+        self.orders.append((step, unit))
+        self.history.append((step, unit))
+
+    def cancel(self, unit: int) -> None:
+        self.cancelled = max(self.cancelled, unit)
+
+    def close(self) -> None:
+        self.closes += 1
+        self.orders.clear()
+
+    def step(self, end: End = End.LISTEN) -> Event:
+        """Does the next order, which must exist, and says what came of it."""
+        step, unit = self.orders.popleft()
+        tokens = 10 + 12 * unit
+        match step:
+            case "prefill":
+                return Prefilled(unit, tokens)
+            case "generate":
+                end = End.CANCELLED if unit <= self.cancelled else end
+                return Done(unit, end, None, tokens)
+            case _:
+                return Finalized(unit, tokens, 0, UnitUsage(input_audio_tokens=10 * unit))
+
+
+class Stage:
+    """A `World` of lists round one session, with a clock that the test sets."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.now = 100.0
+        self.engine = QueuedEngine()
+        self.sent: list[tuple[Stream, Answer]] = []
+        self.acts: list[str] = []
+        self.outcome: SessionError | None = None
+        self.session = Session("s", self, limits or Limits(), self.now)
+
+    # -------------------------------------------------------------------- World
+
+    def open(self, setup: SessionSetup) -> EngineSession:
+        self.acts.append("open")
+        return self.engine
+
+    def send(self, stream: Stream, answer: Answer) -> None:
+        assert "end" not in self.acts, "an answer came after the end"
+        self.sent.append((stream, answer))
+
+    def cleaning(self) -> None:
+        self.acts.append("cleaning")
+
+    def clean(self) -> None:
+        self.acts.append("clean")
+
+    def end(self, error: SessionError | None) -> None:
+        self.acts.append("end")
+        self.outcome = error
+
+    # ----------------------------------------------------------------- the test
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Calls the session and, as its host does, fails it with the error of a broken rule."""
+        try:
+            getattr(self.session, method)(*arguments)
+        except SessionError as error:
+            self.session.fail(error, self.now)
+
+    def attach_all(self) -> "Stage":
+        for stream in Stream:
+            self.session.attach(stream, self.now)
+        return self
+
+    def configure(self) -> None:
+        self.call("expect_config", 0)
+        if not self.session.is_over:
+            self.session.open(SETUP, self.now)
+
+    def active(self) -> "Stage":
+        """A session that is attached, configured and ready."""
+        self.attach_all().configure()
+        self.event(Ready(10))
+        return self
+
+    def ask(self, unit: int, content: Any = PCM, run: Run | None = None) -> None:
+        """All three requests of a unit."""
+        self.call("prefill", unit, content, self.now)
+        self.call("generate", unit, run or Run(), self.now)
+        self.call("finalize", unit, self.now)
+
+    def event(self, event: Event) -> None:
+        self.session.event(event, self.now)
+
+    def work(self, end: End = End.LISTEN) -> None:
+        """Lets the engine do everything it has been given."""
+        while self.engine.orders:
+            self.event(self.engine.step(end))
+        if self.engine.closes and "clean" not in self.acts:
+            self.event(Closed())
+
+    def wait(self, seconds: float) -> None:
+        """Lets time pass."""
+        self.now += seconds
+        self.session.expire(self.now)
+
+    def answers(self, stream: Stream) -> list[Any]:
+        return [answer for where, answer in self.sent if where is stream]
+
+    @property
+    def reason(self) -> str | None:
+        """Why the session failed."""
+        return self.outcome.reason if self.outcome is not None else None

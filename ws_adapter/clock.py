@@ -1,0 +1,52 @@
+"""Time as an argument: what a session waits for runs on a clock that a test can turn."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A callback that is due later."""
+
+    def cancel(self) -> None:
+        """The callback will not be called."""
+
+
+class Clock(Protocol):
+    """Seconds that pass."""
+
+    def now(self) -> float:
+        """Seconds since some fixed moment; never goes back."""
+
+    def unix(self) -> float:
+        """Unix time in seconds, for people; may jump."""
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Calls `callback` once `now()` has reached `when`, never before this call has returned."""
+
+
+class LoopClock:
+    """The running event loop's own time."""
+
+    def now(self) -> float:
+        """Seconds of the event loop."""
+        return asyncio.get_running_loop().time()
+
+    def unix(self) -> float:
+        """Unix time in seconds."""
+        return time.time()
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """As `loop.call_at`."""
+        return asyncio.get_running_loop().call_at(when, callback)
+
+
+async def sleep(clock: Clock, seconds: float) -> None:
+    """Waits until `seconds` have passed on `clock`."""
+    over = asyncio.Event()
+    timer = clock.call_at(clock.now() + seconds, over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()

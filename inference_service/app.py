@@ -221,7 +221,7 @@ def _with_window(info: ModelInfo, options: WorkerOptions) -> ModelInfo:
     if options.window_high is None and options.window_low is None:
         return info
     high = options.window_high or info.window.high_tokens or info.context_limit
-    low = options.window_low or info.window.low_tokens or high * 3 // 4
+    low = options.window_low or min(info.window.low_tokens or high, high * 3 // 4)
     if not 0 < low < high <= info.context_limit:
         raise ConfigurationError(
             f"The window must have 0 < low < high <= {info.context_limit} tokens, not low {low}, high {high}."

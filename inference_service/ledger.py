@@ -31,7 +31,6 @@ class Ledger:
         self._answered = dict.fromkeys(Stream, 0)  # the newest unit answered on each stream
         self._half_closed: set[Stream] = set()
         self._handing_on = 1  # the unit whose steps the engine gets next
-        self._cancelled = 0  # the highest unit cancelled
         self._last: int | None = None  # the last unit that is served, once that is known
         self._context_full = False
         self._context_tokens = 0
@@ -96,21 +95,12 @@ class Ledger:
                     unit=unit,
                 )
 
-    def cancel(self, number: int) -> None:
-        """Remembers that every unit up to `number` is cancelled, also those that come later."""
-        self._cancelled = max(self._cancelled, number)
-
     # -------------------------------------------------------------- to the engine
 
     def advance(self, engine: EngineSession, now: float) -> None:
         """Does all that has become possible: hands steps to the engine, answers refused units."""
         while (unit := self._units.get(self._handing_on)) is not None:
-            is_moved = unit.hand_on(
-                engine,
-                cancelled=unit.number <= self._cancelled,
-                may_silence=self._answered[Stream.GENERATE] == unit.number - 1,
-            )
-            if not is_moved:
+            if not unit.hand_on(engine, may_silence=self._is_next(Stream.GENERATE, unit)):
                 break
             if unit.step is Step.NOTHING:
                 self._handing_on += 1

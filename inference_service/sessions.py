@@ -115,6 +115,7 @@ class Session:
         self._engine: EngineSession | None = None
         self._attached: set[Stream] = set()
         self._configured = False
+        self._cancelled = 0  # the highest unit cancelled before there was an engine session
         self._units = Ledger(limits.window, world.send)
         self._since = now  # when this phase began; CONFIGURING begins anew with the config
         self._max_duration_s: float | None = None
@@ -191,6 +192,8 @@ class Session:
             self._since = now
             self._max_duration_s, self._idle_timeout_s = max_duration_s, idle_timeout_s
             self._engine = self._world.open(setup)
+            if self._cancelled:
+                self._engine.cancel(self._cancelled)
 
     def prefill(
         self, number: int, content: NDArray[np.float32] | Failure, now: float, traceparent: str | None = None
@@ -227,10 +230,10 @@ class Session:
         """Acts at once on every unit up to and including `number`, also on those that come later."""
         if number < 1:
             raise PayloadInvalid(BadField("unit", "must be 1 or more in a cancel"))
-        if not self.is_over:
-            self._units.cancel(number)
-            if self._engine is not None:
-                self._engine.cancel(number)
+        if self._engine is None:
+            self._cancelled = max(self._cancelled, number)
+        elif not self.is_over:
+            self._engine.cancel(number)
 
     def go_away(self, notice: GoAway) -> None:
         """Announces the end; units already accepted are still served."""

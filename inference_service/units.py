@@ -58,11 +58,11 @@ class Unit:
             return Stream.GENERATE
         return None if self.finalize else Stream.FINALIZE
 
-    def hand_on(self, engine: EngineSession, *, cancelled: bool, may_silence: bool) -> bool:
+    def hand_on(self, engine: EngineSession, *, may_silence: bool) -> bool:
         """Gives the engine the next step if it was asked for; False when there is none to give.
 
-        The engine is reminded of a cancel that came before the unit. A refused `run` is cancelled at once,
-        which would also end earlier units: it waits until `may_silence` says that they are over.
+        A refused `run` is cancelled, which would end earlier units too: it waits until `may_silence` says
+        that they are over.
         """
         match self.step:
             case Step.PREFILL if self.accepted_at is not None:
@@ -70,13 +70,12 @@ class Unit:
                     engine.prefill(self.number, self.pcm)
                     self.pcm = None
             case Step.GENERATE if self.run is not None:
-                silence = self.run.refusal is not None
                 if self.refusal is None:
-                    if silence and not may_silence:
-                        return False
-                    engine.generate(self.number, self.run.force_listen, self.run.overrides)
-                    if silence or cancelled:
+                    if self.run.refusal is not None:
+                        if not may_silence:
+                            return False
                         engine.cancel(self.number)
+                    engine.generate(self.number, self.run.force_listen, self.run.overrides)
             case Step.FINALIZE if self.finalize:
                 if self.refusal is None:
                     engine.finalize(self.number)

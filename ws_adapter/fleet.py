@@ -125,7 +125,8 @@ class Fleet:
     def __init__(self, targets: Sequence[str], pace: Pace | None = None) -> None:
         self.changed: Callable[[], None] = lambda: None
         self._workers = {
-            target: Worker(target, pace or Pace(), lambda: self.changed()) for target in dict.fromkeys(targets)
+            target: Worker(target, pace or Pace(), lambda: self.changed())
+            for target in dict.fromkeys(targets)
         }
 
     def start(self) -> None:

@@ -45,7 +45,9 @@ class Row:
         if self.condition not in _JUDGED:
             return []
         found = {"right": self.right, "onset": self.onset}
-        texts = [f"{name} {value:.3f} is below {BARS[name]}" for name, value in found.items() if value < BARS[name]]
+        texts = [
+            f"{name} {value:.3f} is below {BARS[name]}" for name, value in found.items() if value < BARS[name]
+        ]
         if self.false_speech > BARS["false speech"]:
             texts.append(f"false speech {self.false_speech:.3f} is above {BARS['false speech']}")
         if self.understood is not None and self.understood < BARS["understood"]:

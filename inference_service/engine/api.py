@@ -250,7 +250,10 @@ class EngineSession(Protocol):
         """Closes a generated unit."""
 
     def cancel(self, unit: int) -> None:
-        """Overtakes everything: units up to and including `unit` end CANCELLED, heard but not spoken."""
+        """Overtakes everything: units up to and including `unit` end CANCELLED, heard but not spoken.
+
+        It holds for units that come later too.
+        """
 
     def close(self) -> None:
         """Drops whatever is pending and releases everything; answered by `Closed`. Idempotent."""

@@ -31,11 +31,17 @@ class Context:
     prompt: int = 0
     _masters: list[Tensor] = field(default_factory=list)
     _unit_start: int = 0
+    _before_unit: tuple[int, list[int]] = (0, [])
 
     @property
     def tokens(self) -> int:
         """Length of the context, tokens not yet fed included."""
         return self.length + len(self.pending)
+
+    @property
+    def room(self) -> int:
+        """Tokens that still fit into the slot."""
+        return self.decoder.cache.capacity - self.tokens
 
     def segment(self, embeds: Tensor) -> Segment:
         """The next rows of this context; call `advance` once they have been run."""
@@ -50,6 +56,16 @@ class Context:
         self.prompt = self._unit_start = self.length
         if self.window.mode is WindowMode.BASIC:
             self._masters = self.decoder.cache.snapshot_keys(self.slot, self.prompt)
+
+    def begin_unit(self) -> list[int]:
+        """The carried tokens, with which the rows of the unit that begins must start."""
+        self._before_unit = self.length, self.pending
+        carried, self.pending = self.pending, []
+        return carried
+
+    def rewind(self) -> None:
+        """Forgets the unit under way, as if it had never begun; what it left in the slot is overwritten."""
+        self.length, self.pending = self._before_unit
 
     def end_unit(self, terminators: list[int]) -> int:
         """Closes a unit whose last tokens are carried over; returns how many old units were dropped."""

@@ -2,7 +2,6 @@
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from inference_service.engine.api import (
     Done,
-    DuplexSettings,
     End,
     Event,
     Failure,
@@ -19,22 +17,27 @@ from inference_service.engine.api import (
     Piece,
     Prefilled,
     Ready,
+    SessionFailed,
     SessionSetup,
     Sink,
     UnitOverrides,
-    UnitTimings,
     UnitUsage,
     WindowMode,
 )
 from inference_service.engine.context import Context
 from inference_service.engine.sampler import PoisonedLogits, TextSampler
 from inference_service.engine.speech import SpeechJob, SpeechState
+from inference_service.engine.unit import PendingUnit, Running
 from inference_service.models.audio_encoder import AudioState
 from inference_service.models.tokenizer import Tokenizer
 from inference_service.models.vocoder import VocoderState
 
 MAX_UNIT_CHARACTERS = 28
 """A unit says fewer characters than this; the token that would reach it is not said."""
+_TERMINATORS = 2
+"""A unit ends with a terminator and `</unit>`."""
+_POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
+_FULL = Failure("INPUT_TOO_LONG", "The context is full; open a new session.")
 
 
 class Stage(Enum):
@@ -47,44 +50,6 @@ class Stage(Enum):
     DECODE = auto()
     SPEAK = auto()
     DONE = auto()
-
-
-@dataclass
-class PendingUnit:
-    """A unit's mel features and, once they have come, its orders to generate and finalise."""
-
-    number: int
-    mel: Tensor
-    arrival: float
-    force_listen: bool = False
-    overrides: UnitOverrides | None = None
-    finalize: bool = False
-
-
-@dataclass
-class Running:
-    """The unit being worked on."""
-
-    unit: PendingUnit
-    settings: DuplexSettings
-    cached: int = 0
-    steps: int = 0
-    sampled: int = 0
-    fed: int = 0
-    said: list[int] = field(default_factory=list)
-    hidden: list[Tensor] = field(default_factory=list)
-    text: str = ""
-    aloud: bool = False
-    """Whether the token being fed is said aloud."""
-    turn_ended: bool = False
-    terminator: int | None = None
-    end: End = End.LISTEN
-    finish: Finish | None = None
-    generator: torch.Generator | None = None
-    started: float = 0.0
-    prefilled_at: float = 0.0
-    decoded_at: float = 0.0
-    spoken_at: float = 0.0
 
 
 class Conversation:
@@ -115,17 +80,16 @@ class Conversation:
         self.speech = speech
         self.vocoder = vocoder
         self.stage = Stage.PROMPT
-        self._opened = time.monotonic()
         self.units: deque[PendingUnit] = deque()
         self.running: Running | None = None
         self.to_feed: Tensor | None = None
         self.last_hidden: Tensor | None = None
         self.turn_open = False
-        self.turn_units = 0
         self.heard_units = 0
-        self.cancelled_to = 0
         self.usage = UnitUsage()
         self.events: list[Event] = []
+        self._cancelled_to = 0
+        self._opened = time.monotonic()
         self._tokenizer = tokenizer
         self._special = tokenizer.special
         self._limit = context_limit
@@ -146,67 +110,20 @@ class Conversation:
             unit.finalize = True
 
     def _find(self, number: int) -> PendingUnit | None:
-        if self.running is not None and self.running.unit.number == number:
+        if self.running is not None and self.running.number == number:
             return self.running.unit
         return next((unit for unit in self.units if unit.number == number), None)
 
     def cancel(self, number: int) -> None:
         """Units up to and including `number` end CANCELLED, also those not yet come."""
-        self.cancelled_to = max(self.cancelled_to, number)
+        self._cancelled_to = max(self._cancelled_to, number)
 
-    # ------------------------------------------------------------------ hearing
+    # ------------------------------------------------------------------ what it waits for
 
-    def start_prompt(self, embeds: Tensor) -> None:
-        """The prompt's embeddings are ready to be fed."""
-        self.to_feed = embeds
-
-    def start_unit(self, embeds: Tensor, cached: int) -> None:
-        """The next unit's embeddings, carried tokens first, are ready to be fed."""
-        unit = self.units.popleft()
-        self.running = Running(unit, self.setup.duplex, cached=cached, started=time.monotonic())
-        self.running.fed = len(embeds)
-        self.context.pending.clear()
-        self.to_feed = embeds
-        self.stage = Stage.PREFILL
-
-    def take(self, hidden: Tensor) -> None:
-        """Hidden states [n, hidden] of the rows just fed."""
-        assert self.to_feed is not None
-        self.context.advance(len(hidden))
-        rest = self.to_feed[len(hidden) :]
-        self.last_hidden = hidden[-1]
-        if len(rest):
-            self.to_feed = rest
-            return
-        self.to_feed = None
-        if self.stage is Stage.PROMPT:
-            self.context.end_prompt()
-            self.events.append(Ready(self.context.prompt))
-            self.stage = Stage.IDLE
-        elif self.stage is Stage.PREFILL:
-            self._heard()
-        elif self.stage is Stage.DECODE:
-            self._said(hidden[-1])
-
-    def _heard(self) -> None:
-        run = self._run
-        run.prefilled_at = time.monotonic()
-        self.heard_units += 1
-        heard = UnitUsage(
-            input_text_tokens=run.fed - self._unit_tokens,
-            input_audio_tokens=self._unit_tokens,
-            cached_tokens=run.cached,
-        )
-        self.usage += heard
-        timings = UnitTimings(
-            queue=run.started - run.unit.arrival,
-            prefill=run.prefilled_at - run.started,
-            total=run.prefilled_at - run.unit.arrival,
-        )
-        self.events.append(Prefilled(run.unit.number, self.context.tokens, heard, timings))
-        self.stage = Stage.HEARD
-
-    # ------------------------------------------------------------------ deciding
+    @property
+    def arrival(self) -> float:
+        """Monotonic seconds since which the session's current work has been waiting."""
+        return self.running.unit.arrival if self.running else self._opened
 
     @property
     def wants_decision(self) -> bool:
@@ -215,190 +132,268 @@ class Conversation:
             return self._run.unit.overrides is not None
         return self.stage is Stage.DECODE and self.to_feed is None
 
-    def begin_generate(self) -> bool:
-        """Applies the unit's orders; False if it is decided without the model (cancelled or forced to listen)."""
+    @property
+    def wants_end(self) -> bool:
+        """Whether the running unit may be closed now."""
+        return self.stage is Stage.DONE and self._run.unit.finalize
+
+    @property
+    def longest_unit(self) -> int:
+        """Tokens that one unit can add: `<unit>`, its audio, its text, an ended turn and its terminators."""
+        return 1 + self._unit_tokens + self.setup.duplex.max_new_speak_tokens_per_chunk + 1 + _TERMINATORS
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next unit might not fit. A window makes room; without one the session ends here."""
+        return self._is_full_after(0)
+
+    def _is_full_after(self, tokens: int) -> bool:
+        if self.setup.window.mode is WindowMode.BASIC:
+            return False
+        return self.context.tokens + tokens + self.longest_unit > self._limit
+
+    @property
+    def _is_cancelled(self) -> bool:
+        return self._run.number <= self._cancelled_to
+
+    # ------------------------------------------------------------------ hearing
+
+    def start_prompt(self, embeds: Tensor) -> None:
+        """The prompt's embeddings are ready to be fed."""
+        self.to_feed = embeds
+
+    def start_unit(self, carried: Tensor, audio: Tensor, ear: AudioState) -> None:
+        """The next unit's embeddings [n, hidden] are ready: carried tokens with `<unit>`, then its audio."""
+        run = self._begin()
+        run.text_rows, run.audio_rows, run.cached = len(carried), len(audio), self.context.length
+        self.ear = ear
+        self.to_feed = torch.cat([carried, audio])
+        self.stage = Stage.PREFILL
+
+    def refuse_unit(self) -> None:
+        """The next unit does not fit any more: it is answered, not heard."""
+        self._begin()
+        self._unheard(End.CONTEXT_FULL, _FULL)
+
+    def _begin(self) -> Running:
+        unit = self.units.popleft()
+        self.running = Running(unit, self.setup.duplex, time.monotonic(), self.ear, self.turn_open)
+        return self.running
+
+    def take(self, hidden: Tensor | None) -> None:
+        """Hidden states [n, hidden] of the rows just fed; None if they are not numbers."""
+        assert self.to_feed is not None
+        if hidden is None:
+            self._poisoned()
+            return
+        self.context.advance(len(hidden))
+        rest = self.to_feed[len(hidden) :]
+        self.to_feed = rest if len(rest) else None
+        if self.to_feed is not None:
+            return
+        self.last_hidden = hidden[-1]
+        match self.stage:
+            case Stage.PROMPT:
+                self.context.end_prompt()
+                self.events.append(Ready(self.context.prompt))
+                self.stage = Stage.IDLE
+            case Stage.PREFILL:
+                self._heard()
+            case _:
+                self._fed(hidden[-1])
+
+    def _heard(self) -> None:
         run = self._run
-        overrides = run.unit.overrides
-        assert overrides is not None
-        run.settings = overrides.apply(self.setup.duplex)
-        if overrides.seed is not None:
-            run.generator = torch.Generator().manual_seed(overrides.seed)
-        if self._cancelled:
-            self._finish(self._special.chunk_eos, End.CANCELLED)
-            return False
-        if run.unit.force_listen or self.heard_units <= run.settings.force_listen_count:
-            if self.turn_open:
-                self.context.pending.append(self._special.turn_eos)
-                self._close_turn()
-            self._finish(self._special.listen, End.LISTEN)
-            return False
-        self.stage = Stage.DECODE
-        return True
+        run.heard_at = time.monotonic()
+        self.heard_units += 1
+        self.events.append(
+            Prefilled(run.number, self.context.tokens, run.usage(), run.timings(run.heard_at))
+        )
+        self.stage = Stage.HEARD
 
-    @property
-    def arrival(self) -> float:
-        """Monotonic seconds since which the session's current work has been waiting."""
-        return self.running.unit.arrival if self.running else self._opened
+    def _unheard(self, end: End, failure: Failure) -> None:
+        """Nothing of the unit is in the context; it keeps its place in the order of answers."""
+        self._run.end, self._run.failure = end, failure
+        self.events.append(Prefilled(self._run.number, self.context.tokens, failure=failure))
+        self.stage = Stage.HEARD
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether the running unit has been cancelled."""
-        return self._cancelled
+    # ------------------------------------------------------------------ deciding
 
-    @property
-    def _cancelled(self) -> bool:
-        return self._run.unit.number <= self.cancelled_to
+    def begin_generate(self) -> bool:
+        """Applies the unit's orders; False if it ends without the model: unheard, cancelled or forced."""
+        run = self._run
+        assert run.unit.overrides is not None
+        run.decided_at = time.monotonic()
+        run.settings = run.unit.overrides.apply(self.setup.duplex)
+        run.most_steps = min(
+            run.settings.max_new_speak_tokens_per_chunk, self.context.room - _TERMINATORS - 1
+        )
+        if run.unit.overrides.seed is not None:
+            run.generator = torch.Generator().manual_seed(run.unit.overrides.seed)
+        if run.failure is not None:
+            self._finish(None, run.end)
+        elif self._is_cancelled:
+            self._cancel()
+        elif run.unit.force_listen or self.heard_units <= run.settings.force_listen_count:
+            self._listen()
+        else:
+            self.stage = Stage.DECODE
+            return True
+        return False
+
+    def _listen(self) -> None:
+        """A forced listen closes an open turn; its `<|turn_eos|>` is carried into the next forward."""
+        if self.turn_open:
+            self.context.pending.append(self._special.turn_eos)
+            self.turn_open = False
+            self._hush()
+        self._finish(self._special.listen, End.LISTEN)
 
     def decide(self, logits: Tensor) -> int | None:
-        """Takes one decision on scores [vocabulary]; the token to feed, or None when the unit's text is complete."""
+        """Takes one decision on scores [vocabulary]: the token to feed, or None if the unit's text is complete.
+
+        Listening is no choice while a turn is open: it becomes `<|tts_bos|>`.
+        """
         run = self._run
-        if self._cancelled:
-            self._finish(self._special.chunk_eos, End.CANCELLED)
+        if self._is_cancelled:
+            self._cancel()
             return None
         try:
             token = self.sampler.decide(logits, run.settings, run.generator)
         except PoisonedLogits:
-            failure = Failure(
-                "INFERENCE_FAILED", "The model gave no usable scores for this unit.", retryable=True
-            )
-            self._finish(self._special.chunk_eos, End.FAILED, failure=failure)
+            self._poisoned()
             return None
         run.sampled += 1
-        if token == self._special.listen and (self.turn_open or run.said) and not run.turn_ended:
+        if token == self._special.listen and self.turn_open:
             token = self._special.tts_bos
         if token in self._special.terminators:
-            run.finish = Finish.EOS
-            return self._text_complete(token)
-        if self._too_long(token):
-            run.finish = Finish.LENGTH
-            return self._text_complete(self._special.chunk_eos)
-        run.steps += 1
-        return token
+            self._text_complete(token, Finish.EOS)
+        elif self._too_long(token):
+            self._text_complete(self._special.chunk_eos, Finish.LENGTH)
+        else:
+            return token
+        return None
 
     def _too_long(self, token: int) -> bool:
         run = self._run
         if run.steps == 0 or not self._tokenizer.is_text(token):
             return False
-        spoken = [t for t in (*run.said, token) if self._tokenizer.is_text(t)]
-        return len(self._tokenizer.decode(spoken)) >= MAX_UNIT_CHARACTERS
+        return len(self._tokenizer.decode([*run.said, token])) >= MAX_UNIT_CHARACTERS
 
     def feed(self, token: int, embeds: Tensor) -> None:
         """The decided token goes into the next forward. A unit's first token is never text."""
         run = self._run
-        run.aloud = run.steps > 1 and (self._tokenizer.is_text(token) or token == self._special.turn_eos)
-        if run.aloud:
+        if run.steps > 0:
             run.said.append(token)
-        if token == self._special.turn_eos:
-            run.turn_ended = True
+        run.steps += 1
+        run.turn_ended = token == self._special.turn_eos
+        self.turn_open = not run.turn_ended
         self.to_feed = embeds
 
-    def _said(self, hidden: Tensor) -> None:
+    def _fed(self, hidden: Tensor) -> None:
         run = self._run
-        if run.aloud:
+        if run.said:
             run.hidden.append(hidden)
-        if run.steps + 1 >= run.settings.max_new_speak_tokens_per_chunk:
-            run.finish = Finish.LENGTH
-            self._text_complete(self._special.chunk_eos)
+        if run.steps + 1 >= run.most_steps:
+            self._text_complete(self._special.chunk_eos, Finish.LENGTH)
 
-    def _text_complete(self, terminator: int) -> None:
+    def _text_complete(self, terminator: int, finish: Finish) -> None:
         run = self._run
-        run.terminator = terminator
+        if self._is_cancelled:
+            self._cancel()
+            return
+        run.terminator, run.finish = terminator, finish
         run.decoded_at = time.monotonic()
-        if run.steps == 0:
+        if run.steps == 0 and not self.turn_open:
             self._finish(terminator, End.LISTEN)
             return
-        text_ids = [token for token in run.said if self._tokenizer.is_text(token)]
-        run.text = self._tokenizer.decode(text_ids)
-        if run.text or text_ids:
-            self.events.append(Piece(run.unit.number, run.text, tuple(text_ids)))
+        text_ids = tuple(token for token in run.said if self._tokenizer.is_text(token))
+        if text_ids:
+            self.events.append(Piece(run.number, self._tokenizer.decode(list(text_ids)), text_ids))
         run.end = End.TURN if run.turn_ended else End.CHUNK
-        self.turn_open = True
-        self.turn_units += 1
         self.stage = Stage.SPEAK
 
     # ------------------------------------------------------------------ speaking
 
     def speech_job(self) -> SpeechJob | None:
-        """The speech of the unit whose text is complete; None if there is nothing to say aloud."""
+        """The unit's speech under way; None if nothing of it is to be said aloud."""
         run = self._run
-        if not run.settings.generate_audio or not run.said:
+        if self._is_cancelled or not run.settings.generate_audio:
             return None
-        return SpeechJob(
-            self.speech,
-            list(run.said),
-            torch.stack(run.hidden),
-            may_be_short=self.turn_units == 1 or run.turn_ended,
-            temperature=run.settings.tts_temperature,
-        )
+        if run.job is None:
+            assert self.last_hidden is not None
+            run.job = SpeechJob(
+                self.speech,
+                run.said,
+                torch.stack(run.hidden) if run.hidden else self.last_hidden.new_zeros(0, len(self.last_hidden)),
+                may_be_short=self.speech.length == 0 or run.turn_ended,
+                temperature=run.settings.tts_temperature,
+                generator=run.generator or self.speech.generator,
+            )
+        return run.job
 
-    def spoken(self, codes: int, audio: Tensor | None, spoken_at: float) -> None:
+    def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
         """The unit's speech is ready (or there is none): the unit ends."""
         run = self._run
         run.spoken_at = spoken_at
-        if self._cancelled:
-            self._finish(run.terminator or self._special.chunk_eos, End.CANCELLED, codes)
+        if self._is_cancelled:
+            self._cancel()
             return
-        if audio is not None and len(audio):
-            self.events.append(Piece(run.unit.number, audio=audio.numpy()))
-        if run.turn_ended:
-            self._close_turn()
-        self._finish(run.terminator or self._special.chunk_eos, run.end, codes)
+        if run.job is not None and run.job.poisoned:
+            run.end, run.failure = End.FAILED, _POISONED
+        elif audio is not None and len(audio):
+            self.events.append(Piece(run.number, audio=audio.numpy()))
+        if run.turn_ended or run.failure is not None:
+            self._hush()
+        self._finish(run.terminator, run.end)
 
-    def _close_turn(self) -> None:
-        self.turn_open = False
-        self.turn_units = 0
+    def _hush(self) -> None:
+        """The next words begin on a clean voice."""
         self.speech.end_turn()
         self.vocoder.reset()
 
     # ------------------------------------------------------------------ ending
 
-    def _finish(self, terminator: int, end: End, codes: int = 0, failure: Failure | None = None) -> None:
+    def _cancel(self) -> None:
+        """Heard but not spoken: what has been fed stays, and so does the turn as that left it."""
+        self._hush()
+        self._finish(self._special.chunk_eos, End.CANCELLED)
+
+    def _poisoned(self) -> None:
+        """The unit fails and leaves no trace, so that the session can go on."""
+        self.to_feed = None
+        if self.stage is Stage.PROMPT:
+            self.events.append(SessionFailed("INFERENCE_FAILED", "The model cannot read this prompt."))
+            return
         run = self._run
-        now = time.monotonic()
+        self.context.rewind()
+        self.ear, self.turn_open = run.ear_before, run.turn_was_open
+        if self.stage is Stage.PREFILL:
+            self._unheard(End.FAILED, _POISONED)
+        else:
+            run.failure = _POISONED
+            self._finish(None, End.FAILED)
+
+    def _finish(self, terminator: int | None, end: End) -> None:
+        run = self._run
         run.terminator = terminator
-        usage = UnitUsage(
-            input_text_tokens=run.fed - self._unit_tokens,
-            input_audio_tokens=self._unit_tokens,
-            cached_tokens=run.cached,
-            output_text_tokens=run.sampled,
-            output_audio_tokens=codes,
-        )
-        self.usage += UnitUsage(output_text_tokens=run.sampled, output_audio_tokens=codes)
-        decoded = run.decoded_at or now
-        spoken = run.spoken_at or decoded
-        timings = UnitTimings(
-            queue=run.started - run.unit.arrival,
-            prefill=run.prefilled_at - run.started,
-            decode=decoded - run.prefilled_at,
-            speech=spoken - decoded,
-            vocoder=now - spoken if run.spoken_at else 0.0,
-            total=now - run.unit.arrival,
-        )
-        if self._full and end not in (End.FAILED, End.CANCELLED):
+        if end in (End.LISTEN, End.CHUNK, End.TURN) and self._is_full_after(_TERMINATORS):
             end = End.CONTEXT_FULL
+        failure = run.failure if end is End.FAILED else None
+        usage, timings = run.usage(), run.timings(time.monotonic())
+        self.usage += usage
         self.events.append(
-            Done(run.unit.number, end, run.finish, self.context.tokens, usage, timings, failure)
+            Done(run.number, end, run.finish, self.context.tokens, usage, timings, failure)
         )
         self.stage = Stage.DONE
-
-    @property
-    def _full(self) -> bool:
-        """Whether the next unit might not fit."""
-        if self.setup.window.mode is WindowMode.BASIC:
-            return False
-        return self.context.tokens + 2 + self.longest_unit > self._limit
-
-    @property
-    def longest_unit(self) -> int:
-        """Tokens that one unit can add: its audio, its text, an ended turn and its terminators."""
-        return 1 + self._unit_tokens + self.setup.duplex.max_new_speak_tokens_per_chunk + 3
 
     def finalize(self) -> None:
         """Closes the unit: its terminator and `</unit>` are carried into the next forward."""
         run = self._run
-        assert run.terminator is not None
-        dropped = self.context.end_unit([run.terminator, self._special.unit_end])
-        self.events.append(Finalized(run.unit.number, self.context.tokens, dropped, self.usage))
+        dropped = 0
+        if run.terminator is not None:
+            dropped = self.context.end_unit([run.terminator, self._special.unit_end])
+        self.events.append(Finalized(run.number, self.context.tokens, dropped, self.usage))
         self.running = None
         self.stage = Stage.IDLE
 

@@ -8,22 +8,29 @@ from torch import Tensor
 from inference_service.engine.api import DuplexSettings
 from inference_service.models.tokenizer import SpecialTokens
 
+COLDEST = 1e-3
+"""Below this temperature, drawing is taking the likeliest."""
+_SURE = 50.0
+"""So far above every other score, nothing else is drawn."""
+
 
 class PoisonedLogits(Exception):
     """The model gave a score that is not a number; this session's unit fails, no other."""
 
 
-def penalise(logits: Tensor, ids: Tensor, penalty: float) -> None:
+def penalise(logits: Tensor, ids: Tensor, penalty: float | Tensor) -> None:
     """Makes ids less likely in place: positive scores are divided, negative ones multiplied."""
     scores = logits[ids]
     logits[ids] = torch.where(scores > 0, scores / penalty, scores * penalty)
 
 
-def keep_likely(logits: Tensor, top_k: int, top_p: float) -> Tensor:
-    """Probabilities after top-k, then the smallest set whose mass reaches `top_p`."""
+def keep_likely(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """Probabilities of the `top_k` likeliest, then of the smallest set of them whose mass reaches `top_p`."""
     values, ids = logits.topk(min(top_k, len(logits)))
-    probs = values.softmax(0)
-    probs[probs.cumsum(0) - probs >= top_p] = 0
+    probs = ((values - values[0]) / temperature).softmax(0)
+    cut = probs.cumsum(0) - probs >= top_p
+    cut[0] = False
+    probs[cut] = 0
     return torch.zeros_like(logits).scatter_(0, ids, probs / probs.sum())
 
 
@@ -40,7 +47,7 @@ class TextSampler:
     forbidden: Tensor
     generator: torch.Generator
     history: list[int] = field(default_factory=list)
-    """Every id decided so far, also those not fed."""
+    """The ids decided last, also those not fed, as far back as repetition counts."""
 
     def decide(
         self, logits: Tensor, settings: DuplexSettings, generator: torch.Generator | None = None
@@ -53,39 +60,35 @@ class TextSampler:
         if not bool(torch.isfinite(logits).all()):
             raise PoisonedLogits
         generator = generator or self.generator
-        greedy = settings.greedy or settings.temperature == 0
+        greedy = settings.greedy or settings.temperature < COLDEST
         raw = int(logits.argmax()) if greedy else draw(logits.softmax(0), generator)
         if raw == self.special.chunk_eos:
             return raw
-        logits = logits.clone()
-        recent = (
-            self.history[-settings.text_repetition_window_size :]
-            if settings.text_repetition_window_size
-            else []
-        )
-        if recent and settings.text_repetition_penalty != 1:
-            penalise(logits, torch.tensor(sorted(set(recent))), settings.text_repetition_penalty)
-        if settings.length_penalty != 1:
-            penalise(logits, torch.tensor([self.special.turn_eos]), settings.length_penalty)
-        self._scale_listen(logits, settings)
-        logits[self.forbidden] = -torch.inf
+        logits = self.adjusted(logits, settings)
         if greedy:
             token = int(logits.argmax())
         else:
-            token = draw(
-                keep_likely(logits / settings.temperature, settings.top_k, settings.top_p), generator
-            )
-        self.history.append(token)
+            probs = keep_likely(logits, settings.temperature, settings.top_k, settings.top_p)
+            token = draw(probs, generator)
+        window = settings.text_repetition_window_size
+        self.history = [*self.history, token][-window:] if window else []
         return token
 
+    def adjusted(self, logits: Tensor, settings: DuplexSettings) -> Tensor:
+        """Scores after all rules but temperature, top-k and top-p."""
+        logits = logits.clone()
+        logits[self.forbidden] = -torch.inf
+        if self.history:
+            penalise(logits, torch.tensor(self.history).unique(), settings.text_repetition_penalty)
+        penalise(logits, torch.tensor([self.special.turn_eos]), settings.length_penalty)
+        self._scale_listen(logits, settings)
+        return logits
+
     def _scale_listen(self, logits: Tensor, settings: DuplexSettings) -> None:
-        """Makes listening `listen_prob_scale` times as likely, or sure if it is among the best `listen_top_k`."""
+        """Makes listening `listen_prob_scale` times as likely; sure if among the best `listen_top_k`."""
         listen = self.special.listen
-        if settings.listen_prob_scale == 0:
-            logits[listen] = -torch.inf
-        elif settings.listen_prob_scale != 1:
-            logits[listen] += torch.log(torch.tensor(settings.listen_prob_scale))
-        if settings.listen_top_k is not None:
+        logits[listen] += torch.tensor(settings.listen_prob_scale).log()
+        if settings.listen_top_k is not None and settings.listen_prob_scale > 0:
             rank = int((logits > logits[listen]).sum())
-            if rank < settings.listen_top_k and settings.listen_prob_scale > 0:
-                logits[listen] = torch.inf if settings.greedy else logits.max() + 50
+            if rank < settings.listen_top_k:
+                logits[listen] = logits.max() + _SURE

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from inference_service.engine.decoder import PackedDecoder
 from inference_service.engine.decoder import Segment as Rows
-from inference_service.engine.sampler import draw, keep_likely, penalise
+from inference_service.engine.sampler import COLDEST, draw, keep_likely, penalise
 from inference_service.models.speech_head import SpeechHead
 
 
@@ -39,8 +39,11 @@ class SpeechJob:
     may_be_short: bool
     """True in the first and the last unit of a turn; a unit between always fills its second."""
     temperature: float
+    generator: torch.Generator
     codes: list[int] = field(default_factory=list)
     finished: bool = False
+    poisoned: bool = False
+    """Finished because a score was not a number."""
 
 
 class Speaker:
@@ -77,15 +80,19 @@ class Speaker:
 
     def _draw(self, job: SpeechJob, scores: Tensor) -> None:
         config = self.head.config
+        if not bool(torch.isfinite(scores).all()):
+            job.finished = job.poisoned = True
+            return
+        if job.codes:
+            recent = torch.tensor(job.codes[-config.repetition_window :])
+            codes, counts = recent.unique(return_counts=True)
+            penalise(scores, codes, config.repetition_penalty**counts)
         if not job.may_be_short:
             scores[config.end_code] = -torch.inf
-        if config.repetition_penalty != 1 and job.codes:
-            recent = torch.tensor(sorted(set(job.codes[-config.repetition_window :])))
-            penalise(scores, recent, config.repetition_penalty)
-        if job.temperature == 0:
+        if job.temperature < COLDEST:
             code = int(scores.argmax())
         else:
-            code = draw(keep_likely(scores / job.temperature, config.top_k, 1.0), job.state.generator)
+            code = draw(keep_likely(scores, job.temperature, config.top_k, 1.0), job.generator)
         if code == config.end_code:
             job.finished = True
             return

@@ -5,6 +5,8 @@ tensors, and a batch of streams is encoded in one call. Nothing looks ahead, so 
 chunks of any even number of frames equals feeding it whole.
 """
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -62,9 +64,13 @@ class AudioEncoder(nn.Module):
             nn.Linear(config.hidden * config.pool, output), nn.GELU(), nn.Linear(output, output)
         )
 
+    @property
+    def _stack(self) -> list[ConvBlock]:
+        return cast(list[ConvBlock], list(self.blocks))
+
     def initial_state(self) -> AudioState:
         """The state of a stream that has heard nothing."""
-        convs = [self.conv1, self.conv2, *(block.mix for block in self.blocks)]
+        convs = [self.conv1, self.conv2, *(block.mix for block in self._stack)]
         return [torch.zeros(conv.in_channels, conv.past, device=conv.weight.device) for conv in convs]
 
     def advance(self, mel: Tensor, past: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -73,16 +79,18 @@ class AudioEncoder(nn.Module):
         x, second = self.conv2.advance(F.gelu(x), past[1])
         x = F.gelu(x).transpose(1, 2)
         new = [first, second]
-        for block, block_past in zip(self.blocks, past[2:], strict=True):
+        for block, block_past in zip(self._stack, past[2:], strict=True):
             x, kept = block.advance(x, block_past)
             new.append(kept)
         return self.norm(x), new
 
     def embed(self, states: Tensor) -> Tensor:
-        """`pool` consecutive states [batch, time, hidden] become one embedding [batch, time // pool, output]."""
+        """Every `pool` states [batch, time, hidden] become one embedding, [batch, time // pool, output]."""
         batch, time, hidden = states.shape
         pool = self.config.pool
-        return self.project(states[:, : time // pool * pool].reshape(batch, time // pool, hidden * pool))
+        pooled = states[:, : time // pool * pool].reshape(batch, time // pool, hidden * pool)
+        embedded: Tensor = self.project(pooled)
+        return embedded
 
     def encode(self, mels: list[Tensor], states: list[AudioState]) -> tuple[list[Tensor], list[AudioState]]:
         """One chunk of each stream, [frames, 80] with frames a multiple of 2 * pool and equal for all.

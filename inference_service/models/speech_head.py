@@ -22,7 +22,8 @@ class Projector(nn.Module):
         self.linear2 = nn.Linear(target, target)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear2(F.relu(self.linear1(x)))
+        projected: Tensor = self.linear2(F.relu(self.linear1(x)))
+        return projected
 
 
 class SpeechHead(nn.Module):
@@ -47,8 +48,10 @@ class SpeechHead(nn.Module):
 
     def embed_codes(self, codes: Tensor) -> Tensor:
         """Embeddings of speech codes."""
-        return self.emb_code[0](codes)
+        embedded: Tensor = self.emb_code[0](codes)
+        return embedded
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over `codes` + 1, the last of which ends the turn's speech."""
-        return self.head_code[0](hidden)
+        scores: Tensor = self.head_code[0](hidden)
+        return scores

@@ -53,6 +53,10 @@ class VocoderState:
 class Vocoder(nn.Module):
     """Codes at 25 per second -> float32 audio in [-1, 1] at the configured rate."""
 
+    _to_bins: Tensor
+    _noisy: Tensor
+    _fade: Tensor
+
     def __init__(self, config: VocoderConfig) -> None:
         super().__init__()
         self.config = config
@@ -124,7 +128,7 @@ class Vocoder(nn.Module):
         return self._overlap(torch.fft.irfft(spectrum, _FFT), states)
 
     def _pulses(self, pitch: Tensor, voiced: Tensor, state: VocoderState) -> Tensor:
-        """One pulse of unit power per pitch period where voiced, [frames * hop]; continues `state`'s cycle."""
+        """One pulse of unit power per pitch period where voiced, [frames * hop]; `state`'s cycle goes on."""
         step = (pitch.double() / self.config.sample_rate_hz).repeat_interleave(self.hop)
         cycle = state.phase + step.cumsum(0)
         whole = cycle.floor()
@@ -139,7 +143,7 @@ class Vocoder(nn.Module):
         return pulses.float()
 
     def _overlap(self, grains: Tensor, states: list[VocoderState]) -> Tensor:
-        """Overlap-add of filtered grains [batch, frames, fft] at every hop, after what earlier chunks began."""
+        """Adds filtered grains [batch, frames, fft] at every hop, onto what earlier chunks began."""
         batch, frames, size = grains.shape
         total = (frames - 1) * self.hop + size
         added = F.fold(
@@ -158,4 +162,5 @@ def minimum_phase(log_power: Tensor) -> Tensor:
     fold = torch.zeros(_FFT)
     fold[0] = fold[_FFT // 2] = 1
     fold[1 : _FFT // 2] = 2
-    return torch.fft.rfft(cepstrum * fold, _FFT).exp()
+    spectrum: Tensor = torch.fft.rfft(cepstrum * fold, _FFT).exp()
+    return spectrum

@@ -47,7 +47,10 @@ def pitch_track(pcm: NDArray[np.float32]) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def envelope(pcm: NDArray[np.float32], hertz: Array, voiced: NDArray[np.bool_], bands: int) -> Array:
-    """Log power per band [frames, bands], smoothed over pitch harmonics (window of three periods, boxes of 2/3 pitch)."""
+    """Log power per band [frames, bands], without the harmonics of the pitch.
+
+    Windows are three periods long, and power is averaged over boxes of two thirds of the pitch.
+    """
     padded = np.pad(pcm.astype(np.float64), (_FFT, _FFT))
     centres = band_hertz(bands).numpy()
     bins = np.arange(_FFT // 2 + 1) * _RATE / _FFT
@@ -69,7 +72,7 @@ def envelope(pcm: NDArray[np.float32], hertz: Array, voiced: NDArray[np.bool_], 
 
 
 def analyse(pcm: NDArray[np.float32], bands: int) -> NDArray[np.float32]:
-    """Acoustic frames [frames, bands + 2] of 16 kHz speech: log power, log pitch, and +1 or -1 for voicing."""
+    """Acoustic frames [frames, bands + 2] of 16 kHz speech: log power, log pitch, +1 or -1 for voicing."""
     hertz, voiced = pitch_track(pcm)
     power = envelope(pcm, hertz, voiced, bands)
     known = np.where(voiced)[0]

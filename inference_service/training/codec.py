@@ -1,6 +1,5 @@
 """Third stage: the codebook of the model's voice, by k-means over patches of 40 ms."""
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ _ITERATIONS = 25
 
 
 def scaled(frames: Tensor) -> Tensor:
-    """Frames [..., bands + 2] in the metric of the codebook: quiet bands matter little, pitch and voicing more."""
+    """Frames [..., bands + 2] in the codebook's metric: quiet bands matter little, pitch and voicing more."""
     bands = VOCODER.bands
     return torch.cat(
         [
@@ -81,11 +80,3 @@ def make(corpus_path: Path, out: Path) -> None:
     error = (points - centres[nearest(points, centres)]).abs().mean()
     print(f"codec: {len(points)} patches, {VOCODER.codes} codes, mean error {error:.3f}", flush=True)
     torch.save({"codes": codes, "codebook": codebook(corpus, codes)}, out)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    make(arguments.corpus, arguments.out)

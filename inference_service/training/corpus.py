@@ -1,6 +1,5 @@
 """Spoken sentences of the domain as mel features, synthesised on the spot and kept as one file."""
 
-import argparse
 import random
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -65,12 +64,3 @@ def load(path: Path) -> list[Utterance]:
         power = np.exp(log_power[end - length : end].astype(np.float32))
         corpus.append(Utterance(Exchange(Intent(intent), str(question), str(reply)), power))
     return corpus
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--utterances", type=int, default=24_000)
-    parser.add_argument("--processes", type=int, default=2)
-    arguments = parser.parse_args()
-    build(arguments.out, arguments.utterances, arguments.processes)

@@ -192,8 +192,8 @@ _DIRECTIONS = [f"{depth} {side}" for depth in ("front", "rear", "side") for side
     "center",
 ]
 _DIRECTION_BEFORE = [
-    "", "this is", "this is the", "it is", "it is the", "now the", "now", "say", "look", "go to the", "that was",
-    "that is the", "here is the", "it comes from the", "turn to the",
+    "", "this is", "this is the", "it is", "it is the", "now the", "now", "say", "look", "go to the",
+    "that was", "that is the", "here is the", "it comes from the", "turn to the",
 ]  # fmt: skip
 _DIRECTION_AFTER = ["", "please", "now", "speaker", "side"]
 _ARITHMETIC_BEFORE = [
@@ -207,27 +207,36 @@ _COUNT_BEFORE = [
 _COUNT_AFTER = ["", "please", "now", "for me"]
 _DIGITS_BEFORE = ["repeat after me", "repeat", "please repeat", "say after me", "say", "say the numbers"]
 
-_PEOPLE = "my brother|my sister|the teacher|the doctor|her father|his mother|our neighbour|the children|a man|the old woman|they|we|the students|the driver|somebody|the farmer|your cousin|the captain".split(
-    "|"
-)
-_VERBS = "bought|lost|found|wanted|painted|cleaned|broke|forgot|carried|sold|washed|ordered|borrowed|opened|hid|noticed|watched|needed".split(
-    "|"
-)
-_OBJECTS = "a new car|the garden|some bread|an old book|the window|a red coat|the newspaper|two tickets|a bottle of water|the bicycle|a table|the kitchen|fresh apples|the keys|a letter|the piano|a yellow umbrella|the long road|some music|the computer".split(
-    "|"
-)
-_TIMES = "yesterday|last week|in the morning|after dinner|at the station|near the river|before the rain|in the city|on monday|at school|without asking|in the summer|this afternoon|very slowly|with a friend|at the market".split(
-    "|"
-)
-_REQUESTS = "please book|send|where did you put|set|do you remember|why did they sell|play|who wrote|describe|close|i would like to buy|when does he need|did you see|bring me|please clean|we should visit".split(
-    "|"
-)
-_REMARKS = "the weather is|the movie was|my computer is|this soup is|the train is|that story was|the house looks|his answer was|the river is|the sky was|the music sounds|our dog is".split(
-    "|"
-)
-_QUALITIES = "very nice|too slow|really long|quite cold|rather late|much too loud|deep and dark|warm today|not so bad|a little strange|beautiful in spring|better than before|terrible|empty at night".split(
-    "|"
-)
+_PEOPLE = (
+    "my brother|my sister|the teacher|the doctor|her father|his mother|our neighbour|the children|a man|"
+    "the old woman|they|we|the students|the driver|somebody|the farmer|your cousin|the captain"
+).split("|")
+_VERBS = (
+    "bought|lost|found|wanted|painted|cleaned|broke|forgot|carried|sold|washed|ordered|borrowed|opened|"
+    "hid|noticed|watched|needed"
+).split("|")
+_OBJECTS = (
+    "a new car|the garden|some bread|an old book|the window|a red coat|the newspaper|two tickets|"
+    "a bottle of water|the bicycle|a table|the kitchen|fresh apples|the keys|a letter|the piano|"
+    "a yellow umbrella|the long road|some music|the computer"
+).split("|")
+_TIMES = (
+    "yesterday|last week|in the morning|after dinner|at the station|near the river|before the rain|"
+    "in the city|on monday|at school|without asking|in the summer|this afternoon|very slowly|"
+    "with a friend|at the market"
+).split("|")
+_REQUESTS = (
+    "please book|send|where did you put|set|do you remember|why did they sell|play|who wrote|describe|"
+    "close|i would like to buy|when does he need|did you see|bring me|please clean|we should visit"
+).split("|")
+_REMARKS = (
+    "the weather is|the movie was|my computer is|this soup is|the train is|that story was|"
+    "the house looks|his answer was|the river is|the sky was|the music sounds|our dog is"
+).split("|")
+_QUALITIES = (
+    "very nice|too slow|really long|quite cold|rather late|much too loud|deep and dark|warm today|"
+    "not so bad|a little strange|beautiful in spring|better than before|terrible|empty at night"
+).split("|")
 
 ABILITIES_REPLY = "i can calculate count repeat and tell a joke"
 JOKE_REPLY = "why did the robot cross the road because a chicken programmed it"
@@ -286,15 +295,13 @@ def _draw_direction(rng: random.Random) -> Exchange:
 
 
 def _draw_out_of_domain(rng: random.Random) -> Exchange:
-    question = rng.choice(
-        [
-            lambda: _join(rng.choice(_PEOPLE), rng.choice(_VERBS), rng.choice(_OBJECTS), rng.choice(_TIMES)),
-            lambda: _join(rng.choice(_PEOPLE), rng.choice(_VERBS), rng.choice(_OBJECTS)),
-            lambda: _join(rng.choice(_REQUESTS), rng.choice(_OBJECTS), rng.choice(["", *_TIMES])),
-            lambda: _join(rng.choice(_REMARKS), rng.choice(_QUALITIES), rng.choice(["", *_TIMES])),
-        ]
-    )()
-    return Exchange(Intent.OUT_OF_DOMAIN, question, OUT_OF_DOMAIN_REPLY)
+    kinds: list[Callable[[], str]] = [
+        lambda: _join(rng.choice(_PEOPLE), rng.choice(_VERBS), rng.choice(_OBJECTS), rng.choice(_TIMES)),
+        lambda: _join(rng.choice(_PEOPLE), rng.choice(_VERBS), rng.choice(_OBJECTS)),
+        lambda: _join(rng.choice(_REQUESTS), rng.choice(_OBJECTS), rng.choice(["", *_TIMES])),
+        lambda: _join(rng.choice(_REMARKS), rng.choice(_QUALITIES), rng.choice(["", *_TIMES])),
+    ]
+    return Exchange(Intent.OUT_OF_DOMAIN, rng.choice(kinds)(), OUT_OF_DOMAIN_REPLY)
 
 
 _DRAWS: dict[Intent, Callable[[random.Random], Exchange]] = {

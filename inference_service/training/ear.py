@@ -1,6 +1,5 @@
 """First stage of the recipe: the audio encoder learns to spell what it hears (CTC on characters)."""
 
-import argparse
 import random
 import time
 from pathlib import Path
@@ -35,7 +34,8 @@ class SpellingEar(nn.Module):
         self.spell = nn.Linear(AUDIO.hidden, len(_CHARACTERS) + 1)
 
     def forward(self, mel: Tensor) -> Tensor:
-        return self.spell(self.encoder.hear(mel))
+        scores: Tensor = self.spell(self.encoder.hear(mel))
+        return scores
 
 
 def batches(
@@ -74,12 +74,16 @@ def spelling_loss(model: SpellingEar, mel: Tensor, lengths: Tensor, targets: lis
     )
 
 
-def train(corpus_path: Path, out: Path, seconds: float, batch: int = 96, peak: float = 2e-3) -> None:
+def train(
+    corpus_path: Path, out: Path, seconds: float, resume: bool = False, batch: int = 96, peak: float = 2e-3
+) -> None:
     """Trains for `seconds` of wall time and writes the encoder's weights to `out`."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     corpus = load(corpus_path)
     model = SpellingEar()
+    if resume:
+        model.encoder.load_state_dict(torch.load(out, weights_only=True))
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.01, betas=(0.9, 0.98))
     augmenter = Augmenter(1)
     random.seed(0)
@@ -100,17 +104,9 @@ def train(corpus_path: Path, out: Path, seconds: float, batch: int = 96, peak: f
             average = loss.item() if step == 1 else 0.98 * average + 0.02 * loss.item()
         if step % 60 == 0:
             print(
-                f"ear {step:6d} {elapsed:6.0f} s  loss {average:.3f}  data {preparing / (elapsed + 1e-9):.2f}",
+                f"ear {step:6d} {elapsed:6.0f} s  loss {average:.3f}"
+                f"  data {preparing / (elapsed + 1e-9):.2f}",
                 flush=True,
             )
             torch.save(model.encoder.state_dict(), out)
     torch.save(model.encoder.state_dict(), out)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=900)
-    arguments = parser.parse_args()
-    train(arguments.corpus, arguments.out, arguments.seconds)

@@ -1,6 +1,5 @@
 """Last stage: the trained parts become one checkpoint folder in the Hugging Face layout."""
 
-import argparse
 import json
 import shutil
 from pathlib import Path
@@ -82,7 +81,7 @@ def config() -> dict[str, Any]:
 
 
 def export(joint: Path, speech: Path, codec: Path, tokenizer: Path, out: Path) -> None:
-    """Writes `config.json`, `model.safetensors` (bfloat16, the codebook float32) and the tokenizer into `out`."""
+    """Writes config, tokenizer and weights (bfloat16, the codebook float32) into `out`."""
     tensors = {k: v for k, v in torch.load(joint, weights_only=True).items() if k != "llm.lm_head.weight"}
     tensors |= {f"tts.{k}": v for k, v in torch.load(speech, weights_only=True).items()}
     tensors["vocoder.codebook"] = torch.load(codec, weights_only=True)["codebook"]
@@ -96,11 +95,3 @@ def export(joint: Path, speech: Path, codec: Path, tokenizer: Path, out: Path) -
             shutil.copy(tokenizer / name, out / name)
     size = (out / "model.safetensors").stat().st_size / 1e6
     print(f"{out}: {sum(v.numel() for v in tensors.values()) / 1e6:.2f} M parameters, {size:.1f} MB")
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("joint", "speech", "codec", "tokenizer", "out"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    a = parser.parse_args()
-    export(a.joint, a.speech, a.codec, a.tokenizer, a.out)

@@ -1,6 +1,5 @@
 """Second stage: the language model learns when to listen, when to speak and what to say."""
 
-import argparse
 import random
 import time
 from dataclasses import dataclass
@@ -26,8 +25,9 @@ _IGNORED = -100
 _PER_UNIT = FRAMES // (2 * AUDIO.pool)
 _LISTEN_WEIGHT = 0.5
 PROMPTS = (
-    "You are a helpful assistant.", "Answer briefly.", "", "You are a friendly voice assistant.", "Be brief and clear.",
-    "You help people with numbers.", "Speak with the user.", "Today is a good day. Answer in one sentence.",
+    "You are a helpful assistant.", "Answer briefly.", "", "You are a friendly voice assistant.",
+    "Be brief and clear.", "You help people with numbers.", "Speak with the user.",
+    "Today is a good day. Answer in one sentence.",
 )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ class Writer:
         return row
 
     def text(self, exchanges: list[Exchange]) -> Row:
-        """Questions in writing instead of sound, several in one sequence: facts are learned cheaply this way."""
+        """Questions in writing instead of sound, several in one sequence: the cheap way to learn facts."""
         prompt = self._prompt()
         row = Row(prompt, [_IGNORED] * len(prompt))
         for exchange in exchanges:
@@ -191,25 +191,10 @@ def train(
         right_average = right if step == 1 else 0.97 * right_average + 0.03 * right
         if step % 20 == 0:
             print(
-                f"joint {step:6d} {elapsed:6.0f} s  loss {loss_average:.3f}  spoken tokens right {right_average:.3f}"
-                f"  data {preparing / (elapsed + 1e-9):.2f}",
+                f"joint {step:6d} {elapsed:6.0f} s  loss {loss_average:.3f}"
+                f"  spoken tokens right {right_average:.3f}  data {preparing / (elapsed + 1e-9):.2f}",
                 flush=True,
             )
         if step % 100 == 0:
             torch.save(model.state_dict(), out)
     torch.save(model.state_dict(), out)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--tokenizer", type=Path, required=True)
-    parser.add_argument("--ear", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=2700)
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--frozen-share", type=float, default=0.4)
-    parser.add_argument("--peak", type=float, default=2e-3)
-    parser.add_argument("--seed", type=int, default=2)
-    a = parser.parse_args()
-    train(a.corpus, a.tokenizer, a.ear, a.out, a.seconds, a.resume, a.frozen_share, a.peak, seed=a.seed)

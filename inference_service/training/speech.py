@@ -1,6 +1,5 @@
 """Fourth stage: the speech head learns which codes say which words."""
 
-import argparse
 import random
 import time
 from dataclasses import dataclass
@@ -47,7 +46,8 @@ def turns(
         hidden, _ = model.hidden([row], ear_learns=False)
         tokens = [[t for word in chunk for t in writer.encode(f" {word}")] for chunk in reply.words]
         tokens[-1].append(turn_end)
-        at, states = len(row.ids) - 1, []
+        states: list[Tensor] = []
+        at = len(row.ids) - 1
         for chunk in reversed(tokens):
             while row.ids[at] != chunk[-1]:
                 at -= 1
@@ -155,17 +155,3 @@ def train(
                 flush=True,
             )
     torch.save(head.state_dict(), out)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--codec", type=Path, required=True)
-    parser.add_argument("--tokenizer", type=Path, required=True)
-    parser.add_argument("--joint", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=900)
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--peak", type=float, default=1.5e-3)
-    a = parser.parse_args()
-    train(a.corpus, a.codec, a.tokenizer, a.joint, a.out, a.seconds, a.resume, a.peak)

@@ -1,6 +1,5 @@
 """Spoken replies in the model's own voice, cut into the units in which they are said."""
 
-import argparse
 import random
 import subprocess
 from dataclasses import dataclass
@@ -120,9 +119,3 @@ def load(path: Path) -> list[SpokenReply]:
         result.append(SpokenReply(words, units[at : at + len(words)]))
         at += len(words)
     return result
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    build(parser.parse_args().out)

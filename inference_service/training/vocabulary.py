@@ -1,6 +1,5 @@
-"""The tokenizer of `antiphon-mini`: bytes, the words of its world as single tokens, and the special tokens."""
+"""The tokenizer of `antiphon-mini`: bytes, the words of its world as single tokens, special tokens."""
 
-import argparse
 import random
 from pathlib import Path
 
@@ -10,9 +9,9 @@ from inference_service.training.domain import Intent, Split, all_replies, draw, 
 from inference_service.training.recipe import VOCABULARY
 
 SPECIAL = [
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "</image>", "<slice>", "</slice>", "<unit>", "</unit>",
-    "<|audio_start|>", "<|audio_end|>", "<|audio_bos|>", "<|tts_bos|>", "<|tts_eos|>", "<|tts_pad|>", "<|listen|>",
-    "<|speak|>", "<|turn_eos|>", "<|chunk_eos|>", "<|chunk_tts_eos|>",
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "</image>", "<slice>", "</slice>", "<unit>",
+    "</unit>", "<|audio_start|>", "<|audio_end|>", "<|audio_bos|>", "<|tts_bos|>", "<|tts_eos|>",
+    "<|tts_pad|>", "<|listen|>", "<|speak|>", "<|turn_eos|>", "<|chunk_eos|>", "<|chunk_tts_eos|>",
 ]  # fmt: skip
 
 
@@ -32,7 +31,7 @@ def words() -> list[str]:
 
 def build(out: Path) -> None:
     """Writes `tokenizer.json` and `tokenizer_config.json` into `out`."""
-    vocabulary = words() + ["system", "You are a helpful assistant.", "Answer briefly."]
+    vocabulary = [*words(), "system", "You are a helpful assistant.", "Answer briefly."]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -49,9 +48,3 @@ def build(out: Path) -> None:
     (out / "tokenizer_config.json").write_text(
         '{\n "tokenizer_class": "PreTrainedTokenizerFast",\n "eos_token": "<|im_end|>"\n}\n'
     )
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    build(parser.parse_args().out)

@@ -30,10 +30,11 @@ ACCENTS = (
     "en-us-nyc",
 )
 TRAINING_ESPEAK = (
-    "", "f1", "f2", "f4", "m1", "m2", "m3", "m5", "m7", "m8", "adam", "Alex", "Alicia", "Andrea", "Andy", "belinda",
-    "benjamin", "david", "Denis", "Diogo", "edward", "Gene", "Henrique", "Hugo", "iven", "iven3", "Jacky", "john",
-    "linda", "marcelo", "Marco", "Mario", "max", "miguel", "Nguyen", "pablo", "pedro", "rob", "shelby", "steph",
-    "steph3", "zac", "anika", "klatt", "klatt3", "grandma", "victor", "norbert", "caleb", "ed", "paul", "sandro",
+    "", "f1", "f2", "f4", "m1", "m2", "m3", "m5", "m7", "m8", "adam", "Alex", "Alicia", "Andrea", "Andy",
+    "belinda", "benjamin", "david", "Denis", "Diogo", "edward", "Gene", "Henrique", "Hugo", "iven", "iven3",
+    "Jacky", "john", "linda", "marcelo", "Marco", "Mario", "max", "miguel", "Nguyen", "pablo", "pedro", "rob",
+    "shelby", "steph", "steph3", "zac", "anika", "klatt", "klatt3", "grandma", "victor", "norbert", "caleb",
+    "ed", "paul", "sandro",
 )  # fmt: skip
 HELD_OUT_ESPEAK = (
     "f3",
@@ -81,8 +82,9 @@ class Voice:
         ]
         run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
         # espeak-ng streams its WAV, so the header's sizes are not to be trusted.
-        rate = wave.open(io.BytesIO(run.stdout)).getframerate()
-        return np.frombuffer(run.stdout[44:], "<i2").astype(np.float32) / 32768, rate
+        with wave.open(io.BytesIO(run.stdout)) as header:
+            rate = header.getframerate()
+        return _samples(run.stdout[44:]), rate
 
     def _flite(self, text: str) -> tuple[NDArray[np.float32], int]:
         with tempfile.TemporaryDirectory() as folder:
@@ -96,9 +98,12 @@ class Voice:
 def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
     """Float32 samples in [-1, 1] and the rate of a mono 16-bit WAV file."""
     with wave.open(str(path)) as file:
-        return np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(
-            np.float32
-        ) / 32768, file.getframerate()
+        return _samples(file.readframes(file.getnframes())), file.getframerate()
+
+
+def _samples(pcm: bytes) -> NDArray[np.float32]:
+    """Float32 samples in [-1, 1] of little-endian 16-bit ones."""
+    return np.frombuffer(pcm, "<i2").astype(np.float32) / np.float32(32768)
 
 
 def training_voice(rng: random.Random) -> Voice:

@@ -69,10 +69,10 @@ class Dispatcher(Protocol):
     ) -> AbstractAsyncContextManager[Ticket]:
         """Enters the queue; leaving the block leaves the queue or gives the slot back, on every path.
 
-        `max_wait` in seconds, 0 for ever. `again`: the caller lost its worker and goes to the head of the queue.
-        Leave the block only when the worker has ended all three calls. Raises `QueueFull` or
-        `DispatcherUnavailable` on entering; an `AttachFailed` that leaves the block tells the dispatcher about
-        the worker.
+        `max_wait` in seconds, 0 for ever. `again`: the caller lost its worker and goes to the head of the
+        queue. Leave the block only when the worker has ended all three calls. Raises `QueueFull` or
+        `DispatcherUnavailable` on entering; an `AttachFailed` that leaves the block tells the dispatcher
+        about the worker.
         """
 
     async def status(self, pool: str) -> PoolStatus:

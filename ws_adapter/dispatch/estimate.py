@@ -42,8 +42,8 @@ def remaining(expected_s: float, elapsed_s: float, limit_s: float) -> float:
 def estimate_waits(slots: Sequence[float], waiting: Sequence[float]) -> list[float]:
     """Seconds until each of `waiting` gets a slot, in queue order.
 
-    `slots` are the remaining seconds of every slot, 0 for a free one, at least one; `waiting` are the expected
-    lengths of the sessions that wait. Each takes the slot that is free first.
+    `slots` are the remaining seconds of every slot, 0 for a free one, at least one; `waiting` are the
+    expected lengths of the sessions that wait. Each takes the slot that is free first.
     """
     free_at = list(slots)
     heapq.heapify(free_at)

@@ -1,8 +1,8 @@
 """The dispatcher of a single adapter: one queue in memory in front of the slots of its workers.
 
-A worker's slots are those of its GetInfo less the leases given out here. A slot is given back when the block of
-`acquire` is left, which callers do only after the worker has ended all three calls of the session, that is after
-it has cleaned up.
+A worker's slots are those of its GetInfo less the leases given out here. A slot is given back when the block
+of `acquire` is left, which callers do only after the worker has ended all three calls of the session, that is
+after it has cleaned up.
 """
 
 import asyncio
@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from antiphon.semconv import Reason
 from ws_adapter.clock import Clock, Timer
 from ws_adapter.dispatch.base import Kind, Lease, PoolStatus, QueuePlace
 from ws_adapter.dispatch.estimate import BASE_S, MovingMean, estimate_waits, remaining
-from ws_adapter.errors import AttachFailed, DispatcherUnavailable, DispatchError, QueueFull, WaitExpired
+from ws_adapter.errors import AttachFailed, DispatchError, DispatcherUnavailable, QueueFull, WaitExpired
 from ws_adapter.fleet import Fleet
 
 _ESTIMATE_AGE_S = 1.0
@@ -34,9 +35,10 @@ class QueueRules:
 class _Ticket:
     """A caller. Settled by a lease or by an error, whichever comes first."""
 
-    def __init__(self, kind: Kind, owner: "InProcessDispatcher") -> None:
+    def __init__(self, kind: Kind, max_wait: float, owner: "InProcessDispatcher") -> None:
         self.id = f"ticket_{secrets.token_hex(6)}"
         self.kind = kind
+        self.max_wait = max_wait
         self.lease: Lease | None = None
         self.granted_at = 0.0
         self._owner = owner
@@ -92,15 +94,15 @@ class InProcessDispatcher:
         self, pool: str, kind: Kind, max_wait: float, *, again: bool = False
     ) -> AsyncIterator[_Ticket]:
         """See `Dispatcher.acquire`."""
-        ticket = _Ticket(kind, self)
+        ticket = _Ticket(kind, max_wait, self)
         self._enter(ticket, again)
         expiry = self._at(max_wait, lambda: self._expire(ticket)) if max_wait else None
         was_used = False
         try:
             yield ticket
             was_used = True
-        except AttachFailed:
-            if ticket.lease is not None:
+        except AttachFailed as error:
+            if ticket.lease is not None and error.reason is not Reason.NO_FREE_SLOT:
                 self._fleet.suspect(ticket.lease.target)
             raise
         finally:
@@ -118,6 +120,11 @@ class InProcessDispatcher:
     def is_contended(self, pool: str) -> bool:
         """See `Dispatcher.is_contended`."""
         return bool(self._waiting)
+
+    def close(self) -> None:
+        """Leaves no timer behind."""
+        if self._deserted is not None:
+            self._deserted.cancel()
 
     def place(self, ticket: _Ticket) -> QueuePlace:
         """Where a waiting ticket stands. Estimates are made for the whole queue, once a second."""
@@ -213,7 +220,7 @@ class InProcessDispatcher:
         for _, info in ready:
             slots += [0.0] * len(self._free_slots(info.worker_id, info.slots))
         lengths = [self._means[ticket.kind].seconds for ticket in self._waiting]
-        waits = estimate_waits(slots, lengths) if slots else [0.0] * len(lengths)
+        waits = estimate_waits(slots, lengths) if slots else [ticket.max_wait for ticket in self._waiting]
         self._places = {
             ticket.id: QueuePlace(ticket.id, position, len(lengths), wait)
             for position, (ticket, wait) in enumerate(zip(self._waiting, waits, strict=True), 1)

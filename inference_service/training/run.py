@@ -1,0 +1,119 @@
+"""The whole recipe of `antiphon-mini`: `make train`.
+
+Each stage leaves one file in the work folder; a stage whose file is there is skipped, a stage that was
+cut off goes on from its last save. Needs flite and espeak-ng (`apt-get install flite espeak-ng`).
+"""
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference_service.training import codec, corpus, ear, export, joint, speech, speech_corpus, vocabulary
+
+UTTERANCES = 26_000
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Wall time of each trained stage in seconds, on one core."""
+
+    ear: float = 1_020
+    joint: float = 3_300
+    refine: float = 2_400
+    speech: float = 2_200
+
+    def scaled(self, factor: float) -> "Budget":
+        """The same shares of another total."""
+        return Budget(*(seconds * factor for seconds in (self.ear, self.joint, self.refine, self.speech)))
+
+
+class Recipe:
+    """The stages in order, over one work folder."""
+
+    def __init__(self, work: Path, budget: Budget, utterances: int, processes: int) -> None:
+        self.work = work
+        self.budget = budget
+        self.utterances = utterances
+        self.processes = processes
+
+    def file(self, name: str) -> Path:
+        """A file of the work folder."""
+        return self.work / name
+
+    def stage(self, name: str, make: Callable[[Path, bool], None]) -> None:
+        """Runs `make(part, resume)` unless the stage's file exists; the file appears only when complete."""
+        out = self.file(name)
+        if out.exists():
+            print(f"{name}: there already", flush=True)
+            return
+        part = out.with_name("part-" + out.name)
+        begin = time.monotonic()
+        make(part, part.exists())
+        part.rename(out)
+        print(f"{name}: {time.monotonic() - begin:.0f} s", flush=True)
+
+    def run(self, out: Path) -> None:
+        """Every stage, and the checkpoint in `out` at the end."""
+        tokenizer = self.file("tokenizer")
+        spoken, replies, voice = self.file("corpus.npz"), self.file("replies.npz"), self.file("codec.pt")
+        self.stage("tokenizer", lambda part, _: vocabulary.build(part))
+        self.stage("corpus.npz", lambda part, _: corpus.build(part, self.utterances, self.processes))
+        self.stage("ear.pt", lambda part, resume: ear.train(spoken, part, self.budget.ear, resume))
+        self.stage("joint.pt", self._joint)
+        self.stage("refined.pt", self._refine)
+        self.stage("replies.npz", lambda part, _: speech_corpus.build(part))
+        self.stage("codec.pt", lambda part, _: codec.make(replies, part))
+        self.stage("speech.pt", self._speech)
+        export.export(self.file("refined.pt"), self.file("speech.pt"), voice, tokenizer, out)
+
+    def _joint(self, part: Path, resume: bool) -> None:
+        files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
+        joint.train(*files, part, self.budget.joint, resume)
+
+    def _refine(self, part: Path, resume: bool) -> None:
+        """A second, gentler round in which the ear learns from the start."""
+        if not resume:
+            shutil.copy(self.file("joint.pt"), part)
+        files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
+        joint.train(*files, part, self.budget.refine, True, frozen_share=0.0, peak=1e-3, seed=3)
+
+    def _speech(self, part: Path, resume: bool) -> None:
+        files = self.file("replies.npz"), self.file("codec.pt"), self.file("tokenizer")
+        speech.train(*files, self.file("refined.pt"), part, self.budget.speech, resume)
+
+
+def main() -> int:
+    """Runs the recipe from the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("var/training"), help="folder of intermediate files"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("var/antiphon-mini"), help="folder of the checkpoint"
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the standard training time")
+    parser.add_argument("--utterances", type=int, default=UTTERANCES)
+    parser.add_argument("--processes", type=int, default=2, help="for synthesis; training uses one core")
+    arguments = parser.parse_args()
+    missing = [program for program in ("espeak-ng", "flite") if shutil.which(program) is None]
+    if missing:
+        print(
+            f"Training speech is made with {' and '.join(missing)}, not found here. "
+            "On Debian and Ubuntu: apt-get install espeak-ng flite",
+            file=sys.stderr,
+        )
+        return 2
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    budget = Budget().scaled(arguments.scale)
+    Recipe(arguments.work, budget, arguments.utterances, arguments.processes).run(arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

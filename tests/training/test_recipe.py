@@ -1,0 +1,85 @@
+"""A short run of every stage of the recipe, on the shipped recordings instead of synthesised speech."""
+
+import json
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from inference_service.checkpoint import load
+from inference_service.media.mel import CONTEXT, mel_power
+from inference_service.training import codec, ear, export, joint, speech, vocabulary
+from inference_service.training.acoustics import analyse
+from inference_service.training.pacing import chunks
+from inference_service.training.recipe import VOCODER
+from inference_service.training.speech_corpus import UNIT_FRAMES
+from tests.recordings import make
+
+FOLDER = Path(make.__file__).parent
+MANIFEST = json.loads((FOLDER / "manifest.json").read_text())
+SECONDS = 4.0
+
+
+def pcm_of(file: str) -> np.ndarray:
+    with wave.open(str(FOLDER / file)) as wav:
+        pcm = np.frombuffer(wav.readframes(wav.getnframes()), "<i2").astype(np.float32) / 32768
+    return pcm[: len(pcm) // 160 * 160]
+
+
+def write_corpus(path: Path) -> None:
+    rows, powers = [], []
+    for _ in range(8):
+        for entry in MANIFEST:
+            power = mel_power(pcm_of(entry["file"]), np.zeros(CONTEXT, np.float32))
+            rows.append((Path(entry["file"]).stem, entry["text"], entry["expected_reply"]))
+            powers.append(np.log(power + 1e-8).astype(np.float16))
+    np.savez(path, text=np.array(rows), length=[len(p) for p in powers], log_power=np.concatenate(powers))
+
+
+def write_replies(path: Path) -> None:
+    texts, units = [], []
+    for entry in MANIFEST * 2:
+        frames = np.concatenate([analyse(pcm_of(entry["file"]), VOCODER.bands)] * 4)
+        for i in range(len(chunks(entry["expected_reply"]))):
+            units.append(frames[i * UNIT_FRAMES : (i + 1) * UNIT_FRAMES])
+        texts.append(entry["expected_reply"])
+    np.savez(path, text=np.array(texts), length=[len(u) for u in units], frames=np.concatenate(units))
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    threads = torch.get_num_threads()
+    work = tmp_path_factory.mktemp("recipe")
+    write_corpus(work / "corpus.npz")
+    write_replies(work / "replies.npz")
+    vocabulary.build(work / "tokenizer")
+    ear.train(work / "corpus.npz", work / "ear.pt", SECONDS, batch=24)
+    joint.train(work / "corpus.npz", work / "tokenizer", work / "ear.pt", work / "joint.pt", SECONDS, batch=2)
+    codec.make(work / "replies.npz", work / "codec.pt")
+    files = (work / "replies.npz", work / "codec.pt", work / "tokenizer", work / "joint.pt")
+    speech.train(*files, work / "speech.pt", SECONDS, resume=False)
+    export.export(*(work / f for f in ("joint.pt", "speech.pt", "codec.pt", "tokenizer", "checkpoint")))
+    torch.set_num_threads(threads)
+    return work
+
+
+def test_the_recipe_ends_in_a_checkpoint_that_the_worker_can_load(work: Path) -> None:
+    model, tokenizer, config = load(work / "checkpoint", torch.device("cpu"))
+    assert config.name == "antiphon-mini"
+    assert (
+        tokenizer.decode(tokenizer.encode("hello how can i help you")).strip() == "hello how can i help you"
+    )
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_the_checkpoint_is_small_enough_to_ship(work: Path) -> None:
+    assert (work / "checkpoint" / "model.safetensors").stat().st_size <= 25_000_000
+
+
+def test_a_stage_goes_on_from_its_last_save(work: Path) -> None:
+    before = torch.load(work / "ear.pt", weights_only=True)
+    ear.train(work / "corpus.npz", work / "ear.pt", 0.0, resume=True, batch=24)
+    after = torch.load(work / "ear.pt", weights_only=True)
+    assert all(torch.equal(before[name], after[name]) for name in before)

@@ -1,0 +1,286 @@
+"""One conversation: a dialect between a public socket and a worker, with its clocks and its slot."""
+
+import asyncio
+import logging
+from typing import Final
+
+from antiphon.semconv import Reason
+from ws_adapter.clock import Clock, Timer, sleep
+from ws_adapter.connection import Disconnected, PublicConnection
+from ws_adapter.dialects import errors
+from ws_adapter.dialects.actions import (
+    Action,
+    CancelUnits,
+    CloseSocket,
+    OpenWorkerSession,
+    RunUnit,
+    Send,
+    Withdraw,
+)
+from ws_adapter.dialects.errors import DEFECTS, VERDICTS, Verdict
+from ws_adapter.dialects.realtime import RealtimeDuplex, State
+from ws_adapter.dialects.worker import Failed, Ready, Signal
+from ws_adapter.dispatch.base import POOL, Dispatcher, Kind, Lease
+from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitExpired
+from ws_adapter.fleet import Fleet
+from ws_adapter.options import AdapterOptions
+from ws_adapter.outbox import Outbox
+from ws_adapter.worker_link import WorkerLink
+
+logger = logging.getLogger(__name__)
+
+NEW_LEASES: Final = 3
+"""How often a session that lost its worker before it began gets another slot."""
+
+BUSY_RETRIES: Final = 10
+BUSY_RETRY_S: Final = 0.5
+
+CLOSE_TIMEOUT_S: Final = 5.0
+SLOW_CLOSE_TIMEOUT_S: Final = 1.0
+
+BACKSTOP_S: Final = 60.0
+"""How much longer than the public limit a worker lets a session live, should the adapter forget it."""
+
+_ELSEWHERE: Final = frozenset(
+    {
+        Reason.WORKER_LOST,
+        Reason.LOADING,
+        Reason.DRAINING,
+        Reason.ATTACH_TIMEOUT,
+        Reason.LEASE_MISSING,
+        Reason.LEASE_INVALID,
+        Reason.STALE_LEASE,
+    }
+)
+"""A session that fails for these before it began is tried again with a new lease."""
+
+_AGAIN: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND})
+"""A session that fails for these before it began waits for a better `session.init`, at a worker."""
+
+
+class Session:
+    """Runs one conversation from the open socket to its end, and then owns nothing any more."""
+
+    def __init__(
+        self,
+        socket: PublicConnection,
+        session_id: str,
+        dialect: RealtimeDuplex,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        clock: Clock,
+        options: AdapterOptions,
+    ) -> None:
+        self._socket = socket
+        self._session_id = session_id
+        self._dialect = dialect
+        self._dispatcher = dispatcher
+        self._fleet = fleet
+        self._clock = clock
+        self._options = options
+        self._outbox = Outbox(
+            socket.send_text,
+            socket.buffered,
+            clock,
+            max_audio_s=options.outbox_audio_s,
+            max_bytes=options.outbox_bytes,
+            stall_s=options.slow_consumer_s,
+            on_congested=self._on_congested,
+            on_stalled=self._on_stalled,
+        )
+        self._link: WorkerLink | None = None
+        self._attaches = 0
+        self._began = False
+        self._lost: Reason | None = None
+        self._timer: Timer | None = None
+        self._supply: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the session has no slot yet."""
+        return self._dialect.state is State.QUEUED
+
+    async def run(self) -> None:
+        """Returns when the socket is closed and the slot is clean again."""
+        writer = asyncio.create_task(self._write())
+        self._supply = asyncio.create_task(self._hold_slots())
+        try:
+            await self._read()
+        finally:
+            self._dialect.disconnected()
+            self._arm()
+            self._give_up_slot()
+            tasks = [writer, self._supply, *([self._closing] if self._closing else [])]
+            writer.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def shut_down(self) -> None:
+        """The server ends."""
+        self._perform(self._dialect.shut_down())
+
+    # --------------------------------------------------------------------------------- doing
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send():
+                    self._outbox.put(action)
+                case RunUnit() if self._link is not None:
+                    self._link.run(action.unit, action.audio, action.force_listen)
+                case CancelUnits() if self._link is not None:
+                    self._link.cancel(action.unit)
+                case OpenWorkerSession() if self._link is not None:
+                    limit = self._options.session_limit_audio_s
+                    self._link.open(action.setup, limit + BACKSTOP_S if limit else 0.0)
+                case Withdraw():
+                    taken = self._outbox.withdraw(action.response_id)
+                    self._perform(self._dialect.withdrawn(taken))
+                case CloseSocket():
+                    self._give_up_slot()
+                    self._closing = asyncio.create_task(self._close(action, CLOSE_TIMEOUT_S))
+        self._arm()
+
+    def _arm(self) -> None:
+        """Keeps one timer, at the dialect's next deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._dialect.deadline
+        if deadline is not None:
+            self._timer = self._clock.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        others_wait = self._dispatcher.is_contended(POOL)
+        self._perform(self._dialect.tick(self._clock.now(), others_wait))
+
+    # -------------------------------------------------------------------------------- the socket
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                is_text, frame = await self._socket.receive()
+            except Disconnected:
+                return
+            if is_text:
+                self._perform(self._dialect.text_frame(frame, self._clock.now()))
+            else:
+                self._perform(self._dialect.binary_frame())
+
+    async def _write(self) -> None:
+        try:
+            await self._outbox.run()
+        except Disconnected:
+            pass
+        except Exception:
+            logger.exception("session %s cannot send", self._session_id)
+            self._socket.abort()
+
+    async def _close(self, action: CloseSocket, timeout_s: float) -> None:
+        """Sends what is left, then closes; a client that takes too long is cut off."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._outbox.flushed()
+                await self._socket.close(action.code, action.reason)
+        except TimeoutError:
+            self._socket.abort()
+
+    def _on_congested(self, is_congested: bool) -> None:
+        self._perform(self._dialect.congested(is_congested, self._clock.now()))
+
+    def _on_stalled(self) -> None:
+        actions = self._dialect.slow_consumer()
+        if not actions:
+            return
+        self._give_up_slot()
+        self._outbox.clear()
+        *told, close = actions
+        self._perform(told)
+        assert isinstance(close, CloseSocket)
+        self._closing = asyncio.create_task(self._close(close, SLOW_CLOSE_TIMEOUT_S))
+
+    # ---------------------------------------------------------------------------------- the slot
+
+    async def _hold_slots(self) -> None:
+        """Holds a slot for as long as the session needs one; a lost one is replaced until it has begun."""
+        lost = 0
+        again = False
+        verdict: Verdict
+        try:
+            while True:
+                try:
+                    await self._hold_slot(again)
+                    return
+                except AttachFailed as failed:
+                    again = True
+                    reason = failed.reason
+                if reason in _ELSEWHERE and lost < NEW_LEASES:
+                    lost += 1
+                elif reason not in _AGAIN:
+                    verdict = VERDICTS[reason] if reason is not Reason.WORKER_LOST else errors.CONNECT_FAILED
+                    break
+        except QueueFull:
+            verdict = VERDICTS[Reason.QUEUE_FULL]
+        except WaitExpired:
+            verdict = errors.QUEUE_TIMEOUT
+        except DispatcherUnavailable:
+            verdict = errors.NO_WORKER
+        except Exception:
+            logger.exception("session %s failed", self._session_id)
+            verdict = VERDICTS[Reason.ENGINE_FATAL]
+        self._perform(self._dialect.refused(verdict))
+
+    async def _hold_slot(self, again: bool) -> None:
+        """One slot, from the queue until its worker has cleaned it. Raises `AttachFailed` to ask for another."""
+        max_wait = self._options.queue_max_wait_s
+        async with self._dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, max_wait, again=again) as ticket:
+            async for update in ticket.updates():
+                if isinstance(update, Lease):
+                    lease = update
+                else:
+                    told = self._dialect.queued(
+                        update.position, update.estimated_wait_s, update.ticket_id, update.queue_length
+                    )
+                    self._perform(told)
+            self._lost = None
+            self._link = link = await self._attach(lease)
+            self._perform(self._dialect.granted(self._clock.now()))
+            await link.ended()
+            self._link = None
+            if self._lost is not None and not self._dialect.is_over:
+                raise AttachFailed(self._lost)
+
+    async def _attach(self, lease: Lease) -> WorkerLink:
+        limit = self._options.session_limit_audio_s
+        deadline_s = limit + 2 * BACKSTOP_S if limit else None
+        for retry in range(BUSY_RETRIES + 1):
+            if retry:
+                await sleep(self._clock, BUSY_RETRY_S)
+            self._attaches += 1
+            name = f"{self._session_id}-{self._attaches}"
+            try:
+                channel = self._fleet.channel(lease.target)
+                return await WorkerLink.attach(channel, name, lease.token, self._on_signal, deadline_s)
+            except AttachFailed as failed:
+                if failed.reason is not Reason.NO_FREE_SLOT:
+                    raise
+        raise AttachFailed(Reason.NO_FREE_SLOT)
+
+    def _give_up_slot(self) -> None:
+        """Leaves the queue, or has the worker clean the slot; `_supply` ends when that is done."""
+        if self._link is not None:
+            self._link.release()
+        elif self._supply is not None and self._supply is not asyncio.current_task():
+            self._supply.cancel()
+
+    def _on_signal(self, signal: Signal) -> None:
+        if isinstance(signal, Ready):
+            self._began = True
+        if isinstance(signal, Failed):
+            if signal.reason in DEFECTS:
+                logger.error("session %s: the worker reports %s", self._session_id, signal.reason)
+            if not self._began and signal.reason in _ELSEWHERE | _AGAIN:
+                self._lost = signal.reason
+                if signal.reason in _ELSEWHERE:
+                    return
+        self._perform(self._dialect.signal(signal, self._clock.now()))

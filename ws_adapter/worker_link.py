@@ -1,0 +1,171 @@
+"""A session at a worker: three gRPC calls as one object.
+
+Units are written ahead on all three calls without waiting; the worker orders the work by unit. What it says
+comes back as signals, on the event loop, in the order of each call.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import grpc.aio
+
+from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, METADATA_TRACEPARENT, Reason
+from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
+from ws_adapter import worker_messages as messages
+from ws_adapter.dialects.config import SessionSetup
+from ws_adapter.dialects.worker import Failed, GoingAway, Signal
+from ws_adapter.errors import AttachFailed
+from ws_adapter.tracing import SessionTrace
+from ws_adapter.worker_call import WorkerCall
+from ws_adapter.worker_status import reason_of
+
+ATTACH_TIMEOUT_S: Final = 5.0
+
+RELEASE_GRACE_S: Final = 1.0
+"""How long a session that is given up may take to end by itself, so that its end says that its slot is clean.
+"""
+
+
+class WorkerLink:
+    """One attached session. `ended` follows every attach, exactly once."""
+
+    def __init__(
+        self, channel: grpc.aio.Channel, session_id: str, lease_token: str, deadline_s: float | None
+    ) -> None:
+        self._trace = SessionTrace()
+        self._on_signal: Callable[[Signal], None] = lambda signal: None
+        self._released = False
+        self._failed = False
+        self._running = 3
+        self._last_unit = 0
+        self._ended = asyncio.Event()
+        self._grace: asyncio.TimerHandle | None = None
+        metadata = (
+            (METADATA_SESSION_ID, session_id),
+            (METADATA_LEASE, lease_token),
+            (METADATA_TRACEPARENT, self._trace.traceparent),
+        )
+        stub = InferenceServiceStub(channel)
+        self._prefill: WorkerCall[pb.PrefillRequest, pb.PrefillResponse] = WorkerCall(
+            stub.Prefill(metadata=metadata, timeout=deadline_s), self._on_prefill, self._on_end
+        )
+        self._generate: WorkerCall[pb.GenerateRequest, pb.GenerateResponse] = WorkerCall(
+            stub.Generate(metadata=metadata, timeout=deadline_s), self._on_generate, self._on_end
+        )
+        self._finalize: WorkerCall[pb.FinalizeRequest, pb.FinalizeResponse] = WorkerCall(
+            stub.Finalize(metadata=metadata, timeout=deadline_s), self._on_finalize, self._on_end
+        )
+
+    @classmethod
+    async def attach(
+        cls,
+        channel: grpc.aio.Channel,
+        session_id: str,
+        lease_token: str,
+        on_signal: Callable[[Signal], None],
+        deadline_s: float | None = None,
+    ) -> "WorkerLink":
+        """Opens the three calls and waits until the worker has them.
+
+        `on_signal` is called for everything the worker says, and once with `Failed` if the session ends
+        without `release`. `deadline_s` bounds the calls as a last backstop. Raises `AttachFailed`; then, as
+        on cancellation, nothing is left behind.
+        """
+        link = cls(channel, session_id, lease_token, deadline_s)
+        link._on_signal = on_signal
+        try:
+            async with asyncio.timeout(ATTACH_TIMEOUT_S):
+                await asyncio.gather(*(call.attached() for call in link._calls))
+        except TimeoutError:
+            link._abandon()
+            raise AttachFailed(Reason.ATTACH_TIMEOUT) from None
+        except grpc.aio.AioRpcError as error:
+            link._abandon()
+            raise AttachFailed(reason_of(error)) from None
+        except BaseException:
+            link._abandon()
+            raise
+        return link
+
+    # ---------------------------------------------------------------------------------- to the worker
+
+    def open(self, setup: SessionSetup, max_duration_s: float) -> None:
+        """Configures the session; answered by `Ready`."""
+        self._prefill.write(
+            pb.PrefillRequest(
+                unit=0,
+                config=messages.session_config(setup, max_duration_s),
+                traceparent=self._trace.traceparent,
+            )
+        )
+
+    def run(self, unit: int, audio: bytes, force_listen: bool) -> None:
+        """Gives a unit to the worker; answered by `UnitDone` and `Finalized`."""
+        self._last_unit = unit
+        self._prefill.write(messages.prefill(unit, audio, self._trace.unit()))
+        self._generate.write(pb.GenerateRequest(unit=unit, run=pb.GenerateUnit(force_listen=force_listen)))
+        self._finalize.write(pb.FinalizeRequest(unit=unit))
+
+    def cancel(self, unit: int) -> None:
+        """Ends every unit up to and including `unit`; each is still answered."""
+        self._generate.write(pb.GenerateRequest(unit=unit, cancel=pb.CancelUnits()))
+
+    def release(self) -> None:
+        """Gives the session up: no more signals. The slot is clean once `ended` returns."""
+        if self._released:
+            return
+        self._released = True
+        if self._last_unit:
+            self.cancel(self._last_unit)
+        for call in self._calls:
+            call.half_close()
+        if not self._ended.is_set():
+            self._grace = asyncio.get_running_loop().call_later(RELEASE_GRACE_S, self._abandon)
+
+    async def ended(self) -> None:
+        """Waits until all three calls are over."""
+        await self._ended.wait()
+
+    # -------------------------------------------------------------------------------- from the worker
+
+    @property
+    def _calls(self) -> tuple[WorkerCall, WorkerCall, WorkerCall]:  # type: ignore[type-arg]
+        return self._prefill, self._generate, self._finalize
+
+    def _tell(self, signal: Signal | None) -> None:
+        if signal is not None and not self._released and not self._failed:
+            self._on_signal(signal)
+
+    def _on_prefill(self, answer: pb.PrefillResponse) -> None:
+        self._tell(messages.prefill_answer(answer))
+
+    def _on_generate(self, answer: pb.GenerateResponse) -> None:
+        if answer.HasField("go_away"):
+            self._tell(GoingAway(messages.seconds(answer.go_away.time_left)))
+        self._tell(messages.piece(answer))
+        if answer.HasField("done"):
+            self._tell(messages.unit_done(answer.unit, answer.done))
+
+    def _on_finalize(self, answer: pb.FinalizeResponse) -> None:
+        self._tell(messages.finalized(answer))
+
+    def _on_end(self, reason: Reason | None) -> None:
+        self._running -= 1
+        if reason is not None and not self._failed:
+            # The first status counts; the worker ends the other calls with the same one.
+            self._tell(Failed(reason))
+            self._failed = True
+            if self._running and self._grace is None:
+                self._grace = asyncio.get_running_loop().call_later(RELEASE_GRACE_S, self._abandon)
+        if not self._running:
+            # All three ended with OK, which the worker does only after the session's own end.
+            self._tell(Failed(Reason.WORKER_LOST))
+            if self._grace is not None:
+                self._grace.cancel()
+            self._ended.set()
+
+    def _abandon(self) -> None:
+        for call in self._calls:
+            call.cancel()

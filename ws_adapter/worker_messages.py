@@ -1,0 +1,178 @@
+"""Messages of `antiphon.v1` to and from the plain data of the dialects."""
+
+from typing import Final
+
+import numpy as np
+from google.protobuf.duration_pb2 import Duration
+
+from antiphon.semconv import Reason
+from antiphon.v1 import common_pb2
+from antiphon.v1 import inference_service_pb2 as pb
+from ws_adapter.dialects.config import DuplexConfig, SessionSetup
+from ws_adapter.dialects.voice import RATE_HZ
+from ws_adapter.dialects.worker import (
+    Finalized,
+    Piece,
+    Prefilled,
+    Ready,
+    Timings,
+    Tokens,
+    UnitDone,
+    UnitEnd,
+)
+
+_ENDS: Final = {
+    pb.UNIT_END_LISTEN: UnitEnd.LISTEN,
+    pb.UNIT_END_CHUNK: UnitEnd.CHUNK,
+    pb.UNIT_END_TURN: UnitEnd.TURN,
+    pb.UNIT_END_CONTEXT_FULL: UnitEnd.CONTEXT_FULL,
+    pb.UNIT_END_CANCELLED: UnitEnd.CANCELLED,
+    pb.UNIT_END_FAILED: UnitEnd.FAILED,
+}
+
+_WORDS: Final = {
+    "explicit": common_pb2.LISTEN_SPEAK_MODE_EXPLICIT,
+    "sampling": common_pb2.DECODE_MODE_SAMPLING,
+    "greedy": common_pb2.DECODE_MODE_GREEDY,
+}
+"""Values that are words in public and numbers in `antiphon.v1`."""
+
+
+def session_config(setup: SessionSetup, max_duration_s: float) -> pb.SessionConfig:
+    """The config of an audio session; `max_duration_s` 0 leaves the length to the worker."""
+    config = pb.SessionConfig(
+        mode=pb.SESSION_MODE_AUDIO,
+        model=setup.model,
+        system_prompt=setup.system_prompt,
+        duplex=duplex_config(setup.duplex),
+        seed=setup.seed,
+    )
+    voice = setup.voice
+    if voice.llm_reference is not None:
+        config.voice.llm_reference.CopyFrom(audio_chunk(voice.llm_reference))
+    if voice.speech_reference is not None:
+        config.voice.speech_reference.CopyFrom(audio_chunk(voice.speech_reference))
+    if voice.voice_id is not None:
+        config.voice.voice_id = voice.voice_id
+    if max_duration_s:
+        config.max_duration.FromMilliseconds(round(max_duration_s * 1000))
+    return config
+
+
+def duplex_config(settings: DuplexConfig) -> common_pb2.DuplexConfig:
+    """The same names; what is None stays unset."""
+    config = common_pb2.DuplexConfig()
+    for name in settings.__struct_fields__:
+        value = getattr(settings, name)
+        if value is not None:
+            setattr(config, name, _WORDS[value] if isinstance(value, str) else value)
+    return config
+
+
+def audio_chunk(data: bytes) -> common_pb2.AudioChunk:
+    """Float32 at the worker's input rate."""
+    return common_pb2.AudioChunk(
+        encoding=common_pb2.AUDIO_ENCODING_PCM_F32LE, sample_rate_hz=RATE_HZ, data=data
+    )
+
+
+def prefill(unit: int, audio: bytes, traceparent: str) -> pb.PrefillRequest:
+    """The input of one unit."""
+    return pb.PrefillRequest(
+        unit=unit, duplex=pb.DuplexInput(audio=audio_chunk(audio)), traceparent=traceparent
+    )
+
+
+def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
+    """What a PrefillResponse says; None for a failed unit, whose UnitDone says the same."""
+    match answer.WhichOneof("result"):
+        case "ready":
+            ready = answer.ready
+            return Ready(
+                prompt_tokens=ready.prompt_tokens,
+                context_limit=ready.context_limit,
+                max_units_in_flight=ready.max_units_in_flight,
+                generate_audio=_speaks(ready.effective.duplex),
+                ignored_fields=tuple(ready.ignored_fields),
+            )
+        case "prefilled":
+            return Prefilled(answer.unit, _timings(answer.prefilled.timings))
+    return None
+
+
+def _speaks(duplex: common_pb2.DuplexConfig) -> bool:
+    return duplex.generate_audio if duplex.HasField("generate_audio") else True
+
+
+def piece(answer: pb.GenerateResponse) -> Piece | None:
+    """The text and audio of a GenerateResponse, if there are any."""
+    if not answer.HasField("text") and not answer.HasField("audio"):
+        return None
+    return Piece(answer.unit, answer.text.text, speech(answer.audio))
+
+
+def speech(chunk: common_pb2.AudioChunk) -> bytes:
+    """Float32 bytes of output audio, always finite and within [-1, 1]."""
+    if chunk.encoding == common_pb2.AUDIO_ENCODING_PCM_S16LE:
+        return (np.frombuffer(chunk.data, "<i2").astype("<f4") / np.float32(32768)).tobytes()
+    samples = np.frombuffer(chunk.data[: len(chunk.data) // 4 * 4], "<f4")
+    # NaN fails every comparison.
+    if not samples.size or (samples.min() >= -1.0 and samples.max() <= 1.0):
+        return chunk.data
+    bounded: bytes = np.clip(np.nan_to_num(samples, nan=0.0), -1.0, 1.0).astype("<f4").tobytes()
+    return bounded
+
+
+def unit_done(unit: int, done: pb.UnitDone) -> UnitDone:
+    """The end of a unit; one that we do not know counts as listening."""
+    end = _ENDS.get(done.end, UnitEnd.LISTEN)
+    return UnitDone(
+        unit=unit,
+        end=end,
+        context_tokens=done.context_tokens,
+        tokens=_tokens(done.usage),
+        timings=_timings(done.timings),
+        failure=_item_reason(done.error.reason) if end is UnitEnd.FAILED else None,
+    )
+
+
+def finalized(answer: pb.FinalizeResponse) -> Finalized:
+    """A unit is closed."""
+    return Finalized(answer.unit)
+
+
+def seconds(duration: Duration) -> float:
+    """A duration in seconds."""
+    return duration.seconds + duration.nanos / 1e9
+
+
+def _item_reason(text: str) -> Reason:
+    try:
+        return Reason(text)
+    except ValueError:
+        return Reason.INFERENCE_FAILED
+
+
+def _tokens(usage: common_pb2.Usage) -> Tokens:
+    return Tokens(
+        input_text=usage.input_text_tokens,
+        input_audio=usage.input_audio_tokens,
+        input_vision=usage.input_vision_tokens,
+        cached=usage.cached_tokens,
+        output_text=usage.output_text_tokens,
+        output_audio=usage.output_audio_tokens,
+    )
+
+
+def _timings(timings: common_pb2.Timings) -> Timings:
+    def milliseconds(name: str) -> float | None:
+        return round(seconds(getattr(timings, name)) * 1000, 3) if timings.HasField(name) else None
+
+    return Timings(
+        queue=milliseconds("queue"),
+        prefill=milliseconds("prefill"),
+        decode=milliseconds("decode"),
+        speech=milliseconds("speech"),
+        vocoder=milliseconds("vocoder"),
+        total=milliseconds("total"),
+    )

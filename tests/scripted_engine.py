@@ -332,7 +332,8 @@ async def running_worker(
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     run = asyncio.create_task(worker.run(ready.set_result))
     try:
-        await asyncio.wait({ready, run}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {ready, run}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if run.done():
             run.result()
         yield RunningWorker(await ready, worker, run)

@@ -1,6 +1,7 @@
 """An adapter from its start to its end."""
 
 import asyncio
+import errno
 import logging
 import signal
 import sys
@@ -102,6 +103,6 @@ class Adapter:
 
 
 def _cannot_listen(options: AdapterOptions, error: OSError) -> str:
-    if error.errno == 98:
+    if error.errno == errno.EADDRINUSE:
         return f"Port {options.port} is in use by another process. Choose another with --port, or stop it."
     return f"Cannot listen on {options.host} port {options.port}: {error.strerror}."

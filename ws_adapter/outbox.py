@@ -94,7 +94,7 @@ class Outbox:
         await self._flushed.wait()
 
     async def run(self) -> None:
-        """Sends until cancelled. Raises what `send` raises."""
+        """Sends until cancelled. Raises what `send` raises; then nothing is left to wait for."""
         try:
             while True:
                 while self._items:
@@ -108,6 +108,7 @@ class Outbox:
                 await self._news.wait()
         finally:
             self.stop()
+            self._flushed.set()
 
     def stop(self) -> None:
         """Leaves no timer behind."""
@@ -163,4 +164,5 @@ class Outbox:
         if not self._stalled:
             self._stalled = True
             self.stop()
-            self._on_stalled()
+            # Not at once: the caller may be in the middle of what it has to say.
+            asyncio.get_running_loop().call_soon(self._on_stalled)

@@ -47,9 +47,9 @@ def refuse_mode(target: str, offered: Sequence[str]) -> Verdict | None:
     mode = query.get("mode", [""])[0]
     if mode == _AUDIO:
         return None
-    if not mode and query.get("intent", [""])[0] != "transcription":
-        if SUBPROTOCOL in offered or "model" in query:
-            message = "this protocol is not served here: choose one by ?mode=audio"
-            return Verdict(ErrorCode.UNSUPPORTED_PROTOCOL, message, None, CloseCode.POLICY_VIOLATION)
+    intends = query.get("intent", [""])[0] == "transcription"
+    if not mode and not intends and (SUBPROTOCOL in offered or "model" in query):
+        message = "this protocol is not served here: choose one by ?mode=audio"
+        return Verdict(ErrorCode.UNSUPPORTED_PROTOCOL, message, None, CloseCode.POLICY_VIOLATION)
     message = "mode: expected audio; choose it by ?mode=audio"
     return Verdict(ErrorCode.UNSUPPORTED_MODE, message, None, CloseCode.POLICY_VIOLATION)

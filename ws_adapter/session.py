@@ -107,6 +107,9 @@ class Session:
         self._supply = asyncio.create_task(self._hold_slots())
         try:
             await self._read()
+        except Exception:
+            self._fail()
+            await self._socket.wait_closed()
         finally:
             self._dialect.disconnected()
             self._arm()
@@ -151,8 +154,15 @@ class Session:
             self._timer = self._clock.call_at(deadline, self._tick)
 
     def _tick(self) -> None:
-        others_wait = self._dispatcher.is_contended(POOL)
-        self._perform(self._dialect.tick(self._clock.now(), others_wait))
+        try:
+            self._perform(self._dialect.tick(self._clock.now(), self._dispatcher.is_contended(POOL)))
+        except Exception:
+            self._fail()
+
+    def _fail(self) -> None:
+        """A defect of ours ends this session and nobody else's."""
+        logger.exception("session %s failed", self._session_id)
+        self._perform(self._dialect.refused(VERDICTS[Reason.WORKER_LOST]))
 
     # -------------------------------------------------------------------------------- the socket
 
@@ -226,12 +236,12 @@ class Session:
         except DispatcherUnavailable:
             verdict = errors.NO_WORKER
         except Exception:
-            logger.exception("session %s failed", self._session_id)
-            verdict = VERDICTS[Reason.ENGINE_FATAL]
+            self._fail()
+            return
         self._perform(self._dialect.refused(verdict))
 
     async def _hold_slot(self, again: bool) -> None:
-        """One slot, from the queue until its worker has cleaned it. Raises `AttachFailed` to ask for another."""
+        """One slot, from the queue until it is clean again. Raises `AttachFailed` to ask for another."""
         max_wait = self._options.queue_max_wait_s
         async with self._dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, max_wait, again=again) as ticket:
             async for update in ticket.updates():

@@ -20,7 +20,7 @@ _IGNORED = -100
 _WRONG_CODES = 0.05
 _CUT_SHORT = 0.08
 HELD_OUT = 60
-"""Replies kept aside to watch the loss."""
+"""Replies kept aside to watch the loss, at most a tenth."""
 
 
 @dataclass
@@ -127,7 +127,8 @@ def train(
         model.load_state_dict(torch.load(joint, weights_only=True))
     data = turns(load(corpus_path), torch.load(codec, weights_only=True)["codes"], writer, model)
     order = torch.randperm(len(data), generator=generator).tolist()
-    held_out, data = [data[i] for i in order[:HELD_OUT]], [data[i] for i in order[HELD_OUT:]]
+    aside = min(HELD_OUT, len(data) // 10)
+    held_out, data = [data[i] for i in order[:aside]], [data[i] for i in order[aside:]]
     head = SpeechHead(SPEECH, LANGUAGE.hidden_size, LANGUAGE.vocab_size)
     if resume:
         head.load_state_dict(torch.load(out, weights_only=True))

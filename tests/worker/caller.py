@@ -134,7 +134,7 @@ class Caller:
     async def configure(self, **config: Any) -> pb.SessionReady:
         """Sends the config and waits for SessionReady."""
         await self.send_config(**config)
-        response = await self.read(Stream.PREFILL)
+        response: pb.PrefillResponse = await self.read(Stream.PREFILL)
         assert response.HasField("ready"), response
         return response.ready
 

@@ -34,7 +34,7 @@ def test_what_is_local(text: str, is_local: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "50051", ":50051", "host:", "host:port", "host:65536", "host:-1", "unix:"]
+    "text", ["", "50051", ":50051", "host:", "host:port", "host:65536", "host:-1", "host:\u0663", "unix:"]
 )
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ConfigurationError):

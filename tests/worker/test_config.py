@@ -70,7 +70,7 @@ def test_what_is_given_replaces_the_defaults() -> None:
 def test_a_default_sent_explicitly_is_the_default_exactly() -> None:
     """0.7 has no 32-bit float; it must not come out as 0.699999988."""
     settings = INFO.duplex_defaults
-    given = {name: getattr(settings, name) for name in DUPLEX_RANGES}
+    given: dict[str, Any] = {name: getattr(settings, name) for name in DUPLEX_RANGES}
     assert plan(duplex=common.DuplexConfig(**given)).setup.duplex == settings
 
 
@@ -113,7 +113,7 @@ def test_every_bad_field_is_listed() -> None:
         ("sample_rate", [8000]),
     ],
 )
-def test_values_out_of_range_are_refused(name: str, values: list[float]) -> None:
+def test_values_out_of_range_are_refused(name: str, values: list[Any]) -> None:
     for value in values:
         assert bad_fields(duplex=common.DuplexConfig(**{name: value})) == [f"duplex.{name}"]
 
@@ -125,7 +125,7 @@ def test_the_ends_of_a_range_are_allowed(name: str, allowed: Any) -> None:
         ends.append(allowed.low)
     whole = name not in ("temperature", "top_p", "tts_temperature") and "penalty" not in name
     for end in ends:
-        value = int(end) if whole and name != "listen_prob_scale" else end
+        value: Any = int(end) if whole and name != "listen_prob_scale" else end
         assert getattr(plan(duplex=common.DuplexConfig(**{name: value})).setup.duplex, name) == value
 
 

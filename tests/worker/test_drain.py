@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -32,7 +33,7 @@ async def health(channel: grpc.aio.Channel) -> set[str]:
 
 
 async def info(channel: grpc.aio.Channel) -> pb.GetInfoResponse:
-    stub: InferenceServiceStub = InferenceServiceStub(channel)
+    stub: Any = InferenceServiceStub(channel)
     answer: pb.GetInfoResponse = await soon(stub.GetInfo(pb.GetInfoRequest()))
     return answer
 

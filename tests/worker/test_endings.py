@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.engine.api import SessionFailed
+from inference_service.engine.api import End, SessionFailed
 from inference_service.units import Stream
 from tests.scripted_engine import Play, ScriptedEngine, context_full, hang, listen, running_worker
 from tests.worker.caller import Caller, channel_to, until
@@ -119,13 +119,18 @@ async def test_a_full_context_is_finalised_then_ends_with_ok(served: Served) -> 
 
 
 async def test_a_unit_in_flight_behind_a_full_context_is_answered(served: Served) -> None:
-    async with served(ScriptedEngine(context_full(), context_full())) as new_caller:
+    full = Play(end=End.CONTEXT_FULL, hold="generate")
+    engine = ScriptedEngine(full, context_full())
+    async with served(engine) as new_caller:
         caller = await new_caller().open()
         await caller.configure()
         await caller.send_unit(1)
         await caller.send_unit(2)
-        assert (await caller.answers(1)).done.end == pb.UNIT_END_CONTEXT_FULL
+        await until(lambda: ("finalize", 2) in engine.session.calls)
+        engine.session.release("generate", 1)
+        ends = [(await caller.answers(unit)).done.end for unit in (1, 2)]
         ending = await caller.end()
+    assert ends == [pb.UNIT_END_CONTEXT_FULL] * 2
     assert ending.code is Code.OK
 
 

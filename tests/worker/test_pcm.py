@@ -59,9 +59,9 @@ def test_overdriven_floats_are_clipped() -> None:
         pytest.param(chunk(b"\0" * 7), "duplex.audio.data", id="part of a float"),
         pytest.param(chunk(b"\0" * 3, S16), "duplex.audio.data", id="part of a 16-bit sample"),
         pytest.param(chunk(b"\0" * 4 * (UNIT + 1)), "duplex.audio.data", id="over one unit"),
-        pytest.param(chunk(np.float32([0, np.nan]).tobytes()), "duplex.audio.data", id="nan"),
-        pytest.param(chunk(np.float32([0, -np.inf]).tobytes()), "duplex.audio.data", id="infinity"),
-        pytest.param(chunk(np.float32([0, 16.5]).tobytes()), "duplex.audio.data", id="not audio"),
+        pytest.param(chunk(np.array([0, np.nan], "<f4").tobytes()), "duplex.audio.data", id="nan"),
+        pytest.param(chunk(np.array([0, -np.inf], "<f4").tobytes()), "duplex.audio.data", id="infinity"),
+        pytest.param(chunk(np.array([0, 16.5], "<f4").tobytes()), "duplex.audio.data", id="not audio"),
     ],
 )
 def test_bad_audio_is_refused_by_its_field(audio: common.AudioChunk, field: str) -> None:

@@ -2,7 +2,8 @@
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -64,11 +65,11 @@ def positive_int(text: str) -> int:
     return value
 
 
-def positive_seconds(text: str) -> float:
-    """An argument above 0, in seconds."""
+def positive_float(text: str) -> float:
+    """An argument above 0."""
     value = float(text)
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
     return value
 
 
@@ -88,10 +89,34 @@ def port(text: str) -> int:
     return value
 
 
-def given_options(kind: type[Options], arguments: argparse.Namespace) -> Options:
-    """The options of a service: what was given on the command line, and its own defaults for the rest.
+def given_options(kind: type[Options], arguments: argparse.Namespace, **more: object) -> Options:
+    """The options of a service: what was given on the command line and as `more`, its own defaults for the rest.
 
     Arguments are named as the fields.
     """
     names = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in vars(arguments).items() if name in names})
+    return kind(**{name: value for name, value in vars(arguments).items() if name in names}, **more)
+
+
+def as_given(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Those of the named arguments that were given, as words of a command line."""
+    words = []
+    for name in names:
+        if name in arguments:
+            value = getattr(arguments, name)
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return words
+
+
+def add_log_level(command: argparse.ArgumentParser) -> None:
+    """The option of services that write a log."""
+    levels = ["debug", "info", "warning", "error"]
+    command.add_argument(
+        "--log-level", choices=levels, default="info", help="of standard error (default info)"
+    )
+
+
+def configure_log(arguments: argparse.Namespace) -> None:
+    """Writes the log to standard error."""
+    layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=arguments.log_level.upper(), format=layout)

@@ -8,7 +8,8 @@ import sys
 from typing import Any, Final
 
 import antiphon
-from antiphon.cli.arguments import Subcommands, add_command, examples, port
+from antiphon.cli.adapter import add_listen_options, given_listen_options
+from antiphon.cli.arguments import Subcommands, add_command, examples, given_options
 from antiphon.cli.failure import ExitCode, Failure, bind_failure, require_extra
 from antiphon.cli.stack import Stack
 from antiphon.cli.terminal import Style
@@ -29,29 +30,20 @@ def add_to(commands: Subcommands) -> None:
         examples("antiphon serve", "antiphon serve --port 9000 --slots 8 --device cuda"),
         run,
     )
-    command.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    command.add_argument("--port", type=port, default=8006, help="0 takes any free one (default 8006)")
-    command.add_argument(
-        "--allow-anonymous",
-        action="store_true",
-        default=False,
-        help="serve beyond this machine without a key",
-    )
+    add_listen_options(command)
     add_model_options(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until a signal or until one of the two processes ends."""
     require_extra("serve", "all")
-    _check_port(arguments.host, arguments.port)
+    _check_address(arguments)
     return asyncio.run(_serve(arguments))
 
 
 async def _serve(arguments: argparse.Namespace) -> int:
-    adapter = ["--host", arguments.host, "--port", str(arguments.port)]
-    if arguments.allow_anonymous:
-        adapter.append("--allow-anonymous")
-    async with Stack(given_model_options(arguments), adapter, tell) as stack:
+    worker, adapter = given_model_options(arguments), given_listen_options(arguments)
+    async with Stack(worker, adapter, tell) as stack:
         stopping = _stop_on_signal(stack)
         starting = asyncio.create_task(stack.start())
         if await _signalled_before(starting, stopping):
@@ -110,17 +102,22 @@ async def _print_banner(address: str, worker: str) -> None:
     print("  Ctrl-C to drain and stop", flush=True)
 
 
-def _check_port(host: str, number: int) -> None:
-    """Finds a busy port before the model is loaded; the adapter would find it after."""
+def _check_address(arguments: argparse.Namespace) -> None:
+    """Finds an address that is refused or busy before the model is loaded; the adapter would find it after."""
+    from ws_adapter.errors import ConfigurationError
+    from ws_adapter.options import AdapterOptions
+
     try:
-        found = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        options = given_options(AdapterOptions, arguments, workers=("unix:",))
+        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
+    except ConfigurationError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
     except OSError as error:
-        text = f"{host} is no address of this machine ({error.strerror}). Name another with --host."
-        raise Failure(text, ExitCode.USAGE) from None
+        raise bind_failure(error, options.host, options.port) from None
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(address)
         except OSError as error:
-            raise bind_failure(error, host, number) from None
+            raise bind_failure(error, options.host, options.port) from None

@@ -1,12 +1,15 @@
 """A worker and an adapter on this machine, as two child processes over a private Unix socket."""
 
 import asyncio
+import http
+import http.client
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from urllib.parse import urlsplit
 
 from antiphon.cli.child import KILL_AFTER_S, Child
 from antiphon.cli.failure import Failure
@@ -18,6 +21,12 @@ DRAIN_TIMEOUT_S: Final = 90.0
 """Longest that either process may take to let running conversations finish."""
 
 _PATIENCE_S: Final = 10.0
+
+_FIND_WORKER_S: Final = 10.0
+"""Longest that an adapter that listens may take to find a worker that is ready."""
+
+_QUIET: Final = ("--log-level", "warning")
+"""In a terminal that somebody else reads only what is wrong belongs."""
 
 _LONGEST_FOLDER: Final = 70
 """The path of a socket may have 107 bytes; `TMPDIR` can be longer than that alone."""
@@ -65,8 +74,10 @@ class Stack:
         Raises `Failure` if one ends before or takes too long.
         """
         target = self.worker_target
-        await self._start("worker", ["--listen", target, *self._worker_arguments])
-        return await self._start("adapter", ["--worker", target, *self._adapter_arguments])
+        await self._start("worker", ["--listen", target, *_QUIET, *self._worker_arguments])
+        address = await self._start("adapter", ["--worker", target, *_QUIET, *self._adapter_arguments])
+        await _until_ready(address)
+        return address
 
     async def died(self) -> Failure:
         """Returns when one of the two has ended although nobody asked it to, with what to say about it."""
@@ -105,3 +116,24 @@ class Stack:
             await asyncio.sleep(_PATIENCE_S)
             seconds += _PATIENCE_S
             self._tell(f"  still waiting for the {name} to load and warm up: {seconds:.0f} s")
+
+
+async def _until_ready(address: str) -> None:
+    """Waits until the adapter says that a session could start; raises `Failure` if it does not say so in time."""
+    try:
+        async with asyncio.timeout(_FIND_WORKER_S):
+            while not await asyncio.to_thread(_is_ready, address):
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise Failure(f"The adapter did not find the worker within {_FIND_WORKER_S:.0f} s.") from None
+
+
+def _is_ready(address: str) -> bool:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=_FIND_WORKER_S)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()

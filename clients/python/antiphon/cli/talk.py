@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from antiphon.cli.arguments import Subcommands, add_command, examples, positive_seconds
+from antiphon.cli.arguments import Subcommands, add_command, examples, positive_float
 from antiphon.cli.conversation import converse
 from antiphon.cli.failure import ExitCode, Failure
 from antiphon.cli.terminal import Style
@@ -38,7 +38,7 @@ def add_to(commands: Subcommands) -> None:
     command.add_argument(
         "--session-timeout",
         metavar="SECONDS",
-        type=positive_seconds,
+        type=positive_float,
         default=60.0,
         help="end the conversation after this time, answer or not (default 60)",
     )

@@ -2,12 +2,19 @@
 
 import argparse
 import asyncio
-from typing import Final
 
-from antiphon.cli.arguments import Subcommands, add_command, examples, given_options, positive_int, seconds
+from antiphon.cli.arguments import (
+    Subcommands,
+    add_command,
+    add_log_level,
+    as_given,
+    configure_log,
+    examples,
+    given_options,
+    positive_int,
+    seconds,
+)
 from antiphon.cli.failure import ExitCode, Failure, require_extra
-
-_MODEL_OPTIONS: Final = ("model", "device", "slots", "threads")
 
 
 def add_to(commands: Subcommands) -> None:
@@ -34,6 +41,7 @@ def add_to(commands: Subcommands) -> None:
     add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
     add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
+    add_log_level(command)
 
 
 def add_model_options(command: argparse.ArgumentParser) -> None:
@@ -47,8 +55,7 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
 
 def given_model_options(arguments: argparse.Namespace) -> list[str]:
     """What was given of them, as arguments of `antiphon worker`."""
-    given = ((name, getattr(arguments, name)) for name in _MODEL_OPTIONS if name in arguments)
-    return [text for name, value in given for text in (f"--{name}", str(value))]
+    return as_given(arguments, ("model", "device", "slots", "threads"))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     from inference_service.errors import ConfigurationError
     from inference_service.options import WorkerOptions
 
+    configure_log(arguments)
     try:
         options = given_options(WorkerOptions, arguments)
     except ConfigurationError as error:

@@ -176,7 +176,10 @@ def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:
 
     def hand_out(events: list[tuple[Sink, Event]]) -> None:
         for sink, event in events:
-            sink(event)
+            try:
+                sink(event)
+            except Exception:  # must not cost other sessions their events
+                logger.exception("an event of the engine was lost")
 
     def deliver(events: list[tuple[Sink, Event]]) -> None:
         if not loop.is_closed():

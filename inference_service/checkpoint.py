@@ -1,4 +1,7 @@
-"""Checkpoint folders on disk: `config.json`, `model.safetensors`, `tokenizer.json`. Never pickle, never remote code."""
+"""Checkpoint folders on disk: `config.json`, `model.safetensors`, `tokenizer.json`.
+
+Never pickle, never remote code.
+"""
 
 import json
 from collections.abc import Mapping
@@ -60,8 +63,9 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Puts tensors into a module by name, in the module's own dtype; none may be missing or left over."""
     own = module.state_dict()
-    tied = {name for name in own if name.endswith("lm_head.weight") and name not in tensors}
-    missing = sorted(set(own) - set(tensors) - tied)
+    given = {own[name].data_ptr() for name in tensors if name in own}
+    # A tied tensor is stored once, under one of its names.
+    missing = sorted(name for name in own if own[name].data_ptr() not in given)
     extra = sorted(set(tensors) - set(own))
     if missing:
         raise CheckpointError(
@@ -70,7 +74,8 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         )
     if extra:
         raise CheckpointError(
-            f"model.safetensors has {len(extra)} tensors the architecture has no place for (first: {extra[0]})."
+            f"model.safetensors has {len(extra)} tensors the architecture has no place for "
+            f"(first: {extra[0]})."
         )
     wrong = [name for name, tensor in tensors.items() if tensor.shape != own[name].shape]
     if wrong:
@@ -78,13 +83,18 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise CheckpointError(
             f"{name} is {list(tensors[name].shape)}; config.json asks for {list(own[name].shape)}."
         )
-    module.load_state_dict({k: v.to(own[k].dtype) for k, v in tensors.items()}, strict=not tied)
+    module.load_state_dict({k: v.to(own[k].dtype) for k, v in tensors.items()}, strict=False)
 
 
 def load(folder: Path, device: torch.device) -> tuple[DuplexModel, Tokenizer, ModelConfig]:
     """A model ready to run in float32 on `device`, its tokenizer and its configuration."""
     config = parse_config(read_json(folder, "config.json"))
     tokenizer = Tokenizer.load(folder)
+    if tokenizer.size > config.language.vocab_size:
+        raise CheckpointError(
+            f"tokenizer.json has {tokenizer.size} tokens; config.json's vocab_size is only "
+            f"{config.language.vocab_size}."
+        )
     model = DuplexModel(config)
     fill(model, read_tensors(folder))
     return model.to(device).eval(), tokenizer, config

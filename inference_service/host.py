@@ -76,10 +76,9 @@ class SessionHost:
         self._plan: SessionPlan | None = None
         self._all_attached = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._generated: Outbox[pb.GenerateResponse] = Outbox(messages.absorb)
         self._outboxes: dict[Stream, Outbox[Any]] = {
             Stream.PREFILL: Outbox(),
-            Stream.GENERATE: self._generated,
+            Stream.GENERATE: Outbox(messages.absorb),
             Stream.FINALIZE: Outbox(),
         }
         self.session = Session(session_id, self, backend.limits, backend.clock())
@@ -151,7 +150,7 @@ class SessionHost:
             except DecodeError:
                 self.fail(PayloadInvalid(BadField("request", "is not a message of antiphon.v1")))
                 return
-            except Exception:  # the call broke; what gRPC raises then differs by version
+            except Exception:  # the call broke in some other way
                 self.fail(_given_up(stream))
                 return
             if request is grpc.aio.EOF:

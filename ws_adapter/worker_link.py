@@ -23,7 +23,7 @@ from ws_adapter.worker_status import reason_of
 
 ATTACH_TIMEOUT_S: Final = 5.0
 
-RELEASE_GRACE_S: Final = 1.0
+RELEASE_GRACE_S: Final = 0.5
 """How long a session that is given up may take to end by itself, so that its end says that its slot is clean.
 """
 

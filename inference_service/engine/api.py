@@ -220,7 +220,7 @@ Deliver = Callable[[list[tuple[Sink, Event]]], None]
 """Hands events to their sinks, in order, on the serving event loop; callable from any thread."""
 
 OnFatal = Callable[[str], None]
-"""Reports that the device's state is gone: every session ends with ENGINE_FATAL and the worker exits with 3."""
+"""Reports that the device's state is gone: every session ends with ENGINE_FATAL, the worker exits with 3."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ class Context:
     decoder: PackedDecoder
     slot: int
     window: Window
+    limit: int
+    """Most tokens, where no window makes room."""
     length: int = 0
     """Entries in the KV slot."""
     dropped: int = 0
@@ -39,9 +41,13 @@ class Context:
         return self.length + len(self.pending)
 
     @property
-    def room(self) -> int:
-        """Tokens that still fit into the slot."""
+    def free(self) -> int:
+        """Tokens that the slot can still take."""
         return self.decoder.cache.capacity - self.tokens
+
+    def has_room_for(self, tokens: int) -> bool:
+        """Whether the context may grow by `tokens`. A window always makes room."""
+        return self.window.mode is WindowMode.BASIC or self.tokens + tokens <= self.limit
 
     def segment(self, embeds: Tensor) -> Segment:
         """The next rows of this context; call `advance` once they have been run."""

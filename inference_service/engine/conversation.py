@@ -1,129 +1,78 @@
 """All state of one session inside the engine, and the rules of a duplex unit."""
 
 import time
-from collections import deque
-from enum import Enum, auto
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from inference_service.engine.api import (
-    Done,
     End,
     Event,
     Failure,
     Finalized,
     Finish,
     Piece,
-    Prefilled,
     Ready,
     SessionFailed,
     SessionSetup,
     Sink,
-    UnitOverrides,
     UnitUsage,
-    WindowMode,
 )
 from inference_service.engine.context import Context
+from inference_service.engine.orders import Orders
 from inference_service.engine.sampler import PoisonedLogits, TextSampler
 from inference_service.engine.speech import SpeechJob, SpeechState
-from inference_service.engine.unit import PendingUnit, Running
+from inference_service.engine.unit import Running, Stage
 from inference_service.models.audio_encoder import AudioState
-from inference_service.models.tokenizer import Tokenizer
+from inference_service.models.tokenizer import SpecialTokens, Tokenizer
 from inference_service.models.vocoder import VocoderState
 
-MAX_UNIT_CHARACTERS = 28
-"""A unit says fewer characters than this; the token that would reach it is not said."""
 _TERMINATORS = 2
 """A unit ends with a terminator and `</unit>`."""
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
 _FULL = Failure("INPUT_TOO_LONG", "The context is full; open a new session.")
 
 
-class Stage(Enum):
-    """What a session waits for."""
-
-    PROMPT = auto()
-    IDLE = auto()
-    PREFILL = auto()
-    HEARD = auto()
-    DECODE = auto()
-    SPEAK = auto()
-    DONE = auto()
-
-
+@dataclass(eq=False)
 class Conversation:
     """One session: its context, ear, voice, random generators and place in the unit loop."""
 
-    def __init__(
-        self,
-        session_id: str,
-        slot: int,
-        setup: SessionSetup,
-        sink: Sink,
-        tokenizer: Tokenizer,
-        context: Context,
-        ear: AudioState,
-        sampler: TextSampler,
-        speech: SpeechState,
-        vocoder: VocoderState,
-        context_limit: int,
-        unit_tokens: int,
-    ) -> None:
-        self.id = session_id
-        self.slot = slot
-        self.setup = setup
-        self.sink = sink
-        self.context = context
-        self.ear = ear
-        self.sampler = sampler
-        self.speech = speech
-        self.vocoder = vocoder
-        self.stage = Stage.PROMPT
-        self.units: deque[PendingUnit] = deque()
-        self.running: Running | None = None
-        self.to_feed: Tensor | None = None
-        self.last_hidden: Tensor | None = None
-        self.turn_open = False
-        self.heard_units = 0
-        self.usage = UnitUsage()
-        self.events: list[Event] = []
-        self._cancelled_to = 0
-        self._opened = time.monotonic()
-        self._tokenizer = tokenizer
-        self._special = tokenizer.special
-        self._limit = context_limit
-        self._unit_tokens = unit_tokens
-
-    # ------------------------------------------------------------------ orders from outside
-
-    def order_generate(self, number: int, force_listen: bool, overrides: UnitOverrides) -> None:
-        """The unit may be decided as soon as it is heard."""
-        unit = self._find(number)
-        if unit is not None:
-            unit.force_listen, unit.overrides = force_listen, overrides
-
-    def order_finalize(self, number: int) -> None:
-        """The unit may be closed as soon as it is done."""
-        unit = self._find(number)
-        if unit is not None:
-            unit.finalize = True
-
-    def _find(self, number: int) -> PendingUnit | None:
-        if self.running is not None and self.running.number == number:
-            return self.running.unit
-        return next((unit for unit in self.units if unit.number == number), None)
-
-    def cancel(self, number: int) -> None:
-        """Units up to and including `number` end CANCELLED, also those not yet come."""
-        self._cancelled_to = max(self._cancelled_to, number)
+    id: str
+    slot: int
+    setup: SessionSetup
+    sink: Sink
+    tokenizer: Tokenizer
+    context: Context
+    ear: AudioState
+    sampler: TextSampler
+    speech: SpeechState
+    vocoder: VocoderState
+    unit_tokens: int
+    stage: Stage = Stage.PROMPT
+    opened: float = field(default_factory=time.monotonic)
+    orders: Orders = field(default_factory=Orders)
+    running: Running | None = None
+    to_feed: Tensor | None = None
+    """Embeddings [n, hidden] that wait for a forward."""
+    last_hidden: Tensor | None = None
+    turn_open: bool = False
+    """Whether the model is in the middle of saying something: anything but `<|turn_eos|>` was fed last."""
+    heard_units: int = 0
+    usage: UnitUsage = field(default_factory=UnitUsage)
+    events: list[Event] = field(default_factory=list)
 
     # ------------------------------------------------------------------ what it waits for
 
     @property
     def arrival(self) -> float:
         """Monotonic seconds since which the session's current work has been waiting."""
-        return self.running.unit.arrival if self.running else self._opened
+        return self.orders.first.arrival if self.orders.first else self.opened
+
+    @property
+    def wants_unit(self) -> bool:
+        """Whether the next unit may be heard now."""
+        return self.stage is Stage.IDLE and self.orders.first is not None
 
     @property
     def wants_decision(self) -> bool:
@@ -140,21 +89,16 @@ class Conversation:
     @property
     def longest_unit(self) -> int:
         """Tokens that one unit can add: `<unit>`, its audio, its text, an ended turn and its terminators."""
-        return 1 + self._unit_tokens + self.setup.duplex.max_new_speak_tokens_per_chunk + 1 + _TERMINATORS
+        return 1 + self.unit_tokens + self.setup.duplex.max_new_speak_tokens_per_chunk + 1 + _TERMINATORS
 
     @property
     def is_full(self) -> bool:
-        """Whether the next unit might not fit. A window makes room; without one the session ends here."""
-        return self._is_full_after(0)
-
-    def _is_full_after(self, tokens: int) -> bool:
-        if self.setup.window.mode is WindowMode.BASIC:
-            return False
-        return self.context.tokens + tokens + self.longest_unit > self._limit
+        """Whether the next unit might not fit."""
+        return not self.context.has_room_for(self.longest_unit)
 
     @property
     def _is_cancelled(self) -> bool:
-        return self._run.number <= self._cancelled_to
+        return self.orders.is_cancelled(self._run.unit)
 
     # ------------------------------------------------------------------ hearing
 
@@ -173,11 +117,11 @@ class Conversation:
     def refuse_unit(self) -> None:
         """The next unit does not fit any more: it is answered, not heard."""
         self._begin()
-        self._unheard(End.CONTEXT_FULL, _FULL)
+        self._heard(End.CONTEXT_FULL, _FULL)
 
     def _begin(self) -> Running:
-        unit = self.units.popleft()
-        self.running = Running(unit, self.setup.duplex, time.monotonic(), self.ear, self.turn_open)
+        assert self.orders.first is not None
+        self.running = Running(self.orders.first, self.setup.duplex, self.ear, self.turn_open)
         return self.running
 
     def take(self, hidden: Tensor | None) -> None:
@@ -198,23 +142,18 @@ class Conversation:
                 self.events.append(Ready(self.context.prompt))
                 self.stage = Stage.IDLE
             case Stage.PREFILL:
+                self.heard_units += 1
+                self._run.heard_at = time.monotonic()
                 self._heard()
             case _:
-                self._fed(hidden[-1])
+                self._run.fed(hidden[-1])
+                if not self._run.has_room:
+                    self._text_complete(self._special.chunk_eos, Finish.LENGTH)
 
-    def _heard(self) -> None:
-        run = self._run
-        run.heard_at = time.monotonic()
-        self.heard_units += 1
-        self.events.append(
-            Prefilled(run.number, self.context.tokens, run.usage(), run.timings(run.heard_at))
-        )
-        self.stage = Stage.HEARD
-
-    def _unheard(self, end: End, failure: Failure) -> None:
-        """Nothing of the unit is in the context; it keeps its place in the order of answers."""
+    def _heard(self, end: End = End.LISTEN, failure: Failure | None = None) -> None:
+        """The unit is in the context; with a `failure` nothing of it is, and `end` says how it will end."""
         self._run.end, self._run.failure = end, failure
-        self.events.append(Prefilled(self._run.number, self.context.tokens, failure=failure))
+        self.events.append(self._run.prefilled(self.context.tokens))
         self.stage = Stage.HEARD
 
     # ------------------------------------------------------------------ deciding
@@ -223,13 +162,7 @@ class Conversation:
         """Applies the unit's orders; False if it ends without the model: unheard, cancelled or forced."""
         run = self._run
         assert run.unit.overrides is not None
-        run.decided_at = time.monotonic()
-        run.settings = run.unit.overrides.apply(self.setup.duplex)
-        run.most_steps = min(
-            run.settings.max_new_speak_tokens_per_chunk, self.context.room - _TERMINATORS - 1
-        )
-        if run.unit.overrides.seed is not None:
-            run.generator = torch.Generator().manual_seed(run.unit.overrides.seed)
+        run.begin(self.setup.duplex, run.unit.overrides, self.context.free - _TERMINATORS)
         if run.failure is not None:
             self._finish(None, run.end)
         elif self._is_cancelled:
@@ -238,8 +171,7 @@ class Conversation:
             self._listen()
         else:
             self.stage = Stage.DECODE
-            return True
-        return False
+        return self.stage is Stage.DECODE
 
     def _listen(self) -> None:
         """A forced listen closes an open turn; its `<|turn_eos|>` is carried into the next forward."""
@@ -250,7 +182,7 @@ class Conversation:
         self._finish(self._special.listen, End.LISTEN)
 
     def decide(self, logits: Tensor) -> int | None:
-        """Takes one decision on scores [vocabulary]: the token to feed, or None if the unit's text is complete.
+        """Takes one decision on scores [vocabulary]: the token to feed; None if the unit's text is complete.
 
         Listening is no choice while a turn is open: it becomes `<|tts_bos|>`.
         """
@@ -268,34 +200,17 @@ class Conversation:
             token = self._special.tts_bos
         if token in self._special.terminators:
             self._text_complete(token, Finish.EOS)
-        elif self._too_long(token):
+        elif run.is_too_long_with(token, self.tokenizer):
             self._text_complete(self._special.chunk_eos, Finish.LENGTH)
         else:
             return token
         return None
 
-    def _too_long(self, token: int) -> bool:
-        run = self._run
-        if run.steps == 0 or not self._tokenizer.is_text(token):
-            return False
-        return len(self._tokenizer.decode([*run.said, token])) >= MAX_UNIT_CHARACTERS
-
     def feed(self, token: int, embeds: Tensor) -> None:
-        """The decided token goes into the next forward. A unit's first token is never text."""
-        run = self._run
-        if run.steps > 0:
-            run.said.append(token)
-        run.steps += 1
-        run.turn_ended = token == self._special.turn_eos
-        self.turn_open = not run.turn_ended
+        """The decided token, embedded as [1, hidden], goes into the next forward."""
+        self._run.feed(token, ends_turn=token == self._special.turn_eos)
+        self.turn_open = not self._run.turn_ended
         self.to_feed = embeds
-
-    def _fed(self, hidden: Tensor) -> None:
-        run = self._run
-        if run.said:
-            run.hidden.append(hidden)
-        if run.steps + 1 >= run.most_steps:
-            self._text_complete(self._special.chunk_eos, Finish.LENGTH)
 
     def _text_complete(self, terminator: int, finish: Finish) -> None:
         run = self._run
@@ -307,30 +222,20 @@ class Conversation:
         if run.steps == 0 and not self.turn_open:
             self._finish(terminator, End.LISTEN)
             return
-        text_ids = tuple(token for token in run.said if self._tokenizer.is_text(token))
+        text_ids = tuple(token for token in run.said if self.tokenizer.is_text(token))
         if text_ids:
-            self.events.append(Piece(run.number, self._tokenizer.decode(list(text_ids)), text_ids))
+            self.events.append(Piece(run.number, self.tokenizer.decode(list(text_ids)), text_ids))
         run.end = End.TURN if run.turn_ended else End.CHUNK
         self.stage = Stage.SPEAK
 
     # ------------------------------------------------------------------ speaking
 
     def speech_job(self) -> SpeechJob | None:
-        """The unit's speech under way; None if nothing of it is to be said aloud."""
-        run = self._run
-        if self._is_cancelled or not run.settings.generate_audio:
+        """The unit's speech under way; None if nothing more of it is to be said aloud."""
+        if self._is_cancelled or not self._run.settings.generate_audio:
             return None
-        if run.job is None:
-            assert self.last_hidden is not None
-            run.job = SpeechJob(
-                self.speech,
-                run.said,
-                torch.stack(run.hidden) if run.hidden else self.last_hidden.new_zeros(0, len(self.last_hidden)),
-                may_be_short=self.speech.length == 0 or run.turn_ended,
-                temperature=run.settings.tts_temperature,
-                generator=run.generator or self.speech.generator,
-            )
-        return run.job
+        assert self.last_hidden is not None
+        return self._run.speech(self.speech, self.last_hidden)
 
     def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
         """The unit's speech is ready (or there is none): the unit ends."""
@@ -365,35 +270,31 @@ class Conversation:
         if self.stage is Stage.PROMPT:
             self.events.append(SessionFailed("INFERENCE_FAILED", "The model cannot read this prompt."))
             return
-        run = self._run
         self.context.rewind()
-        self.ear, self.turn_open = run.ear_before, run.turn_was_open
+        self.ear, self.turn_open = self._run.ear_before, self._run.turn_was_open
         if self.stage is Stage.PREFILL:
-            self._unheard(End.FAILED, _POISONED)
+            self._heard(End.FAILED, _POISONED)
         else:
-            run.failure = _POISONED
+            self._run.failure = _POISONED
             self._finish(None, End.FAILED)
 
     def _finish(self, terminator: int | None, end: End) -> None:
         run = self._run
         run.terminator = terminator
-        if end in (End.LISTEN, End.CHUNK, End.TURN) and self._is_full_after(_TERMINATORS):
+        fits = self.context.has_room_for(_TERMINATORS + self.longest_unit)
+        if end in (End.LISTEN, End.CHUNK, End.TURN) and not fits:
             end = End.CONTEXT_FULL
-        failure = run.failure if end is End.FAILED else None
-        usage, timings = run.usage(), run.timings(time.monotonic())
-        self.usage += usage
-        self.events.append(
-            Done(run.number, end, run.finish, self.context.tokens, usage, timings, failure)
-        )
+        self.usage += run.usage()
+        self.events.append(run.done(end, self.context.tokens))
         self.stage = Stage.DONE
 
     def finalize(self) -> None:
         """Closes the unit: its terminator and `</unit>` are carried into the next forward."""
-        run = self._run
-        dropped = 0
+        run, dropped = self._run, 0
         if run.terminator is not None:
             dropped = self.context.end_unit([run.terminator, self._special.unit_end])
         self.events.append(Finalized(run.number, self.context.tokens, dropped, self.usage))
+        self.orders.close_first()
         self.running = None
         self.stage = Stage.IDLE
 
@@ -401,3 +302,7 @@ class Conversation:
     def _run(self) -> Running:
         assert self.running is not None
         return self.running
+
+    @property
+    def _special(self) -> SpecialTokens:
+        return self.tokenizer.special

@@ -53,4 +53,5 @@ class PackedDecoder:
         position = torch.tensor([[offset]], device=keys.device)
         cos, sin = self.backbone.rotary_emb(keys.float(), position)
         first, second = keys.float().chunk(2, dim=-1)
-        return keys.float() * cos[0] + torch.cat([-second, first], dim=-1) * sin[0]
+        turned: Tensor = keys.float() * cos[0] + torch.cat([-second, first], dim=-1) * sin[0]
+        return turned

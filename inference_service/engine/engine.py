@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,21 +26,23 @@ from inference_service.engine.api import (
     Window,
     WindowMode,
 )
-from inference_service.engine.context import Context
-from inference_service.engine.conversation import Conversation, PendingUnit
+from inference_service.engine.conversation import Conversation
 from inference_service.engine.inbox import Inbox
+from inference_service.engine.orders import PendingUnit
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sampler import TextSampler
-from inference_service.engine.speech import SpeechState
 from inference_service.engine.tick import Tick
 from inference_service.engine.warmup import warm_up
+from inference_service.errors import ConfigurationError
 from inference_service.media.mel import CONTEXT, SAMPLE_RATE, log_mel, mel_power
 from inference_service.models.config import ModelConfig
 from inference_service.models.duplex import DuplexModel
+from inference_service.models.errors import CheckpointError
 from inference_service.models.tokenizer import Tokenizer
 from inference_service.options import WorkerOptions
 
 Array = NDArray[np.float32]
+
+_FATAL = SessionFailed("ENGINE_FATAL", "The model's device state is lost; the worker ends.")
 
 
 class LiveSession:
@@ -52,10 +55,13 @@ class LiveSession:
     def __init__(self, engine: "LiveEngine", conversation: Conversation) -> None:
         self._engine = engine
         self._conversation = conversation
+        self._orders = conversation.orders
         self._heard = np.zeros(CONTEXT, np.float32)
         self._closed = False
 
     def prefill(self, unit: int, pcm: Array) -> None:
+        if len(pcm) > SAMPLE_RATE:
+            raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(pcm)}.")
         arrival = time.monotonic()
         self._engine.media.submit(self._hear, unit, pcm, arrival)
 
@@ -64,20 +70,19 @@ class LiveSession:
         mel = log_mel(mel_power(pcm, self._heard))
         self._heard = pcm[-CONTEXT:].copy()
         pending = PendingUnit(unit, torch.from_numpy(mel), arrival)
-        self._engine.inbox.put(lambda: self._conversation.units.append(pending))
+        self._engine.inbox.put(lambda: self._orders.prefill(pending))
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
-        order = self._conversation.order_generate
-        self._order(lambda: order(unit, force_listen, overrides))
+        self._follow(lambda: self._orders.generate(unit, force_listen, overrides))
 
     def finalize(self, unit: int) -> None:
-        self._order(lambda: self._conversation.order_finalize(unit))
+        self._follow(lambda: self._orders.finalize(unit))
 
-    def _order(self, order: Callable[[], None]) -> None:
+    def _follow(self, order: Callable[[], None]) -> None:
         self._engine.media.submit(self._engine.inbox.put, order)
 
     def cancel(self, unit: int) -> None:
-        self._engine.inbox.put(lambda: self._conversation.cancel(unit))
+        self._engine.inbox.put(lambda: self._orders.cancel(unit))
 
     def close(self) -> None:
         if not self._closed:
@@ -97,7 +102,7 @@ class LiveEngine:
         deliver: Deliver,
         on_fatal: OnFatal,
     ) -> None:
-        self._config = config
+        self._info = model_info(config)
         self._slots = slots
         self._deliver = deliver
         self._on_fatal = on_fatal
@@ -106,45 +111,21 @@ class LiveEngine:
         self._conversations: dict[int, Conversation] = {}
         self.inbox = Inbox()
         self.media = ThreadPoolExecutor(1, "media")
+        self._is_dead = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     @property
     def info(self) -> ModelInfo:
-        return ModelInfo(
-            name=self._config.name,
-            context_limit=self._config.context_limit,
-            input_sample_rate_hz=SAMPLE_RATE,
-            output_sample_rate_hz=self._config.vocoder.sample_rate_hz,
-            unit_seconds=1.0,
-            duplex_defaults=DuplexSettings(**self._config.duplex_defaults),
-            window=Window(WindowMode.BASIC, self._config.window_high, self._config.window_low),
-        )
+        return self._info
 
     @property
     def slots(self) -> int:
         return self._slots
 
     def open(self, session_id: str, setup: SessionSetup, sink: Sink) -> EngineSession:
-        slot = self._free.pop()
-        runtime = self._runtime
-        conversation = Conversation(
-            session_id,
-            slot,
-            setup,
-            sink,
-            runtime.tokenizer,
-            Context(runtime.language, slot, setup.window),
-            runtime.model.apm.initial_state(),
-            TextSampler(
-                runtime.tokenizer.special, runtime.forbidden, torch.Generator().manual_seed(setup.seed)
-            ),
-            SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
-            runtime.model.vocoder.initial_state(setup.seed),
-            self._config.context_limit,
-            runtime.unit_tokens,
-        )
+        conversation = self._runtime.conversation(session_id, self._free.pop(), setup, sink)
         self.inbox.put(lambda: self._begin(conversation))
         return LiveSession(self, conversation)
 
@@ -158,32 +139,39 @@ class LiveEngine:
 
     # ------------------------------------------------------------------ on the engine thread
 
+    @torch.inference_mode()
+    def _run(self) -> None:
+        tick = Tick(self._runtime)
+        while not self._stopped:
+            try:
+                self._turn(tick)
+            except Exception as error:
+                self._die(f"{type(error).__name__}: {error}")
+
+    def _turn(self, tick: Tick) -> None:
+        """Whatever orders have come, then one tick. A dead engine only follows orders."""
+        sessions = self._conversations.values()
+        wait = self._is_dead or not tick.has_work(sessions)
+        while (order := self.inbox.take(wait)) is not None:
+            order()
+            wait = False
+        if not self._is_dead:
+            tick.run(sessions)
+        self._flush()
+
     def _begin(self, conversation: Conversation) -> None:
         self._conversations[conversation.slot] = conversation
-        refusal = self._runtime.start_prompt(conversation)
+        refusal = _FATAL if self._is_dead else self._runtime.start_prompt(conversation)
         if refusal is not None:
-            conversation.events.append(SessionFailed("CONFIG_INVALID", refusal))
+            conversation.events.append(refusal)
 
     def release(self, conversation: Conversation) -> None:
         """Forgets a session: its caches are emptied before its slot is offered again."""
-        slot = conversation.slot
-        if self._conversations.pop(slot, None) is None:
-            return
-        self._runtime.clear(slot)
-        self._free.append(slot)
+        if not self._is_dead:
+            self._runtime.clear(conversation.slot)
+        del self._conversations[conversation.slot]
+        self._free.append(conversation.slot)
         self._deliver([(conversation.sink, Closed())])
-
-    @torch.inference_mode()
-    def _run(self) -> None:
-        try:
-            tick = Tick(self._runtime)
-            while not self._stopped:
-                for order in self.inbox.take(wait=not tick.has_work(self._conversations.values())):
-                    order()
-                tick.run(self._conversations.values())
-                self._flush()
-        except Exception as error:
-            self._fail(f"{type(error).__name__}: {error}")
 
     def _flush(self) -> None:
         batch = []
@@ -193,10 +181,43 @@ class LiveEngine:
         if batch:
             self._deliver(batch)
 
-    def _fail(self, message: str) -> None:
-        failure = SessionFailed("ENGINE_FATAL", "The model's device state is lost; the worker ends.")
-        self._deliver([(c.sink, failure) for c in self._conversations.values()])
-        self._on_fatal(message)
+    def _die(self, message: str) -> None:
+        """The device cannot be trusted any more: every session is told, and whoever still comes."""
+        if not self._is_dead:
+            self._is_dead = True
+            self._deliver([(c.sink, _FATAL) for c in self._conversations.values()])
+            self._on_fatal(message)
+
+
+def model_info(config: ModelConfig) -> ModelInfo:
+    """What sessions are told about a model. Raises `CheckpointError` for defaults that are no settings."""
+    try:
+        defaults = DuplexSettings(**config.duplex_defaults)
+    except TypeError as error:
+        raise CheckpointError(f"config.json has unknown duplex defaults: {error}.") from None
+    return ModelInfo(
+        name=config.name,
+        context_limit=config.context_limit,
+        input_sample_rate_hz=SAMPLE_RATE,
+        output_sample_rate_hz=config.vocoder.sample_rate_hz,
+        unit_seconds=1.0,
+        duplex_defaults=defaults,
+        window=Window(WindowMode.BASIC, config.window_high, config.window_low),
+    )
+
+
+def limited(config: ModelConfig, context_limit: int) -> ModelConfig:
+    """`config` with a smaller context. Raises `ConfigurationError` if it would be a larger one."""
+    if context_limit > config.context_limit:
+        raise ConfigurationError(
+            f"context_limit must be at most the model's {config.context_limit}, not {context_limit}."
+        )
+    return replace(
+        config,
+        context_limit=context_limit,
+        window_high=min(config.window_high, context_limit),
+        window_low=min(config.window_low, context_limit * 3 // 4),
+    )
 
 
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
@@ -206,5 +227,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     """
     torch.set_num_threads(options.threads or 1)
     model, tokenizer, config = load(find(options.model), torch.device(options.device))
+    if options.context_limit is not None:
+        config = limited(config, options.context_limit)
     warm_up(Runtime(model, tokenizer, config, 1))
     return LiveEngine(model, tokenizer, config, options.slots, deliver, on_fatal)

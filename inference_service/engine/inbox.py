@@ -8,7 +8,7 @@ Order = Callable[[], None]
 
 
 class Inbox:
-    """Thread-safe and in order. Its length is bounded by the unit windows of the sessions that write to it."""
+    """Thread-safe and in order. Bounded by the unit windows of the sessions that write to it."""
 
     def __init__(self) -> None:
         self._orders: deque[Order] = deque()
@@ -20,11 +20,9 @@ class Inbox:
             self._orders.append(order)
             self._arrived.notify()
 
-    def take(self, wait: bool) -> list[Order]:
-        """Everything that has come; with `wait`, blocks until there is something."""
+    def take(self, wait: bool) -> Order | None:
+        """The next order; None if there is none and `wait` is False."""
         with self._arrived:
             while wait and not self._orders:
                 self._arrived.wait()
-            orders = list(self._orders)
-            self._orders.clear()
-            return orders
+            return self._orders.popleft() if self._orders else None

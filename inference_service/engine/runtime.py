@@ -3,10 +3,12 @@
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import WindowMode
+from inference_service.engine.api import SessionFailed, SessionSetup, Sink, WindowMode
+from inference_service.engine.context import Context
 from inference_service.engine.conversation import Conversation
-from inference_service.engine.decoder import PackedDecoder
-from inference_service.engine.speech import Speaker
+from inference_service.engine.decoder import PackedDecoder, Segment
+from inference_service.engine.sampler import TextSampler
+from inference_service.engine.speech import Speaker, SpeechState
 from inference_service.media.mel import HOP, SAMPLE_RATE
 from inference_service.models.config import ModelConfig
 from inference_service.models.duplex import DuplexModel
@@ -26,26 +28,39 @@ class Runtime:
         self.tokenizer = tokenizer
         self.config = config
         self.unit_tokens = SAMPLE_RATE // HOP // 2 // config.audio.pool
-        self.capacity = config.context_limit + _UNIT_ROOM
-        self.language = PackedDecoder(model.llm.model, slots, self.capacity)
+        self.language = PackedDecoder(model.llm.model, slots, config.context_limit + _UNIT_ROOM)
         self.speaker = Speaker(model.tts, slots, SPEECH_CAPACITY)
-        special = tokenizer.special
-        reserved = {
-            special.chunk_eos,
-            special.tts_pad,
-            special.unit,
-            special.unit_end,
-            special.im_start,
-            special.im_end,
-        }
-        self.forbidden = torch.tensor(sorted(reserved))
+        # A decision is text or a token of the unit loop; everything else would break the context's shape.
+        decisions = tokenizer.special.decisions
+        self.forbidden = torch.tensor(
+            [i for i in range(config.language.vocab_size) if not tokenizer.is_text(i) and i not in decisions],
+            dtype=torch.long,
+        )
         self._prefix = tokenizer.encode_template(config.prompt_prefix)
         self._suffix = tokenizer.encode_template(config.prompt_suffix)
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.model.llm.lm_head.weight.device
+        weight: Tensor = self.model.llm.lm_head.weight
+        return weight.device
+
+    def conversation(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Conversation:
+        """A session that has heard nothing; its slot must be clean."""
+        generator = torch.Generator().manual_seed(setup.seed)
+        return Conversation(
+            session_id,
+            slot,
+            setup,
+            sink,
+            self.tokenizer,
+            Context(self.language, slot, setup.window, self.config.context_limit),
+            self.model.apm.initial_state(),
+            TextSampler(self.tokenizer.special, self.forbidden, generator),
+            SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
+            self.model.vocoder.initial_state(setup.seed),
+            self.unit_tokens,
+        )
 
     def embed(self, ids: list[int]) -> Tensor:
         """Language embeddings [n, hidden] of ids."""
@@ -54,30 +69,35 @@ class Runtime:
         )
         return embedded
 
-    def start_prompt(self, conversation: Conversation) -> str | None:
-        """Hands a session its prompt; the reason in words if its settings do not fit this model."""
+    def start_prompt(self, conversation: Conversation) -> SessionFailed | None:
+        """Hands a session its prompt; the refusal if its settings do not fit this model."""
         ids = [*self._prefix, *self.tokenizer.encode(conversation.setup.system_prompt), *self._suffix]
         window = conversation.setup.window
         room = self.config.context_limit
         if window.mode is WindowMode.BASIC:
             if not 0 < window.low_tokens <= window.high_tokens <= room:
-                return f"window: 0 < low_tokens <= high_tokens <= {room} is needed"
+                return _refused(f"the window needs 0 < low_tokens <= high_tokens <= {room}")
             room = window.low_tokens
-        room -= 2 * (conversation.longest_unit + 2)
+        room -= 2 * conversation.longest_unit
         if len(ids) > room:
-            return f"system_prompt: {len(ids)} tokens, at most {max(0, room)} fit"
+            return _refused(f"has {len(ids)} tokens; at most {max(0, room)} leave room for units")
         conversation.start_prompt(self.embed(ids))
         return None
 
     def hear(self, conversations: list[Conversation]) -> None:
         """Encodes the next unit of each session in one batch and hands it its embeddings to feed."""
-        mels = [c.units[0].mel.to(self.device) for c in conversations]
+        mels = [c.orders.first.mel.to(self.device) for c in conversations if c.orders.first is not None]
         heard, states = self.model.apm.encode(mels, [c.ear for c in conversations])
         for conversation, audio, state in zip(conversations, heard, states, strict=True):
-            conversation.ear = state
-            cached = conversation.context.length
-            ids = [*conversation.context.pending, self.tokenizer.special.unit]
-            conversation.start_unit(torch.cat([self.embed(ids), audio]), cached)
+            carried = [*conversation.context.begin_unit(), self.tokenizer.special.unit]
+            conversation.start_unit(self.embed(carried), audio, state)
+
+    def think(self, segments: list[Segment]) -> list[Tensor | None]:
+        """Final hidden states [n, hidden] of each segment; None where they are not numbers any more."""
+        hidden = self.language.forward(segments)
+        # One bad row spoils every later one of its session, so the last row tells.
+        sound = torch.stack([rows[-1] for rows in hidden]).isfinite().all(dim=1).tolist()
+        return [rows if is_sound else None for rows, is_sound in zip(hidden, sound, strict=True)]
 
     def scores(self, hidden: list[Tensor]) -> Tensor:
         """Float32 scores [n, vocabulary] on the CPU for n last hidden states."""
@@ -88,3 +108,7 @@ class Runtime:
         """Nothing of a session stays in its slot."""
         self.language.cache.clear(slot)
         self.speaker.decoder.cache.clear(slot)
+
+
+def _refused(problem: str) -> SessionFailed:
+    return SessionFailed("CONFIG_INVALID", problem)

@@ -1,33 +1,42 @@
-"""One unit: its sound and its orders, and what becomes of it."""
+"""The unit that a session is working on, and the stages it goes through."""
 
+import time
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import torch
 from torch import Tensor
 
 from inference_service.engine.api import (
+    Done,
     DuplexSettings,
     End,
     Failure,
     Finish,
+    Prefilled,
     UnitOverrides,
     UnitTimings,
     UnitUsage,
 )
-from inference_service.engine.speech import SpeechJob
+from inference_service.engine.orders import PendingUnit
+from inference_service.engine.speech import SpeechJob, SpeechState
 from inference_service.models.audio_encoder import AudioState
+from inference_service.models.tokenizer import Tokenizer
+
+MAX_CHARACTERS = 28
+"""A unit says fewer characters than this; the token that would reach it is not said."""
 
 
-@dataclass
-class PendingUnit:
-    """A unit's mel features and, once they have come, its orders to generate and finalise."""
+class Stage(Enum):
+    """Where a session is in the unit loop."""
 
-    number: int
-    mel: Tensor
-    arrival: float
-    force_listen: bool = False
-    overrides: UnitOverrides | None = None
-    finalize: bool = False
+    PROMPT = auto()
+    IDLE = auto()
+    PREFILL = auto()
+    HEARD = auto()
+    DECODE = auto()
+    SPEAK = auto()
+    DONE = auto()
 
 
 @dataclass
@@ -36,9 +45,9 @@ class Running:
 
     unit: PendingUnit
     settings: DuplexSettings
-    started: float
     ear_before: AudioState
     turn_was_open: bool
+    started: float = field(default_factory=time.monotonic)
     text_rows: int = 0
     """Rows of its first forward that are tokens: carried ones and `<unit>`."""
     audio_rows: int = 0
@@ -72,6 +81,50 @@ class Running:
         """The unit's number."""
         return self.unit.number
 
+    def begin(self, settings: DuplexSettings, overrides: UnitOverrides, room: int) -> None:
+        """The unit may be decided; it may feed at most `room` tokens."""
+        self.decided_at = time.monotonic()
+        self.settings = overrides.apply(settings)
+        self.most_steps = min(self.settings.max_new_speak_tokens_per_chunk, room)
+        if overrides.seed is not None:
+            self.generator = torch.Generator().manual_seed(overrides.seed)
+
+    def feed(self, token: int, *, ends_turn: bool) -> None:
+        """A decided token goes into the next forward."""
+        if self.steps > 0:
+            self.said.append(token)
+        self.steps += 1
+        self.turn_ended = ends_turn
+
+    def fed(self, hidden: Tensor) -> None:
+        """The hidden state [hidden] of the token fed last."""
+        if self.said:
+            self.hidden.append(hidden)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more step is allowed; the last one belongs to the terminator."""
+        return self.steps + 1 < self.most_steps
+
+    def is_too_long_with(self, token: int, tokenizer: Tokenizer) -> bool:
+        """Whether saying `token` as well would reach the limit of characters."""
+        if self.steps == 0 or not tokenizer.is_text(token):
+            return False
+        return len(tokenizer.decode([*self.said, token])) >= MAX_CHARACTERS
+
+    def speech(self, state: SpeechState, like: Tensor) -> SpeechJob:
+        """The unit's speech; one without words goes on with those before it. `like` is any hidden state."""
+        if self.job is None:
+            self.job = SpeechJob(
+                state,
+                self.said,
+                torch.stack(self.hidden) if self.hidden else like.new_zeros(0, len(like)),
+                may_be_short=state.length == 0 or self.turn_ended,
+                temperature=self.settings.tts_temperature,
+                generator=self.generator or state.generator,
+            )
+        return self.job
+
     def usage(self) -> UnitUsage:
         """Its tokens so far."""
         return UnitUsage(
@@ -82,8 +135,9 @@ class Running:
             output_audio_tokens=len(self.job.codes) if self.job else 0,
         )
 
-    def timings(self, now: float) -> UnitTimings:
-        """Where its time went until `now`; a part that did not run took none."""
+    def _timings(self) -> UnitTimings:
+        """Where its time went so far; a part that did not run took none."""
+        now = time.monotonic()
         decoded = self.decoded_at or now
         return UnitTimings(
             queue=self.started - self.unit.arrival,
@@ -93,3 +147,14 @@ class Running:
             vocoder=now - self.spoken_at if self.spoken_at else 0.0,
             total=now - self.unit.arrival,
         )
+
+    def prefilled(self, context_tokens: int) -> Prefilled:
+        """The answer to its Prefill."""
+        if self.failure is not None:
+            return Prefilled(self.number, context_tokens, failure=self.failure)
+        return Prefilled(self.number, context_tokens, self.usage(), self._timings())
+
+    def done(self, end: End, context_tokens: int) -> Done:
+        """The last word about its generation."""
+        failure = self.failure if end is End.FAILED else None
+        return Done(self.number, end, self.finish, context_tokens, self.usage(), self._timings(), failure)

@@ -5,11 +5,10 @@ import time
 import torch
 
 from inference_service.engine.api import DuplexSettings, SessionSetup, UnitOverrides, Window
-from inference_service.engine.context import Context
-from inference_service.engine.conversation import Conversation, PendingUnit
+from inference_service.engine.conversation import Conversation
+from inference_service.engine.orders import PendingUnit
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sampler import TextSampler
-from inference_service.engine.speech import SpeechJob, SpeechState
+from inference_service.engine.speech import SpeechJob
 from inference_service.engine.tick import Tick
 from inference_service.media.mel import BANDS
 
@@ -20,29 +19,14 @@ UNITS = 3
 def warm_up(runtime: Runtime) -> float:
     """Hears and speaks `UNITS` units on slot 0 and clears it again; the slowest unit in seconds."""
     setup = SessionSetup("", DuplexSettings(force_listen_count=0), Window(), seed=0)
-    special = runtime.tokenizer.special
-    generator = torch.Generator().manual_seed(0)
-    conversation = Conversation(
-        "warm-up",
-        0,
-        setup,
-        lambda event: None,
-        runtime.tokenizer,
-        Context(runtime.language, 0, setup.window),
-        runtime.model.apm.initial_state(),
-        TextSampler(special, runtime.forbidden, generator),
-        SpeechState(0, generator),
-        runtime.model.vocoder.initial_state(0),
-        runtime.config.context_limit,
-        runtime.unit_tokens,
-    )
+    conversation = runtime.conversation("warm-up", 0, setup, lambda event: None)
     runtime.start_prompt(conversation)
     tick = Tick(runtime)
     slowest = 0.0
     for number in range(1, UNITS + 1):
         begin = time.monotonic()
         mel = torch.full((100, BANDS), -1.0)
-        conversation.units.append(PendingUnit(number, mel, begin, overrides=UnitOverrides(), finalize=True))
+        conversation.orders.prefill(PendingUnit(number, mel, begin, overrides=UnitOverrides(), finalize=True))
         while tick.has_work([conversation]):
             tick.run([conversation])
         _speak(runtime, conversation)
@@ -54,8 +38,9 @@ def warm_up(runtime: Runtime) -> float:
 def _speak(runtime: Runtime, conversation: Conversation) -> None:
     """One full second of speech, whatever the model would have said."""
     hidden = torch.zeros(2, runtime.config.language.hidden_size, device=runtime.device)
-    job = SpeechJob(conversation.speech, [0, 0], hidden, may_be_short=False, temperature=0.0)
+    voice = conversation.speech
+    job = SpeechJob(voice, [0, 0], hidden, may_be_short=False, temperature=0.0, generator=voice.generator)
     while not job.finished:
         runtime.speaker.step([job])
     runtime.model.vocoder.decode([job.codes], [conversation.vocoder])
-    conversation.speech.end_turn()
+    voice.end_turn()

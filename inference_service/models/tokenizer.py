@@ -1,6 +1,6 @@
 """Text to token ids and back, with the special tokens of the duplex architecture by name."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
@@ -29,6 +29,11 @@ class SpecialTokens:
         """Tokens that end a unit without being fed."""
         return frozenset((self.listen, self.chunk_eos, self.chunk_tts_eos))
 
+    @property
+    def decisions(self) -> frozenset[int]:
+        """Tokens that the model may choose beside text; `chunk_eos` has a rule of its own."""
+        return frozenset((self.listen, self.speak, self.tts_bos, self.turn_eos, self.chunk_tts_eos))
+
 
 SPECIAL_NAMES = {
     "im_start": "<|im_start|>",
@@ -50,11 +55,13 @@ class Tokenizer:
 
     def __init__(self, fast: FastTokenizer) -> None:
         self._fast = fast
-        ids = {field.name: fast.token_to_id(SPECIAL_NAMES[field.name]) for field in fields(SpecialTokens)}
-        missing = [SPECIAL_NAMES[name] for name, token in ids.items() if token is None]
+        found = {name: fast.token_to_id(text) for name, text in SPECIAL_NAMES.items()}
+        ids = {name: token for name, token in found.items() if token is not None}
+        missing = [SPECIAL_NAMES[name] for name in found.keys() - ids.keys()]
         if missing:
-            raise CheckpointError(f"tokenizer.json lacks the duplex tokens {', '.join(missing)}.")
+            raise CheckpointError(f"tokenizer.json lacks the duplex tokens {', '.join(sorted(missing))}.")
         self.special = SpecialTokens(**ids)
+        self.size = max(fast.get_vocab().values()) + 1
         self._special_ids = frozenset(fast.get_added_tokens_decoder())
         # Text given by people may spell a special token; it is then plain text, never the token.
         fast.encode_special_tokens = True
@@ -65,7 +72,11 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise CheckpointError(f"{folder} has no tokenizer.json. Is this an Antiphon checkpoint?")
-        return cls(FastTokenizer.from_file(str(path)))
+        try:
+            fast = FastTokenizer.from_file(str(path))
+        except Exception:  # the library raises no narrower type
+            raise CheckpointError(f"{path} is not a readable tokenizer.") from None
+        return cls(fast)
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text; nothing in it becomes a special token."""
@@ -81,7 +92,7 @@ class Tokenizer:
 
     def is_text(self, token: int) -> bool:
         """Whether a token is something to read aloud, not a special one."""
-        return token not in self._special_ids
+        return token < self.size and token not in self._special_ids
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids; special tokens leave no trace."""

@@ -105,6 +105,12 @@ class Client:
             assert name in (event["type"], event.get("kind")), event
         return event
 
+    async def expect_until(self, name: str) -> Event:
+        """Reads on to the first event of this type."""
+        while (event := await self.next())["type"] != name:
+            assert event["type"] != "error", event
+        return event
+
     async def begin(self, payload: Event | None = None) -> Event:
         """Through to `session.created`, which is returned."""
         await self.expect("session.queue_done")

@@ -37,13 +37,13 @@ def processes_naming(text: str) -> dict[int, str]:
 class Serve:
     """`antiphon serve` with a scripted worker; `scratch` is where its temporary files go."""
 
-    def __init__(self, script: str, scratch: Path, *arguments: str) -> None:
+    def __init__(self, script: str, scratch: Path) -> None:
         self.scratch = scratch
         self.banner = ""
         self._log = scratch / "stderr.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.cli.scripted_antiphon", "serve", "--port", "0", *arguments],
+                [sys.executable, "-m", "tests.cli.scripted_antiphon", "serve", "--port", "0"],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -92,11 +92,12 @@ class Serve:
 
 
 @contextmanager
-def serving(scratch: Path, script: str = "talk", *arguments: str) -> Iterator[Serve]:
-    """A server that is ready; whatever is left of it at the end of the block is killed."""
-    serve = Serve(script, scratch, *arguments)
+def serving(scratch: Path, script: str = "talk", *, wait: bool = True) -> Iterator[Serve]:
+    """A server, ready if `wait`; whatever is left of it at the end of the block is killed."""
+    serve = Serve(script, scratch)
     try:
-        serve.wait_ready()
+        if wait:
+            serve.wait_ready()
         yield serve
     finally:
         for pid in [serve.process.pid, *serve.children().values()]:

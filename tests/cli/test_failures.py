@@ -44,14 +44,41 @@ def assert_failed(done: Outcome, code: int, text: str) -> None:
 
 @pytest.mark.parametrize("command", ["serve", "adapter"])
 def test_port_in_use(busy_port: int, command: str) -> None:
-    done = run_cli(command, "--port", str(busy_port))
+    workers = ["--worker", "unix:none"] if command == "adapter" else []
+    done = run_cli(command, *workers, "--port", str(busy_port))
 
     text = f"Port {busy_port} is in use by another process. Choose another with --port, or stop it."
     assert_failed(done, 2, text)
 
 
+@pytest.mark.parametrize("command", ["serve", "adapter"])
+def test_anonymous_beyond_this_machine(command: str) -> None:
+    workers = ["--worker", "unix:none"] if command == "adapter" else []
+    done = run_cli(command, *workers, "--host", "0.0.0.0")
+
+    assert done.code == 2
+    assert done.err.startswith("Refusing to listen on 0.0.0.0 without a key.")
+    assert "--allow-anonymous" in done.err
+
+
+def test_plain_grpc_beyond_this_machine() -> None:
+    done = run_cli("worker", "--listen", "0.0.0.0:0")
+
+    assert done.code == 2
+    assert done.err.startswith("Refusing to listen on 0.0.0.0:0")
+    assert "--insecure-grpc" in done.err
+
+
+def test_model_that_is_not_there() -> None:
+    done = run_cli("worker", "--listen", "127.0.0.1:0", "--model", "/none", timeout_s=60)
+
+    assert done.code == 2
+    assert "There is no model '/none'." in done.err
+    assert "Traceback" not in done.err
+
+
 def test_host_of_another_machine() -> None:
-    done = run_cli("serve", "--host", "192.0.2.1", "--port", "0")
+    done = run_cli("serve", "--host", "192.0.2.1", "--allow-anonymous", "--port", "0")
 
     assert done.code == 2
     assert "Cannot listen on 192.0.2.1" in done.err
@@ -72,7 +99,8 @@ def test_host_of_another_machine() -> None:
     ],
 )
 def test_missing_extra(command: str, module: str, text: str) -> None:
-    assert_failed(run_without(module, command), 2, text)
+    arguments = ["--worker", "unix:none"] if command == "adapter" else []
+    assert_failed(run_without(module, command, *arguments), 2, text)
 
 
 def test_server_that_is_not_there(question: Path, closed_port: int) -> None:

@@ -74,7 +74,9 @@ def service_arguments(command: object) -> argparse.Namespace:
     command.add_to(program.add_subparsers())  # type: ignore[attr-defined]
     [choices] = [action.choices for action in program._actions if isinstance(action.choices, dict)]
     [parser] = choices.values()
-    return argparse.Namespace(**{a.dest: a.help for a in parser._actions if a.dest not in ("help", "debug")})
+    return argparse.Namespace(
+        **{a.dest: a.help for a in parser._actions if a.dest not in ("help", "debug", "log_level")}
+    )
 
 
 @pytest.mark.parametrize(

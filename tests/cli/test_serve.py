@@ -39,7 +39,8 @@ def test_every_address_of_the_banner_answers(tmp_path: Path) -> None:
         info = asyncio.run(get_info(serve.address("gRPC")))
         said = asyncio.run(one_turn(serve.address("WebSocket")))
 
-    assert serve.banner.splitlines()[0].strip() == f"Antiphon {antiphon.__version__} | scripted | 4 slots"
+    title = f"Antiphon {antiphon.__version__} | scripted | 2 slots | no key: loopback only"
+    assert serve.banner.splitlines()[0].strip() == title
     assert info.model == "scripted"
     assert said == "Hello there how are you?"
 
@@ -103,8 +104,19 @@ def test_death_of_one_stops_the_other(tmp_path: Path, name: str) -> None:
         serve.assert_nothing_left()
 
 
+def test_signal_while_it_starts_stops_it_as_well(tmp_path: Path) -> None:
+    with serving(tmp_path, wait=False) as serve:
+        wait_until(lambda: "worker" in serve.children(), "the worker has been started")
+        serve.signal(signal.SIGTERM)
+
+        assert serve.wait() == 0
+        assert serve.banner == ""
+        serve.assert_nothing_left()
+
+
 def test_killed_parent_takes_everything_with_it(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
+        assert set(serve.children()) == {"worker", "adapter"}
         serve.signal(signal.SIGKILL)
 
         assert serve.wait() == -signal.SIGKILL

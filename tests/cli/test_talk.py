@@ -2,6 +2,8 @@
 
 import json
 import re
+import signal
+import subprocess
 import sys
 import wave
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from antiphon import write_wav
-from tests.cli.process import Outcome, run, run_cli
+from tests.cli.process import ANTIPHON, Outcome, run, run_cli
 from tests.cli.processes import processes_naming, serving
 
 TONE = (0.1 * np.sin(np.arange(8000) * 0.2)).astype(np.float32)
@@ -67,6 +69,20 @@ def test_talk_without_an_answer_fails_when_time_is_up(
     assert "time is up" in done.out
     assert done.err.startswith("No answer came to its end")
     assert "--session-timeout" in done.err
+
+
+def test_ctrl_c_ends_the_conversation(url: str, tmp_path: Path) -> None:
+    write_wav(tmp_path / "long.wav", np.zeros(160_000, np.float32), 16_000)
+    command = [*ANTIPHON, "talk", str(tmp_path / "long.wav"), "--url", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as talk:
+        assert talk.stdout is not None
+        assert talk.stderr is not None
+        while "connected" not in talk.stdout.readline():
+            pass
+        talk.send_signal(signal.SIGINT)
+
+        assert talk.wait(10) == 1
+        assert talk.stderr.read() == "Interrupted.\n"
 
 
 def demo(folder: Path, expected_reply: str) -> Outcome:

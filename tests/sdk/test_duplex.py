@@ -25,6 +25,8 @@ from antiphon import (
 from antiphon.audio import from_base64, to_base64
 from tests.sdk.replay import CLOSED, CREATED, QUEUE_DONE, Peer, replay
 
+pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
+
 SECOND = np.full(16_000, 0.25, np.float32)
 
 

@@ -39,6 +39,8 @@ from tests.scripted_engine import (
 )
 
 CONFIG = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO, system_prompt="Be brief.")
+pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
+
 SECOND = np.full(16_000, 0.25, np.float32)
 
 

@@ -1,10 +1,13 @@
 """What a session's config comes to, and which configs are refused."""
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
@@ -226,6 +229,28 @@ def test_what_this_worker_has_not(fields: dict[str, Any], error: type[SessionErr
 def test_durations_are_seconds() -> None:
     resolved = plan(max_duration=Duration(seconds=300), idle_timeout=Duration(nanos=500_000_000))
     assert (resolved.max_duration_s, resolved.idle_timeout_s) == (300, 0.5)
+
+
+NUMBERS = st.one_of(st.floats(width=32), st.integers(0, 2**32 - 1))
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(DUPLEX_RANGES)), NUMBERS),
+    st.integers(0, 9),
+    st.integers(0, 2**32 - 1),
+)
+def test_any_config_is_a_plan_in_range_or_refused(values: dict[str, Any], mode: int, tokens: int) -> None:
+    duplex = common.DuplexConfig()
+    for name, value in values.items():
+        with contextlib.suppress(TypeError, ValueError):  # not a value of this field's type
+            setattr(duplex, name, value)
+    window = common.WindowConfig(mode=mode, high_tokens=tokens)  # type: ignore[arg-type]
+    with contextlib.suppress(ConfigInvalid):
+        setup = plan(duplex=duplex, window=window).setup
+        for name, allowed in DUPLEX_RANGES.items():
+            setting = getattr(setup.duplex, name)
+            assert setting is None or allowed.problem(setting) is None
+        assert setup.window.mode is WindowMode.OFF or setup.window.low_tokens < setup.window.high_tokens
 
 
 class TestUnitOverrides:

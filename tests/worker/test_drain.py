@@ -13,8 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from antiphon.semconv import MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
-from inference_service.app import EXIT_DEVICE_LOST, EXIT_DRAINED, Worker
-from inference_service.engine.api import Deliver, Engine, OnFatal
+from inference_service.app import EXIT_DEVICE_LOST, EXIT_DRAINED, Worker, deliver_on
+from inference_service.engine.api import Closed, Deliver, Engine, OnFatal
 from inference_service.options import WorkerOptions
 from inference_service.server import SERVICES
 from inference_service.sessions import Limits
@@ -183,6 +183,16 @@ async def test_a_lost_device_ends_every_session_and_the_worker() -> None:
             assert (ending.code, ending.reason) == (Code.INTERNAL, Reason.ENGINE_FATAL)
             assert "canary" not in ending.message
         assert await soon(asyncio.shield(worker.run)) == EXIT_DEVICE_LOST
+
+
+async def test_a_sink_that_fails_costs_other_sessions_nothing() -> None:
+    heard: list[object] = []
+
+    def fail(event: object) -> None:
+        raise RuntimeError("a defect")
+
+    deliver_on(asyncio.get_running_loop())([(fail, Closed()), (heard.append, Closed())])
+    await until(lambda: heard)
 
 
 async def test_the_server_survives_garbage_collection() -> None:

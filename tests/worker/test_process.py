@@ -45,7 +45,6 @@ async def process(*arguments: str) -> AsyncIterator[Process]:
         if started.returncode is None:
             started.kill()
         await started.wait()
-        started._transport.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

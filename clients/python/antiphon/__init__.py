@@ -13,7 +13,7 @@
 Callers inside the house use `antiphon.grpc.Session`, which talks to a worker directly.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.1.0"  # before the imports: a module below reads it
 
 from antiphon.audio import INPUT_RATE_HZ, OUTPUT_RATE_HZ
 from antiphon.client import Client, connect

@@ -90,7 +90,7 @@ def port(text: str) -> int:
 
 
 def given_options(kind: type[Options], arguments: argparse.Namespace, **more: object) -> Options:
-    """The options of a service: what was given on the command line and as `more`, its own defaults for the rest.
+    """The options of a service: what was given, here as `more` too, and its own defaults for the rest.
 
     Arguments are named as the fields.
     """
@@ -110,10 +110,9 @@ def as_given(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 def add_log_level(command: argparse.ArgumentParser) -> None:
     """The option of services that write a log."""
-    levels = ["debug", "info", "warning", "error"]
-    command.add_argument(
-        "--log-level", choices=levels, default="info", help="of standard error (default info)"
-    )
+    levels = ("debug", "info", "warning", "error")
+    shown = f"{', '.join(levels[:-1])} or {levels[-1]} (default info)"
+    command.add_argument("--log-level", metavar="LEVEL", choices=levels, default="info", help=shown)
 
 
 def configure_log(arguments: argparse.Namespace) -> None:

@@ -38,11 +38,13 @@ class Child:
     async def start(
         cls, name: str, arguments: Sequence[str], scratch: str, tell: Callable[[str], None]
     ) -> "Child":
-        """Starts `antiphon NAME ARGUMENTS...`. `tell` gets each line it prints, but the one that says it is
-        ready.
+        """Starts `antiphon NAME ARGUMENTS...`.
 
-        `scratch` is a folder that the child removes if it finds this process dead.
+        `tell` gets each line it prints, except the one that says it is ready. `scratch` is a folder that the
+        child removes if it finds this process dead.
         """
+        # Without this the line that is waited for would stay in the child's buffer.
+        unbuffered = os.environ | {"PYTHONUNBUFFERED": "1"}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -53,8 +55,7 @@ class Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             process_group=0,
-            env=os.environ
-            | {"PYTHONUNBUFFERED": "1"},  # else the line we wait for stays in the child's buffer
+            env=unbuffered,
             limit=_LONGEST_LINE,
         )
         return cls(name, process, tell)

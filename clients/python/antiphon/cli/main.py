@@ -1,5 +1,6 @@
 """The command `antiphon`."""
 
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.FAILED
     except BrokenPipeError:
         # Whoever read the output has gone; Python would complain again when it flushes at exit.
-        sys.stdout = open("/dev/null", "w")  # noqa: SIM115
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return ExitCode.FAILED
     except Exception as error:
         if arguments.debug:

@@ -49,7 +49,8 @@ async def _serve(arguments: argparse.Namespace) -> int:
         if await _signalled_before(starting, stopping):
             starting.cancel()
             return ExitCode.OK
-        await _print_banner(starting.result(), stack.worker_target)
+        access = "no key: open to the network" if "allow_anonymous" in arguments else "no key: loopback only"
+        await _print_banner(starting.result(), stack.worker_target, access)
         dying = asyncio.create_task(stack.died())
         if not await _signalled_before(dying, stopping):
             raise dying.result()
@@ -87,12 +88,13 @@ async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) 
     return stopping.is_set()
 
 
-async def _print_banner(address: str, worker: str) -> None:
+async def _print_banner(address: str, worker: str, access: str) -> None:
     """Who serves, then where: the last thing printed, and only when it is true."""
     info: pb.GetInfoResponse = await get_info(worker)
     style = Style()
     slots = "1 slot" if info.slots == 1 else f"{info.slots} slots"
-    print(f"  {style(f'Antiphon {antiphon.__version__}', 'bold')} | {info.model} | {slots}\n")
+    name = style(f"Antiphon {antiphon.__version__}", "bold")
+    print(f"  {name} | {info.model} | {slots} | {access}\n")
     for name, where in (
         ("WebSocket", endpoint(address, mode="audio")),
         ("gRPC", worker),
@@ -103,7 +105,7 @@ async def _print_banner(address: str, worker: str) -> None:
 
 
 def _check_address(arguments: argparse.Namespace) -> None:
-    """Finds an address that is refused or busy before the model is loaded; the adapter would find it after."""
+    """Finds an address that is refused or busy before the model is loaded, and not after."""
     from ws_adapter.errors import ConfigurationError
     from ws_adapter.options import AdapterOptions
 

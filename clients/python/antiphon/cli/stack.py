@@ -119,10 +119,12 @@ class Stack:
 
 
 async def _until_ready(address: str) -> None:
-    """Waits until the adapter says that a session could start; raises `Failure` if it does not say so in time."""
+    """Waits until the adapter says that a session could start; raises `Failure` if it takes too long."""
     try:
         async with asyncio.timeout(_FIND_WORKER_S):
-            while not await asyncio.to_thread(_is_ready, address):
+            while True:
+                if await asyncio.to_thread(_is_ready, address):
+                    return
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise Failure(f"The adapter did not find the worker within {_FIND_WORKER_S:.0f} s.") from None

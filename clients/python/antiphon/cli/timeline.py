@@ -1,5 +1,6 @@
 """A conversation as lines of text: when, what, which."""
 
+import json
 import time
 from collections.abc import Callable
 from typing import Final
@@ -50,7 +51,7 @@ def _words(event: Event | Queued) -> tuple[str, str]:
         case Listening():
             return "listens", "unit dropped: it came too late" if event.dropped else _unit(event.unit)
         case TextDelta():
-            return "says", f'"{event.text}"'
+            return "says", json.dumps(event.text, ensure_ascii=False)  # control characters stay out
         case AudioDelta():
             return "speaks", f"{len(event.samples) / OUTPUT_RATE_HZ:.2f} s of audio"
         case TurnEnd():

@@ -47,7 +47,7 @@ def add_to(commands: Subcommands) -> None:
 def add_model_options(command: argparse.ArgumentParser) -> None:
     """The options that commands which start a worker hand on to it."""
     add = command.add_argument
-    add("--model", metavar="NAME", help="built-in name or checkpoint folder (default antiphon-mini)")
+    add("--model", metavar="NAME", help="built-in name or folder (default antiphon-mini)")
     add("--device", help="cpu, cuda, cuda:1 ... (default cpu)")
     add("--slots", type=positive_int, metavar="N", help="conversations at once (default 4)")
     add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: PyTorch's)")

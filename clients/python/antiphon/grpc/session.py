@@ -83,9 +83,9 @@ class Session:
         cls,
         target: str | grpc.aio.Channel,
         config: pb.SessionConfig,
-        *,
         session_id: str | None = None,
         lease: str | None = None,
+        *,
         timeout_s: float = 3600.0,
     ) -> AsyncIterator[Self]:
         """Opens the three streams, sends `config` and waits until the session takes units.

@@ -1,0 +1,61 @@
+"""What has been asked of a session and is not yet done."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from inference_service.engine.api import UnitOverrides
+
+
+@dataclass
+class PendingUnit:
+    """A unit's mel features and, once they have come, its orders to generate and finalise."""
+
+    number: int
+    mel: Tensor
+    arrival: float
+    force_listen: bool = False
+    overrides: UnitOverrides | None = None
+    finalize: bool = False
+
+
+class Orders:
+    """The units of one session that are not closed yet, oldest first, and how far it is cancelled."""
+
+    def __init__(self) -> None:
+        self._units: deque[PendingUnit] = deque()
+        self._cancelled_to = 0
+
+    @property
+    def first(self) -> PendingUnit | None:
+        """The unit that is or will be worked on."""
+        return self._units[0] if self._units else None
+
+    def prefill(self, unit: PendingUnit) -> None:
+        """A unit has come."""
+        self._units.append(unit)
+
+    def generate(self, number: int, force_listen: bool, overrides: UnitOverrides) -> None:
+        """The unit may be decided as soon as it is heard."""
+        for unit in self._units:
+            if unit.number == number:
+                unit.force_listen, unit.overrides = force_listen, overrides
+
+    def finalize(self, number: int) -> None:
+        """The unit may be closed as soon as it is done."""
+        for unit in self._units:
+            if unit.number == number:
+                unit.finalize = True
+
+    def cancel(self, number: int) -> None:
+        """Units up to and including `number` end CANCELLED, also those not yet come."""
+        self._cancelled_to = max(self._cancelled_to, number)
+
+    def is_cancelled(self, unit: PendingUnit) -> bool:
+        """Whether the unit is to end without another word."""
+        return unit.number <= self._cancelled_to
+
+    def close_first(self) -> None:
+        """The first unit is closed."""
+        self._units.popleft()

@@ -1,0 +1,362 @@
+"""The queue in front of the slots."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from antiphon.semconv import Reason
+from tests.adapter.stage import ManualClock
+from ws_adapter.dispatch.base import POOL, Kind, Lease, QueuePlace
+from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
+from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitExpired
+from ws_adapter.fleet import Fleet, WorkerInfo
+
+
+class KnownFleet(Fleet):
+    """Workers that a test puts there and takes away."""
+
+    def __init__(self, **slots: int) -> None:
+        super().__init__(())
+        self.slots = slots
+        self.suspected: list[str] = []
+
+    def ready(self) -> list[tuple[str, WorkerInfo]]:
+        return [
+            (f"{name}:1", WorkerInfo(name, "antiphon-mini", count, frozenset()))
+            for name, count in self.slots.items()
+        ]
+
+    def suspect(self, target: str) -> None:
+        self.suspected.append(target)
+
+    def set(self, **slots: int) -> None:
+        self.slots = slots
+        self.changed()
+
+
+@dataclass
+class Caller:
+    """Somebody who wants a slot, and keeps it until told to leave."""
+
+    places: list[QueuePlace] = field(default_factory=list)
+    lease: Lease | None = None
+    error: BaseException | None = None
+    leave: asyncio.Event = field(default_factory=asyncio.Event)
+    task: "asyncio.Task[None] | None" = None
+
+
+class Queue:
+    """A dispatcher with its fleet, clock and callers."""
+
+    def __init__(self, fleet: KnownFleet, **rules: float) -> None:
+        self.fleet = fleet
+        self.clock = ManualClock()
+        self.dispatcher = InProcessDispatcher(fleet, self.clock, QueueRules(**rules))  # type: ignore[arg-type]
+        self.callers: list[Caller] = []
+        self.granted: list[Caller] = []
+
+    async def enter(self, max_wait: float = 0.0, again: bool = False) -> Caller:
+        caller = Caller()
+        self.callers.append(caller)
+        caller.task = asyncio.create_task(self._hold(caller, max_wait, again))
+        await settle()
+        return caller
+
+    async def _hold(self, caller: Caller, max_wait: float, again: bool) -> None:
+        try:
+            async with self.dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, max_wait, again=again) as ticket:
+                async for update in ticket.updates():
+                    if isinstance(update, Lease):
+                        caller.lease = update
+                        self.granted.append(caller)
+                    else:
+                        assert update.ticket_id == ticket.id
+                        caller.places.append(update)
+                await caller.leave.wait()
+        except Exception as error:
+            caller.error = error
+
+    async def leave(self, caller: Caller) -> None:
+        caller.leave.set()
+        await settle()
+
+    async def vanish(self, caller: Caller) -> None:
+        assert caller.task is not None
+        caller.task.cancel()
+        await settle()
+
+    async def end(self) -> None:
+        for caller in self.callers:
+            assert caller.task is not None
+            caller.task.cancel()
+        await asyncio.gather(*(caller.task for caller in self.callers if caller.task), return_exceptions=True)
+        self.dispatcher.close()
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def queue(fleet: KnownFleet | None = None, **rules: float) -> AsyncIterator[Queue]:
+    stage = Queue(fleet or KnownFleet(a=1), **rules)
+    try:
+        yield stage
+    finally:
+        await stage.end()
+        assert (await stage.dispatcher.status(POOL)).queue_length == 0
+        assert stage.clock.timers == 0
+
+
+async def test_free_slot_is_granted_without_a_place() -> None:
+    async with queue() as stage:
+        caller = await stage.enter()
+
+        assert caller.places == []
+        assert caller.lease is not None
+        assert (caller.lease.target, caller.lease.worker_id, caller.lease.slot) == ("a:1", "a", 0)
+
+
+async def test_waiting_callers_are_told_their_place_and_then_every_three_seconds() -> None:
+    async with queue() as stage:
+        await stage.enter()
+        second, third = await stage.enter(), await stage.enter()
+
+        assert [(p.position, p.queue_length) for p in second.places] == [(1, 1)]
+        assert [(p.position, p.queue_length) for p in third.places] == [(2, 2)]
+        assert second.places[0].ticket_id.startswith("ticket_")
+        await stage.clock.advance(2.9)
+        assert len(third.places) == 1
+        await stage.clock.advance(0.1)
+        await settle()
+        assert len(third.places) == 2
+        await stage.clock.advance(3.0)
+        await settle()
+        assert len(third.places) == 3
+
+
+async def test_slots_go_out_in_order_of_arrival() -> None:
+    async with queue() as stage:
+        callers = [await stage.enter() for _ in range(5)]
+        for caller in callers:
+            await stage.leave(caller)
+
+        assert stage.granted == callers
+
+
+async def test_estimate_follows_the_protocol() -> None:
+    async with queue(KnownFleet(a=2)) as stage:
+        await stage.enter()
+        await stage.clock.advance(30)
+        await stage.enter()
+        await stage.clock.advance(10)
+
+        third, fourth = await stage.enter(), await stage.enter()
+
+        assert third.places[0].estimated_wait_s == 80.0
+        assert fourth.places[0].estimated_wait_s == 110.0
+
+
+async def test_estimate_learns_from_sessions() -> None:
+    async with queue() as stage:
+        for _ in range(3):
+            caller = await stage.enter()
+            await stage.clock.advance(10)
+            await stage.leave(caller)
+        await stage.enter()
+
+        assert (await stage.enter()).places[0].estimated_wait_s == pytest.approx(10)
+
+
+async def test_leaving_closes_the_gap() -> None:
+    async with queue() as stage:
+        await stage.enter()
+        second, third = await stage.enter(), await stage.enter()
+
+        await stage.vanish(second)
+        await stage.clock.advance(3)
+        await settle()
+
+        assert third.places[-1].position == 1
+        assert third.places[-1].queue_length == 1
+
+
+async def test_slot_of_a_caller_who_vanished_goes_to_the_next() -> None:
+    async with queue() as stage:
+        first, second = await stage.enter(), await stage.enter()
+
+        await stage.vanish(first)
+
+        assert second.lease is not None
+
+
+async def test_slot_granted_to_a_caller_that_vanishes_in_the_same_moment_goes_to_the_next() -> None:
+    async with queue() as stage:
+        first, second, third = [await stage.enter() for _ in range(3)]
+        first.leave.set()
+        assert second.task is not None
+        second.task.cancel()
+        await settle()
+
+        assert third.lease is not None
+
+
+async def test_full_queue_refuses_and_keeps_nothing() -> None:
+    async with queue(capacity=2) as stage:
+        for _ in range(3):
+            await stage.enter()
+
+        late = await stage.enter()
+
+        assert isinstance(late.error, QueueFull)
+        assert (await stage.dispatcher.status(POOL)).queue_length == 2
+
+
+async def test_queue_is_never_full_while_a_slot_is_free() -> None:
+    async with queue(KnownFleet(a=5), capacity=1) as stage:
+        for _ in range(5):
+            assert (await stage.enter()).error is None
+
+
+async def test_longest_wait() -> None:
+    async with queue() as stage:
+        await stage.enter()
+        caller = await stage.enter(max_wait=7)
+        await stage.clock.advance(6.9)
+        await settle()
+        assert caller.error is None
+
+        await stage.clock.advance(0.2)
+        await settle()
+
+        assert isinstance(caller.error, WaitExpired)
+
+
+async def test_caller_who_lost_its_worker_goes_to_the_head() -> None:
+    async with queue() as stage:
+        first = await stage.enter()
+        await stage.enter()
+
+        again = await stage.enter(again=True)
+        await stage.leave(first)
+
+        assert again.lease is not None
+        assert stage.granted == [first, again]
+
+
+async def test_epochs_rise_and_are_unique() -> None:
+    async with queue(KnownFleet(a=2, b=2)) as stage:
+        for _ in range(4):
+            await stage.enter()
+        await stage.leave(stage.callers[1])
+        await stage.enter()
+
+        epochs = [c.lease.epoch for c in stage.granted if c.lease]
+        assert epochs == sorted(set(epochs))
+
+
+async def test_least_busy_worker_comes_first() -> None:
+    async with queue(KnownFleet(a=1, b=3)) as stage:
+        targets = [c.lease.worker_id for c in [await stage.enter() for _ in range(4)] if c.lease]
+
+        assert targets[:2] == ["b", "b"]
+        assert sorted(targets) == ["a", "b", "b", "b"]
+
+
+async def test_worker_that_failed_an_attach_is_suspected() -> None:
+    async with queue() as stage:
+        for reason in (Reason.WORKER_LOST, Reason.NO_FREE_SLOT):
+            with pytest.raises(AttachFailed):
+                async with stage.dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, 0.0) as ticket:
+                    async for _ in ticket.updates():
+                        pass
+                    raise AttachFailed(reason)
+
+        assert stage.fleet.suspected == ["a:1"]
+
+
+async def test_callers_wait_for_a_worker_and_then_are_told_that_there_is_none() -> None:
+    async with queue(KnownFleet()) as stage:
+        waiting = await stage.enter()
+        await stage.clock.advance(9.9)
+        await settle()
+        assert waiting.error is None
+        assert waiting.places[0].estimated_wait_s == 0.0
+
+        await stage.clock.advance(0.2)
+        await settle()
+
+        assert isinstance(waiting.error, DispatcherUnavailable)
+        assert isinstance((await stage.enter()).error, DispatcherUnavailable)
+
+
+async def test_worker_that_comes_in_time_serves_those_who_wait() -> None:
+    async with queue(KnownFleet()) as stage:
+        waiting = await stage.enter()
+        await stage.clock.advance(9)
+
+        stage.fleet.set(a=1)
+        await settle()
+
+        assert waiting.lease is not None
+        await stage.clock.advance(60)
+        await settle()
+        assert waiting.error is None
+
+
+async def test_worker_that_comes_late_serves_those_who_come_then() -> None:
+    async with queue(KnownFleet()) as stage:
+        await stage.clock.advance(11)
+        stage.fleet.set(a=1)
+
+        assert (await stage.enter()).lease is not None
+
+
+async def test_estimate_without_a_worker_is_the_longest_wait() -> None:
+    async with queue(KnownFleet()) as stage:
+        assert (await stage.enter(max_wait=30)).places[0].estimated_wait_s == 30.0
+
+
+async def test_restarted_worker_has_all_its_slots() -> None:
+    async with queue() as stage:
+        await stage.enter()
+        second = await stage.enter()
+
+        stage.fleet.set(b=1)
+        await settle()
+
+        assert second.lease is not None
+
+
+async def test_hundred_callers_at_once_never_hold_more_than_four_slots() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    most = 0
+    async with queue(KnownFleet(a=3, b=1), capacity=1000) as stage:
+        callers = [await stage.enter() for _ in range(100)]
+        while any(caller.lease is None for caller in callers):
+            held = {(c.lease.worker_id, c.lease.slot) for c in callers if c.lease and not c.leave.is_set()}
+            holding = [c for c in callers if c.lease and not c.leave.is_set()]
+            assert len(held) == len(holding)
+            most = max(most, len(holding))
+            await stage.leave(dice.choice(holding))
+
+        assert most == 4
+        assert stage.granted == callers
+
+
+async def test_status_counts() -> None:
+    async with queue(KnownFleet(a=2, b=1)) as stage:
+        for _ in range(5):
+            await stage.enter()
+
+        status = await stage.dispatcher.status(POOL)
+
+        assert (status.workers, status.slots, status.free_slots, status.queue_length) == (2, 3, 0, 2)
+        assert stage.dispatcher.is_contended(POOL)

@@ -1,0 +1,99 @@
+"""A real worker and a real adapter as processes, with the shipped checkpoint."""
+
+import json
+import re
+import subprocess
+import sys
+import wave
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.recordings import make
+
+FOLDER = Path(make.__file__).parent
+RATE = 16_000
+SLOTS = 12
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A spoken question of the manifest."""
+
+    name: str
+    reply: str
+    pcm: NDArray[np.float32]
+
+    def units(self, silence: int) -> list[NDArray[np.float32]]:
+        """Whole seconds of the recording, then `silence` seconds of nothing."""
+        seconds = -(-len(self.pcm) // RATE)
+        padded = np.zeros((seconds + silence) * RATE, np.float32)
+        padded[: len(self.pcm)] = self.pcm
+        return list(padded.reshape(-1, RATE))
+
+
+@pytest.fixture(scope="session")
+def recordings() -> list[Recording]:
+    found = []
+    for entry in json.loads((FOLDER / "manifest.json").read_text()):
+        with wave.open(str(FOLDER / entry["file"])) as file:
+            pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
+        found.append(Recording(Path(entry["file"]).stem, entry["expected_reply"], pcm))
+    return found
+
+
+@dataclass
+class Server:
+    """A process of the `antiphon` command and the address it said it is ready on."""
+
+    process: "subprocess.Popen[str]"
+    address: str
+
+
+@contextmanager
+def antiphon(*arguments: str) -> Iterator[Server]:
+    """Runs `antiphon ARGUMENTS` until its readiness line; ends it by its pid."""
+    command = [sys.executable, "-m", "antiphon.cli", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said = ""
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said += line
+            ready = re.search(r"ready on (\S+)$", line.strip())
+            if ready:
+                yield Server(process, ready[1])
+                return
+        pytest.fail(f"{' '.join(command)} did not start:\n{said}")
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@contextmanager
+def running_worker(slots: int = SLOTS) -> Iterator[Server]:
+    with antiphon("worker", "--listen", "127.0.0.1:0", "--slots", str(slots)) as server:
+        yield server
+
+
+@contextmanager
+def running_adapter(worker: str) -> Iterator[Server]:
+    with antiphon("adapter", "--port", "0", "--worker", worker) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def worker() -> Iterator[str]:
+    with running_worker() as server:
+        yield server.address
+
+
+@pytest.fixture(scope="session")
+def adapter(worker: str) -> Iterator[str]:
+    with running_adapter(worker) as server:
+        yield server.address

@@ -1,0 +1,93 @@
+"""kill -9 of either side, in the middle of a turn."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from tests.e2e.conftest import FOLDER, Recording, running_adapter, running_worker
+
+CLIENTS = 4
+
+
+def free_slots(adapter: str) -> int:
+    with urllib.request.urlopen(f"{adapter}/ready", timeout=10) as response:
+        return int(json.load(response)["free_slots"])
+
+
+async def until(adapter: str, slots: int, within_s: float) -> float:
+    """Seconds until the adapter reports that many free slots."""
+    begin = time.monotonic()
+    while await asyncio.to_thread(free_slots, adapter) != slots:
+        assert time.monotonic() - begin < within_s, f"not {slots} free slots within {within_s} s"
+        await asyncio.sleep(0.02)
+    return time.monotonic() - begin
+
+
+async def test_killing_a_client_in_mid_turn_frees_its_slot_within_a_second(
+    adapter: str, recordings: list[Recording], tmp_path: Path
+) -> None:
+    slots = await asyncio.to_thread(free_slots, adapter)
+    command = [sys.executable, "-m", "antiphon.cli", "talk", str(FOLDER / f"{recordings[0].name}.wav")]
+    command += ["--url", adapter.replace("http", "ws"), "--out", str(tmp_path / "answer.wav")]
+    client = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert client.stdout is not None
+    async with asyncio.timeout(30):
+        async for line in client.stdout:
+            if b"listen" in line or b"text" in line:
+                break
+    assert await asyncio.to_thread(free_slots, adapter) == slots - 1
+    os.kill(client.pid, signal.SIGKILL)
+    await client.wait()
+    assert await until(adapter, slots, within_s=5.0) < 1.0
+
+
+async def terminal_events(url: str, opened: asyncio.Queue[None]) -> list[str]:
+    """Every event of one client from the worker's death on, to the close of the socket."""
+    seen: list[str] = []
+    async with connect(f"{url}/v1/realtime?mode=audio") as socket:
+        await socket.send(json.dumps({"type": "session.init", "payload": {}}))
+        try:
+            async for message in socket:
+                kind = str(json.loads(message)["type"])
+                seen.append(kind)
+                if kind == "session.created":
+                    opened.put_nowait(None)
+        except ConnectionClosed:
+            pass
+        assert socket.close_code == 1011
+    return seen
+
+
+async def test_killing_the_worker_gives_every_client_one_terminal_event() -> None:
+    with running_worker(slots=CLIENTS) as worker, running_adapter(worker.address) as server:
+        opened: asyncio.Queue[None] = asyncio.Queue()
+        url = server.address.replace("http", "ws")
+        clients = [asyncio.create_task(terminal_events(url, opened)) for _ in range(CLIENTS)]
+        async with asyncio.timeout(30):
+            for _ in range(CLIENTS):
+                await opened.get()
+            os.kill(worker.process.pid, signal.SIGKILL)
+            for seen in await asyncio.gather(*clients):
+                assert seen[-2:] == ["error", "session.closed"]
+                assert seen.count("session.closed") == 1
+
+
+@pytest.mark.parametrize("times", [3])
+async def test_slots_come_back_after_clients_vanish_again_and_again(adapter: str, times: int) -> None:
+    slots = await asyncio.to_thread(free_slots, adapter)
+    url = f"{adapter.replace('http', 'ws')}/v1/realtime?mode=audio"
+    for _ in range(times):
+        sockets = [await connect(url) for _ in range(slots)]
+        await until(adapter, 0, within_s=5.0)
+        for socket in sockets:
+            socket.transport.abort()
+        await until(adapter, slots, within_s=5.0)

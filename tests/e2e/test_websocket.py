@@ -1,0 +1,59 @@
+"""A spoken question in over the public WebSocket, a spoken answer out, through real processes."""
+
+import asyncio
+import json
+import urllib.request
+
+import antiphon
+from antiphon.events import AudioDelta, Listening, TextDelta, TurnEnd
+from tests.e2e.conftest import Recording
+
+SILENCE_S = 7
+
+
+async def answer(url: str, recording: Recording, seed: int) -> tuple[str, int]:
+    """Text and number of samples of everything the model said."""
+    text, samples = "", 0
+    units = recording.units(SILENCE_S)
+    async with (
+        antiphon.connect(url) as client,
+        client.duplex(instructions="You are a helpful assistant.", seed=seed) as session,
+    ):
+        sent, heard = 0, 0
+        async for event in session:
+            match event:
+                case TextDelta(text=said):
+                    text += said
+                case AudioDelta(samples=pcm):
+                    samples += len(pcm)
+                    heard += 1
+                case Listening():
+                    heard += 1
+                case TurnEnd():
+                    pass
+            if heard == len(units):
+                break
+            if sent <= heard and sent < len(units):
+                await session.send_audio(units[sent])
+                sent += 1
+    return " ".join(text.split()), samples
+
+
+async def test_ten_public_conversations_at_once_are_each_what_they_are_alone(
+    adapter: str, recordings: list[Recording]
+) -> None:
+    url = adapter.replace("http", "ws")
+    alone = [await answer(url, r, seed) for seed, r in enumerate(recordings[:10])]
+    together = await asyncio.gather(*(answer(url, r, seed) for seed, r in enumerate(recordings[:10])))
+    assert together == alone
+    assert sum(samples for _, samples in alone) > 0
+
+
+async def test_readiness_counts_the_slots(adapter: str) -> None:
+    def read() -> dict[str, object]:
+        with urllib.request.urlopen(f"{adapter}/ready", timeout=10) as response:
+            return dict(json.load(response))
+
+    ready = await asyncio.to_thread(read)
+    assert ready["ready"] is True
+    assert ready["slots"] == ready["free_slots"]

@@ -62,8 +62,6 @@ class Conversation:
     usage: UnitUsage = field(default_factory=UnitUsage)
     events: list[Event] = field(default_factory=list)
 
-    # ------------------------------------------------------------------ what it waits for
-
     @property
     def arrival(self) -> float:
         """Monotonic seconds since which the session's current work has been waiting."""
@@ -102,10 +100,6 @@ class Conversation:
 
     # ------------------------------------------------------------------ hearing
 
-    def start_prompt(self, embeds: Tensor) -> None:
-        """The prompt's embeddings are ready to be fed."""
-        self.to_feed = embeds
-
     def start_unit(self, carried: Tensor, audio: Tensor, ear: AudioState) -> None:
         """The next unit's embeddings [n, hidden] are ready: carried tokens with `<unit>`, then its audio."""
         run = self._begin()
@@ -131,10 +125,10 @@ class Conversation:
             self._poisoned()
             return
         self.context.advance(len(hidden))
-        rest = self.to_feed[len(hidden) :]
-        self.to_feed = rest if len(rest) else None
-        if self.to_feed is not None:
+        self.to_feed = self.to_feed[len(hidden) :]
+        if len(self.to_feed):
             return
+        self.to_feed = None
         self.last_hidden = hidden[-1]
         match self.stage:
             case Stage.PROMPT:
@@ -156,7 +150,7 @@ class Conversation:
         self.events.append(self._run.prefilled(self.context.tokens))
         self.stage = Stage.HEARD
 
-    # ------------------------------------------------------------------ deciding
+    # ------------------------------------------------------------------ deciding and speaking
 
     def begin_generate(self) -> bool:
         """Applies the unit's orders; False if it ends without the model: unheard, cancelled or forced."""
@@ -222,13 +216,11 @@ class Conversation:
         if run.steps == 0 and not self.turn_open:
             self._finish(terminator, End.LISTEN)
             return
-        text_ids = tuple(token for token in run.said if self.tokenizer.is_text(token))
-        if text_ids:
-            self.events.append(Piece(run.number, self.tokenizer.decode(list(text_ids)), text_ids))
+        text = run.text(self.tokenizer)
+        if text.token_ids:
+            self.events.append(text)
         run.end = End.TURN if run.turn_ended else End.CHUNK
         self.stage = Stage.SPEAK
-
-    # ------------------------------------------------------------------ speaking
 
     def speech_job(self) -> SpeechJob | None:
         """The unit's speech under way; None if nothing more of it is to be said aloud."""
@@ -256,8 +248,6 @@ class Conversation:
         """The next words begin on a clean voice."""
         self.speech.end_turn()
         self.vocoder.reset()
-
-    # ------------------------------------------------------------------ ending
 
     def _cancel(self) -> None:
         """Heard but not spoken: what has been fed stays, and so does the turn as that left it."""

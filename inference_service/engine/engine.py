@@ -185,8 +185,10 @@ class LiveEngine:
         """The device cannot be trusted any more: every session is told, and whoever still comes."""
         if not self._is_dead:
             self._is_dead = True
-            self._deliver([(c.sink, _FATAL) for c in self._conversations.values()])
-            self._on_fatal(message)
+            try:
+                self._deliver([(c.sink, _FATAL) for c in self._conversations.values()])
+            finally:
+                self._on_fatal(message)
 
 
 def model_info(config: ModelConfig) -> ModelInfo:

@@ -81,7 +81,7 @@ class Runtime:
         room -= 2 * conversation.longest_unit
         if len(ids) > room:
             return _refused(f"has {len(ids)} tokens; at most {max(0, room)} leave room for units")
-        conversation.start_prompt(self.embed(ids))
+        conversation.to_feed = self.embed(ids)
         return None
 
     def hear(self, conversations: list[Conversation]) -> None:

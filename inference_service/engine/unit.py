@@ -13,6 +13,7 @@ from inference_service.engine.api import (
     End,
     Failure,
     Finish,
+    Piece,
     Prefilled,
     UnitOverrides,
     UnitTimings,
@@ -111,6 +112,11 @@ class Running:
         if self.steps == 0 or not tokenizer.is_text(token):
             return False
         return len(tokenizer.decode([*self.said, token])) >= MAX_CHARACTERS
+
+    def text(self, tokenizer: Tokenizer) -> Piece:
+        """What it says, in words."""
+        ids = tuple(token for token in self.said if tokenizer.is_text(token))
+        return Piece(self.number, tokenizer.decode(list(ids)), ids)
 
     def speech(self, state: SpeechState, like: Tensor) -> SpeechJob:
         """The unit's speech; one without words goes on with those before it. `like` is any hidden state."""

@@ -57,16 +57,21 @@ class ManualClock:
         return sum(not due.is_cancelled for due in self._due)
 
     async def advance(self, seconds: float) -> None:
-        """Lets time pass; whatever is due meanwhile happens, in order, each in its own turn of the loop."""
+        """Lets time pass; whatever is due meanwhile happens, in order, each before the next."""
         until = self._now + seconds
         while self._due and self._due[0].when <= until:
             due = heapq.heappop(self._due)
             self._now = max(self._now, due.when)
             if not due.is_cancelled:
                 due.callback()
-                await asyncio.sleep(0)
+                await self._let_others_run()
         self._now = until
-        await asyncio.sleep(0)
+        await self._let_others_run()
+
+    async def _let_others_run(self) -> None:
+        """Long enough for whoever was woken to wait for the next thing."""
+        for _ in range(10):
+            await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], Any], seconds: float = PATIENCE_S) -> None:

@@ -25,14 +25,18 @@ async def test_example_flow() -> None:
     engine = ScriptedEngine(*TALK)
     async with running_worker(engine) as worker, running_adapter(worker.address) as stage:
         async with stage.client() as client:
-            created = await client.begin({"system_prompt": "Answer briefly.", "config": {"length_penalty": 1.2}})
+            created = await client.begin(
+                {"system_prompt": "Answer briefly.", "config": {"length_penalty": 1.2}}
+            )
             assert created["session_id"].startswith("sess_")
             assert created["mode"] == "full_duplex"
             assert created["metrics"]["prompt_length"] == 10
             for number in range(5):
                 await client.send(append(input_id=f"in-{number}"))
 
-            await client.expect("listen", "listen", "text", "audio", "text", "audio", "text", "audio", "listen")
+            await client.expect(
+                "listen", "listen", "text", "audio", "text", "audio", "text", "audio", "listen"
+            )
 
             deltas = client.events[2:]
             assert [e["text"] for e in deltas if e["kind"] == "text"] == ["Hello there", " how are", " you?"]
@@ -59,7 +63,11 @@ async def test_example_flow() -> None:
 
 async def test_units_reach_the_worker_ahead_and_never_more_than_its_window() -> None:
     engine = ScriptedEngine(hang("generate"))
-    async with running_worker(engine) as worker, running_adapter(worker.address) as stage, stage.client() as client:
+    async with (
+        running_worker(engine) as worker,
+        running_adapter(worker.address) as stage,
+        stage.client() as client,
+    ):
         await client.begin()
         await client.send(append(4.0))
 
@@ -73,7 +81,11 @@ async def test_units_reach_the_worker_ahead_and_never_more_than_its_window() -> 
 
 async def test_lockstep_client() -> None:
     engine = ScriptedEngine(*TALK, repeat=True)
-    async with running_worker(engine) as worker, running_adapter(worker.address) as stage, stage.client() as client:
+    async with (
+        running_worker(engine) as worker,
+        running_adapter(worker.address) as stage,
+        stage.client() as client,
+    ):
         await client.begin()
         for number in range(12):
             await client.send(append(input_id=f"in-{number}"))
@@ -127,7 +139,11 @@ async def test_init_before_queue_done_is_held() -> None:
 
 async def test_force_listen_cancels_at_the_worker() -> None:
     engine = ScriptedEngine(speak("One"), speak("Two", hold="generate"))
-    async with running_worker(engine) as worker, running_adapter(worker.address) as stage, stage.client() as client:
+    async with (
+        running_worker(engine) as worker,
+        running_adapter(worker.address) as stage,
+        stage.client() as client,
+    ):
         await client.begin()
         await client.send(append(2.0, input_id="a"))
         opened = (await client.expect("text", "audio"))["response_id"]
@@ -143,7 +159,11 @@ async def test_force_listen_cancels_at_the_worker() -> None:
 
 async def test_failed_units_and_the_third_in_a_row() -> None:
     engine = ScriptedEngine(fails(message="canary-4711"), repeat=True)
-    async with running_worker(engine) as worker, running_adapter(worker.address) as stage, stage.client() as client:
+    async with (
+        running_worker(engine) as worker,
+        running_adapter(worker.address) as stage,
+        stage.client() as client,
+    ):
         await client.begin()
         await client.send(append(3.0))
 
@@ -157,7 +177,11 @@ async def test_failed_units_and_the_third_in_a_row() -> None:
 
 async def test_full_context() -> None:
     engine = ScriptedEngine(listen(), context_full())
-    async with running_worker(engine) as worker, running_adapter(worker.address) as stage, stage.client() as client:
+    async with (
+        running_worker(engine) as worker,
+        running_adapter(worker.address) as stage,
+        stage.client() as client,
+    ):
         await client.begin()
         await client.send(append(3.0))
 
@@ -170,7 +194,11 @@ async def test_full_context() -> None:
 
 async def test_session_without_audio_output() -> None:
     engine = ScriptedEngine(speak("Hello"), turn_end("!"))
-    async with running_worker(engine) as worker, running_adapter(worker.address) as stage, stage.client() as client:
+    async with (
+        running_worker(engine) as worker,
+        running_adapter(worker.address) as stage,
+        stage.client() as client,
+    ):
         await client.begin({"use_tts": False})
         await client.send(append(2.0))
 
@@ -182,7 +210,11 @@ async def test_session_without_audio_output() -> None:
 async def test_settings_that_the_worker_ignores_are_told() -> None:
     engine = ScriptedEngine(listen())
     voice = {"ref_audio_base64": pcm(1.0)}
-    async with running_worker(engine) as worker, running_adapter(worker.address) as stage, stage.client() as client:
+    async with (
+        running_worker(engine) as worker,
+        running_adapter(worker.address) as stage,
+        stage.client() as client,
+    ):
         created = await client.begin({"voice": voice, "config": {"surprise": 1}, "tools": [{}]})
 
         unsupported = created["unsupported_fields"]
@@ -192,7 +224,11 @@ async def test_settings_that_the_worker_ignores_are_told() -> None:
 
 async def test_client_that_sends_everything_before_it_reads() -> None:
     engine = ScriptedEngine(listen())
-    async with running_worker(engine) as worker, running_adapter(worker.address) as stage, stage.client() as client:
+    async with (
+        running_worker(engine) as worker,
+        running_adapter(worker.address) as stage,
+        stage.client() as client,
+    ):
         await client.send(INIT, *[append(0.5, input_id=f"in-{n}") for n in range(20)], CLOSE)
 
         events, code = await client.end()

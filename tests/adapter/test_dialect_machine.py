@@ -127,6 +127,21 @@ class DialectMachine(RuleBasedStateMachine):
         if not really:
             self.talk.client({"type": "session.close"})
 
+    @precondition(lambda self: self.state is State.ACTIVE and self.done == len(self.talk.runs))
+    @rule(read=st.booleans(), late=st.booleans())
+    def interrupt_a_speaker(self, read: bool, late: bool) -> None:
+        """The model speaks, with a unit in flight behind the one that it speaks in."""
+        self.append(2.0, False)
+        if self.done < len(self.talk.runs):
+            self.finish(UnitEnd.CHUNK)
+        if read:
+            self.read_everything()
+        if late and self.done < len(self.talk.runs):
+            self.talk.worker(Piece(self.done + 1, "word", SPEECH))
+        self.append(0.0, True)
+        if self.done < len(self.talk.runs):
+            self.finish(UnitEnd.CHUNK)
+
     @rule()
     def read(self) -> None:
         self.read_everything()

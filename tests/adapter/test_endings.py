@@ -95,6 +95,7 @@ async def test_client_that_vanishes_leaves_nothing_behind(state: str) -> None:
 async def test_clients_come_and_go_and_every_slot_comes_back() -> None:
     engine = ScriptedEngine(*TALK, repeat=True, slots=2)
     async with running_worker(engine, slots=2) as worker, running_adapter(worker.address) as stage:
+
         async def visit(number: int) -> None:
             async with stage.client() as client:
                 await client.send(INIT)
@@ -252,8 +253,9 @@ async def worker_process(*arguments: str) -> AsyncIterator[WorkerProcess]:
 
 
 async def test_killed_worker_gives_every_client_exactly_one_end() -> None:
+    clock = ManualClock()
     async with worker_process("--slots", "4", "--script", "hang") as worker:
-        async with running_adapter(worker.address) as stage, AsyncExitStack() as stack:
+        async with running_adapter(worker.address, clock=clock) as stage, AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(stage.client()) for _ in range(4)]
             for client in clients:
                 await client.begin()
@@ -271,6 +273,7 @@ async def test_killed_worker_gives_every_client_exactly_one_end() -> None:
                 assert events[1]["reason"] == "backend_error"
                 assert code == 1011
             # Whoever waits goes on waiting: a worker may come.
+            await clock.advance(3)
             assert (await waiting.expect("session.queue_update"))["position"] == 1
 
 

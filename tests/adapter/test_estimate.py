@@ -33,7 +33,14 @@ def test_waits_never_fall_along_the_queue(slots: list[float], waiting: list[floa
 
 @pytest.mark.parametrize(
     ("expected", "elapsed", "limit", "left"),
-    [(120, 20, 600, 100), (120, 118, 600, 5), (120, 400, 600, 5), (120, 598, 600, 2), (700, 0, 600, 600), (9, 9, 0, 5)],
+    [
+        (120, 20, 600, 100),
+        (120, 118, 600, 5),
+        (120, 400, 600, 5),
+        (120, 598, 600, 2),
+        (700, 0, 600, 600),
+        (9, 9, 0, 5),
+    ],
 )
 def test_remaining(expected: float, elapsed: float, limit: float, left: float) -> None:
     assert remaining(expected, elapsed, limit) == left

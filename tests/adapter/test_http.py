@@ -88,7 +88,12 @@ async def test_trailing_slash_and_unknown_parameters_are_accepted() -> None:
 
 @pytest.mark.parametrize(
     ("offered", "selected"),
-    [(["realtime"], "realtime"), (["x", "realtime", "openai-insecure-api-key.k"], "realtime"), (["x"], None), (None, None)],
+    [
+        (["realtime"], "realtime"),
+        (["x", "realtime", "openai-insecure-api-key.k"], "realtime"),
+        (["x"], None),
+        (None, None),
+    ],
 )
 async def test_subprotocol(offered: list[str] | None, selected: str | None) -> None:
     async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:

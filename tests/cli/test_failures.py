@@ -70,11 +70,13 @@ def test_plain_grpc_beyond_this_machine() -> None:
 
 
 def test_model_that_is_not_there() -> None:
-    done = run_cli("worker", "--listen", "127.0.0.1:0", "--model", "/none", timeout_s=60)
+    done = run_cli("serve", "--port", "0", "--model", "/none", timeout_s=60)
 
     assert done.code == 2
     assert "There is no model '/none'." in done.err
+    assert done.err.endswith("The worker did not start (exit code 2). Its own messages are above.\n")
     assert "Traceback" not in done.err
+    assert done.out == ""
 
 
 def test_host_of_another_machine() -> None:

@@ -215,7 +215,8 @@ async def test_killed_worker_is_lost() -> None:
             with pytest.raises(SessionClosed) as caught:
                 await asyncio.wait_for(read_all(session), 10)
     finally:
-        process.kill()
+        if process.returncode is None:
+            process.kill()
         await process.wait()
 
     assert (caught.value.reason, caught.value.retryable) == (Reason.WORKER_LOST, True)

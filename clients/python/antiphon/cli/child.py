@@ -1,6 +1,7 @@
 """A process of ours that runs a command and does not outlive this one."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -77,11 +78,6 @@ class Child:
             raise self._failure("did not start", gone.result())
         raise Failure(f"The {self.name} was not ready after {timeout_s:.0f} s. Its output may say why.")
 
-    @property
-    def running(self) -> bool:
-        """Whether the process is still there."""
-        return self._process.returncode is None
-
     async def wait(self) -> int:
         """Returns the exit code, when there is one and all output was passed on."""
         code = await self._process.wait()
@@ -107,8 +103,10 @@ class Child:
         return self._failure("stopped unexpectedly", code)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self.running:
-            self._process.send_signal(number)
+        # Not Popen's way, which polls first and so may take the exit code away from asyncio.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
 
     def _failure(self, what: str, code: int) -> Failure:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

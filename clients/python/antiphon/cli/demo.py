@@ -76,7 +76,8 @@ async def _demo(recording: Recording, arguments: argparse.Namespace) -> int:
 def _judge(recording: Recording, heard: Heard, style: Style) -> int:
     said = " ".join(heard.text.split())
     if _words(recording.expected_reply) not in _words(said):
-        verdict = f'FAIL: "{recording.expected_reply}" was expected, "{said}" was heard.'
+        heard_instead = f'"{said}"' if said else "nothing"
+        verdict = f'FAIL: "{recording.expected_reply}" was expected, {heard_instead} was heard.'
         print(style(verdict, "red"))
         return ExitCode.FAILED
     if not len(heard.samples):

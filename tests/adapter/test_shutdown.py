@@ -1,0 +1,163 @@
+"""The end of an adapter: readiness first, then those who wait, then those who talk."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.adapter.conversation import CLOSE, append, codes
+from tests.adapter.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
+from tests.scripted_engine import ScriptedEngine, listen, running_worker
+from ws_adapter.app import serve
+from ws_adapter.options import AdapterOptions
+
+
+async def until_draining(stage: Stage) -> None:
+    while not (await stage.request("/ready"))[2]["draining"]:
+        await asyncio.sleep(0.005)
+
+
+async def test_drain() -> None:
+    clock = ManualClock()
+    engine = ScriptedEngine(listen(), slots=1)
+    async with running_worker(engine, slots=1) as worker:
+        async with running_adapter(worker.address, clock=clock) as stage:
+            async with stage.client() as talking, stage.client() as waiting:
+                await talking.begin()
+                await waiting.expect("session.queued")
+
+                stage.adapter.interrupt()
+                await until_draining(stage)
+
+                assert (await stage.request("/readyz"))[0] == 503
+                events, code = await waiting.end()
+                assert (codes(events), code) == (["service_unavailable"], 1013)
+                async with stage.client() as late:
+                    events, code = await late.end()
+                    assert (codes(events), code) == (["service_unavailable"], 1013)
+                await clock.advance(59)
+                await talking.send(append())
+                await talking.expect("listen")
+                await clock.advance(1)
+                events, code = await talking.end()
+                assert [e["reason"] for e in events] == ["server_shutdown"]
+                assert code == 1012
+            async with asyncio.timeout(PATIENCE_S):
+                assert await stage.task == 0
+        assert clock.timers == 0
+
+
+async def test_drain_ends_when_the_last_session_does() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker:
+        async with running_adapter(worker.address) as stage, stage.client() as client:
+            await client.begin()
+            stage.adapter.interrupt()
+            await until_draining(stage)
+            await client.send(CLOSE)
+            events, code = await client.end()
+            assert ([e["reason"] for e in events], code) == (["user_stop"], 1000)
+            async with asyncio.timeout(PATIENCE_S):
+                assert await stage.task == 0
+
+
+async def test_sessions_that_outlast_the_drain_end_one_after_another() -> None:
+    clock = ManualClock()
+    engine = ScriptedEngine(listen(), slots=3)
+    async with running_worker(engine, slots=3) as worker:
+        async with running_adapter(worker.address, clock=clock) as stage:
+            async with stage.client() as first, stage.client() as second, stage.client() as third:
+                ends: list[int] = []
+                clients = (first, second, third)
+                for client in clients:
+                    await client.begin()
+                readers = [asyncio.create_task(client.end()) for client in clients]
+                stage.adapter.interrupt()
+                await until_draining(stage)
+                for elapsed in range(60):
+                    await clock.advance(1)
+                    await asyncio.sleep(0.005)
+                    if sum(reader.done() for reader in readers) > len(ends):
+                        ends.append(elapsed + 1)
+                await asyncio.gather(*readers)
+                assert [client.close_code for client in clients] == [1012] * 3
+                assert len(ends) == 3
+                assert 38 <= ends[0] <= 44
+                assert ends[-1] <= 60
+
+
+async def test_second_signal_ends_at_once() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker:
+        async with running_adapter(worker.address) as stage, stage.client() as client:
+            await client.begin()
+            stage.adapter.interrupt()
+            await until_draining(stage)
+            stage.adapter.interrupt()
+            events, code = await client.end()
+            assert ([e["reason"] for e in events], code) == (["server_shutdown"], 1012)
+            async with asyncio.timeout(PATIENCE_S):
+                assert await stage.task == 0
+
+
+@asynccontextmanager
+async def adapter_process(
+    worker: str, *arguments: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.adapter.run_adapter", worker, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(3 * PATIENCE_S):
+            line = (await process.stdout.readline()).decode().strip()
+        assert line.startswith("adapter ready on http://127.0.0.1:")
+        yield process, line.removeprefix("adapter ready on ")
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_process_drains_on_sigterm_and_exits_clean() -> None:
+    engine = ScriptedEngine(listen())
+    async with running_worker(engine) as worker, adapter_process(worker.address, "0.4") as (process, address):
+        url = address.replace("http", "ws") + "/v1/realtime?mode=audio"
+        async with connect(url, compression=None) as socket:
+            client = Client(socket)
+            await client.expect_until("session.queue_done")
+            started = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            events, code = await client.end()
+            assert ([e["reason"] for e in events], code) == (["server_shutdown"], 1012)
+            assert time.monotonic() - started > 0.3
+        async with asyncio.timeout(PATIENCE_S):
+            assert await process.wait() == 0
+        await until(lambda: all(session.is_closed for session in engine.sessions))
+
+
+async def test_killed_adapter_leaves_no_slot_taken() -> None:
+    engine = ScriptedEngine(listen())
+    async with running_worker(engine) as worker, adapter_process(worker.address) as (process, address):
+        url = address.replace("http", "ws") + "/v1/realtime?mode=audio"
+        async with connect(url, compression=None) as socket:
+            client = Client(socket)
+            await client.expect_until("session.queue_done")
+            await client.send({"type": "session.init", "payload": {}})
+            await client.expect("session.created")
+            process.kill()
+            await until(lambda: engine.session.is_closed, 1)
+
+
+async def test_port_in_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        port = int(stage.address.rpartition(":")[2])
+
+        assert await serve(AdapterOptions(workers=("127.0.0.1:1",), port=port)) == 2
+
+    assert capsys.readouterr().err == (
+        f"Port {port} is in use by another process. Choose another with --port, or stop it.\n"
+    )

@@ -1,0 +1,112 @@
+"""Clients that do not read, over real sockets."""
+
+import asyncio
+import socket
+from typing import Any
+
+from tests.adapter.conversation import INIT, append
+from tests.adapter.stage import ManualClock, running_adapter, until
+from tests.scripted_engine import ScriptedEngine, listen, running_worker, speak
+
+
+def small_window() -> socket.socket:
+    """A socket that takes little before its owner reads."""
+    client = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    return client
+
+
+async def connected(address: str) -> socket.socket:
+    host, port = address.removeprefix("http://").split(":")
+    client = small_window()
+    await asyncio.get_running_loop().sock_connect(client, (host, int(port)))
+    return client
+
+
+async def test_client_that_stops_reading_loses_its_session_and_nobody_else_does() -> None:
+    clock = ManualClock()
+    engine = ScriptedEngine(speak("word"), repeat=True, slots=2)
+    async with running_worker(engine, slots=2) as worker:
+        async with running_adapter(worker.address, clock=clock) as stage, stage.client() as neighbour:
+            await neighbour.begin()
+            options: dict[str, Any] = {"sock": await connected(stage.address), "max_queue": 1}
+            async with stage.client(**options) as client:
+                await client.begin()
+                stopped = engine.session
+                client.socket.transport.pause_reading()
+                await client.send(append(50.0))
+                await until(lambda: len(stopped.heard) > 3)
+                heard = await settled(lambda: len(stopped.heard))
+                assert heard < 50, "no more is run than the client can be sent"
+                for _ in range(14):
+                    await clock.advance(0.5)
+                    await asyncio.sleep(0.01)
+
+                await until(lambda: stopped.is_closed, 2)
+                client.socket.transport.resume_reading()
+                await client.rest()
+                assert client.close_code in (1006, 1008)
+
+            await neighbour.send(append())
+            await neighbour.expect("text", "audio")
+
+
+async def settled(value: Any) -> Any:
+    """`value()` once it has stopped changing."""
+    last = value()
+    while True:
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+        if value() == last:
+            return last
+        last = value()
+
+
+async def test_client_that_reads_late_gets_everything() -> None:
+    engine = ScriptedEngine(speak("word"), repeat=True)
+    async with running_worker(engine) as worker, running_adapter(worker.address) as stage:
+        async with stage.client(sock=await connected(stage.address), max_queue=1) as client:
+            await client.begin()
+            client.socket.transport.pause_reading()
+            await client.send(append(20.0))
+            await settled(lambda: len(engine.session.heard))
+            client.socket.transport.resume_reading()
+
+            await client.expect(*["text", "audio"] * 20)
+
+
+async def test_disconnect_is_noticed_while_output_waits() -> None:
+    engine = ScriptedEngine(speak("word"), repeat=True)
+    async with running_worker(engine) as worker, running_adapter(worker.address) as stage:
+        async with stage.client(sock=await connected(stage.address), max_queue=1) as client:
+            await client.begin()
+            client.socket.transport.pause_reading()
+            await client.send(append(20.0))
+            await settled(lambda: len(engine.session.heard))
+            client.vanish()
+            await until(lambda: engine.session.is_closed, 1)
+
+
+async def test_byte_by_byte_sender_is_served() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
+        async with stage.client() as client:
+            await client.expect("session.queue_done")
+            raw = asyncio.Queue[bytes]()
+            write = client.socket.transport.write
+            client.socket.transport.write = raw.put_nowait  # type: ignore[method-assign]
+            await client.send(INIT)
+            client.socket.transport.write = write  # type: ignore[method-assign]
+            for byte in raw.get_nowait():
+                write(bytes([byte]))
+                await asyncio.sleep(0)
+            await client.expect("session.created")
+
+
+async def test_partial_handshake_does_not_stop_others() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
+        half = await connected(stage.address)
+        await asyncio.get_running_loop().sock_sendall(half, b"GET /v1/realtime HTTP/1.1\r\nHost:")
+        async with stage.client() as client:
+            await client.begin()
+        half.close()

@@ -1,0 +1,325 @@
+"""The adapter's end of the gRPC contract."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from antiphon.semconv import Reason
+from antiphon.v1 import common_pb2
+from antiphon.v1 import inference_service_pb2 as pb
+from tests.adapter.stage import until
+from tests.scripted_engine import ScriptedEngine, hang, listen, running_worker, speak
+from ws_adapter import worker_messages as messages
+from ws_adapter.dialects.config import DuplexConfig, SessionSetup
+from ws_adapter.dialects.voice import Voice
+from ws_adapter.dialects.worker import (
+    Failed,
+    Finalized,
+    GoingAway,
+    Piece,
+    Prefilled,
+    Ready,
+    Signal,
+    Timings,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.errors import AttachFailed
+from ws_adapter.fleet import Fleet, Pace
+from ws_adapter.tracing import SessionTrace
+from ws_adapter.worker_link import WorkerLink
+
+SETUP = SessionSetup("Answer.", DuplexConfig(), Voice(), "", None, ())
+SECOND = bytes(64_000)
+
+
+class Caller:
+    """A link and what it said."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.said: list[Signal] = []
+
+    async def attach(self, name: str = "s-1") -> WorkerLink:
+        return await WorkerLink.attach(self.channel, name, "0:1:", self.said.append)
+
+    def heard(self, shape: type) -> list[Any]:
+        return [signal for signal in self.said if isinstance(signal, shape)]
+
+
+@asynccontextmanager
+async def worker(engine: ScriptedEngine, **options: Any) -> AsyncIterator[tuple[Caller, Any]]:
+    async with running_worker(engine, **options) as running:
+        async with grpc.aio.insecure_channel(running.address) as channel:
+            yield Caller(channel), running
+
+
+async def test_units_are_written_ahead_and_answered() -> None:
+    engine = ScriptedEngine(listen(), speak("Hello"))
+    async with worker(engine) as (caller, _):
+        link = await caller.attach()
+        link.open(SETUP, 600.0)
+        await until(lambda: caller.heard(Ready))
+        link.run(1, SECOND, False)
+        link.run(2, SECOND, True)
+        await until(lambda: len(caller.heard(Finalized)) == 2)
+
+        assert [(d.unit, d.end) for d in caller.heard(UnitDone)] == [(1, UnitEnd.LISTEN), (2, UnitEnd.LISTEN)]
+        assert [p.unit for p in caller.heard(Prefilled)] == [1, 2]
+        assert ("generate", 2, True) in [call[:3] for call in engine.session.calls]
+        link.release()
+        await link.ended()
+        assert engine.session.is_closed
+        assert not caller.heard(Failed)
+
+
+async def test_output_is_told_before_the_end_of_its_unit() -> None:
+    async with worker(ScriptedEngine(speak("Hel", "lo"))) as (caller, _):
+        link = await caller.attach()
+        link.open(SETUP, 0.0)
+        link.run(1, SECOND, False)
+        await until(lambda: caller.heard(UnitDone))
+
+        pieces = caller.heard(Piece)
+        assert "".join(piece.text for piece in pieces) == "Hello"
+        assert sum(len(piece.audio) for piece in pieces) == 96_000
+        assert caller.said.index(pieces[-1]) < caller.said.index(caller.heard(UnitDone)[0])
+        link.release()
+        await link.ended()
+
+
+async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot() -> None:
+    engine = ScriptedEngine(hang("generate"), slow_cleanup=True)
+    async with worker(engine) as (caller, _):
+        link = await caller.attach()
+        link.open(SETUP, 0.0)
+        link.run(1, SECOND, False)
+        await until(lambda: engine.sessions and engine.session.heard)
+        ended = asyncio.create_task(link.ended())
+        link.release()
+        await until(lambda: engine.session.is_closing, 0.4)
+        assert not ended.done()
+        engine.session.finish_cleanup()
+        await ended
+
+
+async def test_release_without_a_config() -> None:
+    async with worker(ScriptedEngine(listen())) as (caller, _):
+        link = await caller.attach()
+        link.release()
+        async with asyncio.timeout(1):
+            await link.ended()
+        assert caller.said == []
+
+
+async def test_unit_that_cannot_be_cancelled_is_cut_off() -> None:
+    engine = ScriptedEngine(hang("prefill"))
+    async with worker(engine) as (caller, _):
+        link = await caller.attach()
+        link.open(SETUP, 0.0)
+        link.run(1, SECOND, False)
+        await until(lambda: engine.sessions and engine.session.heard)
+        link.release()
+        async with asyncio.timeout(1):
+            await link.ended()
+        await until(lambda: engine.session.is_closed, 1)
+
+
+async def test_refused_attach_names_its_reason_and_leaves_nothing() -> None:
+    engine = ScriptedEngine(listen(), slots=1)
+    async with worker(engine, slots=1) as (caller, _):
+        link = await caller.attach("s-1")
+        with pytest.raises(AttachFailed) as refused:
+            await caller.attach("s-2")
+        assert refused.value.reason is Reason.NO_FREE_SLOT
+        link.release()
+        await link.ended()
+        (await caller.attach("s-3")).release()
+
+
+async def test_nobody_at_the_address() -> None:
+    async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
+        with pytest.raises(AttachFailed) as refused:
+            await Caller(channel).attach()
+        assert refused.value.reason is Reason.WORKER_LOST
+
+
+async def test_worker_that_dies_is_told_once() -> None:
+    engine = ScriptedEngine(hang("generate"))
+    async with worker(engine) as (caller, running):
+        link = await caller.attach()
+        link.open(SETUP, 0.0)
+        link.run(1, SECOND, False)
+        await until(lambda: engine.sessions and engine.session.heard)
+        running.worker.interrupt()
+        running.worker.interrupt()
+        await link.ended()
+
+        assert len(caller.heard(Failed)) == 1
+        assert caller.said[-1] in (Failed(Reason.DRAINING), Failed(Reason.WORKER_LOST))
+
+
+async def test_worker_says_that_it_is_going_away() -> None:
+    async with worker(ScriptedEngine(listen()), drain_timeout_s=0.3) as (caller, running):
+        link = await caller.attach()
+        link.open(SETUP, 0.0)
+        await until(lambda: caller.heard(Ready))
+        running.worker.interrupt()
+        await link.ended()
+
+        assert [round(away.time_left_s, 1) for away in caller.heard(GoingAway)] == [0.3]
+        assert caller.heard(Failed) == [Failed(Reason.DRAINING)]
+
+
+async def test_refused_config_is_a_reason() -> None:
+    async with worker(ScriptedEngine(listen())) as (caller, _):
+        link = await caller.attach()
+        link.open(SessionSetup("", DuplexConfig(), Voice(), "another", None, ()), 0.0)
+        await link.ended()
+
+        assert caller.said == [Failed(Reason.MODEL_NOT_FOUND)]
+
+
+async def test_cancelled_attach_leaves_nothing() -> None:
+    engine = ScriptedEngine(listen(), slots=1)
+    async with worker(engine, slots=1) as (caller, _):
+        for delay in range(8):
+            attaching = asyncio.create_task(caller.attach(f"s-{delay}"))
+            for _ in range(delay):
+                await asyncio.sleep(0.0005)
+            attaching.cancel()
+            result = (await asyncio.gather(attaching, return_exceptions=True))[0]
+            if isinstance(result, WorkerLink):
+                result.release()
+                await result.ended()
+
+        async def attached() -> WorkerLink:
+            while True:
+                try:
+                    return await caller.attach("last")
+                except AttachFailed:
+                    await asyncio.sleep(0.01)
+
+        async with asyncio.timeout(2):
+            link = await attached()
+        link.release()
+        await link.ended()
+
+
+# --------------------------------------------------------------------------------------------- the fleet
+
+
+async def test_fleet_notices_workers_that_come_and_go() -> None:
+    changes = 0
+
+    def changed() -> None:
+        nonlocal changes
+        changes += 1
+
+    async with running_worker(ScriptedEngine(listen(), slots=3), slots=3) as first:
+        fleet = Fleet((first.address, "127.0.0.1:1"), Pace(ask_s=60.0, retry_s=0.01))
+        fleet.changed = changed
+        assert fleet.catalogue() is None
+        fleet.start()
+        await until(lambda: fleet.ready())
+        assert [(target, info.slots, info.model) for target, info in fleet.ready()] == [
+            (first.address, 3, "scripted")
+        ]
+        catalogue = fleet.catalogue()
+        assert catalogue is not None
+        assert catalogue.models == {"scripted"}
+        assert changes == 1
+    try:
+        # The lost connection tells, long before the next question.
+        await until(lambda: not fleet.ready(), 5)
+        async with running_worker(ScriptedEngine(listen()), listen=first.address):
+            await until(lambda: fleet.ready(), 10)
+    finally:
+        await fleet.stop()
+
+
+# ------------------------------------------------------------------------------------------- translation
+
+
+def test_duplex_config_has_the_names_of_the_contract() -> None:
+    assert set(DuplexConfig.__struct_fields__) == set(common_pb2.DuplexConfig.DESCRIPTOR.fields_by_name)
+
+
+def test_settings_are_handed_on_and_unset_ones_stay_unset() -> None:
+    given = {
+        "generate_audio": False,
+        "ls_mode": "explicit",
+        "force_listen_count": 0,
+        "decode_mode": "greedy",
+        "temperature": 0.0,
+        "top_k": 5,
+        "chunk_ms": 1000,
+    }
+    config = messages.duplex_config(DuplexConfig(**given))
+
+    assert {field.name for field, _ in config.ListFields()} == set(given)
+    assert config.decode_mode == common_pb2.DECODE_MODE_GREEDY
+    assert config.ls_mode == common_pb2.LISTEN_SPEAK_MODE_EXPLICIT
+    assert (config.generate_audio, config.force_listen_count, config.temperature) == (False, 0, 0.0)
+
+
+def test_session_config() -> None:
+    reference = np.full(16_000, 0.5, "<f4").tobytes()
+    setup = SessionSetup("Hi.", DuplexConfig(), Voice(reference, None, None), "m", 7, ())
+    config = messages.session_config(setup, 660.0)
+
+    assert (config.mode, config.model, config.system_prompt, config.seed) == (
+        pb.SESSION_MODE_AUDIO,
+        "m",
+        "Hi.",
+        7,
+    )
+    assert config.voice.llm_reference.data == reference
+    assert config.voice.llm_reference.sample_rate_hz == 16_000
+    assert not config.voice.HasField("speech_reference")
+    assert config.max_duration == Duration(seconds=660)
+    assert not messages.session_config(SETUP, 0.0).HasField("seed")
+
+
+@pytest.mark.parametrize(
+    ("samples", "out"),
+    [([0.5, -1.0], [0.5, -1.0]), ([np.nan, np.inf, -np.inf, 2.0], [0.0, 1.0, -1.0, 1.0]), ([], [])],
+)
+def test_output_audio_is_finite_and_bounded(samples: list[float], out: list[float]) -> None:
+    chunk = common_pb2.AudioChunk(
+        encoding=common_pb2.AUDIO_ENCODING_PCM_F32LE, data=np.array(samples, "<f4").tobytes()
+    )
+
+    assert np.frombuffer(messages.speech(chunk), "<f4").tolist() == out
+
+
+def test_pcm16_output() -> None:
+    chunk = common_pb2.AudioChunk(
+        encoding=common_pb2.AUDIO_ENCODING_PCM_S16LE, data=np.array([-32768, 16384], "<i2").tobytes()
+    )
+
+    assert np.frombuffer(messages.speech(chunk), "<f4").tolist() == [-1.0, 0.5]
+
+
+def test_unknown_reason_of_a_failed_unit() -> None:
+    done = pb.UnitDone(end=pb.UNIT_END_FAILED, error=common_pb2.ItemError(reason="NEW_REASON"))
+
+    assert messages.unit_done(3, done) == UnitDone(
+        3, UnitEnd.FAILED, 0, timings=Timings(), failure=Reason.INFERENCE_FAILED
+    )
+
+
+def test_units_share_the_trace_of_their_session() -> None:
+    trace = SessionTrace()
+    parents = [trace.traceparent, trace.unit(), trace.unit()]
+
+    assert len({parent.split("-")[1] for parent in parents}) == 1
+    assert len({parent.split("-")[2] for parent in parents}) == 3
+    assert all(len(parent) == 55 for parent in parents)
+    assert SessionTrace().traceparent.split("-")[1] != parents[0].split("-")[1]

@@ -1,0 +1,133 @@
+"""Packed forwards: however rows are cut and batched, a session computes what it would alone."""
+
+import copy
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaModel, PreTrainedModel, Qwen3Config, Qwen3Model
+
+from inference_service.engine.decoder import PackedDecoder, Segment
+
+HIDDEN = 32
+CAPACITY = 48
+VOCABULARY = 50
+ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+
+
+def sharp(model: PreTrainedModel) -> PreTrainedModel:
+    """`model` with weights large enough for attention to tell its rows apart."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.mul_(5)
+    return model.eval()
+
+
+def qwen3() -> PreTrainedModel:
+    return sharp(Qwen3Model(
+        Qwen3Config(
+            vocab_size=8, hidden_size=HIDDEN, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, rope_parameters=ROPE,
+        )
+    ))  # fmt: skip
+
+
+def llama() -> PreTrainedModel:
+    return sharp(LlamaModel(
+        LlamaConfig(
+            vocab_size=8, hidden_size=HIDDEN, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=4, rope_parameters=ROPE,
+            bos_token_id=None, eos_token_id=None,
+        )
+    ))  # fmt: skip
+
+
+@dataclass
+class Stream:
+    """Rows of one session on their way through the packed decoder."""
+
+    slot: int
+    rows: Tensor
+    done: int = 0
+    hidden: list[Tensor] = field(default_factory=list)
+
+    def segment(self, count: int) -> Segment:
+        return Segment(self.slot, self.done, self.done, self.rows[self.done : self.done + count])
+
+
+def play(decoder: PackedDecoder, lengths: list[int], rng: random.Random) -> list[Stream]:
+    """Sessions of these lengths join, in chunks of random sizes and batches of random order, and leave."""
+    generator = torch.Generator().manual_seed(rng.randrange(2**32))
+    waiting = [Stream(-1, torch.randn(length, HIDDEN, generator=generator)) for length in lengths]
+    finished: list[Stream] = []
+    active: list[Stream] = []
+    free = list(range(len(decoder.cache.keys[0])))
+    while waiting or active:
+        while waiting and free and rng.random() < 0.6:
+            stream = waiting.pop()
+            stream.slot = free.pop(rng.randrange(len(free)))
+            active.append(stream)
+        batch = rng.sample(active, rng.randint(0, len(active)))
+        if not batch:
+            continue
+        segments = [stream.segment(rng.choice([1, 1, rng.randint(1, 12)])) for stream in batch]
+        for stream, segment, hidden in zip(batch, segments, decoder.forward(segments), strict=True):
+            stream.done += len(segment.embeds)
+            stream.hidden.append(hidden)
+        for stream in [s for s in batch if s.done == len(s.rows)]:
+            active.remove(stream)
+            free.append(stream.slot)
+            finished.append(stream)
+    return finished
+
+
+@pytest.mark.parametrize("build", [qwen3, llama])
+@pytest.mark.parametrize("seed", range(6))
+def test_packed_logits_equal_each_sessions_own(build: Callable[[], PreTrainedModel], seed: int) -> None:
+    torch.manual_seed(seed)
+    model = build()
+    alone = copy.deepcopy(model)
+    rng = random.Random(seed)
+    head = torch.randn(HIDDEN, VOCABULARY)
+
+    streams = play(PackedDecoder(model, 3, CAPACITY), [rng.randint(1, CAPACITY) for _ in range(7)], rng)
+
+    for stream in streams:
+        own = alone(inputs_embeds=stream.rows[None], use_cache=False).last_hidden_state[0]
+        torch.testing.assert_close(torch.cat(stream.hidden) @ head, own @ head, atol=1e-4, rtol=0)
+
+
+def test_positions_matter_to_these_models() -> None:
+    torch.manual_seed(0)
+    decoder = PackedDecoder(qwen3(), 1, CAPACITY)
+    rows = torch.randn(6, HIDDEN)
+
+    (straight,) = decoder.forward([Segment(0, 0, 0, rows)])
+    (turned,) = decoder.forward([Segment(0, 0, 0, rows.flip(0))])
+
+    assert not torch.allclose(straight[-1], turned.flip(0)[-1], atol=1e-3)
+
+
+def test_only_differences_of_positions_matter() -> None:
+    torch.manual_seed(0)
+    decoder = PackedDecoder(qwen3(), 2, CAPACITY)
+    rows = torch.randn(20, HIDDEN)
+
+    near, far = decoder.forward([Segment(0, 0, 0, rows), Segment(1, 0, 5000, rows)])
+
+    torch.testing.assert_close(near, far, atol=1e-4, rtol=0)
+
+
+def test_a_cleared_slot_holds_nothing() -> None:
+    torch.manual_seed(0)
+    decoder = PackedDecoder(llama(), 2, CAPACITY)
+    decoder.forward([Segment(0, 0, 0, torch.randn(9, HIDDEN)), Segment(1, 0, 0, torch.randn(9, HIDDEN))])
+
+    decoder.cache.clear(0)
+
+    for tensor in (*decoder.cache.keys, *decoder.cache.values):
+        assert not tensor[0].any()
+        assert tensor[1].any()

@@ -25,7 +25,8 @@ from ws_adapter.options import AdapterOptions
 from ws_adapter.routes import SUBPROTOCOL, Page, find_page, refuse_mode
 from ws_adapter.session import CLOSE_TIMEOUT_S, Session
 
-logger = logging.getLogger(__name__)
+_quiet = logging.getLogger(f"{__name__}.websockets")
+_quiet.setLevel(logging.WARNING)  # sessions have their own two lines
 
 OPEN_TIMEOUT_S: Final = 5.0
 PING_S: Final = 20.0
@@ -73,6 +74,7 @@ class PublicServer:
             max_size=self._options.max_message_bytes,
             max_queue=RECEIVE_QUEUE,
             write_limit=WRITE_LIMIT,
+            logger=_quiet,
             create_connection=PublicConnection,
         )
         for listener in self._server.sockets:

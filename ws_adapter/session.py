@@ -41,6 +41,9 @@ SLOW_CLOSE_TIMEOUT_S: Final = 1.0
 BACKSTOP_S: Final = 60.0
 """How much longer than the public limit a worker lets a session live, should the adapter forget it."""
 
+LONGEST_CALL_S: Final = 86_400.0
+"""Deadline of a session's calls when there is no session limit."""
+
 _ELSEWHERE: Final = frozenset(
     {
         Reason.WORKER_LOST,
@@ -93,8 +96,11 @@ class Session:
         self._began = False
         self._lost: Reason | None = None
         self._timer: Timer | None = None
+        self._timer_at: float | None = None
         self._supply: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._patience_s = CLOSE_TIMEOUT_S
+        self._end = "disconnected"
 
     @property
     def is_queued(self) -> bool:
@@ -103,6 +109,7 @@ class Session:
 
     async def run(self) -> None:
         """Returns when the socket is closed and the slot is clean again."""
+        logger.info("session %s opened", self._session_id)
         writer = asyncio.create_task(self._write())
         self._supply = asyncio.create_task(self._hold_slots())
         try:
@@ -117,6 +124,7 @@ class Session:
             tasks = [writer, self._supply, *([self._closing] if self._closing else [])]
             writer.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            logger.info("session %s ended: %s", self._session_id, self._end)
 
     def shut_down(self) -> None:
         """The server ends."""
@@ -140,20 +148,23 @@ class Session:
                     taken = self._outbox.withdraw(action.response_id)
                     self._perform(self._dialect.withdrawn(taken))
                 case CloseSocket():
+                    self._end = action.reason
                     self._give_up_slot()
-                    self._closing = asyncio.create_task(self._close(action, CLOSE_TIMEOUT_S))
+                    self._closing = asyncio.create_task(self._close(action, self._patience_s))
         self._arm()
 
     def _arm(self) -> None:
         """Keeps one timer, at the dialect's next deadline."""
+        deadline = self._dialect.deadline
+        if deadline == self._timer_at:
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        deadline = self._dialect.deadline
-        if deadline is not None:
-            self._timer = self._clock.call_at(deadline, self._tick)
+        self._timer_at = deadline
+        self._timer = self._clock.call_at(deadline, self._tick) if deadline is not None else None
 
     def _tick(self) -> None:
+        self._timer = self._timer_at = None
         try:
             self._perform(self._dialect.tick(self._clock.now(), self._dispatcher.is_contended(POOL)))
         except Exception:
@@ -186,10 +197,10 @@ class Session:
             logger.exception("session %s cannot send", self._session_id)
             self._socket.abort()
 
-    async def _close(self, action: CloseSocket, timeout_s: float) -> None:
+    async def _close(self, action: CloseSocket, patience_s: float) -> None:
         """Sends what is left, then closes; a client that takes too long is cut off."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(patience_s):
                 await self._outbox.flushed()
                 await self._socket.close(action.code, action.reason)
         except TimeoutError:
@@ -202,12 +213,9 @@ class Session:
         actions = self._dialect.slow_consumer()
         if not actions:
             return
-        self._give_up_slot()
         self._outbox.clear()
-        *told, close = actions
-        self._perform(told)
-        assert isinstance(close, CloseSocket)
-        self._closing = asyncio.create_task(self._close(close, SLOW_CLOSE_TIMEOUT_S))
+        self._patience_s = SLOW_CLOSE_TIMEOUT_S
+        self._perform(actions)
 
     # ---------------------------------------------------------------------------------- the slot
 
@@ -262,7 +270,7 @@ class Session:
 
     async def _attach(self, lease: Lease) -> WorkerLink:
         limit = self._options.session_limit_audio_s
-        deadline_s = limit + 2 * BACKSTOP_S if limit else None
+        deadline_s = limit + 2 * BACKSTOP_S if limit else LONGEST_CALL_S
         for retry in range(BUSY_RETRIES + 1):
             if retry:
                 await sleep(self._clock, BUSY_RETRY_S)

@@ -24,24 +24,32 @@ from ws_adapter.worker_status import reason_of
 ATTACH_TIMEOUT_S: Final = 5.0
 
 RELEASE_GRACE_S: Final = 0.5
-"""How long a session that is given up may take to end by itself, so that its end says that its slot is clean.
-"""
+"""How long a session that is given up may take to finish its units."""
+
+CLEANUP_S: Final = 10.0
+"""How long a worker may take to clean a slot before nobody waits for it any more."""
 
 
 class WorkerLink:
     """One attached session. `ended` follows every attach, exactly once."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, session_id: str, lease_token: str, deadline_s: float | None
+        self,
+        channel: grpc.aio.Channel,
+        session_id: str,
+        lease_token: str,
+        on_signal: Callable[[Signal], None],
+        deadline_s: float,
     ) -> None:
         self._trace = SessionTrace()
-        self._on_signal: Callable[[Signal], None] = lambda signal: None
+        self._on_signal = on_signal
         self._released = False
         self._failed = False
         self._running = 3
+        self._configured = False
         self._last_unit = 0
         self._ended = asyncio.Event()
-        self._grace: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
         metadata = (
             (METADATA_SESSION_ID, session_id),
             (METADATA_LEASE, lease_token),
@@ -65,7 +73,7 @@ class WorkerLink:
         session_id: str,
         lease_token: str,
         on_signal: Callable[[Signal], None],
-        deadline_s: float | None = None,
+        deadline_s: float,
     ) -> "WorkerLink":
         """Opens the three calls and waits until the worker has them.
 
@@ -73,26 +81,27 @@ class WorkerLink:
         without `release`. `deadline_s` bounds the calls as a last backstop. Raises `AttachFailed`; then, as
         on cancellation, nothing is left behind.
         """
-        link = cls(channel, session_id, lease_token, deadline_s)
-        link._on_signal = on_signal
+        link = cls(channel, session_id, lease_token, on_signal, deadline_s)
+        attached = False
         try:
             async with asyncio.timeout(ATTACH_TIMEOUT_S):
                 await asyncio.gather(*(call.attached() for call in link._calls))
+            attached = True
         except TimeoutError:
-            link._abandon()
             raise AttachFailed(Reason.ATTACH_TIMEOUT) from None
         except grpc.aio.AioRpcError as error:
-            link._abandon()
             raise AttachFailed(reason_of(error)) from None
-        except BaseException:
-            link._abandon()
-            raise
+        finally:
+            if not attached:
+                link._released = True  # calls that had attached have nothing more to tell
+                link._cut()
         return link
 
     # ---------------------------------------------------------------------------------- to the worker
 
     def open(self, setup: SessionSetup, max_duration_s: float) -> None:
         """Configures the session; answered by `Ready`."""
+        self._configured = True
         self._prefill.write(
             pb.PrefillRequest(
                 unit=0,
@@ -117,12 +126,16 @@ class WorkerLink:
         if self._released:
             return
         self._released = True
+        if self._ended.is_set():
+            return
+        if not self._configured:
+            self._insist()  # to half-close before the config would be an error of ours
+            return
         if self._last_unit:
             self.cancel(self._last_unit)
         for call in self._calls:
             call.half_close()
-        if not self._ended.is_set():
-            self._grace = asyncio.get_running_loop().call_later(RELEASE_GRACE_S, self._abandon)
+        self._wait(RELEASE_GRACE_S, self._insist)
 
     async def ended(self) -> None:
         """Waits until all three calls are over."""
@@ -157,15 +170,25 @@ class WorkerLink:
             # The first status counts; the worker ends the other calls with the same one.
             self._tell(Failed(reason))
             self._failed = True
-            if self._running and self._grace is None:
-                self._grace = asyncio.get_running_loop().call_later(RELEASE_GRACE_S, self._abandon)
+            if self._running and not self._released:
+                self._wait(CLEANUP_S, self._cut)
         if not self._running:
             # All three ended with OK, which the worker does only after the session's own end.
             self._tell(Failed(Reason.WORKER_LOST))
-            if self._grace is not None:
-                self._grace.cancel()
+            if self._patience is not None:
+                self._patience.cancel()
             self._ended.set()
 
-    def _abandon(self) -> None:
+    def _insist(self) -> None:
+        """Ends one call, and with it the session; the worker ends the others when the slot is clean."""
+        self._finalize.cancel()
+        self._wait(CLEANUP_S, self._cut)
+
+    def _cut(self) -> None:
         for call in self._calls:
             call.cancel()
+
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = asyncio.get_running_loop().call_later(seconds, then)

@@ -27,13 +27,15 @@ class Context:
     dropped: int = 0
     """Tokens that the window has dropped so far."""
     pending: list[int] = field(default_factory=list)
-    """Terminator tokens that the next forward will carry."""
+    """Tokens that close the last unit, until a forward carries them."""
+    closing: int = 0
+    """How many tokens closed the unit before; they count as input of the next."""
     units: list[int] = field(default_factory=list)
-    """Length of each unit kept, oldest first, carried tokens included."""
+    """Length of each unit kept, oldest first, the tokens that close it included."""
     prompt: int = 0
     _masters: list[Tensor] = field(default_factory=list)
     _unit_start: int = 0
-    _before_unit: tuple[int, list[int]] = (0, [])
+    _before: tuple[int, list[int]] = (0, [])
 
     @property
     def tokens(self) -> int:
@@ -63,32 +65,37 @@ class Context:
         if self.window.mode is WindowMode.BASIC:
             self._masters = self.decoder.cache.snapshot_keys(self.slot, self.prompt)
 
-    def begin_unit(self) -> list[int]:
-        """The carried tokens, with which the rows of the unit that begins must start."""
-        self._before_unit = self.length, self.pending
+    def carry(self) -> list[int]:
+        """The pending tokens, with which the rows fed next must begin."""
+        self._before = self.length, self.pending
         carried, self.pending = self.pending, []
         return carried
 
     def rewind(self) -> None:
-        """Forgets the unit under way, as if it had never begun; what it left in the slot is overwritten."""
-        self.length, self.pending = self._before_unit
+        """Forgets what was fed since `carry`; what that left in the slot is overwritten by what comes."""
+        self.length, self.pending = self._before
 
-    def end_unit(self, terminators: list[int]) -> int:
-        """Closes a unit whose last tokens are carried over; returns how many old units were dropped."""
+    def end_unit(self, terminators: list[int]) -> None:
+        """Closes a unit; the tokens that close it are carried into the next forward."""
         self.pending += terminators
+        self.closing = len(self.pending)
         self.units.append(self.tokens - self._unit_start)
         self._unit_start = self.tokens
-        return self._slide() if self.window.mode is WindowMode.BASIC else 0
 
-    def _slide(self) -> int:
-        if self.tokens <= self.window.high_tokens:
+    @property
+    def must_slide(self) -> bool:
+        """Whether the window is to drop units; what is pending must be fed before, as it still sees them."""
+        is_over = self.window.mode is WindowMode.BASIC and self.tokens > self.window.high_tokens
+        return is_over and len(self.units) > 1
+
+    def slide(self) -> int:
+        """Drops whole oldest units, the last one and the prompt never; returns how many."""
+        if self.pending or not self.must_slide:
             return 0
         units = tokens = 0
         while self.tokens - tokens > self.window.low_tokens and units < len(self.units) - 1:
             tokens += self.units[units]
             units += 1
-        if units == 0:
-            return 0
         keep_from = self.prompt + tokens
         self.decoder.cache.move(self.slot, keep_from, self.prompt, self.length - keep_from)
         self.length -= tokens

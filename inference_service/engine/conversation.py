@@ -98,12 +98,10 @@ class Conversation:
     def _is_cancelled(self) -> bool:
         return self.orders.is_cancelled(self._run.unit)
 
-    # ------------------------------------------------------------------ hearing
-
     def start_unit(self, carried: Tensor, audio: Tensor, ear: AudioState) -> None:
         """The next unit's embeddings [n, hidden] are ready: carried tokens with `<unit>`, then its audio."""
         run = self._begin()
-        run.text_rows, run.audio_rows, run.cached = len(carried), len(audio), self.context.length
+        run.text_rows, run.audio_rows, run.cached = self.context.closing + 1, len(audio), self.context.length
         self.ear = ear
         self.to_feed = torch.cat([carried, audio])
         self.stage = Stage.PREFILL
@@ -149,8 +147,6 @@ class Conversation:
         self._run.end, self._run.failure = end, failure
         self.events.append(self._run.prefilled(self.context.tokens))
         self.stage = Stage.HEARD
-
-    # ------------------------------------------------------------------ deciding and speaking
 
     def begin_generate(self) -> bool:
         """Applies the unit's orders; False if it ends without the model: unheard, cancelled or forced."""
@@ -278,12 +274,15 @@ class Conversation:
         self.events.append(run.done(end, self.context.tokens))
         self.stage = Stage.DONE
 
+    def end_unit(self) -> None:
+        """Closes the unit in the context; it is final after the window has been seen to."""
+        if self._run.terminator is not None:
+            self.context.end_unit([self._run.terminator, self._special.unit_end])
+
     def finalize(self) -> None:
-        """Closes the unit: its terminator and `</unit>` are carried into the next forward."""
-        run, dropped = self._run, 0
-        if run.terminator is not None:
-            dropped = self.context.end_unit([run.terminator, self._special.unit_end])
-        self.events.append(Finalized(run.number, self.context.tokens, dropped, self.usage))
+        """The unit is over, and the window drops what has become too old."""
+        dropped = self.context.slide()
+        self.events.append(Finalized(self._run.number, self.context.tokens, dropped, self.usage))
         self.orders.close_first()
         self.running = None
         self.stage = Stage.IDLE

@@ -68,7 +68,8 @@ class LiveSession:
     def _hear(self, unit: int, pcm: Array, arrival: float) -> None:
         pcm = np.pad(pcm, (0, SAMPLE_RATE - len(pcm)))
         mel = log_mel(mel_power(pcm, self._heard))
-        self._heard = pcm[-CONTEXT:].copy()
+        # Sound that is none spoils its own unit only, not the next one's first frames.
+        self._heard = np.clip(np.nan_to_num(pcm[-CONTEXT:]), -1, 1)
         pending = PendingUnit(unit, torch.from_numpy(mel), arrival)
         self._engine.inbox.put(lambda: self._orders.prefill(pending))
 

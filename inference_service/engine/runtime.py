@@ -21,7 +21,7 @@ _UNIT_ROOM = 128
 
 
 class Runtime:
-    """Loaded weights and their caches. Only the engine thread calls it."""
+    """Loaded weights and their caches. Only the engine thread calls it, but for `conversation`."""
 
     def __init__(self, model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig, slots: int) -> None:
         self.model = model
@@ -89,7 +89,7 @@ class Runtime:
         mels = [c.orders.first.mel.to(self.device) for c in conversations if c.orders.first is not None]
         heard, states = self.model.apm.encode(mels, [c.ear for c in conversations])
         for conversation, audio, state in zip(conversations, heard, states, strict=True):
-            carried = [*conversation.context.begin_unit(), self.tokenizer.special.unit]
+            carried = [*conversation.context.carry(), self.tokenizer.special.unit]
             conversation.start_unit(self.embed(carried), audio, state)
 
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
@@ -98,6 +98,15 @@ class Runtime:
         # One bad row spoils every later one of its session, so the last row tells.
         sound = torch.stack([rows[-1] for rows in hidden]).isfinite().all(dim=1).tolist()
         return [rows if is_sound else None for rows, is_sound in zip(hidden, sound, strict=True)]
+
+    def settle(self, contexts: list[Context]) -> None:
+        """Feeds what is pending, so that it is in the slot before the window slides."""
+        segments = [context.segment(self.embed(context.carry())) for context in contexts]
+        for context, hidden in zip(contexts, self.think(segments), strict=True):
+            if hidden is None:
+                context.rewind()
+            else:
+                context.advance(len(hidden))
 
     def scores(self, hidden: list[Tensor]) -> Tensor:
         """Float32 scores [n, vocabulary] on the CPU for n last hidden states."""

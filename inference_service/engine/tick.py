@@ -13,7 +13,7 @@ TOKEN_BUDGET = 1024
 
 
 class Tick:
-    """Hear, think, decide, speak and close: each step once, for everybody who is ready for it."""
+    """Close, hear, think, decide and speak: each step once, for everybody who is ready for it."""
 
     def __init__(self, runtime: Runtime, budget: int = TOKEN_BUDGET) -> None:
         self._runtime = runtime
@@ -33,7 +33,17 @@ class Tick:
         self._think(conversations)
         self._decide(conversations)
         self._speak(conversations)
-        self._close(conversations)
+
+    def _close(self, conversations: Collection[Conversation]) -> None:
+        """Ends units whose last word has been sent; a forward is needed only where a window slides."""
+        ending = [c for c in conversations if c.wants_end]
+        for conversation in ending:
+            conversation.end_unit()
+        sliding = [c.context for c in ending if c.context.must_slide]
+        if sliding:
+            self._runtime.settle(sliding)
+        for conversation in ending:
+            conversation.finalize()
 
     def _hear(self, conversations: Collection[Conversation]) -> None:
         starting = []
@@ -97,9 +107,3 @@ class Tick:
         )
         for (conversation, _), sound in zip(finished, audio, strict=True):
             conversation.spoken(sound, spoken_at)
-
-    @staticmethod
-    def _close(conversations: Collection[Conversation]) -> None:
-        for conversation in conversations:
-            if conversation.wants_end:
-                conversation.finalize()

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.adapter.conversation import INIT, Event
+from tests.scripted_engine import ScriptedEngine, running_worker
 from ws_adapter.app import Adapter
 from ws_adapter.clock import Clock, LoopClock, Timer
 from ws_adapter.options import AdapterOptions
@@ -168,11 +169,11 @@ class Stage:
         headers = dict(line.lower().split(": ", 1) for line in lines)
         return int(status.split()[1]), headers, json.loads(body) if body else None
 
-    async def until_ready(self) -> None:
-        """Waits until a worker is known."""
+    async def until(self, **state: Any) -> None:
+        """Waits until `/readyz` says this."""
         deadline = time.monotonic() + PATIENCE_S
-        while (await self.request("/readyz"))[0] != 200:
-            assert time.monotonic() < deadline, "no worker became ready"
+        while not state.items() <= (told := (await self.request("/readyz"))[2]).items():
+            assert time.monotonic() < deadline, f"{told} never became {state}"
             await asyncio.sleep(0.01)
 
     @asynccontextmanager
@@ -200,7 +201,7 @@ async def running_adapter(
             task.result()
         stage = Stage(await ready, adapter, clock, task)
         if wait:
-            await stage.until_ready()
+            await stage.until(ready=True)
         yield stage
     finally:
         adapter.interrupt()
@@ -208,3 +209,13 @@ async def running_adapter(
         await asyncio.wait({task}, timeout=PATIENCE_S)
         assert task.done(), "the adapter did not stop"
         assert task.result() == 0
+
+
+@asynccontextmanager
+async def client_of(
+    engine: ScriptedEngine, clock: Clock | None = None, **options: Any
+) -> AsyncIterator[Client]:
+    """A client in front of an adapter in front of a worker that plays `engine`."""
+    async with running_worker(engine, slots=engine.slots) as worker:
+        async with running_adapter(worker.address, clock=clock, **options) as stage, stage.client() as client:
+            yield client

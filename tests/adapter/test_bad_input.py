@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.adapter.conversation import CLOSE, append, codes, kinds, pcm
-from tests.adapter.stage import Stage, running_adapter
+from tests.adapter.stage import Stage, client_of, running_adapter
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
 
 RECOVERABLE = [
@@ -29,9 +29,9 @@ RECOVERABLE = [
     (b'{"type":"input.append","input":{"audio":"AADAfw=="}}', "invalid_payload", "input.audio"),
     (b'{"type":"input.append","input":"x"}', "invalid_payload", "input"),
     (
-        b'{"type":"input.append","input":{"audio":"AAAAAA==","max_slice_nums":99}}',
+        b'{"type":"input.append","input":{"hints":{"max_slice_nums":99}}}',
         "invalid_payload",
-        "input.max_slice_nums",
+        "input.hints.max_slice_nums",
     ),
     (b'{"type":"session.close","reason":7}', "invalid_payload", "reason"),
     (b'{"type":"session.init","payload":{}}', "invalid_event", None),
@@ -39,21 +39,20 @@ RECOVERABLE = [
 
 
 async def test_each_recoverable_row_is_one_error_and_the_session_goes_on() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with running_adapter(worker.address) as stage, stage.client() as client:
-            await client.begin()
-            for frame, code, param in RECOVERABLE:
-                await client.socket.send(frame.decode())
-                error = (await client.expect("error"))["error"]
-                assert (error["code"], error.get("param")) == (code, param), frame
-                assert error["type"] == "client_error"
-                assert "`" not in error["message"], "no text of a library"
-            await client.send(append())
-            await client.expect("listen")
-            await client.send(CLOSE)
-            events, code = await client.end()
-            assert kinds(events) == ["session.closed"]
-            assert code == 1000
+    async with client_of(ScriptedEngine(listen())) as client:
+        await client.begin()
+        for frame, code, param in RECOVERABLE:
+            await client.socket.send(frame.decode())
+            error = (await client.expect("error"))["error"]
+            assert (error["code"], error.get("param")) == (code, param), frame
+            assert error["type"] == "client_error"
+            assert "`" not in error["message"], "no text of a library"
+        await client.send(append())
+        await client.expect("listen")
+        await client.send(CLOSE)
+        events, code = await client.end()
+        assert kinds(events) == ["session.closed"]
+        assert code == 1000
 
 
 FATAL = [
@@ -72,11 +71,7 @@ async def test_each_fatal_row_is_one_error_and_a_close(
     begun: bool, frame: Any, code: str, close: int
 ) -> None:
     engine = ScriptedEngine(listen())
-    async with (
-        running_worker(engine) as worker,
-        running_adapter(worker.address) as stage,
-        stage.client() as client,
-    ):
+    async with client_of(engine) as client:
         if begun:
             await client.begin()
         else:
@@ -89,11 +84,10 @@ async def test_each_fatal_row_is_one_error_and_a_close(
 
 
 async def test_invalid_utf8_closes_without_an_event() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with running_adapter(worker.address) as stage, stage.client() as client:
-            await client.expect("session.queue_done")
-            await client.socket.send(b'{"type":"session.close","reason":"\xff"}', text=True)
-            assert await client.end() == ([], 1007)
+    async with client_of(ScriptedEngine(listen())) as client:
+        await client.expect("session.queue_done")
+        await client.socket.send(b'{"type":"session.close","reason":"\xff"}', text=True)
+        assert await client.end() == ([], 1007)
 
 
 LIMIT = 16 * 2**20
@@ -109,32 +103,26 @@ async def test_message_at_the_limit_is_read() -> None:
 
 
 async def test_bad_framing_closes() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with running_adapter(worker.address) as stage, stage.client() as client:
-            await client.expect("session.queue_done")
-            client.socket.transport.write(b"\x91\x00")  # reserved bits, unmasked
-            events, code = await client.end()
-            assert (events, code) == ([], 1002)
+    async with client_of(ScriptedEngine(listen())) as client:
+        await client.expect("session.queue_done")
+        client.socket.transport.write(b"\x91\x00")  # reserved bits, unmasked
+        events, code = await client.end()
+        assert (events, code) == ([], 1002)
 
 
 async def test_error_flood() -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with running_adapter(worker.address) as stage, stage.client() as client:
-            await client.expect("session.queue_done")
-            for _ in range(25):
-                await client.socket.send("{}")
-            events, code = await client.end()
-            assert codes(events) == ["missing_field"] * 20 + ["rate_limited"]
-            assert code == 1008
+    async with client_of(ScriptedEngine(listen())) as client:
+        await client.expect("session.queue_done")
+        for _ in range(25):
+            await client.socket.send("{}")
+        events, code = await client.end()
+        assert codes(events) == ["missing_field"] * 20 + ["rate_limited"]
+        assert code == 1008
 
 
 async def test_event_flood() -> None:
     engine = ScriptedEngine(listen())
-    async with (
-        running_worker(engine) as worker,
-        running_adapter(worker.address) as stage,
-        stage.client() as client,
-    ):
+    async with client_of(engine) as client:
         await client.begin()
         frame = json.dumps({"type": "input.append", "input": {"audio": pcm(1 / 16_000)}})
         for _ in range(1000):
@@ -189,8 +177,7 @@ async def _send_rubbish(stage: Stage) -> None:
 
 @pytest.mark.parametrize("size", [LIMIT + 1, 2**30, 2**62])
 async def test_larger_message_is_refused_by_its_header(size: int) -> None:
-    async with running_worker(ScriptedEngine(listen())) as worker:
-        async with running_adapter(worker.address) as stage, stage.client() as client:
-            await client.expect("session.queue_done")
-            client.socket.transport.write(struct.pack("!BBQI", 0x81, 0xFF, size, 0))
-            assert await client.end() == ([], 1009)
+    async with client_of(ScriptedEngine(listen())) as client:
+        await client.expect("session.queue_done")
+        client.socket.transport.write(struct.pack("!BBQI", 0x81, 0xFF, size, 0))
+        assert await client.end() == ([], 1009)

@@ -270,12 +270,16 @@ async def test_least_busy_worker_comes_first() -> None:
 
 async def test_worker_that_failed_an_attach_is_suspected() -> None:
     async with queue() as stage:
+
+        async def attach(reason: Reason) -> None:
+            async with stage.dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, 0.0) as ticket:
+                async for _ in ticket.updates():
+                    pass
+                raise AttachFailed(reason)
+
         for reason in (Reason.WORKER_LOST, Reason.NO_FREE_SLOT):
             with pytest.raises(AttachFailed):
-                async with stage.dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, 0.0) as ticket:
-                    async for _ in ticket.updates():
-                        pass
-                    raise AttachFailed(reason)
+                await attach(reason)
 
         assert stage.fleet.suspected == ["a:1"]
 

@@ -327,6 +327,26 @@ def test_silent_unit_with_full_context_is_a_listen(talk: Conversation) -> None:
     assert kinds(talk.finish(1, UnitEnd.CONTEXT_FULL)) == ["listen", "session.closed"]
 
 
+@pytest.mark.parametrize(
+    ("text", "audio", "told"), [("Seven", b"", ["text", "audio"]), ("", SPEECH, ["audio"])]
+)
+def test_last_words_of_a_full_context_are_told(
+    talk: Conversation, text: str, audio: bytes, told: list[str]
+) -> None:
+    talk.client(append())
+
+    assert kinds(talk.finish(1, UnitEnd.CONTEXT_FULL, text, audio)) == [*told, "session.closed"]
+
+
+def test_unknown_context_limit_is_no_limit() -> None:
+    talk = Conversation(silence_tail_units=0)
+    created = talk.activate(context_limit=0)
+    talk.client(append())
+
+    assert "n_past_max" not in created["metrics"]
+    assert kinds(talk.finish(1, context_tokens=10**6)) == ["listen"]
+
+
 def test_context_at_its_limit_ends_the_session(talk: Conversation) -> None:
     talk.client(append())
 
@@ -361,6 +381,17 @@ def test_errors_are_limited(talk: Conversation) -> None:
     assert codes(events) == ["unknown_event"] * 20 + ["rate_limited"]
     assert talk.closed is not None
     assert talk.closed.code == 1008
+
+
+def test_errors_of_units_are_limited_too(talk: Conversation) -> None:
+    talk.client(append(30.0))
+
+    for unit in range(1, 22):
+        talk.finish(unit, UnitEnd.FAILED, failure=Reason.AUDIO_INVALID)
+
+    assert codes(talk.sent) == ["invalid_payload"] * 20 + ["rate_limited"]
+    assert talk.sent[-1]["error"]["code"] == "rate_limited"
+    assert talk.after_close == []
 
 
 def test_errors_spread_over_time_are_not_limited(talk: Conversation) -> None:

@@ -11,15 +11,10 @@ import pytest
 from websockets.asyncio.client import connect
 
 from tests.adapter.conversation import CLOSE, append, codes
-from tests.adapter.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
+from tests.adapter.stage import PATIENCE_S, Client, ManualClock, running_adapter, until
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
 from ws_adapter.app import serve
 from ws_adapter.options import AdapterOptions
-
-
-async def until_draining(stage: Stage) -> None:
-    while not (await stage.request("/ready"))[2]["draining"]:
-        await asyncio.sleep(0.005)
 
 
 async def test_drain() -> None:
@@ -32,7 +27,7 @@ async def test_drain() -> None:
                 await waiting.expect("session.queued")
 
                 stage.adapter.interrupt()
-                await until_draining(stage)
+                await stage.until(draining=True)
 
                 assert (await stage.request("/readyz"))[0] == 503
                 events, code = await waiting.end()
@@ -57,7 +52,7 @@ async def test_drain_ends_when_the_last_session_does() -> None:
         async with running_adapter(worker.address) as stage, stage.client() as client:
             await client.begin()
             stage.adapter.interrupt()
-            await until_draining(stage)
+            await stage.until(draining=True)
             await client.send(CLOSE)
             events, code = await client.end()
             assert ([e["reason"] for e in events], code) == (["user_stop"], 1000)
@@ -77,7 +72,7 @@ async def test_sessions_that_outlast_the_drain_end_one_after_another() -> None:
                     await client.begin()
                 readers = [asyncio.create_task(client.end()) for client in clients]
                 stage.adapter.interrupt()
-                await until_draining(stage)
+                await stage.until(draining=True)
                 for elapsed in range(60):
                     await clock.advance(1)
                     await asyncio.sleep(0.005)
@@ -95,7 +90,7 @@ async def test_second_signal_ends_at_once() -> None:
         async with running_adapter(worker.address) as stage, stage.client() as client:
             await client.begin()
             stage.adapter.interrupt()
-            await until_draining(stage)
+            await stage.until(draining=True)
             stage.adapter.interrupt()
             events, code = await client.end()
             assert ([e["reason"] for e in events], code) == (["server_shutdown"], 1012)
@@ -107,9 +102,8 @@ async def test_second_signal_ends_at_once() -> None:
 async def adapter_process(
     worker: str, *arguments: str
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.adapter.run_adapter", worker, *arguments, stdout=asyncio.subprocess.PIPE
-    )
+    command = ["-m", "antiphon.cli", "adapter", "--port", "0", "--worker", worker, *arguments]
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(3 * PATIENCE_S):
@@ -124,7 +118,10 @@ async def adapter_process(
 
 async def test_process_drains_on_sigterm_and_exits_clean() -> None:
     engine = ScriptedEngine(listen())
-    async with running_worker(engine) as worker, adapter_process(worker.address, "0.4") as (process, address):
+    async with (
+        running_worker(engine) as worker,
+        adapter_process(worker.address, "--drain-timeout-s", "0.4") as (process, address),
+    ):
         url = address.replace("http", "ws") + "/v1/realtime?mode=audio"
         async with connect(url, compression=None) as socket:
             client = Client(socket)

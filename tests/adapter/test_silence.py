@@ -179,3 +179,33 @@ def test_held_burst_counts_from_the_beginning_of_the_session() -> None:
     finish_waiting(talk)
 
     assert listen_through(talk, 2.5) == [1.25, 2.25]
+
+
+def test_second_and_a_half_at_once_is_no_burst() -> None:
+    talk = active()
+    talk.client(append(1.5))
+    finish_waiting(talk)
+
+    assert listen_through(talk, 3.5) == [1.25, 3.0]
+
+
+def test_silence_after_an_early_turn_is_limited_again() -> None:
+    talk = active(silence_tail_units=2)
+    talk.client(append(4.0))
+    talk.speak(1, end=UnitEnd.TURN)
+    finish_waiting(talk, 2)
+
+    assert listen_through(talk, 20) == [1.25, 2.25]
+
+
+def test_silence_waits_while_the_client_does_not_read() -> None:
+    talk = active()
+    talk.client(append(2.0))
+    finish_waiting(talk)
+    talk.do(talk.dialect.congested(True, talk.now))
+
+    talk.wait(30)
+    assert len(talk.runs) == 2
+    talk.do(talk.dialect.congested(False, talk.now))
+    talk.wait(0)
+    assert len(talk.runs) == 3

@@ -327,6 +327,14 @@ def test_idle_session_ends_only_when_somebody_waits() -> None:
     assert events[-1]["reason"] == "timeout"
 
 
+def test_session_that_is_not_idle_may_be_waited_for() -> None:
+    talk = in_state(State.ACTIVE)
+    talk.client(append(0.1))
+
+    assert talk.wait(5, others_wait=True) == []
+    assert len(talk.runs) == 2
+
+
 def test_append_keeps_a_session_from_being_idle() -> None:
     talk = in_state(State.ACTIVE, silence_tail_units=0)
     talk.wait(59, others_wait=True)
@@ -391,6 +399,15 @@ def test_refused_settings_can_be_corrected(reason: Reason) -> None:
     talk.do(talk.dialect.granted(talk.now))
     talk.client(INIT)
     assert kinds(talk.worker(ready_signal())) == ["session.created"]
+
+
+def test_refused_settings_start_the_init_clock_again() -> None:
+    talk = in_state(State.CONFIGURING)
+    talk.wait(30)
+    talk.fail(Reason.VOICE_NOT_FOUND)
+
+    assert talk.wait(19.9) == []
+    assert kinds(talk.wait(0.2)) == ["session.closed"]
 
 
 def test_worker_going_away_ends_the_session_when_its_time_is_up() -> None:

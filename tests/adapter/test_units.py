@@ -294,6 +294,15 @@ def test_stale_units_are_dropped_when_a_newer_append_waits() -> None:
     assert talk.finish(3)[0]["input_id"] == "new"
 
 
+def test_unit_that_waited_exactly_as_long_as_allowed_still_runs() -> None:
+    talk = active()
+    for _ in range(4):
+        talk.client(append())
+    talk.wait(3.0)
+
+    assert not any("dropped" in event["metrics"] for event in finish_all(talk))
+
+
 def test_units_of_the_newest_append_never_drop_each_other() -> None:
     talk = active()
     talk.client(append(40.0))

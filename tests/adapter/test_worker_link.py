@@ -13,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from tests.adapter.stage import until
 from tests.scripted_engine import ScriptedEngine, hang, listen, running_worker, speak
 from ws_adapter import worker_messages as messages
@@ -47,7 +48,7 @@ class Caller:
         self.said: list[Signal] = []
 
     async def attach(self, name: str = "s-1") -> WorkerLink:
-        return await WorkerLink.attach(self.channel, name, "0:1:", self.said.append)
+        return await WorkerLink.attach(self.channel, name, "0:1:", self.said.append, deadline_s=60.0)
 
     def heard(self, shape: type) -> list[Any]:
         return [signal for signal in self.said if isinstance(signal, shape)]
@@ -104,6 +105,23 @@ async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot() -> 
         ended = asyncio.create_task(link.ended())
         link.release()
         await until(lambda: engine.session.is_closing, 0.4)
+        await asyncio.sleep(0.05)
+        assert not ended.done()
+        engine.session.finish_cleanup()
+        await ended
+
+
+async def test_unit_that_does_not_end_is_cut_and_the_clean_slot_waited_for() -> None:
+    engine = ScriptedEngine(hang("prefill"), slow_cleanup=True)
+    async with worker(engine) as (caller, _):
+        link = await caller.attach()
+        link.open(SETUP, 0.0)
+        link.run(1, SECOND, False)
+        await until(lambda: engine.sessions and engine.session.heard)
+        ended = asyncio.create_task(link.ended())
+        link.release()
+        await until(lambda: engine.session.is_closing, 1)
+        await asyncio.sleep(0.05)
         assert not ended.done()
         engine.session.finish_cleanup()
         await ended
@@ -118,19 +136,6 @@ async def test_release_without_a_config() -> None:
         assert caller.said == []
 
 
-async def test_unit_that_cannot_be_cancelled_is_cut_off() -> None:
-    engine = ScriptedEngine(hang("prefill"))
-    async with worker(engine) as (caller, _):
-        link = await caller.attach()
-        link.open(SETUP, 0.0)
-        link.run(1, SECOND, False)
-        await until(lambda: engine.sessions and engine.session.heard)
-        link.release()
-        async with asyncio.timeout(1):
-            await link.ended()
-        await until(lambda: engine.session.is_closed, 1)
-
-
 async def test_refused_attach_names_its_reason_and_leaves_nothing() -> None:
     engine = ScriptedEngine(listen(), slots=1)
     async with worker(engine, slots=1) as (caller, _):
@@ -141,6 +146,19 @@ async def test_refused_attach_names_its_reason_and_leaves_nothing() -> None:
         link.release()
         await link.ended()
         (await caller.attach("s-3")).release()
+
+
+async def test_attach_that_failed_halfway_says_nothing_later() -> None:
+    async with worker(ScriptedEngine(listen())) as (caller, _):
+        stub = InferenceServiceStub(caller.channel)
+        squatter = stub.Finalize(metadata=(("antiphon-session-id", "s-1"),))
+        await squatter.initial_metadata()
+        with pytest.raises(AttachFailed) as refused:
+            await caller.attach("s-1")
+        assert refused.value.reason is Reason.STREAM_EXISTS
+        await asyncio.sleep(0.05)
+        assert caller.said == []
+        squatter.cancel()
 
 
 async def test_nobody_at_the_address() -> None:

@@ -79,7 +79,15 @@ class Said:
 class Talk:
     """Plays the part of the tick for one conversation, whose prompt has been read."""
 
-    def __init__(self, *, window: Window | None = None, limit: int = 2048, **settings: object) -> None:
+    def __init__(
+        self,
+        *,
+        window: Window | None = None,
+        limit: int = 2048,
+        prompt: int = PROMPT,
+        poisoned: bool = False,
+        **settings: object,
+    ) -> None:
         tokenizer = golden.tokenizer()
         self.special = tokenizer.special
         self.encode = tokenizer.encode
@@ -103,8 +111,9 @@ class Talk:
         self.fed: list[int] = []
         """Every id fed; -1 for a row of audio."""
         self.said = Said()
-        self.conversation.to_feed = torch.zeros(PROMPT, HIDDEN)
-        self._forward([-1] * PROMPT)
+        self.conversation.to_feed = torch.zeros(prompt, HIDDEN)
+        self._forward([-1] * prompt, poisoned=poisoned)
+        self.opening = self._collected().events
 
     # ---------------------------------------------------------------- one step at a time
 
@@ -118,7 +127,7 @@ class Talk:
         if talk.is_full:
             talk.refuse_unit()
         else:
-            carried = talk.context.begin_unit()
+            carried = talk.context.carry()
             ear = [talk.ear[0] + 1]
             talk.start_unit(torch.zeros(len(carried) + 1, HIDDEN), torch.zeros(audio_rows, HIDDEN), ear)
             self._forward([*carried, self.special.unit, *[-1] * audio_rows], poisoned=poisoned)
@@ -140,13 +149,15 @@ class Talk:
             self.decide_on(scores)
         return self._collected()
 
-    def decide_on(self, scores: Tensor, *, poisoned: bool = False) -> Said:
-        """One decision on any scores."""
+    def decide_on(self, scores: Tensor, *, poisoned: bool = False, cancelled: bool = False) -> Said:
+        """One decision on any scores; bad numbers or a cancel may come with its forward."""
         talk = self.conversation
         assert talk.wants_decision
         chosen = talk.decide(scores)
         if chosen is not None:
             talk.feed(chosen, torch.zeros(1, HIDDEN))
+            if cancelled:
+                talk.orders.cancel(self.number)
             self._forward([chosen], poisoned=poisoned)
         return self._collected()
 
@@ -169,6 +180,11 @@ class Talk:
         talk = self.conversation
         talk.orders.finalize(self.number)
         assert talk.wants_end
+        talk.end_unit()
+        if talk.context.must_slide:
+            carried = talk.context.carry()
+            self.fed += carried
+            talk.context.advance(len(carried))
         talk.finalize()
         return self._collected()
 

@@ -63,7 +63,7 @@ class Replay:
         at = script["prompt_tokens"]
         special = golden.tokenizer().special
         for unit in script["units"]:
-            self.context.begin_unit()
+            self.context.carry()
             self.rows = embeds[at : unit["kv_after_prefill"]]
             yield
             self.pending.append(self.hidden[-1][-1])
@@ -75,7 +75,12 @@ class Replay:
                     self.rows = embeds[at : at + 1]
                     yield
                     at += 1
-            self.dropped.append(self.context.end_unit([unit["terminator"], special.unit_end]))
+            self.context.end_unit([unit["terminator"], special.unit_end])
+            if self.context.must_slide:
+                self.rows = embeds[at : at + len(self.context.carry())]
+                yield
+                at = unit["kv_after_finalize"]
+            self.dropped.append(self.context.slide())
             self.lengths.append(self.context.tokens)
         self.rows = embeds[at:]
         yield
@@ -215,6 +220,35 @@ def _outcome(unit: dict[str, Any]) -> dict[str, object]:
     }
 
 
+# ------------------------------------------------------------------------------------------------ speech
+
+
+def test_speech_head_says_the_recorded_codes_on_a_clean_context_for_each_turn() -> None:
+    head = golden.speech_head()
+    speaker = Speaker(head, 1, 512)
+    state = SpeechState(0, torch.Generator())
+    stored = golden.tensors("duplex_script")
+    spoken = {}
+    for unit in golden.recording("duplex_script")["units"]:
+        if unit["speech"]:
+            job = SpeechJob(
+                state,
+                unit["text_token_ids"],
+                stored[f"u{unit['unit']:02d}.tts_hidden"],
+                may_be_short=unit["speech"]["min_new_tokens"] == 0,
+                temperature=0.0,
+                generator=state.generator,
+            )
+            while not job.finished:
+                speaker.step([job])
+            spoken[unit["unit"]] = job.codes
+        if not unit["turn_open_after"]:
+            state.end_turn()
+
+    expected = {u["unit"]: u["speech"] for u in golden.recording("duplex_script")["units"] if u["speech"]}
+    assert spoken == {unit: speech["tokens"] for unit, speech in expected.items()}
+
+
 # ------------------------------------------------------------------------------------------- decode rules
 
 SETTINGS = DuplexSettings(text_repetition_penalty=1.05, length_penalty=1.1)
@@ -235,7 +269,8 @@ def logits_of(name: str) -> Tensor:
 def rewarded(name: str) -> Tensor:
     """Ids whose negative scores the reference raised where it meant to lower them."""
     history = torch.tensor(sampler_for(CASES[name]).history, dtype=torch.long).unique()
-    return history[logits_of(name)[history] < 0]
+    negative: Tensor = history[logits_of(name)[history] < 0]
+    return negative
 
 
 @pytest.mark.parametrize("name", [name for name in PLAIN if CASES[name]["params"]["mode"] == "greedy"])

@@ -21,7 +21,7 @@ COMMAND = "python -m tests.recordings.make"
 _LEAD_S = 1.0
 _TAIL_S = 0.5
 _NOISE = 0.0005
-_DEMO = Intent.ARITHMETIC
+_DEMO = Intent.ABILITIES
 
 
 def write_wav(path: Path, pcm: NDArray[np.float32]) -> None:

@@ -44,10 +44,9 @@ _FIRST_ONLY: Final = ("metrics", "chunk_index", "usage", "chunk_usage")
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A unit that is not answered yet. `number` is its name at the worker, None while it waits."""
+    """A unit that is not answered yet."""
 
     unit: Unit
-    number: int | None = None
     dropped: bool = False
     muted: bool = False
     text: list[str] = field(default_factory=list)
@@ -109,9 +108,7 @@ class Answers:
 
     def started(self, unit: Unit, number: int) -> None:
         """`unit` was given to the worker as `number`."""
-        pending = next(p for p in self._pending if p.unit is unit)
-        pending.number = number
-        self._at_worker[number] = pending
+        self._at_worker[number] = next(p for p in self._pending if p.unit is unit)
 
     def prefilled(self, signal: Prefilled) -> None:
         """The worker has the input of a unit."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from antiphon.semconv import Reason
 from ws_adapter.clock import Clock, Timer
@@ -19,7 +20,10 @@ from ws_adapter.dispatch.estimate import BASE_S, MovingMean, estimate_waits, rem
 from ws_adapter.errors import AttachFailed, DispatchError, DispatcherUnavailable, QueueFull, WaitExpired
 from ws_adapter.fleet import Fleet
 
-_ESTIMATE_AGE_S = 1.0
+_ESTIMATE_AGE_S: Final = 1.0
+
+_SUSPICIOUS: Final = frozenset({Reason.WORKER_LOST, Reason.ATTACH_TIMEOUT, Reason.LOADING, Reason.DRAINING})
+"""After these a worker gets no session until it has answered again."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class InProcessDispatcher:
             yield ticket
             was_used = True
         except AttachFailed as error:
-            if ticket.lease is not None and error.reason is not Reason.NO_FREE_SLOT:
+            if ticket.lease is not None and error.reason in _SUSPICIOUS:
                 self._fleet.suspect(ticket.lease.target)
             raise
         finally:

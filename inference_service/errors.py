@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import grpc
+import grpc.aio
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
@@ -76,7 +77,7 @@ class SessionError(WorkerError):
         self.metadata = {name: str(value) for name, value in metadata.items()}
 
     def status(self) -> grpc.Status:
-        """The status with its details, for `abort_with_status`."""
+        """The status with its details."""
         number: int = self.code.value[0]
         status = status_pb2.Status(code=number, message=self.message)
         for detail in self._details():
@@ -85,6 +86,17 @@ class SessionError(WorkerError):
             status.details.append(packed)
         result: grpc.Status = rpc_status.to_status(status)
         return result
+
+    def end_call(self, context: "grpc.aio.ServicerContext[object, object]") -> None:
+        """Makes this the status of a call whose handler returns right after.
+
+        Not `abort_with_status`: it raises, and the cycle between the exception and its frames keeps the
+        stream counted against `max_concurrent_streams` until the garbage collector comes by.
+        """
+        status = self.status()
+        context.set_code(status.code)
+        context.set_details(status.details)
+        context.set_trailing_metadata(status.trailing_metadata)
 
     def _details(self) -> list[error_details_pb2.ErrorInfo]:
         details = []

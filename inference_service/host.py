@@ -122,7 +122,7 @@ class SessionHost:
         finally:
             reader.cancel()
         if outbox.error is not None:
-            await context.abort_with_status(outbox.error.status())
+            outbox.error.end_call(context)
 
     # ------------------------------------------------------------------ the calls
 

@@ -95,7 +95,8 @@ class InferenceServicer(InferenceServiceServicer):
         try:
             host = self._attach(stream, context.invocation_metadata() or ())
         except SessionError as error:
-            await context.abort_with_status(error.status())
+            error.end_call(context)
+            return
         await host.serve(stream, context)
 
     def _attach(self, stream: Stream, metadata: Metadata) -> SessionHost:

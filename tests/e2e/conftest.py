@@ -4,11 +4,14 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
+import time
 import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import pytest
@@ -55,24 +58,32 @@ class Server:
     address: str
 
 
+START_S = 120.0
+
+
 @contextmanager
 def antiphon(*arguments: str) -> Iterator[Server]:
-    """Runs `antiphon ARGUMENTS` until its readiness line; ends it by its pid."""
+    """Runs `antiphon ARGUMENTS`; yields once it is ready, ends it by its pid."""
     command = [sys.executable, "-m", "antiphon.cli", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    said = ""
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            said += line
-            ready = re.search(r"ready on (\S+)$", line.strip())
-            if ready:
-                yield Server(process, ready[1])
-                return
-        pytest.fail(f"{' '.join(command)} did not start:\n{said}")
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
+        try:
+            yield Server(process, _ready_address(process, log))
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def _ready_address(process: "subprocess.Popen[str]", log: TextIO) -> str:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end and process.poll() is None:
+        log.seek(0)
+        ready = re.search(r"ready on (\S+)$", log.read(), re.MULTILINE)
+        if ready:
+            return ready[1]
+        time.sleep(0.05)
+    log.seek(0)
+    pytest.fail(f"did not become ready:\n{log.read()}")
 
 
 @contextmanager

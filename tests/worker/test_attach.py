@@ -1,5 +1,6 @@
 """How calls become a session, and which calls do not."""
 
+import gc
 from collections import Counter
 
 import grpc
@@ -111,3 +112,22 @@ async def test_the_same_session_id_is_refused_while_the_old_session_is_cleaned(s
         new.start(Stream.PREFILL)
         assert (await new.end()).reason == Reason.STREAM_EXISTS
         engine.session.finish_cleanup()
+
+
+async def test_failed_calls_give_their_streams_back_without_the_garbage_collector(served: Served) -> None:
+    """More of them than `max_concurrent_streams` allows at once, on one channel."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with served(ScriptedEngine(slots=1)) as new_caller:
+            for _ in range(60):
+                caller = new_caller("not a name")
+                caller.start(Stream.PREFILL)
+                assert (await caller.end()).reason == Reason.METADATA_INVALID
+            for _ in range(20):
+                caller = await new_caller().open()
+                await caller.send_config(model="unknown")
+                assert (await caller.end()).code is not Code.OK
+            await (await new_caller().open()).configure()
+    finally:
+        gc.enable()

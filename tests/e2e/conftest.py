@@ -1,11 +1,14 @@
 """A real worker and a real adapter as processes, with the shipped checkpoint."""
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,3 +111,26 @@ def worker() -> Iterator[str]:
 def adapter(worker: str) -> Iterator[str]:
     with running_adapter(worker) as server:
         yield server.address
+
+
+def readiness(adapter: str) -> dict[str, object]:
+    """The adapter's `/ready`, whatever its status."""
+    try:
+        with urllib.request.urlopen(f"{adapter}/ready", timeout=10) as response:
+            return dict(json.load(response))
+    except urllib.error.HTTPError as refused:
+        return dict(json.load(refused))
+
+
+async def until_free(adapter: str, slots: int, within_s: float) -> float:
+    """Seconds until the adapter reports that many free slots."""
+    begin = time.monotonic()
+    while (await asyncio.to_thread(readiness, adapter))["free_slots"] != slots:
+        assert time.monotonic() - begin < within_s, f"not {slots} free slots within {within_s} s"
+        await asyncio.sleep(0.02)
+    return time.monotonic() - begin
+
+
+async def until_all_free(adapter: str) -> None:
+    """Until every session of earlier tests is cleaned up."""
+    await until_free(adapter, SLOTS, within_s=10.0)

@@ -5,37 +5,30 @@ import json
 import os
 import signal
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.e2e.conftest import FOLDER, Recording, running_adapter, running_worker
+from tests.e2e.conftest import (
+    FOLDER,
+    SLOTS,
+    Recording,
+    readiness,
+    running_adapter,
+    running_worker,
+    until_all_free,
+    until_free,
+)
 
 CLIENTS = 4
-
-
-def free_slots(adapter: str) -> int:
-    with urllib.request.urlopen(f"{adapter}/ready", timeout=10) as response:
-        return int(json.load(response)["free_slots"])
-
-
-async def until(adapter: str, slots: int, within_s: float) -> float:
-    """Seconds until the adapter reports that many free slots."""
-    begin = time.monotonic()
-    while await asyncio.to_thread(free_slots, adapter) != slots:
-        assert time.monotonic() - begin < within_s, f"not {slots} free slots within {within_s} s"
-        await asyncio.sleep(0.02)
-    return time.monotonic() - begin
 
 
 async def test_killing_a_client_in_mid_turn_frees_its_slot_within_a_second(
     adapter: str, recordings: list[Recording], tmp_path: Path
 ) -> None:
-    slots = await asyncio.to_thread(free_slots, adapter)
+    await until_all_free(adapter)
     command = [sys.executable, "-m", "antiphon.cli", "talk", str(FOLDER / f"{recordings[0].name}.wav")]
     command += ["--url", adapter.replace("http", "ws"), "--out", str(tmp_path / "answer.wav")]
     client = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
@@ -44,10 +37,10 @@ async def test_killing_a_client_in_mid_turn_frees_its_slot_within_a_second(
         async for line in client.stdout:
             if b"listen" in line or b"text" in line:
                 break
-    assert await asyncio.to_thread(free_slots, adapter) == slots - 1
+    assert (await asyncio.to_thread(readiness, adapter))["free_slots"] == SLOTS - 1
     os.kill(client.pid, signal.SIGKILL)
     await client.wait()
-    assert await until(adapter, slots, within_s=5.0) < 1.0
+    assert await until_free(adapter, SLOTS, within_s=5.0) < 1.0
 
 
 async def terminal_events(url: str, opened: asyncio.Queue[None]) -> list[str]:
@@ -83,11 +76,11 @@ async def test_killing_the_worker_gives_every_client_one_terminal_event() -> Non
 
 @pytest.mark.parametrize("times", [3])
 async def test_slots_come_back_after_clients_vanish_again_and_again(adapter: str, times: int) -> None:
-    slots = await asyncio.to_thread(free_slots, adapter)
+    await until_all_free(adapter)
     url = f"{adapter.replace('http', 'ws')}/v1/realtime?mode=audio"
     for _ in range(times):
-        sockets = [await connect(url) for _ in range(slots)]
-        await until(adapter, 0, within_s=5.0)
+        sockets = [await connect(url) for _ in range(SLOTS)]
+        await until_free(adapter, 0, within_s=5.0)
         for socket in sockets:
             socket.transport.abort()
-        await until(adapter, slots, within_s=5.0)
+        await until_free(adapter, SLOTS, within_s=5.0)

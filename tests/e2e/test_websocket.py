@@ -1,12 +1,10 @@
 """A spoken question in over the public WebSocket, a spoken answer out, through real processes."""
 
 import asyncio
-import json
-import urllib.request
 
 import antiphon
 from antiphon.events import AudioDelta, Listening, TextDelta, TurnEnd
-from tests.e2e.conftest import Recording
+from tests.e2e.conftest import SLOTS, Recording, readiness, until_all_free
 
 SILENCE_S = 7
 
@@ -50,10 +48,7 @@ async def test_ten_public_conversations_at_once_are_each_what_they_are_alone(
 
 
 async def test_readiness_counts_the_slots(adapter: str) -> None:
-    def read() -> dict[str, object]:
-        with urllib.request.urlopen(f"{adapter}/ready", timeout=10) as response:
-            return dict(json.load(response))
-
-    ready = await asyncio.to_thread(read)
+    await until_all_free(adapter)
+    ready = await asyncio.to_thread(readiness, adapter)
     assert ready["ready"] is True
-    assert ready["slots"] == ready["free_slots"]
+    assert ready["slots"] == SLOTS

@@ -1,0 +1,28 @@
+"""`make demo`'s command with the shipped checkpoint."""
+
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+from tests.e2e.conftest import FOLDER
+
+
+def test_the_demo_hears_an_answer_and_says_whether_it_was_right(tmp_path: Path) -> None:
+    answer = tmp_path / "answer.wav"
+    command = [
+        sys.executable,
+        "-m",
+        "antiphon.cli",
+        "demo",
+        "--recordings",
+        str(FOLDER),
+        "--out",
+        str(answer),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    verdict = done.stdout.strip().splitlines()[-1]
+    assert (done.returncode == 0) == verdict.startswith("PASS"), done.stdout + done.stderr
+    with wave.open(str(answer)) as file:
+        assert file.getframerate() == 24_000
+        assert file.getnframes() > 12_000

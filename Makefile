@@ -70,7 +70,7 @@ train: install ## train the default checkpoint from nothing (hours on a CPU)
 	$(BIN)/python -m inference_service.training.run
 
 eval: install ## measure the default checkpoint
-	$(BIN)/python -m inference_service.training.evaluate
+	$(BIN)/python -m benchmarks.quality
 
 clean: ## remove .venv, build products and caches
 	rm -rf $(VENV) build dist *.egg-info clients/python/*.egg-info

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -27,14 +28,14 @@ from benchmarks.quality.script import SEED, Condition, Question, Script, scripts
 from inference_service.training.listener import Listener
 from inference_service.training.voices import SAMPLE_RATE
 
-SESSIONS_AT_ONCE = 8
+SESSIONS_AT_ONCE = 12
 
 
 @contextmanager
 def running_worker(model: str) -> Iterator[str]:
     """A worker process on a free loopback port; its address."""
     command = [sys.executable, "-m", "antiphon.cli", "worker", "--listen", "127.0.0.1:0"]
-    command += ["--slots", str(SESSIONS_AT_ONCE), "--model", model]
+    command += ["--slots", str(SESSIONS_AT_ONCE), "--model", model, "--log-level", "warning"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -122,6 +123,10 @@ async def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures here too")
     parser.add_argument("--wrong", action="store_true", help="print every wrong answer")
     arguments = parser.parse_args()
+    missing = [program for program in ("espeak-ng", "flite") if shutil.which(program) is None]
+    if missing:
+        print(f"Questions are spoken by {' and '.join(missing)}: apt-get install espeak-ng flite")
+        return 2
     begin = time.monotonic()
     rows: list[Row] = []
     with running_worker(arguments.model) as target:

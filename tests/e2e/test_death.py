@@ -25,22 +25,30 @@ from tests.e2e.conftest import (
 CLIENTS = 4
 
 
+async def speaking_client(adapter: str, recordings: list[Recording], out: Path) -> asyncio.subprocess.Process:
+    """A client process to which the model is speaking: the first of several questions that it answers."""
+    for recording in recordings:
+        command = [sys.executable, "-m", "antiphon.cli", "talk", str(FOLDER / f"{recording.name}.wav")]
+        command += ["--url", adapter.replace("http", "ws"), "--out", str(out)]
+        client = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        assert client.stdout is not None
+        async for line in client.stdout:
+            if b"speaks" in line:
+                return client
+        await client.wait()
+    pytest.fail("the model answered no question at all")
+
+
 async def test_killing_a_client_in_mid_turn_frees_its_slot_within_a_second(
     adapter: str, recordings: list[Recording], tmp_path: Path
 ) -> None:
     await until_all_free(adapter)
-    command = [sys.executable, "-m", "antiphon.cli", "talk", str(FOLDER / f"{recordings[0].name}.wav")]
-    command += ["--url", adapter.replace("http", "ws"), "--out", str(tmp_path / "answer.wav")]
-    client = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    assert client.stdout is not None
-    async with asyncio.timeout(30):
-        async for line in client.stdout:
-            if b"listen" in line or b"text" in line:
-                break
+    long_replies = sorted(recordings, key=lambda r: -len(r.reply))
+    client = await speaking_client(adapter, long_replies, tmp_path / "answer.wav")
     assert (await asyncio.to_thread(readiness, adapter))["free_slots"] == SLOTS - 1
     os.kill(client.pid, signal.SIGKILL)
-    await client.wait()
     assert await until_free(adapter, SLOTS, within_s=5.0) < 1.0
+    await client.wait()
 
 
 async def terminal_events(url: str, opened: asyncio.Queue[None]) -> list[str]:

@@ -6,6 +6,7 @@ the client forces to listen carry no lesson; a reply that falls into them begins
 
 import math
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ FRAMES = 100
 TAIL = 30
 """Frames of silence after a question before the model may answer."""
 TAUGHT_FORCED_LISTENS = 3
+FAVOURED = {Intent.LIGHT: 2.5, Intent.DIGITS: 1.5, Intent.COUNTING: 1.5}
+"""Intents whose sentences are hard to tell apart are asked this much more often than they are spoken."""
 
 LISTEN = "<|listen|>"
 SPEAK = "<|speak|>"
@@ -60,6 +63,7 @@ class Composer:
 
     def __init__(self, corpus: list[Utterance], augmenter: Augmenter) -> None:
         self._corpus = corpus
+        self._weights = list(accumulate(FAVOURED.get(u.exchange.intent, 1.0) for u in corpus))
         self._stops = [u for u in corpus if u.exchange.intent is Intent.STOP]
         self._a = augmenter
 
@@ -81,7 +85,7 @@ class Composer:
         last = forced
         silent = rng.random() < 0.08
         while not silent and at < target_units * FRAMES:
-            utterance = rng.choice(self._corpus)
+            utterance = rng.choices(self._corpus, cum_weights=self._weights)[0]
             speech = self._a.speech(utterance.power)
             spoken.append((at, speech))
             exchanges.append(utterance.exchange)

@@ -136,14 +136,16 @@ class JointModel(nn.Module):
         return self.llm.model(inputs_embeds=embeds, use_cache=False).last_hidden_state, labels
 
 
-def loss_of(model: JointModel, rows: list[Row], ear_learns: bool, listen: int) -> tuple[Tensor, float]:
+def loss_of(
+    model: JointModel, rows: list[Row], ear_learns: bool, listen: int, smoothing: float
+) -> tuple[Tensor, float]:
     """Weighted cross entropy over all taught decisions, and the share of right ones while speaking."""
     with torch.autocast("cpu", torch.bfloat16):
         hidden, labels = model.hidden(rows, ear_learns)
         taught = labels != _IGNORED
         logits = model.llm.lm_head(hidden[taught]).float()
     target = labels[taught]
-    loss = F.cross_entropy(logits, target, reduction="none", label_smoothing=0.02)
+    loss = F.cross_entropy(logits, target, reduction="none", label_smoothing=smoothing)
     weight = torch.where(target == listen, _LISTEN_WEIGHT, 1.0)
     right = (logits.argmax(-1) == target)[target != listen].float().mean()
     return (loss * weight).sum() / weight.sum(), float(right)
@@ -151,7 +153,7 @@ def loss_of(model: JointModel, rows: list[Row], ear_learns: bool, listen: int) -
 
 def train(
     corpus_path: Path, tokenizer_path: Path, ear: Path, out: Path, seconds: float, resume: bool = False,
-    frozen_share: float = 0.4, peak: float = 2e-3, batch: int = 12, seed: int = 2,
+    frozen_share: float = 0.4, peak: float = 2e-3, batch: int = 12, seed: int = 2, smoothing: float = 0.02,
 ) -> None:  # fmt: skip
     """Trains for `seconds` of wall time: first with the ear held still, then everything together."""
     torch.set_num_threads(1)
@@ -181,7 +183,7 @@ def train(
             settings["lr"] = (
                 peak * min(1, step / 100 + 0.02) * (1 - share * 0.95) * (0.6 if ear_learns else 1)
             )
-        loss, right = loss_of(model, rows, ear_learns, writer.listen)
+        loss, right = loss_of(model, rows, ear_learns, writer.listen, smoothing)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

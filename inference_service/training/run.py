@@ -23,12 +23,15 @@ class Budget:
 
     ear: float = 1_020
     joint: float = 3_300
-    refine: float = 2_400
+    refine: float = 1_800
+    sharpen: float = 780
     speech: float = 2_200
 
     def scaled(self, factor: float) -> "Budget":
         """The same shares of another total."""
-        return Budget(*(seconds * factor for seconds in (self.ear, self.joint, self.refine, self.speech)))
+        return Budget(
+            *(seconds * factor for seconds in (self.ear, self.joint, self.refine, self.sharpen, self.speech))
+        )
 
 
 class Recipe:
@@ -65,10 +68,11 @@ class Recipe:
         self.stage("ear.pt", lambda part, resume: ear.train(spoken, part, self.budget.ear, resume))
         self.stage("joint.pt", self._joint)
         self.stage("refined.pt", self._refine)
+        self.stage("sharpened.pt", self._sharpen)
         self.stage("replies.npz", lambda part, _: speech_corpus.build(part))
         self.stage("codec.pt", lambda part, _: codec.make(replies, part))
         self.stage("speech.pt", self._speech)
-        export.export(self.file("refined.pt"), self.file("speech.pt"), voice, tokenizer, out)
+        export.export(self.file("sharpened.pt"), self.file("speech.pt"), voice, tokenizer, out)
 
     def _joint(self, part: Path, resume: bool) -> None:
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
@@ -81,9 +85,18 @@ class Recipe:
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
         joint.train(*files, part, self.budget.refine, True, frozen_share=0.0, peak=1e-3, seed=3)
 
+    def _sharpen(self, part: Path, resume: bool) -> None:
+        """A last round without label smoothing: wrong tokens must stay unlikely under the penalties."""
+        if not resume:
+            shutil.copy(self.file("refined.pt"), part)
+        files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
+        joint.train(
+            *files, part, self.budget.sharpen, True, frozen_share=0.0, peak=5e-4, seed=4, smoothing=0.0
+        )
+
     def _speech(self, part: Path, resume: bool) -> None:
         files = self.file("replies.npz"), self.file("codec.pt"), self.file("tokenizer")
-        speech.train(*files, self.file("refined.pt"), part, self.budget.speech, resume)
+        speech.train(*files, self.file("sharpened.pt"), part, self.budget.speech, resume)
 
 
 def main() -> int:

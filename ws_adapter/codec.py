@@ -25,6 +25,10 @@ AudioFormat: TypeAlias = Literal["f32", "pcm16"]
 LOUDEST: Final = 16.0
 """A peak above this is not float32 PCM but something else read as such."""
 
+MAX_ITEMS: Final = 65_536
+"""Most commas in a frame. Items become objects, by the million 30 times as large as their text; a frame of
+such would stop every session for seconds. No event comes near: a prompt made of commas has half as many."""
+
 _WHITE_SPACE: Final = b" \t\n\r\v\f"
 _NOT_JSON: Final = "the frame is not valid JSON"
 
@@ -47,6 +51,8 @@ class EventDecoder(Generic[E]):
         `unknown_event`. With duplicate keys the last counts.
         """
         _check_utf8(frame)
+        if len(frame) > 2 * MAX_ITEMS and frame.count(b",") > MAX_ITEMS:
+            raise Refusal(ErrorCode.INVALID_PAYLOAD, f"an event has at most {MAX_ITEMS} items, got more")
         try:
             return self._typed.decode(frame)
         except msgspec.ValidationError:

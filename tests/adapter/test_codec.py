@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.adapter.conversation import pcm
-from ws_adapter.codec import EventDecoder, decode_audio, encode
+from ws_adapter.codec import MAX_ITEMS, EventDecoder, decode_audio, encode
 from ws_adapter.dialects.errors import InvalidUtf8, Refusal
 from ws_adapter.dialects.events import (
     AudioDelta,
@@ -116,6 +116,32 @@ def test_number_out_of_range_is_told_as_such() -> None:
     assert refusal(b'{"type":"session.init","payload":{"seed":1e999}}').message == (
         "payload.seed: expected an integer from 0 to 9223372036854775807, got a number out of range"
     )
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"type":"session.init","payload":{"tools":[%s0]}}',
+        b'{"type":"session.init","payload":{"config":{"a":[%s0]}}}',
+        b'{"type":"input.append","input":{"frames":[%s0]}}',
+        b'{"type":"no.such.event","a":[%s0]}',
+    ],
+)
+def test_items_are_bounded_so_that_one_frame_cannot_stop_the_others(frame: bytes) -> None:
+    found = refusal(frame % (b"[]," * (MAX_ITEMS + 1)))
+
+    assert found.code == "invalid_payload"
+    assert "at most 65536 items" in found.message
+
+
+def test_longest_prompt_fits_whatever_it_holds() -> None:
+    event = DECODER.decode(
+        json.dumps({"type": "session.init", "payload": {"system_prompt": "," * 32_768}}).encode()
+    )
+
+    assert isinstance(event, SessionInit)
+    assert event.payload is not None
+    assert event.payload.system_prompt == "," * 32_768
 
 
 def test_long_values_are_not_echoed() -> None:

@@ -26,7 +26,7 @@ def read_append(event: InputAppend, max_append_s: float, new_id: Callable[[str],
     frames = fields.video_frames or fields.frame_base64_list or fields.frames or []
     append = Append(clip, fields.input_id or new_id("input"), bool(force_listen), len(frames))
     if append.seconds > max_append_s:
-        raise invalid(param, f"expected at most {max_append_s:g} s of audio, got {append.seconds:.2f} s")
+        raise invalid(param, f"expected at most {max_append_s:g} s of audio, got {append.seconds:.6g} s")
     return append
 
 

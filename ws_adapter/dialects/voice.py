@@ -73,7 +73,7 @@ def _reference(places: _Places, names: tuple[str, ...]) -> bytes | None:
     samples = _wav(data, path) if data.startswith(b"RIFF") else _raw(data, path)
     seconds = samples.size / RATE_HZ
     if not SHORTEST_S <= seconds <= LONGEST_S:
-        raise invalid(path, f"expected {SHORTEST_S:g} s to {LONGEST_S:g} s of audio, got {seconds:.2f} s")
+        raise invalid(path, f"expected {SHORTEST_S:g} s to {LONGEST_S:g} s of audio, got {seconds:.6g} s")
     return bounded(samples, path).samples.astype("<f4", copy=False).tobytes()
 
 

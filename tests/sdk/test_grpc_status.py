@@ -79,6 +79,13 @@ def test_lost_worker_has_a_name_of_its_own() -> None:
     assert before.reason == after.reason == Reason.WORKER_LOST
 
 
+def test_stream_that_broke_while_it_was_written_to_is_a_lost_worker() -> None:
+    error = status(Code.INTERNAL, None).error("unix:worker.sock", ready=True)
+
+    assert isinstance(error, SessionClosed)
+    assert (error.reason, error.retryable) == (Reason.WORKER_LOST, True)
+
+
 def test_message_that_grpc_refused_has_a_name() -> None:
     error = status(Code.RESOURCE_EXHAUSTED, None).error("unix:worker.sock", ready=True)
 

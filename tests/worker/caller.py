@@ -163,6 +163,14 @@ class Caller:
         await self.generate(unit, **run)
         await self.finalize(unit)
 
+    async def send_last_unit(self, unit: int) -> None:
+        """The requests of a unit whose generation ends the session.
+
+        Without Finalize: gRPC makes up a status for a stream that is written to when its end comes.
+        """
+        await self.prefill(unit)
+        await self.generate(unit)
+
     async def answers(self, unit: int) -> UnitAnswers:
         """The three answers of a unit; any other answer is an error."""
         prefill = await self.read(Stream.PREFILL)

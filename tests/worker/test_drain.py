@@ -177,7 +177,7 @@ async def test_a_lost_device_ends_every_session_and_the_worker() -> None:
         active, fresh = await Caller(channel).open(), await Caller(channel).open()
         await active.configure()
         await active.unit(1)
-        await active.send_unit(2)
+        await active.send_last_unit(2)
         for caller in (active, fresh):
             ending = await caller.end()
             assert (ending.code, ending.reason) == (Code.INTERNAL, Reason.ENGINE_FATAL)

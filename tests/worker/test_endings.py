@@ -154,7 +154,7 @@ async def test_a_poisoned_session_fails_alone(served: Served, reason: Reason, co
         neighbour, caller = await new_caller().open(), await new_caller().open()
         await caller.configure()
         await neighbour.configure()
-        await caller.send_unit(1)
+        await caller.send_last_unit(1)
         ending = await caller.end()
         assert (ending.code, ending.reason) == (code, reason)
         await neighbour.half_close(Stream.PREFILL)

@@ -70,7 +70,7 @@ async def test_a_lost_device_exits_with_3() -> None:
         caller = await Caller(channel).open()
         await caller.configure()
         await caller.unit(1)
-        await caller.send_unit(2)
+        await caller.send_last_unit(2)
         assert (await caller.end()).reason == Reason.ENGINE_FATAL
         assert await worker.exit_code() == 3
 

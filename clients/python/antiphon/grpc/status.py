@@ -74,8 +74,12 @@ class Status:
         return ConnectError(self.message, reason=reason, retryable=reason in _OTHER_WORKER)
 
     def _reason_of_transport(self) -> str:
-        """gRPC made this status itself: gives it the name that the contract has for it."""
-        if self.code is grpc.StatusCode.UNAVAILABLE:
+        """gRPC made this status itself: gives it the name that the contract has for it.
+
+        INTERNAL is one of those: a worker's own always has an ErrorInfo, and a stream that breaks while it
+        is written to ends with "INTERNAL: Internal error from Core".
+        """
+        if self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL):
             return Reason.WORKER_LOST
         if self.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             return Reason.MESSAGE_TOO_LARGE

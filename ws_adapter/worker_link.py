@@ -29,6 +29,9 @@ RELEASE_GRACE_S: Final = 0.5
 CLEANUP_S: Final = 10.0
 """How long a worker may take to clean a slot before nobody waits for it any more."""
 
+SIBLINGS_S: Final = 0.5
+"""How long a call that broke waits for what the other two say about the end."""
+
 
 class WorkerLink:
     """One attached session. `ended` follows every attach, exactly once."""
@@ -166,18 +169,29 @@ class WorkerLink:
 
     def _on_end(self, reason: Reason | None) -> None:
         self._running -= 1
-        if reason is not None and not self._failed:
-            # The first status counts; the worker ends the other calls with the same one.
-            self._tell(Failed(reason))
-            self._failed = True
-            if self._running and not self._released:
-                self._wait(CLEANUP_S, self._cut)
+        if reason is Reason.WORKER_LOST and self._running and not self._failed and not self._released:
+            # gRPC makes this up for a call that was written to when its end came; a sibling may know more.
+            self._wait(SIBLINGS_S, self._lose)
+        elif reason is not None:
+            self._fail(reason)
         if not self._running:
             # All three ended with OK, which the worker does only after the session's own end.
             self._tell(Failed(Reason.WORKER_LOST))
             if self._patience is not None:
                 self._patience.cancel()
             self._ended.set()
+
+    def _lose(self) -> None:
+        self._fail(Reason.WORKER_LOST)
+
+    def _fail(self, reason: Reason) -> None:
+        """The first status that tells something counts; the worker ends the other calls with the same one."""
+        if self._failed:
+            return
+        self._tell(Failed(reason))
+        self._failed = True
+        if self._running and not self._released:
+            self._wait(CLEANUP_S, self._cut)
 
     def _insist(self) -> None:
         """Ends one call, and with it the session; the worker ends the others when the slot is clean."""

@@ -14,8 +14,10 @@ from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
+from inference_service.engine.api import SessionFailed
 from tests.adapter.stage import until
-from tests.scripted_engine import ScriptedEngine, hang, listen, running_worker, speak
+from tests.scripted_engine import Play, ScriptedEngine, hang, listen, running_worker, speak
+from ws_adapter import worker_call
 from ws_adapter import worker_messages as messages
 from ws_adapter.dialects.config import DuplexConfig, SessionSetup
 from ws_adapter.dialects.voice import Voice
@@ -35,6 +37,7 @@ from ws_adapter.errors import AttachFailed
 from ws_adapter.fleet import Fleet, Pace
 from ws_adapter.tracing import SessionTrace
 from ws_adapter.worker_link import WorkerLink
+from ws_adapter.worker_status import reason_of
 
 SETUP = SessionSetup("Answer.", DuplexConfig(), Voice(), "", None, ())
 SECOND = bytes(64_000)
@@ -341,3 +344,18 @@ def test_units_share_the_trace_of_their_session() -> None:
     assert len({parent.split("-")[2] for parent in parents}) == 3
     assert all(len(parent) == 55 for parent in parents)
     assert SessionTrace().traceparent.split("-")[1] != parents[0].split("-")[1]
+
+
+async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_session_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = iter([Reason.WORKER_LOST])
+    monkeypatch.setattr(worker_call, "reason_of", lambda error: next(ended, None) or reason_of(error))
+    poisoned = Play(fails_session=SessionFailed(Reason.KV_EXHAUSTED, "It cannot go on."))
+    async with worker(ScriptedEngine(poisoned)) as (caller, _):
+        link = await caller.attach()
+        link.open(SETUP, 600.0)
+        await until(lambda: caller.heard(Ready))
+        link.run(1, SECOND, False)
+        await asyncio.wait_for(link.ended(), 5)
+    assert caller.heard(Failed) == [Failed(Reason.KV_EXHAUSTED)]

@@ -234,7 +234,6 @@ class ModelInfo:
     unit_seconds: float
     duplex_defaults: DuplexSettings
     window: Window
-    supports_video: bool = False
 
 
 class EngineSession(Protocol):

@@ -19,11 +19,6 @@ class KVCache:
             torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)
         ]
 
-    @property
-    def bytes_per_slot(self) -> int:
-        """Memory that one session holds."""
-        return sum(t[0].numel() * t.element_size() for t in (*self.keys, *self.values))
-
     def clear(self, slot: int) -> None:
         """Forgets everything a slot held, so that nothing of a session outlives it."""
         for tensor in (*self.keys, *self.values):

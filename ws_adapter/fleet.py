@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import grpc
@@ -49,12 +51,24 @@ class Pace:
     longest_retry_s: float = 2.0
 
 
+class Condition(StrEnum):
+    """How a worker is."""
+
+    READY = "ready"
+    LOADING = "loading"
+    UNFIT = "unfit"
+    """It answers, but cannot serve what this adapter needs."""
+    OFFLINE = "offline"
+    """It does not answer, or is about to leave."""
+
+
 class Worker:
-    """One worker. `info` is None while it is away, loading or draining."""
+    """One worker. `info` is None while it is not ready."""
 
     def __init__(self, target: str, pace: Pace, changed: Callable[[], None]) -> None:
         self.target = target
         self.info: WorkerInfo | None = None
+        self.condition = Condition.OFFLINE
         self.channel = grpc.aio.insecure_channel(target, options=(*CLIENT_OPTIONS, *_RECONNECT))
         self._pace = pace
         self._changed = changed
@@ -74,6 +88,7 @@ class Worker:
 
     def suspect(self) -> None:
         """The worker failed a session: gives it none until it has answered again."""
+        self.condition = Condition.OFFLINE
         self._know(None)
         self._news.set()
 
@@ -85,11 +100,14 @@ class Worker:
             try:
                 answer: pb.GetInfoResponse = await stub.GetInfo(pb.GetInfoRequest(), timeout=ASK_TIMEOUT_S)
             except grpc.aio.AioRpcError:
+                self.condition = Condition.OFFLINE
                 self._know(None)
                 await asyncio.sleep(retry_s * random.uniform(0.8, 1.2))
                 retry_s = min(retry_s * 2, self._pace.longest_retry_s)
                 continue
-            self._know(self._usable(answer))
+            info = self._usable(answer)
+            self.condition = Condition.READY if info else _CONDITIONS.get(answer.state, Condition.OFFLINE)
+            self._know(info)
             retry_s = self._pace.retry_s
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pace.ask_s):
@@ -119,6 +137,13 @@ class Worker:
             self._changed()
 
 
+_CONDITIONS: Final = {
+    pb.WORKER_STATE_LOADING: Condition.LOADING,
+    pb.WORKER_STATE_READY: Condition.UNFIT,
+}
+"""Of workers that answer and take no sessions."""
+
+
 class Fleet:
     """All workers. `changed` is called after every change of what is known about one."""
 
@@ -141,6 +166,10 @@ class Fleet:
     def ready(self) -> list[tuple[str, WorkerInfo]]:
         """Targets and descriptions of the workers that take sessions."""
         return [(target, worker.info) for target, worker in self._workers.items() if worker.info]
+
+    def conditions(self) -> Counter[Condition]:
+        """How many workers are in each condition."""
+        return Counter(worker.condition for worker in self._workers.values())
 
     def channel(self, target: str) -> grpc.aio.Channel:
         """The channel to `target`; all streams of a session go over one."""

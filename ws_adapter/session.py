@@ -12,19 +12,24 @@ from ws_adapter.dialects.actions import (
     Action,
     CancelUnits,
     CloseSocket,
+    Note,
     OpenWorkerSession,
     RunUnit,
     Send,
     Withdraw,
 )
 from ws_adapter.dialects.errors import DEFECTS, VERDICTS, Verdict
-from ws_adapter.dialects.realtime import RealtimeDuplex, State
-from ws_adapter.dialects.worker import Failed, Ready, Signal
+from ws_adapter.dialects.machine import DuplexMachine, State
+from ws_adapter.dialects.vocabulary import Place
+from ws_adapter.dialects.worker import Failed, Piece, Prefilled, Ready, Signal
 from ws_adapter.dispatch.base import POOL, Dispatcher, Kind, Lease
-from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitExpired
+from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitCancelled, WaitExpired
 from ws_adapter.fleet import Fleet
+from ws_adapter.load import Load, Share
+from ws_adapter.metrics import DISCONNECTED
 from ws_adapter.options import AdapterOptions
 from ws_adapter.outbox import Outbox
+from ws_adapter.recording.recorder import Recording
 from ws_adapter.worker_link import WorkerLink
 
 logger = logging.getLogger(__name__)
@@ -62,27 +67,41 @@ _AGAIN: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND})
 
 
 class Session:
-    """Runs one conversation from the open socket to its end, and then owns nothing any more."""
+    """Runs one conversation from the open socket to its end, and then owns nothing any more.
+
+    `label` is what those who look at the queue see of it.
+    """
 
     def __init__(
         self,
         socket: PublicConnection,
         session_id: str,
-        dialect: RealtimeDuplex,
+        dialect: DuplexMachine,
+        kind: Kind,
+        label: str,
         dispatcher: Dispatcher,
         fleet: Fleet,
         clock: Clock,
         options: AdapterOptions,
+        load: Load,
+        recording: Recording | None = None,
     ) -> None:
         self._socket = socket
         self._session_id = session_id
         self._dialect = dialect
+        self._kind = kind
+        self._label = label
+        self._limit_s = options.session_limits_s[kind]
         self._dispatcher = dispatcher
         self._fleet = fleet
         self._clock = clock
         self._options = options
+        self._load = load
+        self._share = Share(load)
+        self._recording = recording
+        self._worker: str | None = None
         self._outbox = Outbox(
-            socket.send_text,
+            self._send,
             socket.buffered,
             clock,
             max_audio_s=options.outbox_audio_s,
@@ -90,6 +109,7 @@ class Session:
             stall_s=options.slow_consumer_s,
             on_congested=self._on_congested,
             on_stalled=self._on_stalled,
+            share=Share(load),
         )
         self._link: WorkerLink | None = None
         self._attaches = 0
@@ -100,16 +120,23 @@ class Session:
         self._supply: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._patience_s = CLOSE_TIMEOUT_S
-        self._end = "disconnected"
+        self._end = DISCONNECTED
 
     @property
     def is_queued(self) -> bool:
         """Whether the session has no slot yet."""
         return self._dialect.state is State.QUEUED
 
+    @property
+    def end_reason(self) -> str:
+        """Why the session ended."""
+        return self._end
+
     async def run(self) -> None:
         """Returns when the socket is closed and the slot is clean again."""
         logger.info("session %s opened", self._session_id)
+        if self._recording is not None:
+            logger.info("session %s is recorded as %s", self._session_id, self._recording.recording_id)
         writer = asyncio.create_task(self._write())
         self._supply = asyncio.create_task(self._hold_slots())
         try:
@@ -119,16 +146,23 @@ class Session:
             await self._socket.wait_closed()
         finally:
             self._dialect.disconnected()
+            self._share.hold(0)
             self._arm()
             self._give_up_slot()
             tasks = [writer, self._supply, *([self._closing] if self._closing else [])]
             writer.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._recording is not None:
+                self._recording.end(self._end, self._worker)
             logger.info("session %s ended: %s", self._session_id, self._end)
 
     def shut_down(self) -> None:
         """The server ends."""
         self._perform(self._dialect.shut_down())
+
+    def end(self, verdict: Verdict) -> None:
+        """The session may not go on."""
+        self._perform(self._dialect.refused(verdict))
 
     # --------------------------------------------------------------------------------- doing
 
@@ -138,25 +172,31 @@ class Session:
                 case Send():
                     self._outbox.put(action)
                 case RunUnit() if self._link is not None:
-                    self._link.run(action.unit, action.audio, action.force_listen)
+                    self._link.run(action)
                 case CancelUnits() if self._link is not None:
                     self._link.cancel(action.unit)
                 case OpenWorkerSession() if self._link is not None:
-                    limit = self._options.session_limit_audio_s
-                    self._link.open(action.setup, limit + BACKSTOP_S if limit else 0.0)
+                    limit_s = self._limit_s
+                    self._link.open(action.setup, limit_s + BACKSTOP_S if limit_s else 0.0)
                 case Withdraw():
                     taken = self._outbox.withdraw(action.response_id)
                     self._perform(self._dialect.withdrawn(taken))
+                case Note():
+                    logger.info("session %s says of itself: %s", self._session_id, action.text)
                 case CloseSocket():
                     self._end = action.reason
                     self._give_up_slot()
                     self._closing = asyncio.create_task(self._close(action, self._patience_s))
+        self._share.hold(self._dialect.held_bytes)
         self._arm()
 
     def _arm(self) -> None:
-        """Keeps one timer, at the dialect's next deadline."""
+        """Keeps one timer, no later than the dialect's next deadline.
+
+        Most deadlines only move on: when the timer runs too early it is set again.
+        """
         deadline = self._dialect.deadline
-        if deadline == self._timer_at:
+        if deadline is not None and self._timer_at is not None and self._timer_at <= deadline:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -180,13 +220,24 @@ class Session:
     async def _read(self) -> None:
         while True:
             try:
-                is_text, frame = await self._socket.receive()
+                message = await self._socket.receive()
             except Disconnected:
                 return
-            if is_text:
-                self._perform(self._dialect.text_frame(frame, self._clock.now()))
+            if self._recording is not None:
+                self._recording.up(message.data, message.is_text)
+            if message.is_text:
+                is_stale = message.age_s > self._options.max_lag_s and not message.is_newest
+                load = self._load
+                has_no_room = load.is_full or load.is_late or (self.is_queued and load.is_filling)
+                drops = is_stale or has_no_room
+                self._perform(self._dialect.text_frame(message.data, self._clock.now(), drops_input=drops))
             else:
                 self._perform(self._dialect.binary_frame())
+
+    async def _send(self, frame: bytes) -> None:
+        if self._recording is not None:
+            self._recording.down(frame)
+        await self._socket.send_text(frame)
 
     async def _write(self) -> None:
         try:
@@ -241,6 +292,8 @@ class Session:
             verdict = VERDICTS[Reason.QUEUE_FULL]
         except WaitExpired:
             verdict = errors.QUEUE_TIMEOUT
+        except WaitCancelled:
+            verdict = errors.QUEUE_CANCELLED
         except DispatcherUnavailable:
             verdict = errors.NO_WORKER
         except Exception:
@@ -251,16 +304,19 @@ class Session:
     async def _hold_slot(self, again: bool) -> None:
         """One slot, from the queue until it is clean again. Raises `AttachFailed` to ask for another."""
         max_wait = self._options.queue_max_wait_s
-        async with self._dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, max_wait, again=again) as ticket:
+        async with self._dispatcher.acquire(
+            POOL, self._kind, max_wait, label=self._label, again=again
+        ) as ticket:
             async for update in ticket.updates():
                 if isinstance(update, Lease):
                     lease = update
                 else:
-                    told = self._dialect.queued(
+                    place = Place(
                         update.position, update.estimated_wait_s, update.ticket_id, update.queue_length
                     )
-                    self._perform(told)
+                    self._perform(self._dialect.queued(place))
             self._lost = None
+            self._worker = f"{lease.worker_id}/{lease.slot}"
             self._link = link = await self._attach(lease)
             self._perform(self._dialect.granted(self._clock.now()))
             await link.ended()
@@ -269,8 +325,7 @@ class Session:
                 raise AttachFailed(self._lost)
 
     async def _attach(self, lease: Lease) -> WorkerLink:
-        limit = self._options.session_limit_audio_s
-        deadline_s = limit + 2 * BACKSTOP_S if limit else LONGEST_CALL_S
+        deadline_s = self._limit_s + 2 * BACKSTOP_S if self._limit_s else LONGEST_CALL_S
         for retry in range(BUSY_RETRIES + 1):
             if retry:
                 await sleep(self._clock, BUSY_RETRY_S)
@@ -300,5 +355,9 @@ class Session:
             if not self._began and signal.reason in _ELSEWHERE | _AGAIN:
                 self._lost = signal.reason
                 if signal.reason in _ELSEWHERE:
+                    self._dialect.displaced()
                     return
-        self._perform(self._dialect.signal(signal, self._clock.now()))
+        actions = self._dialect.signal(signal, self._clock.now())
+        # The others move neither a deadline nor what is held.
+        if actions or not isinstance(signal, Prefilled | Piece):
+            self._perform(actions)

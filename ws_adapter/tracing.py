@@ -2,12 +2,7 @@
 
 import secrets
 
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-_propagator = TraceContextTextMapPropagator()
+from opentelemetry.trace import format_span_id, format_trace_id
 
 
 class SessionTrace:
@@ -22,7 +17,5 @@ class SessionTrace:
         return self._context()
 
     def _context(self) -> str:
-        span = SpanContext(self._trace_id, secrets.randbits(64) or 1, False, TraceFlags.get_default())
-        carrier: dict[str, str] = {}
-        _propagator.inject(carrier, trace.set_span_in_context(NonRecordingSpan(span), Context()))
-        return carrier["traceparent"]
+        span_id = secrets.randbits(64) or 1
+        return f"00-{format_trace_id(self._trace_id)}-{format_span_id(span_id)}-00"

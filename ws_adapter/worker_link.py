@@ -14,6 +14,7 @@ from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, METADATA_TRACE
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from ws_adapter import worker_messages as messages
+from ws_adapter.dialects.actions import RunUnit
 from ws_adapter.dialects.config import SessionSetup
 from ws_adapter.dialects.worker import Failed, GoingAway, Signal
 from ws_adapter.errors import AttachFailed
@@ -113,12 +114,13 @@ class WorkerLink:
             )
         )
 
-    def run(self, unit: int, audio: bytes, force_listen: bool) -> None:
+    def run(self, run: RunUnit) -> None:
         """Gives a unit to the worker; answered by `UnitDone` and `Finalized`."""
-        self._last_unit = unit
-        self._prefill.write(messages.prefill(unit, audio, self._trace.unit()))
-        self._generate.write(pb.GenerateRequest(unit=unit, run=pb.GenerateUnit(force_listen=force_listen)))
-        self._finalize.write(pb.FinalizeRequest(unit=unit))
+        self._last_unit = run.unit
+        self._prefill.write(messages.prefill(run, self._trace.unit()))
+        generate = pb.GenerateUnit(force_listen=run.force_listen)
+        self._generate.write(pb.GenerateRequest(unit=run.unit, run=generate))
+        self._finalize.write(pb.FinalizeRequest(unit=run.unit))
 
     def cancel(self, unit: int) -> None:
         """Ends every unit up to and including `unit`; each is still answered."""

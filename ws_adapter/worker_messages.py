@@ -8,9 +8,11 @@ from google.protobuf.duration_pb2 import Duration
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
-from ws_adapter.dialects.config import DuplexConfig, SessionSetup
+from ws_adapter.dialects.actions import RunUnit
+from ws_adapter.dialects.config import DuplexConfig, Mode, SessionSetup
 from ws_adapter.dialects.voice import RATE_HZ
 from ws_adapter.dialects.worker import (
+    NO_TIMINGS,
     Finalized,
     Piece,
     Prefilled,
@@ -30,6 +32,8 @@ _ENDS: Final = {
     pb.UNIT_END_FAILED: UnitEnd.FAILED,
 }
 
+_MODES: Final = {Mode.AUDIO: pb.SESSION_MODE_AUDIO, Mode.VIDEO: pb.SESSION_MODE_VIDEO}
+
 _WORDS: Final = {
     "explicit": common_pb2.LISTEN_SPEAK_MODE_EXPLICIT,
     "sampling": common_pb2.DECODE_MODE_SAMPLING,
@@ -39,9 +43,9 @@ _WORDS: Final = {
 
 
 def session_config(setup: SessionSetup, max_duration_s: float) -> pb.SessionConfig:
-    """The config of an audio session; `max_duration_s` 0 leaves the length to the worker."""
+    """The config of a session; `max_duration_s` 0 leaves the length to the worker."""
     config = pb.SessionConfig(
-        mode=pb.SESSION_MODE_AUDIO,
+        mode=_MODES[setup.mode],
         model=setup.model,
         system_prompt=setup.system_prompt,
         duplex=duplex_config(setup.duplex),
@@ -76,11 +80,19 @@ def audio_chunk(data: bytes) -> common_pb2.AudioChunk:
     )
 
 
-def prefill(unit: int, audio: bytes, traceparent: str) -> pb.PrefillRequest:
+def prefill(run: RunUnit, traceparent: str) -> pb.PrefillRequest:
     """The input of one unit."""
-    return pb.PrefillRequest(
-        unit=unit, duplex=pb.DuplexInput(audio=audio_chunk(audio)), traceparent=traceparent
-    )
+    request = pb.PrefillRequest(unit=run.unit, traceparent=traceparent)
+    # Filled in place: a message that is handed to the constructor of another one is copied.
+    given = request.duplex
+    given.audio.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE
+    given.audio.sample_rate_hz = RATE_HZ
+    given.audio.data = run.audio
+    for frame in run.frames:
+        given.frames.add(data=frame)
+    if run.max_slice_nums is not None:
+        given.max_slice_nums = run.max_slice_nums
+    return request
 
 
 def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
@@ -96,7 +108,8 @@ def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
                 ignored_fields=tuple(ready.ignored_fields),
             )
         case "prefilled":
-            return Prefilled(answer.unit, _timings(answer.prefilled.timings))
+            prefilled = answer.prefilled
+            return Prefilled(answer.unit, _timings(prefilled.timings), prefilled.vision_slices)
     return None
 
 
@@ -115,10 +128,11 @@ def speech(chunk: common_pb2.AudioChunk) -> bytes:
     """Float32 bytes of output audio, always finite and within [-1, 1]."""
     if chunk.encoding == common_pb2.AUDIO_ENCODING_PCM_S16LE:
         return (np.frombuffer(chunk.data, "<i2").astype("<f4") / np.float32(32768)).tobytes()
-    samples = np.frombuffer(chunk.data[: len(chunk.data) // 4 * 4], "<f4")
+    data = chunk.data
+    samples = np.frombuffer(data, "<f4", len(data) // 4)
     # NaN fails every comparison.
     if not samples.size or (samples.min() >= -1.0 and samples.max() <= 1.0):
-        return chunk.data
+        return data[: samples.nbytes]
     bounded: bytes = np.clip(np.nan_to_num(samples, nan=0.0), -1.0, 1.0).astype("<f4").tobytes()
     return bounded
 
@@ -165,14 +179,5 @@ def _tokens(usage: common_pb2.Usage) -> Tokens:
 
 
 def _timings(timings: common_pb2.Timings) -> Timings:
-    def milliseconds(name: str) -> float | None:
-        return round(seconds(getattr(timings, name)) * 1000, 3) if timings.HasField(name) else None
-
-    return Timings(
-        queue=milliseconds("queue"),
-        prefill=milliseconds("prefill"),
-        decode=milliseconds("decode"),
-        speech=milliseconds("speech"),
-        vocoder=milliseconds("vocoder"),
-        total=milliseconds("total"),
-    )
+    given = {field.name: round(seconds(value) * 1000, 3) for field, value in timings.ListFields()}
+    return Timings(**given) if given else NO_TIMINGS

@@ -5,8 +5,10 @@ import json
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from antiphon.semconv import Reason
+from tests.schemas import Observer
 from ws_adapter.codec import encode
 from ws_adapter.dialects.actions import (
     Action,
@@ -17,10 +19,13 @@ from ws_adapter.dialects.actions import (
     Send,
     Withdraw,
 )
-from ws_adapter.dialects.config import Catalogue
-from ws_adapter.dialects.events import OutputDelta
+from ws_adapter.dialects.answers import Outcome
+from ws_adapter.dialects.config import Catalogue, Mode
+from ws_adapter.dialects.events import ServerEvent
 from ws_adapter.dialects.limits import Limits
-from ws_adapter.dialects.realtime import RealtimeDuplex
+from ws_adapter.dialects.machine import DuplexMachine
+from ws_adapter.dialects.opening import Opening
+from ws_adapter.dialects.vocabulary import Vocabulary
 from ws_adapter.dialects.worker import Failed, Finalized, Piece, Ready, Signal, Tokens, UnitDone, UnitEnd
 
 Event = dict[str, Any]
@@ -48,7 +53,13 @@ class Conversation:
     With `hold_output` sent events stay in an outbox until `flush_output`, so that they can be withdrawn.
     """
 
-    def __init__(self, hold_output: bool = False, catalogue: Catalogue | None = CATALOGUE, **limits: Any):
+    def __init__(
+        self,
+        hold_output: bool = False,
+        catalogue: Catalogue | None = CATALOGUE,
+        mode: Mode = Mode.AUDIO,
+        **limits: Any,
+    ):
         self.now = 1000.0
         self.sent: list[Event] = []
         self.runs: list[RunUnit] = []
@@ -59,7 +70,16 @@ class Conversation:
         self._ids = 0
         self._hold_output = hold_output
         self._outbox: list[tuple[Send, Event]] = []
-        self.dialect = RealtimeDuplex("sess_0123456789ab", Limits(**limits), lambda: catalogue, self._new_id)
+        self.limits = Limits(**limits)
+        vocabulary = self.vocabulary(mode)
+        self._observer = Observer("/ws/duplex" if vocabulary.opener == "prepare" else "/v1/realtime")
+        self.dialect = DuplexMachine(vocabulary, self.limits, lambda: catalogue, self._new_id)
+
+    def vocabulary(self, mode: Mode) -> Vocabulary:
+        """What it speaks; other dialects say something else here."""
+        return Opening(
+            "sess_0123456789ab", mode, self.limits.max_append_s, self._new_id, lambda: "rt_1795159650250"
+        )
 
     def _new_id(self, prefix: str) -> str:
         self._ids += 1
@@ -67,10 +87,18 @@ class Conversation:
 
     # ------------------------------------------------------------------------------------------ driving
 
-    def client(self, event: Event | bytes | list[Any]) -> list[Event]:
-        """Sends one client event; returns the server's events that it caused at once."""
+    def client(self, event: Event | bytes | list[Any], *, is_proper: bool = True) -> list[Event]:
+        """Sends one client event; returns the server's events that it caused at once.
+
+        An event that is accepted has to be one that a client may send; without `is_proper` it is none.
+        """
         frame = event if isinstance(event, bytes) else json.dumps(event).encode()
-        return self._do(self.dialect.text_frame(frame, self.now))
+        is_over = self.dialect.is_over
+        told = self._do(self.dialect.text_frame(frame, self.now))
+        is_refused = is_over or any(answer["type"] == "error" for answer in told)
+        if is_proper and isinstance(event, dict) and not is_refused:
+            self._observer.client_was_heard(event)
+        return told
 
     def worker(self, *signals: Signal) -> list[Event]:
         start = len(self.sent)
@@ -102,6 +130,7 @@ class Conversation:
                 self.after_close.append(action)
             match action:
                 case Send():
+                    self._observer.server_said(json.loads(encode(self._stamped(action.event))))
                     self.sent.append(json.loads(encode(action.event)))
                     if self._hold_output:
                         self._outbox.append((action, self.sent[-1]))
@@ -117,11 +146,17 @@ class Conversation:
                     self.closed = action
         return self.sent[start:]
 
+    def _stamped(self, event: ServerEvent) -> ServerEvent:
+        """`event` as it would leave."""
+        leaving = structs.replace(event)
+        leaving.stamp(self.now, None)
+        return leaving
+
     def _withdraw(self, response_id: str) -> None:
         def is_stale(send: Send) -> bool:
-            event = send.event
+            answer = send.answer
             return (
-                isinstance(event, OutputDelta) and event.response_id == response_id and event.kind != "listen"
+                answer is not None and answer.outcome is Outcome.SPEECH and answer.response_id == response_id
             )
 
         taken = [(send, told) for send, told in self._outbox if is_stale(send)]

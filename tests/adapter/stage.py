@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.adapter.conversation import INIT, Event
+from tests.schemas import Observer
 from tests.scripted_engine import ScriptedEngine, running_worker
 from ws_adapter.app import Adapter
 from ws_adapter.clock import Clock, LoopClock, Timer
@@ -87,11 +88,14 @@ class Client:
     """A WebSocket client that writes down everything it receives."""
 
     def __init__(self, socket: ClientConnection) -> None:
+        assert socket.request is not None
         self.socket = socket
         self.events: list[Event] = []
+        self.observer = Observer(socket.request.path)
 
     async def send(self, *events: Event) -> None:
         for event in events:
+            self.observer.client_said(event)
             await self.socket.send(json.dumps(event))
 
     async def next(self) -> Event:
@@ -99,7 +103,7 @@ class Client:
             frame = await self.socket.recv()
         assert isinstance(frame, str), "text frames only"
         event: Event = json.loads(frame)
-        assert isinstance(event["type"], str)
+        self.observer.server_said(event)
         self.events.append(event)
         return event
 
@@ -153,21 +157,27 @@ class Stage:
     adapter: Adapter
     clock: Clock
     task: "asyncio.Task[int]"
+    tls_address: str = ""
 
     @property
     def url(self) -> str:
         return self.address.replace("http://", "ws://") + "/v1/realtime?mode=audio"
 
-    async def request(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], Any]:
+    async def request(
+        self, path: str, method: str = "GET", headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], Any]:
         """Status, headers and JSON body of an HTTP request."""
         host, port = self.address.removeprefix("http://").split(":")
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        async with asyncio.timeout(PATIENCE_S):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
         status, *lines = head.decode().split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines)
-        return int(status.split()[1]), headers, json.loads(body) if body else None
+        told = dict(line.lower().split(": ", 1) for line in lines)
+        return int(status.split()[1]), told, json.loads(body) if body else None
 
     async def until(self, **state: Any) -> None:
         """Waits until `/readyz` says this."""
@@ -180,7 +190,9 @@ class Stage:
     async def client(self, url: str | None = None, **options: Any) -> AsyncIterator[Client]:
         options = {"max_size": None, "compression": None, "close_timeout": 1, **options}
         async with connect(url or self.url, **options) as socket:
-            yield Client(socket)
+            client = Client(socket)
+            yield client
+            client.observer.end()
 
 
 @asynccontextmanager
@@ -192,14 +204,16 @@ async def running_adapter(
     With `wait` it knows a worker already.
     """
     clock = clock or LoopClock()
+    # The process of the tests is busy with other things than the adapter.
+    options = {"max_cpu": 0, "max_loop_lag_ms": 0, **options}
     adapter = Adapter(AdapterOptions(workers=workers, port=0, **options), clock)
-    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(adapter.run(ready.set_result))
+    addresses: list[str] = []
+    task = asyncio.create_task(adapter.run(addresses.append))
     try:
-        await asyncio.wait({ready, task}, return_when=asyncio.FIRST_COMPLETED)
+        await until(lambda: addresses or task.done())
         if task.done():
             task.result()
-        stage = Stage(await ready, adapter, clock, task)
+        stage = Stage(addresses[0], adapter, clock, task, *addresses[1:])
         if wait:
             await stage.until(ready=True)
         yield stage

@@ -1,14 +1,23 @@
-"""The dialect under any order of events, against a small model of what must always hold."""
+"""The dialects under any order of events, against a small model of what must always hold."""
 
-from typing import Any
+from typing import Any, ClassVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from antiphon.semconv import Reason
-from tests.adapter.conversation import SPEECH, Conversation, Event, append, ready_signal
-from ws_adapter.dialects.realtime import State
+from tests.adapter.conversation import SPEECH, Conversation, Event, pcm, ready_signal
+from tests.adapter.duplex_conversation import DuplexConversation
+from ws_adapter.dialects.machine import State
 from ws_adapter.dialects.worker import Finalized, Piece, Tokens, UnitDone, UnitEnd
 
 WINDOW = 2
@@ -17,62 +26,153 @@ WINDOW = 2
 class Client:
     """Reads events as a strict client would and complains about any breach of the emission rules."""
 
+    last_event = ("session.closed",)
+
     def __init__(self) -> None:
-        self.open_response: str | None = None
-        self.closed_responses: set[str] = set()
-        self.last_index = -1
         self.answered = 0
         self.errors = 0
         self.terminal = False
-        self.silenced: set[str] = set()
 
     def read(self, event: Event) -> None:
         assert not self.terminal, f"{event} after the end"
-        match event["type"]:
-            case "session.closed":
-                self.terminal = True
-            case "error":
-                self.errors += 1
-            case "response.output.delta":
-                self._delta(event)
+        assert "server_send_ts" not in event or not event["server_send_ts"], "it is filled in at sending"
+        if event["type"] in self.last_event:
+            self.terminal = True
+        elif event["type"] == "error":
+            self.errors += 1
+        else:
+            self.answer(event)
 
-    def _delta(self, event: Event) -> None:
-        assert "server_send_ts" not in event, "the time of sending is filled in at sending"
+    def answer(self, event: Event) -> None:
+        raise NotImplementedError
+
+    def open_response(self, events: list[Event]) -> str | None:
+        """What tells the response that the last answer left open; None if none is."""
+        raise NotImplementedError
+
+    def silence(self, response: str) -> None:
+        """Nothing of `response` may follow."""
+        raise NotImplementedError
+
+
+class Responses(Client):
+    """Of dialects whose responses have ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current: str | None = None
+        self.closed: set[str] = set()
+        self.silenced: set[str] = set()
+
+    def silence(self, response: str) -> None:
+        self.silenced.add(response)
+
+    def heard_listen(self, response: str | None) -> None:
+        assert response not in self.closed
+        # A response that was taken back whole before it was sent is closed all the same.
+        unseen = self.current is None and response in self.silenced
+        assert response == self.current or unseen, "a listen closes the open response and names it"
+        if response is not None:
+            self.closed.add(response)
+        self.current = None
+
+    def heard_speech(self, response: str | None) -> None:
+        assert response is not None
+        assert response not in self.closed
+        assert response not in self.silenced, "nothing of a response follows its interruption"
+        assert self.current in (None, response)
+        self.current = response
+
+
+class CurrentClient(Responses):
+    """Of the current dialect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_index = -1
+
+    def answer(self, event: Event) -> None:
+        if event["type"] != "response.output.delta":
+            return
         if "chunk_index" in event:
             assert event["chunk_index"] > self.last_index
             self.last_index = event["chunk_index"]
             self.answered += 1
         else:
             assert event["metrics"] == {}
-        response = event.get("response_id")
-        assert response not in self.closed_responses
-        if event["kind"] == "listen":
-            # A response that was taken back whole before it was sent is closed all the same.
-            unseen = self.open_response is None and response in self.silenced
-            assert response == self.open_response or unseen, "a listen closes the open response and names it"
-            if response is not None:
-                self.closed_responses.add(response)
-            self.open_response = None
-        else:
-            assert response is not None
-            assert response not in self.silenced, "nothing of a response follows its interruption"
-            assert self.open_response in (None, response)
-            self.open_response = response
+        heard = self.heard_listen if event["kind"] == "listen" else self.heard_speech
+        heard(event.get("response_id"))
+
+    def open_response(self, events: list[Event]) -> str | None:
+        deltas = [event for event in events if event["type"] == "response.output.delta"]
+        return deltas[-1].get("response_id") if deltas and deltas[-1]["kind"] != "listen" else None
 
 
-def open_response(events: list[Event]) -> str | None:
-    """The response that the last delta left open."""
-    deltas = [event for event in events if event["type"] == "response.output.delta"]
-    return deltas[-1].get("response_id") if deltas and deltas[-1]["kind"] != "listen" else None
+class EarlierClient(Responses):
+    """Of the earlier dialect: one event for each unit."""
+
+    def answer(self, event: Event) -> None:
+        match event["type"]:
+            case "response.listen":
+                self.answered += 1
+                self.heard_listen(event.get("response_id"))
+            case "response.output_audio.delta":
+                self.answered += 1
+                self.heard_speech(event["response_id"])
+                if event["end_of_turn"]:
+                    self.heard_listen(event["response_id"])
+
+    def open_response(self, events: list[Event]) -> str | None:
+        answers = [event for event in events if event["type"].startswith("response.")]
+        last = answers[-1] if answers else {}
+        return None if last.get("end_of_turn", True) else last["response_id"]
 
 
-class DialectMachine(RuleBasedStateMachine):
-    """Clients, workers, time and interruptions in any order."""
+class DuplexClient(Client):
+    """Of `/ws/duplex`: one result for each unit, without ids."""
+
+    last_event = ("stopped", "timeout")
 
     def __init__(self) -> None:
         super().__init__()
-        self.talk = Conversation(max_waiting_units=2, hold_output=True, session_limit_s=0.0)
-        self.client = Client()
+        self.last_time = 0
+        self.is_silenced = False
+
+    def answer(self, event: Event) -> None:
+        if event["type"] != "result":
+            return
+        self.answered += 1
+        assert event["current_time"] > self.last_time
+        self.last_time = event["current_time"]
+        if event["is_listen"]:
+            self.is_silenced = False
+            assert event["text"] == ""
+            assert event["audio_data"] is None
+            assert not event["end_of_turn"]
+        else:
+            assert not self.is_silenced, "nothing of a response follows its interruption"
+
+    def open_response(self, events: list[Event]) -> str | None:
+        results = [event for event in events if event["type"] == "result"]
+        speaks = results and not results[-1]["is_listen"] and not results[-1]["end_of_turn"]
+        return "it" if speaks else None
+
+    def silence(self, response: str) -> None:
+        self.is_silenced = True
+
+
+class DialectMachine(RuleBasedStateMachine):
+    """Clients, workers, time and interruptions in any order; in the current dialect."""
+
+    shape: type[Conversation] = Conversation
+    client_shape: type[Client] = CurrentClient
+    init_event: ClassVar[Event] = {"type": "session.init", "payload": {}}
+    close_event: ClassVar[Event] = {"type": "session.close"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.talk = self.shape(max_waiting_units=2, hold_output=True, session_limit_s=0.0)
+        self.client = self.client_shape()
         self.read_up_to = 0
         self.done = 0
         self.finalized = 0
@@ -89,9 +189,14 @@ class DialectMachine(RuleBasedStateMachine):
     @initialize(begin=st.sampled_from(["queued", "with an init", "active", "active", "active"]))
     def open(self, begin: str) -> None:
         if begin == "active":
-            self.talk.activate()
+            self.talk.connect()
+            self.talk.client(self.init_event)
+            self.ready()
         elif begin == "with an init":
-            self.talk.client({"type": "session.init", "payload": {}})
+            self.talk.client(self.init_event)
+
+    def append_event(self, audio: str, force_listen: bool) -> Event:
+        return {"type": "input.append", "input": {"audio": audio, "force_listen": force_listen}}
 
     @property
     def state(self) -> State:
@@ -101,18 +206,17 @@ class DialectMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 0.5, 0.995, 1.0, 2.3, 9.0]), force=st.booleans())
     def append(self, seconds: float, force: bool) -> None:
-        event = append(seconds, force_listen=force)
-        self.bad += self.talk.dialect.setup is None or not (seconds or force)
-        opened = open_response(self.talk.sent) if force and self.state is State.ACTIVE else None
-        self.talk.client(event)
+        refused = self.talk.dialect.setup is None or self.state is State.PAUSED
+        self.bad += refused or not (seconds or force)
+        opened = self.client.open_response(self.talk.sent) if force and self.state is State.ACTIVE else None
+        self.talk.client(self.append_event(pcm(seconds), force))
         if opened is not None:
-            self.client.silenced.add(opened)
+            self.client.silence(opened)
 
     @rule()
     def init(self) -> None:
-        if self.state in (State.CONFIGURING, State.ACTIVE) or self.talk.dialect.setup is not None:
-            self.bad += 1
-        self.talk.client({"type": "session.init", "payload": {}})
+        self.bad += self.talk.dialect.setup is not None
+        self.talk.client(self.init_event)
 
     @rule(event=st.sampled_from([{}, [], {"type": "x"}, {"type": "input.append", "input": {"audio": "?"}}]))
     def nonsense(self, event: Any) -> None:
@@ -125,7 +229,7 @@ class DialectMachine(RuleBasedStateMachine):
     @rule(really=st.integers(0, 9))
     def close(self, really: int) -> None:
         if not really:
-            self.talk.client({"type": "session.close"})
+            self.talk.client(self.close_event)
 
     @precondition(lambda self: self.state is State.ACTIVE and self.done == len(self.talk.runs))
     @rule(read=st.booleans(), late=st.booleans())
@@ -212,22 +316,64 @@ class DialectMachine(RuleBasedStateMachine):
         return deadline is None or deadline > self.talk.now - 1e-9
 
     def teardown(self) -> None:
-        if self.state is State.ACTIVE:
+        if self.is_running:
             self._drain()
         self.read_everything()
         assert self.client.errors <= self.bad + 1
 
+    @property
+    def is_running(self) -> bool:
+        return self.state in (State.ACTIVE, State.PAUSED)
+
     def _drain(self) -> None:
         """Once the worker has listened through everything, every unit is answered and no response is open."""
         self.talk.do(self.talk.dialect.congested(False, self.talk.now))
-        while self.state is State.ACTIVE and self.finalized < len(self.talk.runs):
+        while self.is_running and self.finalized < len(self.talk.runs):
             if self.finalized == self.done:
                 self.finish(UnitEnd.LISTEN)
             self.finalize()
         self.read_everything()
-        if self.state is State.ACTIVE and self.done:
+        if self.is_running and self.done:
             assert self.client.answered >= self.done
 
 
-TestDialect = DialectMachine.TestCase
-TestDialect.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+class EarlierMachine(DialectMachine):
+    """The same in the earlier dialect."""
+
+    client_shape = EarlierClient
+    init_event: ClassVar[Event] = {"type": "session.update", "session": {"instructions": "Answer briefly."}}
+
+    def append_event(self, audio: str, force_listen: bool) -> Event:
+        return {"type": "input_audio_buffer.append", "audio": audio, "force_listen": force_listen}
+
+
+class DuplexMachine(DialectMachine):
+    """The same on `/ws/duplex`, with breaks."""
+
+    shape = DuplexConversation
+    client_shape = DuplexClient
+    init_event: ClassVar[Event] = {"type": "prepare"}
+    close_event: ClassVar[Event] = {"type": "stop"}
+
+    def append_event(self, audio: str, force_listen: bool) -> Event:
+        return {"type": "audio_chunk", "audio_base64": audio, "force_listen": force_listen}
+
+    @rule(name=st.sampled_from(["pause", "pause", "resume", "resume", "interrupt"]))
+    def steer(self, name: str) -> None:
+        self.bad += not self.is_running
+        told = self.talk.client({"type": name})
+        expected = {"pause": "paused", "resume": "resumed", "interrupt": "interrupted"}[name]
+        if self.is_running:
+            assert [event["type"] for event in told] == [expected]
+            assert (self.state is State.PAUSED) == (name == "pause") or name == "interrupt"
+
+    @rule()
+    def diagnose(self) -> None:
+        assert self.talk.client({"type": "client_diagnostic", "drift_ms": 12}) == []
+
+
+@pytest.mark.parametrize("machine", [DialectMachine, EarlierMachine, DuplexMachine])
+def test_any_order_of_events(machine: type[RuleBasedStateMachine]) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine, settings=settings(max_examples=80, stateful_step_count=40, deadline=None)
+    )

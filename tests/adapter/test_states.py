@@ -5,12 +5,13 @@ import pytest
 from antiphon.semconv import Reason
 from tests.adapter.conversation import CLOSE, INIT, Conversation, append, codes, kinds, ready_signal
 from ws_adapter.dialects.errors import CloseCode
-from ws_adapter.dialects.realtime import State
+from ws_adapter.dialects.machine import State
+from ws_adapter.dialects.vocabulary import Place
 from ws_adapter.dialects.worker import GoingAway
 
 UNKNOWN = {"type": "response.cancel"}
 BAD_INIT = {"type": "session.init", "payload": {"config": {"top_k": 0}}}
-PLACE = (2, 34.96, "ticket_5f0c9a17be42", 3)
+PLACE = Place(2, 34.96, "ticket_5f0c9a17be42", 3)
 
 
 def in_state(state: State, **options: object) -> Conversation:
@@ -41,8 +42,8 @@ OPEN_STATES = [State.QUEUED, State.CONNECTED, State.CONFIGURING, State.ACTIVE]
 def test_waiting_is_told_once_and_then_updated() -> None:
     talk = Conversation()
 
-    first = talk.do(talk.dialect.queued(*PLACE))
-    second = talk.do(talk.dialect.queued(1, 12.5, "ticket_5f0c9a17be42", 2))
+    first = talk.do(talk.dialect.queued(PLACE))
+    second = talk.do(talk.dialect.queued(Place(1, 12.5, "ticket_5f0c9a17be42", 2)))
 
     assert first == [
         {
@@ -69,7 +70,7 @@ def test_queue_done_comes_without_a_wait_too() -> None:
 def test_waiting_for_another_worker_is_silent() -> None:
     talk = in_state(State.CONFIGURING)
 
-    assert talk.do(talk.dialect.queued(*PLACE)) == []
+    assert talk.do(talk.dialect.queued(PLACE)) == []
 
 
 def test_another_worker_gets_the_config_again() -> None:
@@ -420,6 +421,16 @@ def test_worker_going_away_ends_the_session_when_its_time_is_up() -> None:
     assert events[-1]["reason"] == "server_shutdown"
     assert talk.closed is not None
     assert talk.closed.code is CloseCode.SERVICE_RESTART
+
+
+def test_session_that_another_worker_takes_does_not_end_with_the_first_one() -> None:
+    talk = in_state(State.CONFIGURING)
+    talk.worker(GoingAway(5.0))
+    talk.dialect.displaced()
+    talk.connect()
+    talk.worker(ready_signal())
+
+    assert talk.wait(6.0) == []
 
 
 def test_worker_gone_after_it_said_so_is_a_shutdown() -> None:

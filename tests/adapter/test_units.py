@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from tests.adapter.conversation import SPEECH, Conversation, append, codes, kinds, pcm
+from ws_adapter.dialects.limits import MOST_AT_WORKER
 from ws_adapter.dialects.worker import Finalized, Piece, UnitDone, UnitEnd
+from ws_adapter.worker_call import WRITES_WAITING
 
 
 def active(**options: Any) -> Conversation:
@@ -258,7 +260,7 @@ def test_broken_last_sample(data: bytes, encoding: str) -> None:
 
 def test_frames_are_counted_and_not_looked_at() -> None:
     talk = active()
-    talk.client(append(video_frames=["no base64", {"data": 5}, 7]))
+    talk.client(append(video_frames=["no base64", {"data": "x"}, ""]), is_proper=False)
     talk.client(append(frames=["x"]))
 
     events = finish_all(talk)
@@ -392,6 +394,27 @@ def test_force_listen_inside_a_response_silences_it_at_once() -> None:
     assert not any("response_id" in e for e in [*third, *fourth, *fifth])
     assert [run.force_listen for run in talk.runs[3:]] == [True, True]
     assert fifth[0]["input_id"] == "stop"
+
+
+def test_no_worker_is_given_more_units_at_once_than_can_be_written() -> None:
+    talk = Conversation()
+    talk.activate(max_units_in_flight=1000)
+    talk.client(append(20.0))
+
+    assert len(talk.runs) == MOST_AT_WORKER
+    assert 2 * MOST_AT_WORKER + 1 < WRITES_WAITING
+
+
+def test_force_listen_again_cancels_each_unit_only_once() -> None:
+    talk = active()
+    talk.client(append(4.0))
+    talk.speak(1)
+    for _ in range(30):
+        talk.client(append(force_listen=True))
+    assert talk.cancelled == [3]
+    talk.finish(2, UnitEnd.CANCELLED)
+
+    assert talk.cancelled == [3]
 
 
 def test_end_of_turn_in_a_silenced_unit_adds_nothing() -> None:

@@ -1,14 +1,17 @@
 """The adapter's end of the gRPC contract."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
 import numpy as np
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from PIL import Image
 
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2
@@ -16,10 +19,11 @@ from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service.engine.api import SessionFailed
 from tests.adapter.stage import until
-from tests.scripted_engine import Play, ScriptedEngine, hang, listen, running_worker, speak
+from tests.scripted_engine import INFO, Play, ScriptedEngine, hang, listen, running_worker, speak
 from ws_adapter import worker_call
 from ws_adapter import worker_messages as messages
-from ws_adapter.dialects.config import DuplexConfig, SessionSetup
+from ws_adapter.dialects.actions import RunUnit
+from ws_adapter.dialects.config import DuplexConfig, Mode, SessionSetup
 from ws_adapter.dialects.voice import Voice
 from ws_adapter.dialects.worker import (
     Failed,
@@ -39,8 +43,17 @@ from ws_adapter.tracing import SessionTrace
 from ws_adapter.worker_link import WorkerLink
 from ws_adapter.worker_status import reason_of
 
-SETUP = SessionSetup("Answer.", DuplexConfig(), Voice(), "", None, ())
+SETUP = SessionSetup(Mode.AUDIO, "Answer.", DuplexConfig(), Voice())
 SECOND = bytes(64_000)
+
+
+def _jpeg() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (64, 48), (200, 30, 30)).save(file, "JPEG")
+    return file.getvalue()
+
+
+JPEG = _jpeg()
 
 
 class Caller:
@@ -70,8 +83,8 @@ async def test_units_are_written_ahead_and_answered() -> None:
         link = await caller.attach()
         link.open(SETUP, 600.0)
         await until(lambda: caller.heard(Ready))
-        link.run(1, SECOND, False)
-        link.run(2, SECOND, True)
+        link.run(RunUnit(1, SECOND, False))
+        link.run(RunUnit(2, SECOND, True))
         await until(lambda: len(caller.heard(Finalized)) == 2)
 
         assert [(d.unit, d.end) for d in caller.heard(UnitDone)] == [(1, UnitEnd.LISTEN), (2, UnitEnd.LISTEN)]
@@ -87,7 +100,7 @@ async def test_output_is_told_before_the_end_of_its_unit() -> None:
     async with worker(ScriptedEngine(speak("Hel", "lo"))) as (caller, _):
         link = await caller.attach()
         link.open(SETUP, 0.0)
-        link.run(1, SECOND, False)
+        link.run(RunUnit(1, SECOND, False))
         await until(lambda: caller.heard(UnitDone))
 
         pieces = caller.heard(Piece)
@@ -103,7 +116,7 @@ async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot() -> 
     async with worker(engine) as (caller, _):
         link = await caller.attach()
         link.open(SETUP, 0.0)
-        link.run(1, SECOND, False)
+        link.run(RunUnit(1, SECOND, False))
         await until(lambda: engine.sessions and engine.session.heard)
         ended = asyncio.create_task(link.ended())
         link.release()
@@ -119,7 +132,7 @@ async def test_unit_that_does_not_end_is_cut_and_the_clean_slot_waited_for() -> 
     async with worker(engine) as (caller, _):
         link = await caller.attach()
         link.open(SETUP, 0.0)
-        link.run(1, SECOND, False)
+        link.run(RunUnit(1, SECOND, False))
         await until(lambda: engine.sessions and engine.session.heard)
         ended = asyncio.create_task(link.ended())
         link.release()
@@ -176,7 +189,7 @@ async def test_worker_that_dies_is_told_once() -> None:
     async with worker(engine) as (caller, running):
         link = await caller.attach()
         link.open(SETUP, 0.0)
-        link.run(1, SECOND, False)
+        link.run(RunUnit(1, SECOND, False))
         await until(lambda: engine.sessions and engine.session.heard)
         running.worker.interrupt()
         running.worker.interrupt()
@@ -201,7 +214,7 @@ async def test_worker_says_that_it_is_going_away() -> None:
 async def test_refused_config_is_a_reason() -> None:
     async with worker(ScriptedEngine(listen())) as (caller, _):
         link = await caller.attach()
-        link.open(SessionSetup("", DuplexConfig(), Voice(), "another", None, ()), 0.0)
+        link.open(SessionSetup(Mode.AUDIO, "", DuplexConfig(), Voice(), "another"), 0.0)
         await link.ended()
 
         assert caller.said == [Failed(Reason.MODEL_NOT_FOUND)]
@@ -292,7 +305,7 @@ def test_settings_are_handed_on_and_unset_ones_stay_unset() -> None:
 
 def test_session_config() -> None:
     reference = np.full(16_000, 0.5, "<f4").tobytes()
-    setup = SessionSetup("Hi.", DuplexConfig(), Voice(reference, None, None), "m", 7, ())
+    setup = SessionSetup(Mode.AUDIO, "Hi.", DuplexConfig(), Voice(reference, None, None), "m", 7)
     config = messages.session_config(setup, 660.0)
 
     assert (config.mode, config.model, config.system_prompt, config.seed) == (
@@ -356,6 +369,34 @@ async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_s
         link = await caller.attach()
         link.open(SETUP, 600.0)
         await until(lambda: caller.heard(Ready))
-        link.run(1, SECOND, False)
+        link.run(RunUnit(1, SECOND, False))
         await asyncio.wait_for(link.ended(), 5)
     assert caller.heard(Failed) == [Failed(Reason.KV_EXHAUSTED)]
+
+
+async def test_pictures_travel_with_their_unit() -> None:
+    engine = ScriptedEngine(listen(), info=replace(INFO, sees=True))
+    async with worker(engine) as (caller, _):
+        link = await caller.attach()
+        link.open(SessionSetup(Mode.VIDEO, "", DuplexConfig(), Voice()), 600.0)
+        await until(lambda: caller.heard(Ready))
+        link.run(RunUnit(1, SECOND, False, (JPEG, JPEG), 2))
+        await until(lambda: caller.heard(Finalized))
+
+        assert caller.heard(UnitDone)[0].end is UnitEnd.LISTEN
+        assert list(engine.session.seen[1]) == [JPEG, JPEG]
+
+
+def test_prefill_of_a_unit_with_pictures() -> None:
+    request = messages.prefill(RunUnit(3, SECOND, False, (b"one", b"two"), 2), "")
+
+    assert request.unit == 3
+    assert [frame.data for frame in request.duplex.frames] == [b"one", b"two"]
+    assert request.duplex.max_slice_nums == 2
+
+
+def test_prefill_of_a_unit_without_pictures_says_nothing_of_slices() -> None:
+    request = messages.prefill(RunUnit(3, SECOND, False), "")
+
+    assert not request.duplex.frames
+    assert not request.duplex.HasField("max_slice_nums")

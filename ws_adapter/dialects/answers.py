@@ -1,26 +1,22 @@
-"""Answers units in input order: what the worker says becomes events, and no unit stays without one."""
+"""Answers in input order: what the worker says becomes one answer for each unit, and each unit gets one."""
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any, Final
+from enum import Enum, auto
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.semconv import Reason
-from ws_adapter.dialects import render
-from ws_adapter.dialects.actions import Send
-from ws_adapter.dialects.errors import VERDICTS, CloseCode, ErrorCode, Verdict
-from ws_adapter.dialects.events import (
-    AudioDelta,
-    ErrorEvent,
-    ListenDelta,
-    Metrics,
-    OutputDelta,
-    TextDelta,
-)
+from ws_adapter.dialects.errors import BACKEND_ERROR, VERDICTS, CloseCode, ErrorCode, Verdict
+from ws_adapter.dialects.errors import CONTEXT_FULL as CONTEXT_FULL_REASON
 from ws_adapter.dialects.silence import SilenceTail
 from ws_adapter.dialects.units import Unit
 from ws_adapter.dialects.worker import (
+    NO_TIMINGS,
+    NO_TOKENS,
     Piece,
     Prefilled,
     Ready,
@@ -33,13 +29,53 @@ from ws_adapter.dialects.worker import (
 FAILURES_IN_A_ROW: Final = 3
 """So many failed inferences, one after another, end the session."""
 
-CONTEXT_FULL: Final = Verdict(None, "the context of the model is full", "context_full", CloseCode.NORMAL)
+CONTEXT_FULL: Final = Verdict(
+    None, "the context of the model is full; open a new session", CONTEXT_FULL_REASON, CloseCode.NORMAL
+)
 GAVE_UP: Final = Verdict(
-    None, "the model failed several times in a row", "backend_error", CloseCode.INTERNAL_ERROR
+    None,
+    "the model failed several times in a row; open a new session",
+    BACKEND_ERROR,
+    CloseCode.INTERNAL_ERROR,
 )
 
-_FIRST_ONLY: Final = ("metrics", "chunk_index", "usage", "chunk_usage")
-"""What only the first event of a unit carries."""
+
+class Outcome(Enum):
+    """What a unit came to."""
+
+    LISTEN = auto()
+    SPEECH = auto()
+    FAILED = auto()
+    DROPPED = auto()
+
+
+class Answer(Struct, frozen=True):
+    """What one unit came to.
+
+    `index` counts units from 0. `response_id` is the response that speech belongs to, or that a listen
+    closes. `audio` is float32 at 24 kHz. `context_tokens` is the length of the context after it, or after the
+    last unit that ran; `context_limit` 0 means unknown.
+    """
+
+    outcome: Outcome
+    index: int
+    unit: Unit
+    response_id: str | None
+    context_tokens: int
+    context_limit: int
+    dropped_total: int
+    total: Tokens
+    """Tokens of the session so far."""
+    own: Tokens = NO_TOKENS
+    text: str = ""
+    audio: bytes = b""
+    ends_turn: bool = False
+    has_audio_output: bool = True
+    timings: Timings = NO_TIMINGS
+    vision_slices: int = 0
+    failure: tuple[ErrorCode, str] | None = None
+    is_continued: bool = False
+    """Something of the unit was sent already: its figures are known."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,22 +87,21 @@ class _Pending:
     muted: bool = False
     text: list[str] = field(default_factory=list)
     audio: list[bytes] = field(default_factory=list)
-    prefill: Timings | None = None
+    prefill: Prefilled | None = None
     done: UnitDone | None = None
 
 
 class Answers:
-    """Holds what is owed to the client and renders it, unit by unit.
+    """Holds what is owed to the client and gives it out, unit by unit.
 
-    `new_id(prefix)` makes ids of responses. `verdict` is set once the session cannot go on; nothing is
-    rendered after that.
+    `new_id(prefix)` makes ids of responses. `verdict` is set once the session cannot go on; no answer comes
+    after that.
     """
 
-    def __init__(self, session_id: str, tail: SilenceTail, new_id: Callable[[str], str]) -> None:
+    def __init__(self, tail: SilenceTail, new_id: Callable[[str], str]) -> None:
         self.verdict: Verdict | None = None
         self.response_id: str | None = None
         """The response that is open: the model is speaking."""
-        self._session_id = session_id
         self._tail = tail
         self._new_id = new_id
         self._pending: deque[_Pending] = deque()
@@ -75,13 +110,15 @@ class Answers:
         self._dropped_total = 0
         self._failures = 0
         self._tokens = Tokens()
+        self._context_tokens = 0
         self._context_limit = 0
-        self._speaks = True
+        self._has_audio_output = True
 
     def begin(self, ready: Ready) -> None:
         """The session is configured."""
+        self._context_tokens = ready.prompt_tokens
         self._context_limit = ready.context_limit
-        self._speaks = ready.generate_audio
+        self._has_audio_output = ready.generate_audio
         self._tokens = Tokens(input_text=ready.prompt_tokens)
 
     @property
@@ -96,7 +133,7 @@ class Answers:
         self._pending.extend(_Pending(unit) for unit in units)
 
     def drop(self, units: list[Unit]) -> None:
-        """Waiting units will not run; each still gets its listen, in its place."""
+        """Waiting units will not run; each still gets its answer, in its place."""
         for pending in self._waiting(units):
             pending.dropped = True
 
@@ -113,7 +150,7 @@ class Answers:
     def prefilled(self, signal: Prefilled) -> None:
         """The worker has the input of a unit."""
         if pending := self._at_worker.get(signal.unit):
-            pending.prefill = signal.timings
+            pending.prefill = signal
 
     def piece(self, signal: Piece) -> None:
         """The worker said a part of a unit."""
@@ -138,21 +175,11 @@ class Answers:
             pending.audio.clear()
         return max(self._at_worker, default=None)
 
-    def withdrawn(self, sends: list[Send]) -> list[Send]:
-        """Output that was taken back before it was sent: each of its units gets one listen instead."""
-        lost = []
-        for unit, group in groupby(sends, key=lambda send: send.unit):
-            first = next(group)
-            event = first.event
-            assert isinstance(event, OutputDelta)
-            lost.append(Send(self._listen_for(event), unit, first.unit_ready_at))
-        return lost
+    # ---------------------------------------------------------------------------------------- answering
 
-    # -------------------------------------------------------------------------------------- rendering
-
-    def collect(self) -> list[Send]:
-        """The events of every unit whose turn it is and whose end is known."""
-        sends: list[Send] = []
+    def collect(self) -> list[Answer]:
+        """The answer of every unit whose turn it is and whose end is known."""
+        answers: list[Answer] = []
         while self._pending and self.verdict is None:
             head = self._pending[0]
             if head.done is None and not head.dropped:
@@ -160,81 +187,104 @@ class Answers:
             self._pending.popleft()
             index = self._answered
             self._answered += 1
-            events = self._events(head, index)
-            sends.extend(Send(event, index, head.unit.ready_at) for event in events)
-        return sends
+            if head.done is not None:
+                answers.append(self._answer(head, head.done, index))
+            elif answer := self._dropped(head.unit, index):
+                answers.append(answer)
+        return answers
 
-    def _events(self, pending: _Pending, index: int) -> list[OutputDelta | ErrorEvent]:
-        done = pending.done
-        if done is None:
-            return self._dropped(pending.unit, index)
+    def silenced(self, answer: Answer, is_continued: bool) -> Answer:
+        """The listen of a unit whose speech was taken back; `is_continued`: a part of it had been sent."""
+        return replace(
+            answer,
+            outcome=Outcome.LISTEN,
+            response_id=self._close_response(),
+            text="",
+            audio=b"",
+            ends_turn=False,
+            is_continued=is_continued,
+        )
+
+    def _answer(self, pending: _Pending, done: UnitDone, index: int) -> Answer:
         self._tokens += done.tokens
-        metrics = render.input_metrics(pending.unit, self._dropped_total)
-        render.add_worker_metrics(metrics, done, pending.prefill, self._context_limit)
-        frames = _Frames(self._session_id, pending.unit.input_id, metrics, index, self._tokens, done.tokens)
+        self._context_tokens = done.context_tokens
+        prefill = pending.prefill
+        timings = done.timings
+        if timings.prefill is None and prefill is not None:
+            timings = replace(timings, prefill=prefill.timings.prefill)
+        answer = Answer(
+            Outcome.LISTEN,
+            index,
+            pending.unit,
+            None,
+            done.context_tokens,
+            self._context_limit,
+            self._dropped_total,
+            self._tokens,
+            own=done.tokens,
+            has_audio_output=self._has_audio_output,
+            timings=timings,
+            vision_slices=prefill.vision_slices if prefill is not None else 0,
+        )
         match done.end:
             case UnitEnd.FAILED:
-                self._fail(frames, done.failure or Reason.INFERENCE_FAILED)
+                answer = self._failed(answer, done.failure or Reason.INFERENCE_FAILED)
             case UnitEnd.CHUNK | UnitEnd.TURN if not pending.muted:
-                self._speak(frames, pending)
+                answer = self._spoken(answer, pending, done)
             case UnitEnd.CONTEXT_FULL if any(pending.text) or any(pending.audio):
-                self._speak(frames, pending)
+                answer = self._spoken(answer, pending, done)
             case _:
-                self._listen(frames)
+                answer = replace(answer, response_id=self._close_response())
         if done.end is not UnitEnd.FAILED:
             self._failures = 0
         full = done.end is UnitEnd.CONTEXT_FULL or 0 < self._context_limit <= done.context_tokens
         if full and self.verdict is None:
             self.verdict = CONTEXT_FULL
-        return frames.events
+        return answer
 
-    def _speak(self, frames: "_Frames", pending: _Pending) -> None:
+    def _spoken(self, answer: Answer, pending: _Pending, done: UnitDone) -> Answer:
         if self.response_id is None:
             self.response_id = self._new_id("resp")
         self._tail.spoke()
-        text, audio = "".join(pending.text), b"".join(pending.audio)
-        if text or not self._speaks:
-            frames.add(TextDelta, kind="text", response_id=self.response_id, text=text)
-        if self._speaks:
-            audio = audio or render.BRIEF_SILENCE
-            frames.add(AudioDelta, kind="audio", response_id=self.response_id, audio=audio)
-        if pending.done and pending.done.end is UnitEnd.TURN:
-            frames.add(ListenDelta, kind="listen", response_id=self._close_response(), reason="turn_end")
+        response_id: str | None = self.response_id
+        ends_turn = done.end is UnitEnd.TURN
+        if ends_turn:
+            response_id = self._close_response()
+        return replace(
+            answer,
+            outcome=Outcome.SPEECH,
+            response_id=response_id,
+            text="".join(pending.text),
+            audio=b"".join(pending.audio),
+            ends_turn=ends_turn,
+        )
 
-    def _listen(self, frames: "_Frames") -> None:
-        frames.add(ListenDelta, kind="listen", response_id=self._close_response())
-
-    def _fail(self, frames: "_Frames", reason: Reason) -> None:
+    def _failed(self, answer: Answer, reason: Reason) -> Answer:
         verdict = VERDICTS.get(reason, VERDICTS[Reason.INFERENCE_FAILED])
-        frames.error(verdict.code or ErrorCode.INFERENCE_ERROR, verdict.message)
-        self._listen(frames)
         self._failures = self._failures + 1 if reason is Reason.INFERENCE_FAILED else 0
         if self._failures >= FAILURES_IN_A_ROW:
             self.verdict = GAVE_UP
+        return replace(
+            answer,
+            outcome=Outcome.FAILED,
+            response_id=self._close_response(),
+            failure=(verdict.code or ErrorCode.INFERENCE_ERROR, verdict.message),
+        )
 
-    def _dropped(self, unit: Unit, index: int) -> list[OutputDelta | ErrorEvent]:
+    def _dropped(self, unit: Unit, index: int) -> Answer | None:
         self._dropped_total += 1
         if self.response_id is not None:
             # Clients flush playback on a listen: the unit that is speaking answers for this one.
-            return []
-        metrics = render.input_metrics(unit, self._dropped_total)
-        metrics.dropped = True
-        event = ListenDelta(
-            kind="listen",
-            session_id=self._session_id,
-            input_id=unit.input_id,
-            metrics=metrics,
-            chunk_index=index,
-        )
-        return [event]
-
-    def _listen_for(self, event: OutputDelta) -> ListenDelta:
-        return ListenDelta(
-            kind="listen",
-            session_id=event.session_id,
-            input_id=event.input_id,
-            response_id=self._close_response(),
-            **{name: getattr(event, name) for name in _FIRST_ONLY},
+            return None
+        return Answer(
+            Outcome.DROPPED,
+            index,
+            unit,
+            None,
+            self._context_tokens,
+            self._context_limit,
+            self._dropped_total,
+            self._tokens,
         )
 
     def _close_response(self) -> str | None:
@@ -247,25 +297,3 @@ class Answers:
     def _waiting(self, units: list[Unit]) -> list[_Pending]:
         gone = {id(unit) for unit in units}
         return [pending for pending in self._pending if id(pending.unit) in gone] if gone else []
-
-
-class _Frames:
-    """The events of one unit; the first one carries the figures."""
-
-    def __init__(
-        self, session_id: str, input_id: str, metrics: Metrics, index: int, total: Tokens, own: Tokens
-    ) -> None:
-        self.events: list[OutputDelta | ErrorEvent] = []
-        self._session_id = session_id
-        self._input_id = input_id
-        self._first: dict[str, Any] = dict(
-            zip(_FIRST_ONLY, (metrics, index, render.usage(total), render.usage(own)), strict=True)
-        )
-
-    def add(self, shape: type[OutputDelta], **fields: Any) -> None:
-        figures = self._first or {"metrics": Metrics()}
-        self._first = {}
-        self.events.append(shape(session_id=self._session_id, input_id=self._input_id, **figures, **fields))
-
-    def error(self, code: ErrorCode, message: str) -> None:
-        self.events.append(render.error(code, message, input_id=self._input_id))

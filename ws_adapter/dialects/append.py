@@ -1,45 +1,75 @@
-"""Reads `input.append` of the full-duplex modes."""
+"""Reads input: what the append events of all dialects have in common."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from ws_adapter.codec import decode_audio
+from ws_adapter.codec import NO_AUDIO, decode_audio
 from ws_adapter.dialects.errors import invalid, missing
-from ws_adapter.dialects.events import AppendInput, AudioObject, InputAppend
-from ws_adapter.dialects.units import NO_AUDIO, Append
+from ws_adapter.dialects.events import AudioEncoding, Picture
+from ws_adapter.dialects.images import read_frames
+from ws_adapter.dialects.units import Append
 
 
-def read_append(event: InputAppend, max_append_s: float, new_id: Callable[[str], str]) -> Append:
+@dataclass(frozen=True, slots=True)
+class GivenInput:
+    """The fields of an append whatever their names are; `audio_path` and `frames_path` are those names."""
+
+    audio: str
+    audio_path: str
+    frames: Sequence[Picture] = ()
+    frames_path: str = ""
+    encoding: AudioEncoding = "f32"
+    force_listen: bool = False
+    max_slice_nums: int | None = None
+    input_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputRules:
+    """`takes_frames`: the model sees; else pictures are counted and not looked at."""
+
+    max_append_s: float
+    takes_frames: bool
+    new_id: Callable[[str], str]
+
+
+def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None) -> Append:
     """Checks an append whole; raises `Refusal`, and then nothing of it holds.
 
-    Pictures are counted, not looked at: audio mode has no use for them.
+    `max_slice_nums` is the session's, for appends that do not say.
     """
-    fields = event.input
-    if fields is None:
-        raise missing("input", "an object")
-    force_listen = fields.force_listen
-    if force_listen is None and fields.hints is not None:
-        force_listen = fields.hints.force_listen
-    text, param = _audio(fields)
-    clip = decode_audio(text, fields.format or "f32", param) if text else NO_AUDIO
-    if not clip.samples.size and not force_listen:
-        raise missing("input.audio", "base64 audio of at least one sample")
-    frames = fields.video_frames or fields.frame_base64_list or fields.frames or []
-    append = Append(clip, fields.input_id or new_id("input"), bool(force_listen), len(frames))
-    if append.seconds > max_append_s:
-        raise invalid(param, f"expected at most {max_append_s:g} s of audio, got {append.seconds:.6g} s")
+    clip = decode_audio(given.audio, given.encoding, given.audio_path) if given.audio else NO_AUDIO
+    if not clip.count and not given.force_listen:
+        raise missing(given.audio_path, "base64 audio of at least one sample")
+    frames: tuple[bytes, ...] = ()
+    if rules.takes_frames and not clip.undecoded:
+        frames = read_frames(given.frames, given.frames_path)
+    append = Append(
+        clip,
+        given.input_id or rules.new_id("input"),
+        given.force_listen,
+        ignored_frames=0 if rules.takes_frames else len(given.frames),
+        frames=frames,
+        max_slice_nums=given.max_slice_nums or max_slice_nums,
+    )
+    if append.seconds > rules.max_append_s:
+        raise invalid(
+            given.audio_path,
+            f"expected at most {rules.max_append_s:g} s of audio, got {append.seconds:.6g} s",
+        )
     return append
 
 
-def _audio(fields: AppendInput) -> tuple[str, str]:
-    """The base64 text, empty if there is none, and the path of the field that held it."""
-    audio = fields.audio
-    if isinstance(audio, AudioObject):
-        places = {
-            "audio.data": audio.data,
-            "audio.base64": audio.base64,
-            "audio.audio_base64": audio.audio_base64,
-        }
-    else:
-        places = {"audio": audio}
-    places |= {"audio_base64": fields.audio_base64, "audio_data": fields.audio_data}
-    return next(((text, f"input.{name}") for name, text in places.items() if text), ("", "input.audio"))
+def first_given(places: Iterable[tuple[str, str | None]], otherwise: str) -> tuple[str, str]:
+    """Value and path of the first of `places`, pairs of path and value, that has one.
+
+    Without any the value is empty and the path is `otherwise`.
+    """
+    return next(((value, path) for path, value in places if value), ("", otherwise))
+
+
+def first_frames(
+    places: Iterable[tuple[str, Sequence[Picture] | None]],
+) -> tuple[Sequence[Picture], str]:
+    """Pictures and path of the first of `places` that has any."""
+    return next(((pictures, path) for path, pictures in places if pictures), ((), ""))

@@ -20,13 +20,18 @@ class Backlog:
         self._units: deque[Unit] = deque()
         self._bytes = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes that wait."""
+        return self._bytes
+
     def __len__(self) -> int:
         return len(self._units)
 
     def put(self, units: list[Unit]) -> list[Unit]:
         """Adds the units of one append; returns those dropped to stay within the bounds."""
         self._units.extend(units)
-        self._bytes += sum(len(unit.audio) for unit in units)
+        self._bytes += sum(unit.size for unit in units)
         dropped = []
         while self._is_over() and self._is_superseded(self._units[0]):
             dropped.append(self._drop())
@@ -40,7 +45,7 @@ class Backlog:
             if now - head.ready_at > self._max_lag_s and self._is_superseded(head):
                 dropped.append(self._drop())
                 continue
-            self._bytes -= len(head.audio)
+            self._bytes -= head.size
             return self._units.popleft(), dropped
         return None, dropped
 
@@ -48,6 +53,12 @@ class Backlog:
         """Every unit that waits now will run with `force_listen`."""
         for unit in self._units:
             unit.force_listen = True
+
+    def force_next(self) -> bool:
+        """The unit that waits longest will run with `force_listen`; False if none waits."""
+        if self._units:
+            self._units[0].force_listen = True
+        return bool(self._units)
 
     def restamp(self, now: float) -> None:
         """Counts every unit's wait from `now`, for input that was held."""
@@ -62,7 +73,7 @@ class Backlog:
 
     def _drop(self) -> Unit:
         unit = self._units.popleft()
-        self._bytes -= len(unit.audio)
+        self._bytes -= unit.size
         if unit.force_listen:
             self._units[0].force_listen = True
         return unit

@@ -1,16 +1,18 @@
-"""Settings of a session: the `config` object, and what `session.init` comes to."""
+"""Settings of a session: the `config` object, and what an initialising event comes to."""
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from ws_adapter.codec import convert
-from ws_adapter.dialects.errors import invalid, missing
-from ws_adapter.dialects.events import InitPayload, SessionInit, Slices
-from ws_adapter.dialects.voice import Voice, read_voice
+from ws_adapter.dialects.errors import invalid
+from ws_adapter.dialects.events import Slices
+from ws_adapter.dialects.faults import shown
+from ws_adapter.dialects.voice import Voice
 
 DEFAULT_PROMPT: Final = "You are a helpful assistant."
 
@@ -22,27 +24,56 @@ class DuplexConfig(Struct, frozen=True):
     """Decoding settings of a full-duplex session. None means the model's own default."""
 
     generate_audio: bool | None = None
+    """False: text only."""
     ls_mode: Literal["explicit"] | None = None
     force_listen_count: Annotated[int, Meta(ge=0, le=60)] | None = None
+    """The first units that always listen."""
     max_new_speak_tokens_per_chunk: Annotated[int, Meta(ge=1, le=100)] | None = None
+    """Most text tokens spoken in one unit."""
     decode_mode: Literal["sampling", "greedy"] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_k: Annotated[int, Meta(ge=1, le=1000)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     text_repetition_penalty: Annotated[float, Meta(ge=0.5, le=2)] | None = None
     text_repetition_window_size: Annotated[int, Meta(ge=0, le=8192)] | None = None
+    """Tokens that count as repeated."""
     length_penalty: Annotated[float, Meta(ge=0.1, le=5)] | None = None
+    """Weight of ending the turn against speaking on."""
     listen_prob_scale: Annotated[float, Meta(ge=0, le=10)] | None = None
+    """Factor on the probability of listening."""
     listen_top_k: Annotated[int, Meta(ge=1, le=2**32 - 1)] | None = None
+    """Listening is certain when it is among this many best choices."""
     tts_temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     chunk_ms: Literal[1000] | None = None
     sample_rate: Literal[16000] | None = None
 
 
 class ConfigFields(DuplexConfig, frozen=True):
-    """What `config` may hold on the wire."""
+    """Decoding settings. What is absent is the model's own default; other keys are accepted and named in
+    `unsupported_fields`."""
 
     max_slice_nums: Slices | None = None
+
+
+class Mode(StrEnum):
+    """What a session perceives."""
+
+    AUDIO = "audio"
+    VIDEO = "video"
+
+
+@dataclass(frozen=True)
+class SessionSetup:
+    """What a session is to be. `unsupported`: paths that were accepted but mean nothing here."""
+
+    mode: Mode
+    system_prompt: str
+    duplex: DuplexConfig
+    voice: Voice
+    model: str = ""
+    seed: int | None = None
+    max_slice_nums: int | None = None
+    unsupported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,69 +84,39 @@ class Catalogue:
     voices: Set[str]
 
 
-@dataclass(frozen=True)
-class SessionSetup:
-    """A valid `session.init`. `unsupported`: paths of `payload` that were accepted but mean nothing here."""
-
-    system_prompt: str
-    duplex: DuplexConfig
-    voice: Voice
-    model: str
-    seed: int | None
-    unsupported: tuple[str, ...]
+def read_config(given: dict[str, Any], path: str) -> ConfigFields:
+    """Checks a `config` object, whose place in the event is `path`; raises `Refusal`."""
+    fields: ConfigFields = convert(given, ConfigFields, path)
+    return fields
 
 
-def read_init(event: SessionInit, catalogue: Catalogue | None) -> SessionSetup:
-    """Checks a `session.init` whole; raises `Refusal`, and then nothing of it holds.
+def duplex_settings(fields: ConfigFields, use_tts: bool | None = None) -> DuplexConfig:
+    """What of `config` goes to the model; `use_tts` false means no audio output."""
+    settings = DuplexConfig(**{key: getattr(fields, key) for key in DuplexConfig.__struct_fields__})
+    return msgspec.structs.replace(settings, generate_audio=False) if use_tts is False else settings
 
-    Without a catalogue, while no worker is known, the worker is left to judge models and voices.
+
+def unknown_keys(given: dict[str, Any], path: str) -> list[str]:
+    """Paths of what a `config` object holds and nobody knows; `path` is its own."""
+    return [f"{path}.{key}" for key in given if key not in ConfigFields.__struct_fields__]
+
+
+def listed(paths: Iterable[str]) -> tuple[str, ...]:
+    """`paths` as `unsupported_fields` may list them: once, not too long and not too many."""
+    return tuple(path[:_LISTED_CHARACTERS] for path in list(dict.fromkeys(paths))[:_LISTED_FIELDS])
+
+
+def first_text(*texts: str | None) -> str:
+    """The first text that is given, even if it is empty; without any the default prompt."""
+    return next((text for text in texts if text is not None), DEFAULT_PROMPT)
+
+
+def check_model(model: str | None, catalogue: Catalogue | None, path: str) -> str:
+    """The name of a served model, empty for whichever there is; raises `Refusal`.
+
+    Without a catalogue, while no worker is known, the worker is left to judge.
     """
-    payload = event.payload
-    if payload is None:
-        raise missing("payload", "an object, which may be empty,")
-    name = "config" if payload.config is not None else "duplex"
-    given = payload.config if payload.config is not None else payload.duplex or {}
-    duplex = _read_config(given, name)
-    if payload.use_tts is False:
-        duplex = msgspec.structs.replace(duplex, generate_audio=False)
-    unsupported = [f"{name}.{key}" for key in given if key not in ConfigFields.__struct_fields__]
-    if payload.tools:
-        unsupported.append("tools")
-    model = payload.model or ""
     if model and catalogue is not None and model not in catalogue.models:
-        raise invalid("payload.model", "the model is not served here")
-    return SessionSetup(
-        system_prompt=_prompt(payload),
-        duplex=duplex,
-        voice=read_voice(payload, catalogue.voices if catalogue is not None else None),
-        model=model,
-        seed=payload.seed,
-        unsupported=tuple(path[:_LISTED_CHARACTERS] for path in unsupported[:_LISTED_FIELDS]),
-    )
-
-
-def _prompt(payload: InitPayload) -> str:
-    given = (payload.system_prompt, payload.instructions, DEFAULT_PROMPT)
-    return next(text for text in given if text is not None)
-
-
-def _read_config(given: dict[str, Any], name: str) -> DuplexConfig:
-    fields: ConfigFields = convert(given, ConfigFields, f"payload.{name}")
-    return DuplexConfig(**{key: getattr(fields, key) for key in DuplexConfig.__struct_fields__})
-
-
-_PUBLIC_PATHS: Final = (
-    ("duplex.", "config."),
-    ("voice.llm_reference", "voice.ref_audio_base64"),
-    ("voice.speech_reference", "voice.tts_ref_audio_base64"),
-    ("voice.voice_id", "voice.ref_audio_path"),
-)
-"""Names of `antiphon.v1.SessionConfig` and what they are called in `payload`; others are equal."""
-
-
-def public_path(worker_path: str) -> str:
-    """The path in `payload` of a field that the worker calls `worker_path`."""
-    for internal, public in _PUBLIC_PATHS:
-        if worker_path.startswith(internal):
-            return public + worker_path.removeprefix(internal) if internal.endswith(".") else public
-    return worker_path
+        served = " or ".join(sorted(catalogue.models)) or "no model by name"
+        raise invalid(path, f"expected {served}, got {shown(model)}")
+    return model or ""

@@ -8,7 +8,7 @@ from antiphon.semconv import Reason
 
 
 class CloseCode(IntEnum):
-    """Why the server closes a WebSocket (RFC 6455 section 7.4)."""
+    """Why the server closes a WebSocket (RFC 6455 section 7.4; 3000 is from its registry)."""
 
     NORMAL = 1000
     UNSUPPORTED_DATA = 1003
@@ -17,10 +17,11 @@ class CloseCode(IntEnum):
     INTERNAL_ERROR = 1011
     SERVICE_RESTART = 1012
     TRY_AGAIN_LATER = 1013
+    UNAUTHORIZED = 3000
 
 
 class ErrorCode(StrEnum):
-    """`error.code`."""
+    """What went wrong, for programs."""
 
     # The client's; the session goes on.
     NOT_READY = "not_ready"
@@ -28,12 +29,15 @@ class ErrorCode(StrEnum):
     MISSING_FIELD = "missing_field"
     INVALID_PAYLOAD = "invalid_payload"
     INVALID_EVENT = "invalid_event"
+    PAUSED = "paused"
     # The client's; the connection closes.
     INVALID_JSON = "invalid_json"
     INVALID_FRAME = "invalid_frame"
     RATE_LIMITED = "rate_limited"
     UNSUPPORTED_MODE = "unsupported_mode"
     UNSUPPORTED_PROTOCOL = "unsupported_protocol"
+    UNAUTHORIZED = "unauthorized"
+    QUEUE_CANCELLED = "queue_cancelled"
     # The server's.
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
@@ -64,14 +68,17 @@ class Refusal(Exception):
     """An event of the client that is not applied: nothing has changed, and the client may send it corrected.
 
     `message` names the field, what was expected and what came; `param` is the field's path from the root of
-    the event.
+    the event; `unknown_event` is the name, fit to be shown, of an event that the dialect does not have.
     """
 
-    def __init__(self, code: ErrorCode, message: str, param: str | None = None) -> None:
+    def __init__(
+        self, code: ErrorCode, message: str, param: str | None = None, unknown_event: str | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.param = param
+        self.unknown_event = unknown_event
 
 
 class InvalidUtf8(Exception):
@@ -93,22 +100,36 @@ class Verdict:
     """What the end or failure of something behind the adapter means in public.
 
     `code` and `message` make an `error` event, `closed` the reason of `session.closed`, `close` the close
-    code; what is None does not happen.
+    code; what is None does not happen. `clock` names the clock that ran out, and its seconds.
     """
 
     code: ErrorCode | None
     message: str
     closed: str | None
     close: CloseCode | None
+    clock: str = ""
 
 
-_INFERENCE_FAILED: Final = "the model could not process this input"
+def timed_out(clock: str, seconds: float, message: str) -> Verdict:
+    """The end of a session whose time is up."""
+    return Verdict(None, message, TIMEOUT, CloseCode.NORMAL, f"{clock} ({seconds:.1f}s)")
+
+
+USER_STOP: Final = "user_stop"
+TIMEOUT: Final = "timeout"
+CONTEXT_FULL: Final = "context_full"
+SHUTDOWN: Final = "server_shutdown"
+BACKEND_ERROR: Final = "backend_error"
+SLOW_CONSUMER: Final = "slow_consumer"
+"""Why a session ended, in the words of the current dialect; the others translate."""
+
+_INFERENCE_FAILED: Final = "the model could not process this input; the session goes on"
 _SESSION_LOST: Final = "the worker of this session failed; open a new session"
 _DEFECT: Final = "the session ended because of an internal fault; open a new session"
 
 
 def _lost(message: str) -> Verdict:
-    return Verdict(ErrorCode.INFERENCE_ERROR, message, "backend_error", CloseCode.INTERNAL_ERROR)
+    return Verdict(ErrorCode.INFERENCE_ERROR, message, BACKEND_ERROR, CloseCode.INTERNAL_ERROR)
 
 
 def _refused(code: ErrorCode, message: str) -> Verdict:
@@ -118,15 +139,28 @@ def _refused(code: ErrorCode, message: str) -> Verdict:
 NO_WORKER: Final = _refused(
     ErrorCode.SERVICE_UNAVAILABLE, "no worker is ready to take a session; try again later"
 )
+OVERLOADED: Final = _refused(ErrorCode.SERVICE_UNAVAILABLE, "the server is too busy; try again later")
 SHUTTING_DOWN: Final = _refused(ErrorCode.SERVICE_UNAVAILABLE, "the server is shutting down; try again later")
 QUEUE_TIMEOUT: Final = _refused(
     ErrorCode.QUEUE_TIMEOUT, "no slot became free within the longest wait allowed; try again later"
+)
+QUEUE_CANCELLED: Final = Verdict(
+    ErrorCode.QUEUE_CANCELLED,
+    "the place in the queue was given up; connect again for another",
+    None,
+    CloseCode.NORMAL,
+)
+KEY_WITHDRAWN: Final = Verdict(
+    ErrorCode.UNAUTHORIZED,
+    "the key of this session was withdrawn; connect again with another",
+    None,
+    CloseCode.UNAUTHORIZED,
 )
 CONNECT_FAILED: Final = _refused(
     ErrorCode.WORKER_CONNECT_FAILED, "no worker could be reached for this session; try again later"
 )
 SERVER_SHUTDOWN: Final = Verdict(
-    None, "the server is shutting down", "server_shutdown", CloseCode.SERVICE_RESTART
+    None, "the server is shutting down; connect again", SHUTDOWN, CloseCode.SERVICE_RESTART
 )
 
 # One row per reason: section 7.1 of the protocol. Reasons of single units (ItemError) come first.
@@ -144,7 +178,7 @@ VERDICTS: Final[dict[Reason, Verdict]] = {
         ErrorCode.INVALID_PAYLOAD, "the model cannot take this kind of input", None, None
     ),
     Reason.INPUT_TOO_LONG: Verdict(
-        ErrorCode.INVALID_PAYLOAD, "the input is too long for the model", None, None
+        ErrorCode.INVALID_PAYLOAD, "the input is too long for the model; send less at once", None, None
     ),
     Reason.INFERENCE_FAILED: Verdict(ErrorCode.INFERENCE_ERROR, _INFERENCE_FAILED, None, None),
     Reason.QUEUE_FULL: _refused(ErrorCode.QUEUE_FULL, "the queue is full; try again later"),
@@ -159,30 +193,34 @@ VERDICTS: Final[dict[Reason, Verdict]] = {
     Reason.STALE_LEASE: CONNECT_FAILED,
     Reason.MODE_UNSUPPORTED: Verdict(
         ErrorCode.UNSUPPORTED_MODE,
-        "the model served here cannot run this mode",
+        "the model served here cannot run this mode; choose another by the URL",
         None,
         CloseCode.POLICY_VIOLATION,
     ),
     Reason.MODEL_NOT_FOUND: Verdict(
-        ErrorCode.INVALID_PAYLOAD, "payload.model: the model is not served here", None, None
+        ErrorCode.INVALID_PAYLOAD, "the model asked for is not served here; /v1/models lists them", None, None
     ),
     Reason.VOICE_NOT_FOUND: Verdict(
-        ErrorCode.INVALID_PAYLOAD, "payload.voice: the voice is not registered here", None, None
+        ErrorCode.INVALID_PAYLOAD, "the voice asked for is not registered here; leave it out", None, None
     ),
     Reason.CONFIG_INVALID: Verdict(
         ErrorCode.INVALID_PAYLOAD,
-        "payload: the model refused the settings of the session",
-        "backend_error",
+        "the model refused the settings of the session; open a new one with others",
+        BACKEND_ERROR,
         CloseCode.POLICY_VIOLATION,
     ),
     Reason.KV_EXHAUSTED: Verdict(
         ErrorCode.INFERENCE_ERROR,
         "the worker ran out of memory for this session; open a new one later",
-        "backend_error",
+        BACKEND_ERROR,
         CloseCode.TRY_AGAIN_LATER,
     ),
-    Reason.SESSION_LIMIT: Verdict(None, "the session reached its time limit", "timeout", CloseCode.NORMAL),
-    Reason.IDLE_TIMEOUT: Verdict(None, "the session was idle for too long", "timeout", CloseCode.NORMAL),
+    Reason.SESSION_LIMIT: Verdict(
+        None, "the session reached its time limit; open a new one", TIMEOUT, CloseCode.NORMAL, "Session limit"
+    ),
+    Reason.IDLE_TIMEOUT: Verdict(
+        None, "the session was idle for too long; open a new one", TIMEOUT, CloseCode.NORMAL, "Idle timeout"
+    ),
     Reason.UNIT_TIMEOUT: _lost("the worker did not finish in time; open a new session"),
     Reason.ENGINE_FATAL: _lost(_SESSION_LOST),
     Reason.WORKER_LOST: _lost(_SESSION_LOST),

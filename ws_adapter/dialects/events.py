@@ -1,127 +1,140 @@
-"""Events of `/v1/realtime`, dialect G3: what a client may send and what the server sends.
+"""What the events of several dialects share: fields, figures, the queue, errors.
 
-The structs are the single definition of each event: decoding, validation and its messages come from them.
-`null` for an optional field equals its absence; unknown fields are ignored.
+Structs are the single definition of each event: decoding, validation, its messages and the published schemas
+(`ws_adapter.schemas`, for which docstrings are descriptions) come from them. `null` for an optional field of
+the client equals its absence; unknown fields are ignored.
+
+What a type cannot say stands beside the fields, as names of fields that are to be given, which is: neither
+null, nor false, nor empty. `REQUIRED`: all of them; a client's are optional in Python so that a missing one
+can be told in our words. `ANY_OF`: at least one of them; `a.b` is field `b` of the object in `a`, which
+counts where there is no `b` beside `a`.
 """
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
+
+from ws_adapter.dialects.errors import ErrorCode
 
 MAX_PROMPT_CHARACTERS = 32_768
 MAX_INPUT_ID_CHARACTERS = 128
 
-Prompt: TypeAlias = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)]
-Slices: TypeAlias = Annotated[int, Meta(ge=1, le=9)]
+MAX_FRAMES: Final = 4
+"""Pictures in one append, and in one unit."""
+
+Prompt: TypeAlias = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS, description="The system prompt.")]
+Slices: TypeAlias = Annotated[
+    int, Meta(ge=1, le=9, description="Into how many slices a picture may be cut; 1 by default.")
+]
+InputId: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=MAX_INPUT_ID_CHARACTERS,
+        description="The client's name for this append, on every answer to it. One is made up without it.",
+    ),
+]
+AudioEncoding: TypeAlias = Annotated[
+    Literal["f32", "pcm16"],
+    Meta(description="Samples: little-endian float32 in [-1, 1], the default, or little-endian int16."),
+]
+InputRate: TypeAlias = Annotated[Literal[16000], Meta(description="Hz of the audio sent.")]
+
+_BASE64: Final = {"contentEncoding": "base64"}
+
+InputAudio: TypeAlias = Annotated[
+    str,
+    Meta(description="Base64 of raw mono PCM at 16 kHz, at most 60 s of it.", extra_json_schema=_BASE64),
+]
+VoiceAudio: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without "
+        "`data:...;base64,` before it.",
+        extra_json_schema=_BASE64,
+    ),
+]
+PictureText: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="Base64 of a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels.",
+        extra_json_schema=_BASE64,
+    ),
+]
+Settings: TypeAlias = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/$defs/ConfigFields"})]
+"""A `config` object as it came, so that its unknown keys can be named; `config.read_config` checks it."""
+
 
 # ----------------------------------------------------------------------------------------------- client
 
 
 class VoiceFields(Struct, frozen=True):
-    """Reference audio: base64 of a WAV file or of raw float32 at 16 kHz, or the id of a registered voice."""
+    """The voice that the model hears as its own and speaks with; audio wins over the id of a voice."""
 
-    ref_audio_base64: str | None = None
-    ref_audio: str | None = None
-    tts_ref_audio_base64: str | None = None
-    tts_ref_audio: str | None = None
+    ref_audio_base64: VoiceAudio | None = None
+    ref_audio: VoiceAudio | None = None
+    """Alias of `ref_audio_base64`."""
+    tts_ref_audio_base64: VoiceAudio | None = None
+    """What to speak with, in the same form, if not with `ref_audio_base64`."""
+    tts_ref_audio: VoiceAudio | None = None
+    """Alias of `tts_ref_audio_base64`."""
     ref_audio_path: str | None = None
+    """Id of a voice registered with the server; a directory before it and an ending are cut off."""
 
 
-class InitPayload(VoiceFields, frozen=True):
-    """What a session is to be. Voice fields are also accepted here; those inside `voice` win."""
+class PictureObject(Struct, frozen=True):
+    """The long spelling of a picture."""
 
-    system_prompt: Prompt | None = None
-    instructions: Prompt | None = None
-    config: dict[str, Any] | None = None
-    duplex: dict[str, Any] | None = None
-    voice: VoiceFields | None = None
-    defaults: VoiceFields | None = None
-    max_slice_nums: Slices | None = None
-    use_tts: bool | None = None
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    model: str | None = None
-    mode: Any = None
-    tools: list[Any] | None = None
+    data: PictureText | None = None
+    base64: PictureText | None = None
+    """Alias of `data`."""
+
+    ANY_OF: ClassVar = ("data", "base64")
 
 
-class SessionInit(Struct, frozen=True, tag_field="type", tag="session.init"):
-    """Opens the session. `payload` is required and may be empty."""
+Picture: TypeAlias = PictureText | PictureObject
+Pictures: TypeAlias = Annotated[
+    list[Annotated[PictureText, Meta(extra_json_schema={"minLength": 1})] | PictureObject],
+    Meta(
+        description="What the camera saw meanwhile, oldest first. Not looked at in sessions without video.",
+        extra_json_schema={"maxItems": MAX_FRAMES},
+    ),
+]
 
-    payload: InitPayload | None = None
-
-
-class AudioObject(Struct, frozen=True):
-    """The long spelling of `audio`."""
-
-    data: str | None = None
-    base64: str | None = None
-    audio_base64: str | None = None
-
-
-class Hints(Struct, frozen=True):
-    """An older place of two fields of an append."""
-
-    force_listen: bool | None = None
-    max_slice_nums: Slices | None = None
-
-
-class AppendInput(Struct, frozen=True):
-    """A slice of the microphone: base64 of mono PCM, 16 kHz."""
-
-    audio: str | AudioObject | None = None
-    audio_base64: str | None = None
-    audio_data: str | None = None
-    video_frames: list[Any] | None = None
-    frame_base64_list: list[Any] | None = None
-    frames: list[Any] | None = None
-    force_listen: bool | None = None
-    max_slice_nums: Slices | None = None
-    hints: Hints | None = None
-    input_id: Annotated[str, Meta(max_length=MAX_INPUT_ID_CHARACTERS)] | None = None
-    format: Literal["f32", "pcm16"] | None = None
-    sample_rate: Literal[16000] | None = None
-    sample_rate_hz: Literal[16000] | None = None
-
-
-class InputAppend(Struct, frozen=True, tag_field="type", tag="input.append"):
-    """More input."""
-
-    input: AppendInput | None = None
-
-
-class SessionClose(Struct, frozen=True, tag_field="type", tag="session.close"):
-    """Ends the session."""
-
-    reason: str | None = None
-
-
-ClientEvent: TypeAlias = SessionInit | InputAppend | SessionClose
 
 # ----------------------------------------------------------------------------------------------- server
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+OutputAudio: TypeAlias = Annotated[
+    bytes, Meta(description="Base64 of raw little-endian float32, mono, 24 kHz, within [-1, 1].")
+]
+"""The encoder writes it behind everything else: it stays the last field of its event."""
+
+Position: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
 class InputTokenDetails(Struct, frozen=True):
     """Input tokens by kind."""
 
-    text_tokens: int
-    audio_tokens: int
-    vision_tokens: int
-    cached_tokens: int
+    text_tokens: Count
+    audio_tokens: Count
+    vision_tokens: Count
+    cached_tokens: Count
+    """Context that was found in the cache instead of being computed again."""
 
 
 class OutputTokenDetails(Struct, frozen=True):
     """Output tokens by kind."""
 
-    text_tokens: int
-    audio_tokens: int
+    text_tokens: Count
+    audio_tokens: Count
 
 
 class TokenUsage(Struct, frozen=True):
     """Tokens consumed and produced, of a unit or of the session so far."""
 
-    total_tokens: int
-    input_tokens: int
-    output_tokens: int
+    total_tokens: Count
+    input_tokens: Count
+    output_tokens: Count
     input_token_details: InputTokenDetails
     output_token_details: OutputTokenDetails
 
@@ -129,9 +142,12 @@ class TokenUsage(Struct, frozen=True):
 class Metrics(Struct, omit_defaults=True):
     """Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens."""
 
-    kv_cache_length: int | None = None
-    n_past_max: int | None = None
-    prompt_length: int | None = None
+    kv_cache_length: Count | None = None
+    """Tokens of context now held."""
+    n_past_max: Count | None = None
+    """The most that the model can hold."""
+    prompt_length: Count | None = None
+    """Tokens of the settings: system prompt and voice."""
     queue_ms: float | None = None
     prefill_ms: float | None = None
     generate_ms: float | None = None
@@ -139,27 +155,47 @@ class Metrics(Struct, omit_defaults=True):
     cost_tts_ms: float | None = None
     cost_token2wav_ms: float | None = None
     wall_clock_ms: float | None = None
-    n_tokens: int | None = None
-    n_tts_tokens: int | None = None
-    padded_samples: int | None = None
-    clipped_samples: int | None = None
+    """From the complete unit in the adapter until its answer was sent."""
+    n_tokens: Count | None = None
+    n_tts_tokens: Count | None = None
+    vision_slices: Count | None = None
+    vision_tokens: Count | None = None
+    padded_samples: Count | None = None
+    """Zeros added to complete the unit."""
+    clipped_samples: Count | None = None
+    """Samples that had to be clipped to [-1, 1]."""
     dropped: bool | None = None
-    dropped_total: int | None = None
-    ignored_frames: int | None = None
+    """The unit came too late and was never heard."""
+    dropped_total: Count | None = None
+    """Such units so far."""
+    ignored_frames: Count | None = None
+    """Pictures not looked at: a session without video."""
     injected_silence: bool | None = None
+    """The server made up this unit to give the model time to answer."""
 
 
 class ServerEvent(Struct, kw_only=True, omit_defaults=True, tag_field="type"):
-    """Base of everything the server sends. Optional fields without a value are omitted."""
+    """Base of everything the server sends. Optional fields without a value are omitted.
+
+    An event has at most one field of bytes: float32 little-endian mono at 24 kHz, base64 on the wire.
+    """
+
+    @property
+    def speech(self) -> bytes:
+        """The output audio in it."""
+        return b""
+
+    def stamp(self, sent_at: float, wall_clock_ms: float | None) -> None:
+        """Fills in the moment of sending, in Unix seconds, and how long the answer to a unit took."""
 
 
 class SessionQueued(ServerEvent, kw_only=True, tag="session.queued"):
     """No slot was free at once. `position` counts from 1 over all kinds of session."""
 
-    position: int
+    position: Position
     estimated_wait_s: float
     ticket_id: str
-    queue_length: int
+    queue_length: Count
 
 
 class SessionQueueUpdate(SessionQueued, kw_only=True, tag="session.queue_update"):
@@ -167,83 +203,21 @@ class SessionQueueUpdate(SessionQueued, kw_only=True, tag="session.queue_update"
 
 
 class SessionQueueDone(ServerEvent, kw_only=True, tag="session.queue_done"):
-    """A slot is assigned: `session.init` may come."""
-
-
-class TimedEvent(ServerEvent, kw_only=True):
-    """Base of the events that carry figures and the time of sending (Unix seconds)."""
-
-    metrics: Metrics
-    server_send_ts: float = 0.0
-
-
-class SessionCreated(TimedEvent, kw_only=True, tag="session.created"):
-    """The session takes input. `unsupported_fields` are paths of `payload` accepted but not honoured."""
-
-    session_id: str
-    mode: Literal["full_duplex"]
-    unsupported_fields: list[str] = field(default_factory=list)
-
-
-class OutputDelta(TimedEvent, kw_only=True, tag="response.output.delta"):
-    """Base of one branch of a unit's output; the first event of a unit carries its index and usage."""
-
-    kind: Literal["listen", "text", "audio"]
-    session_id: str
-    input_id: str
-    response_id: str | None = None
-    chunk_index: int | None = None
-    usage: TokenUsage | None = None
-    chunk_usage: TokenUsage | None = None
-
-
-class ListenDelta(OutputDelta, kw_only=True, tag="response.output.delta"):
-    """The model listens; with `reason` its turn has ended."""
-
-    kind: Literal["listen"]
-    reason: Literal["turn_end"] | None = None
-
-
-class TextDelta(OutputDelta, kw_only=True, tag="response.output.delta"):
-    """What the model says, as text."""
-
-    kind: Literal["text"]
-    text: str
-
-
-class AudioDelta(OutputDelta, kw_only=True, tag="response.output.delta"):
-    """What the model says, as float32 little-endian mono at 24 kHz, base64 on the wire.
-
-    `audio` stays the last field: the encoder writes it behind everything else.
-    """
-
-    kind: Literal["audio"]
-    audio: bytes
-
-
-class Diagnostic(Struct, frozen=True):
-    """A sentence for people."""
-
-    message: str
-
-
-class SessionClosed(ServerEvent, kw_only=True, tag="session.closed"):
-    """The last event of a session. `session_id` is absent before `session.created`."""
-
-    reason: str
-    session_id: str | None = None
-    usage: TokenUsage | None = None
-    diagnostic: Diagnostic | None = None
+    """A slot is assigned: the session may be configured."""
 
 
 class ErrorBody(Struct, omit_defaults=True):
-    """What went wrong. `param` is the path of the field, from the root of the event."""
+    """What went wrong."""
 
-    code: str
+    code: ErrorCode
     message: str
+    """For people: names the field, what was expected and what came."""
     type: Literal["client_error", "server_error"]
+    """Whose fault it is."""
     param: str | None = None
+    """Path of the field at fault, from the root of the event."""
     input_id: str | None = None
+    """The append at fault."""
 
 
 class ErrorEvent(ServerEvent, kw_only=True, tag="error"):

@@ -43,6 +43,8 @@ def shown(value: object) -> str:
 
 def _fault(value: object, shape: inspect.Type, path: str) -> Refusal | None:
     match shape:
+        case inspect.Metadata(type=described):
+            return _fault(value, described, path)
         case inspect.AnyType():
             return None
         case inspect.UnionType(types=types):
@@ -61,6 +63,7 @@ def _fault(value: object, shape: inspect.Type, path: str) -> Refusal | None:
 
 
 def _union_fault(value: object, types: tuple[inspect.Type, ...], path: str) -> Refusal | None:
+    types = tuple(shape.type if isinstance(shape, inspect.Metadata) else shape for shape in types)
     alike = [shape for shape in types if _is_alike(value, shape)]
     if alike:
         return _fault(value, alike[0], path)
@@ -108,12 +111,20 @@ def _is_within(value: object, shape: inspect.Type) -> bool:
             return len(value) <= longest
         case ((inspect.IntType() | inspect.FloatType()), int() | float()):
             return (
-                (isinstance(value, int) or math.isfinite(value))
+                _is_finite(value)
                 and (shape.ge is None or value >= shape.ge)
                 and (shape.gt is None or value > shape.gt)
                 and (shape.le is None or value <= shape.le)
             )
     return True
+
+
+def _is_finite(value: float) -> bool:
+    """Whether it is a number that a float can hold."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _expected(shape: inspect.Type) -> str:
@@ -151,4 +162,4 @@ def _got(value: object, shape: inspect.Type) -> str:
 def _number(value: float) -> str:
     if isinstance(value, int):
         return str(value) if abs(value) < 10**20 else "a very large integer"
-    return f"{value:g}" if math.isfinite(value) else "a number out of range"
+    return str(value) if math.isfinite(value) else "a number out of range"

@@ -1,33 +1,38 @@
 """The way of a unit through a session: cut, wait, run at the worker, answered."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
-from ws_adapter.dialects.actions import Action, CancelUnits, RunUnit, Send, Withdraw
-from ws_adapter.dialects.answers import Answers
+from ws_adapter.dialects.actions import CancelUnits, RunUnit, Withdraw
+from ws_adapter.dialects.answers import Answer, Answers
 from ws_adapter.dialects.backlog import Backlog
 from ws_adapter.dialects.errors import Verdict
-from ws_adapter.dialects.limits import Limits
+from ws_adapter.dialects.limits import MOST_AT_WORKER, Limits
 from ws_adapter.dialects.silence import SilenceTail
 from ws_adapter.dialects.units import Append, Unit, UnitCutter
 from ws_adapter.dialects.worker import Finalized, Piece, Prefilled, Ready, Tokens, UnitDone
 
+Step: TypeAlias = Answer | RunUnit | CancelUnits | Withdraw
+
 
 class UnitFlow:
-    """Takes appends in and gives actions out. Input that comes before `begin` is held.
+    """Takes appends in and gives steps out. Input that comes before `begin` is held.
 
     At most `max_units_in_flight` units are at the worker, counted until they are finalised; the others wait
     here. While `congested`, because the client does not read, no unit is given to the worker.
     """
 
-    def __init__(self, session_id: str, limits: Limits, new_id: Callable[[str], str]) -> None:
+    def __init__(self, limits: Limits, new_id: Callable[[str], str]) -> None:
         self.congested = False
         self._tail = SilenceTail(limits.silence_tail_units)
         self._cutter = UnitCutter(limits.unit_flush_s)
         self._backlog = Backlog(limits.max_lag_s, limits.max_waiting_units, limits.max_waiting_bytes)
-        self._answers = Answers(session_id, self._tail, new_id)
+        self._answers = Answers(self._tail, new_id)
         self._window = 0
-        self._unfinalized: set[int] = set()
+        self._unfinalized: dict[int, int] = {}
+        """Bytes of each unit at the worker."""
         self._last_number = 0
+        self._last_cancelled = 0
 
     @property
     def verdict(self) -> Verdict | None:
@@ -40,26 +45,33 @@ class UnitFlow:
         return self._answers.tokens
 
     @property
+    def held_bytes(self) -> int:
+        """Input that is carried or waits here, or is at the worker."""
+        return self._cutter.size + self._backlog.size + sum(self._unfinalized.values())
+
+    @property
     def deadline(self) -> float | None:
         """When `tick` is due next."""
         if not self._window:
             return None
+        flush_at = self._cutter.flush_at
         silence_at = self._tail.due_at if self._has_room() and not self._backlog else None
-        times = [at for at in (self._cutter.flush_at, silence_at) if at is not None]
-        return min(times, default=None)
+        if flush_at is None or silence_at is None:
+            return silence_at if flush_at is None else flush_at
+        return min(flush_at, silence_at)
 
-    def begin(self, ready: Ready, now: float) -> list[Action]:
+    def begin(self, ready: Ready, now: float) -> list[Step]:
         """The worker is ready: what was held counts as if it had just arrived."""
-        self._window = max(1, ready.max_units_in_flight)
+        self._window = min(max(1, ready.max_units_in_flight), MOST_AT_WORKER)
         self._answers.begin(ready)
         self._cutter.restamp(now)
         self._backlog.restamp(now)
         self._tail.restamp(now)
         return self.advance(now)
 
-    def append(self, append: Append, now: float) -> list[Action]:
+    def append(self, append: Append, now: float) -> list[Step]:
         """Input came."""
-        actions: list[Action] = []
+        actions: list[Step] = []
         units = self._cutter.append(append, now)
         self._tail.appended(append.seconds, now)
         if append.force_listen:
@@ -68,7 +80,7 @@ class UnitFlow:
         self._put(units)
         return actions + self.advance(now)
 
-    def signal(self, signal: Prefilled | Piece | UnitDone | Finalized, now: float) -> list[Action]:
+    def signal(self, signal: Prefilled | Piece | UnitDone | Finalized, now: float) -> list[Step]:
         """The worker has news of a unit."""
         match signal:
             case Prefilled():
@@ -79,15 +91,15 @@ class UnitFlow:
                 self._answers.done(signal)
                 return list(self._answers.collect())
             case Finalized():
-                self._unfinalized.discard(signal.unit)
+                self._unfinalized.pop(signal.unit, None)
                 return self.advance(now)
         return []
 
-    def tick(self, now: float) -> list[Action]:
+    def tick(self, now: float) -> list[Step]:
         """Time passed: pads and runs what is carried, and feeds silence, if they are due."""
         if not self._window:
             return []
-        actions: list[Action] = []
+        actions: list[Step] = []
         flush_at = self._cutter.flush_at
         if flush_at is not None and now >= flush_at:
             self._put(self._cutter.flush(now))
@@ -99,22 +111,33 @@ class UnitFlow:
             actions += self.advance(now)
         return actions
 
-    def withdrawn(self, sends: list[Send]) -> list[Action]:
-        """What an interruption took back before it was sent."""
-        return list(self._answers.withdrawn(sends))
+    def hold_frame(self, frame: bytes) -> None:
+        """Keeps a picture for the next unit."""
+        self._cutter.hold_frame(frame)
 
-    def advance(self, now: float) -> list[Action]:
+    def force_next(self) -> None:
+        """The next unit to run listens."""
+        if not self._backlog.force_next():
+            self._cutter.force_next()
+
+    def silenced(self, answer: Answer, is_continued: bool) -> Answer:
+        """What becomes of an answer that an interruption took back before all of it was sent."""
+        return self._answers.silenced(answer, is_continued)
+
+    def advance(self, now: float) -> list[Step]:
         """Gives waiting units to the worker while it has room, and answers those that were dropped."""
-        runs: list[Action] = []
+        runs: list[Step] = []
         while self._has_room():
             unit, stale = self._backlog.take(now)
             self._answers.drop(stale)
             if unit is None:
                 break
             self._last_number += 1
-            self._unfinalized.add(self._last_number)
+            self._unfinalized[self._last_number] = unit.size
             self._answers.started(unit, self._last_number)
-            runs.append(RunUnit(self._last_number, unit.audio, unit.force_listen))
+            slices = unit.max_slice_nums if unit.frames else None
+            run = RunUnit(self._last_number, unit.audio, unit.force_listen, unit.frames, slices)
+            runs.append(run)
         return [*self._answers.collect(), *runs] if self._window else []
 
     def _has_room(self) -> bool:
@@ -122,17 +145,21 @@ class UnitFlow:
 
     def _put(self, units: list[Unit]) -> None:
         self._answers.expect(units)
-        dropped = self._backlog.put(units)
+        undecoded = [unit for unit in units if unit.is_undecoded]
+        if any(unit.force_listen for unit in undecoded):
+            self._cutter.force_next()
+        dropped = undecoded + self._backlog.put([unit for unit in units if not unit.is_undecoded])
         if self._window:
             self._answers.drop(dropped)
         else:
             self._answers.forget(dropped)
 
-    def _interrupt(self) -> list[Action]:
+    def _interrupt(self) -> list[Step]:
         if self._answers.response_id is None:
             return []
-        actions: list[Action] = [Withdraw(self._answers.response_id)]
+        actions: list[Step] = [Withdraw(self._answers.response_id)]
         last = self._answers.mute()
-        if last is not None:
+        if last is not None and last > self._last_cancelled:
+            self._last_cancelled = last
             actions.append(CancelUnits(last))
         return actions

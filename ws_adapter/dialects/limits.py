@@ -7,13 +7,21 @@ from typing import Final
 ERRORS_PER_S: Final = 20
 EVENTS_PER_WINDOW: Final = 1000
 EVENTS_WINDOW_S: Final = 5.0
+MOST_AT_WORKER: Final = 7
+"""Units at the worker, however many it takes: what is written for them has to fit the queue of writes."""
+
+SHORTEST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 300.0
+NOTES_PER_MIN: Final = 60
+"""More of what a client says for the log is passed over: it must not fill a disk."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Times in seconds; 0 switches `session_limit_s` off."""
+    """Times in seconds; 0 switches `session_limit_s` off, and 0 `silence_tail_units` the silence."""
 
     session_limit_s: float = 600.0
+    pause_timeout_s: float = 60.0
     init_timeout_s: float = 20.0
     duplex_idle_s: float = 60.0
     unit_flush_s: float = 1.25

@@ -1,7 +1,8 @@
-"""Parts of public events: errors, and the figures beside the output of a unit."""
+"""Parts of public events: the queue, errors, and the figures beside the output of a unit."""
 
 from typing import Final, Literal
 
+from ws_adapter.dialects.answers import Answer, Outcome
 from ws_adapter.dialects.errors import ErrorCode
 from ws_adapter.dialects.events import (
     ErrorBody,
@@ -9,21 +10,34 @@ from ws_adapter.dialects.events import (
     InputTokenDetails,
     Metrics,
     OutputTokenDetails,
+    SessionQueued,
+    SessionQueueUpdate,
     TokenUsage,
 )
-from ws_adapter.dialects.units import Unit
-from ws_adapter.dialects.worker import Timings, Tokens, UnitDone
+from ws_adapter.dialects.vocabulary import Place
+from ws_adapter.dialects.worker import Tokens
 
 OUTPUT_RATE_HZ: Final = 24_000
 
 BRIEF_SILENCE: Final = bytes(480 * 4)
-"""20 ms: what a speaking unit without samples sends, so that every unit is answered."""
+"""20 ms: what a speaking unit without samples sends where every unit has to be answered by audio."""
 
 
 def error(code: ErrorCode, message: str, param: str | None = None, input_id: str | None = None) -> ErrorEvent:
-    """An `error` event."""
+    """An `error` event of `/v1/realtime`."""
     side: Literal["client_error", "server_error"] = "server_error" if code.is_servers else "client_error"
     return ErrorEvent(error=ErrorBody(code, message, side, param, input_id))
+
+
+def queued(place: Place, *, is_update: bool) -> SessionQueued:
+    """A queue event of `/v1/realtime`."""
+    shape = SessionQueueUpdate if is_update else SessionQueued
+    return shape(
+        position=place.position,
+        estimated_wait_s=round(place.estimated_wait_s, 1),
+        ticket_id=place.ticket_id,
+        queue_length=place.queue_length,
+    )
 
 
 def audio_seconds(audio: bytes) -> float:
@@ -46,27 +60,30 @@ def usage(tokens: Tokens) -> TokenUsage:
     )
 
 
-def input_metrics(unit: Unit, dropped_total: int) -> Metrics:
-    """What the adapter itself knows about a unit; zeros are left out."""
-    return Metrics(
+def metrics(answer: Answer) -> Metrics:
+    """The figures of a unit; those of the adapter itself are left out where they are 0."""
+    unit = answer.unit
+    figures = Metrics(
         padded_samples=unit.padded_samples or None,
         clipped_samples=unit.clipped_samples or None,
         ignored_frames=unit.ignored_frames or None,
         injected_silence=unit.injected_silence or None,
-        dropped_total=dropped_total or None,
+        dropped_total=answer.dropped_total or None,
     )
-
-
-def add_worker_metrics(metrics: Metrics, done: UnitDone, prefill: Timings | None, context_limit: int) -> None:
-    """Adds what the worker measured; `prefill` are the timings of the unit's input."""
-    times = done.timings
-    metrics.kv_cache_length = done.context_tokens
-    metrics.n_past_max = context_limit or None
-    metrics.queue_ms = times.queue
-    metrics.prefill_ms = times.prefill if times.prefill is not None or prefill is None else prefill.prefill
-    metrics.generate_ms = times.total
-    metrics.cost_llm_ms = times.decode
-    metrics.cost_tts_ms = times.speech
-    metrics.cost_token2wav_ms = times.vocoder
-    metrics.n_tokens = done.tokens.output_text
-    metrics.n_tts_tokens = done.tokens.output_audio
+    if answer.outcome is Outcome.DROPPED:
+        figures.dropped = True
+        return figures
+    times = answer.timings
+    figures.kv_cache_length = answer.context_tokens
+    figures.n_past_max = answer.context_limit or None
+    figures.queue_ms = times.queue
+    figures.prefill_ms = times.prefill
+    figures.generate_ms = times.total
+    figures.cost_llm_ms = times.decode
+    figures.cost_tts_ms = times.speech
+    figures.cost_token2wav_ms = times.vocoder
+    figures.n_tokens = answer.own.output_text
+    figures.n_tts_tokens = answer.own.output_audio
+    figures.vision_slices = answer.vision_slices or None
+    figures.vision_tokens = answer.own.input_vision or None
+    return figures

@@ -15,8 +15,8 @@ PERIOD_S: Final = 1.0
 class SilenceTail:
     """Decides when a unit of silence is due after a burst or an isolated append.
 
-    At most `limit` units while the model has not begun to speak, then until its turn ends. All times are
-    seconds of the session's clock.
+    At most `limit` units while the model has not begun to speak, then until its turn ends; none with a
+    `limit` of 0. All times are seconds of the session's clock.
     """
 
     def __init__(self, limit: int) -> None:
@@ -68,7 +68,9 @@ class SilenceTail:
     @property
     def due_at(self) -> float | None:
         """When the next unit of silence is due; None if none is."""
-        if self._over or self._last_append is None or (self._fed >= self._limit and not self._spoke):
+        if self._over or self._last_append is None or not self._limit:
+            return None
+        if self._fed >= self._limit and not self._spoke:
             return None
         if self._last_fed is not None:
             return self._last_fed + PERIOD_S

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from ws_adapter.codec import Clip
+from ws_adapter.dialects.events import MAX_FRAMES
 
 UNIT_SAMPLES: Final = 16_000
 """One second at 16 kHz."""
@@ -24,7 +23,8 @@ class Unit:
     """One second of input.
 
     `append` is the number of the append that completed it, `ready_at` when that was, in seconds of the
-    session's clock. `audio` is float32 little-endian, `UNIT_BYTES` long.
+    session's clock. `audio` is float32 little-endian, `UNIT_BYTES` long; `frames` are encoded pictures, the
+    oldest first, of which a model that slices makes at most `max_slice_nums` slices each.
     """
 
     audio: bytes
@@ -36,6 +36,15 @@ class Unit:
     clipped_samples: int = 0
     ignored_frames: int = 0
     injected_silence: bool = False
+    frames: tuple[bytes, ...] = ()
+    max_slice_nums: int | None = None
+    is_undecoded: bool = False
+    """A part of it was dropped before it was decoded: the unit cannot run."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its input."""
+        return len(self.audio) + sum(map(len, self.frames))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +55,13 @@ class Append:
     input_id: str
     force_listen: bool = False
     ignored_frames: int = 0
+    frames: tuple[bytes, ...] = ()
+    max_slice_nums: int | None = None
 
     @property
     def seconds(self) -> float:
         """Length of its audio."""
-        return self.clip.samples.size / UNIT_SAMPLES
+        return self.clip.count / UNIT_SAMPLES
 
 
 class UnitCutter:
@@ -62,11 +73,20 @@ class UnitCutter:
     def __init__(self, flush_s: float) -> None:
         self._flush_s = flush_s
         self._carry = bytearray()
+        self._carries_undecoded = False
         self._appends = 0
         self._input_id = ""
         self._last_append_at = 0.0
         self._clipped = 0
-        self._frames = 0
+        self._ignored_frames = 0
+        self._frames: tuple[bytes, ...] = ()
+        self._max_slice_nums: int | None = None
+        self._force_next = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of audio and pictures that are carried."""
+        return len(self._carry) + sum(map(len, self._frames))
 
     @property
     def flush_at(self) -> float | None:
@@ -79,16 +99,31 @@ class UnitCutter:
         self._input_id = append.input_id
         self._last_append_at = now
         self._clipped += append.clip.clipped
-        self._frames += append.ignored_frames
-        audio = append.clip.samples.astype("<f4", copy=False).tobytes()
-        alone = not self._carry and NEARLY_A_UNIT <= append.clip.samples.size < UNIT_SAMPLES
-        if append.force_listen or alone:
-            return self._cut(audio, now, to_the_end=True, force_listen=append.force_listen)
-        return self._cut(audio, now)
+        self._ignored_frames += append.ignored_frames
+        self._max_slice_nums = append.max_slice_nums
+        undecoded = append.clip.undecoded
+        # What was not decoded takes its time nevertheless.
+        audio = bytes(4 * undecoded) if undecoded else append.clip.data
+        alone = not self._carry and NEARLY_A_UNIT <= append.clip.count < UNIT_SAMPLES
+        to_the_end = append.force_listen or alone
+        units = self._cut(audio, now, to_the_end=to_the_end, force_listen=append.force_listen)
+        self._mark(units, bool(undecoded))
+        self._spread(append.frames, units)
+        return units
+
+    def hold_frame(self, frame: bytes) -> None:
+        """Keeps a picture for the next unit, which gets the newest `MAX_FRAMES`."""
+        self._frames = (*self._frames, frame)[-MAX_FRAMES:]
+
+    def force_next(self) -> None:
+        """The next unit runs with `force_listen`."""
+        self._force_next = True
 
     def flush(self, now: float) -> list[Unit]:
         """The carry, padded to a unit; empty if nothing is carried."""
-        return self._cut(b"", now, to_the_end=True) if self._carry else []
+        units = self._cut(b"", now, to_the_end=True) if self._carry else []
+        self._mark(units, undecoded=False)
+        return units
 
     def silence(self, now: float) -> Unit:
         """A unit of silence in the name of the last append."""
@@ -117,10 +152,28 @@ class UnitCutter:
         return units
 
     def _unit(self, audio: bytes, now: float, force_listen: bool, padded: int) -> Unit:
-        unit = Unit(audio, self._input_id, self._appends, now, force_listen, padded)
-        unit.clipped_samples, unit.ignored_frames = self._clipped, self._frames
-        self._clipped = self._frames = 0
+        unit = Unit(audio, self._input_id, self._appends, now, force_listen or self._force_next, padded)
+        unit.clipped_samples, unit.ignored_frames = self._clipped, self._ignored_frames
+        unit.frames, unit.max_slice_nums = self._frames, self._max_slice_nums
+        self._clipped = self._ignored_frames = 0
+        self._frames, self._force_next = (), False
         return unit
+
+    def _mark(self, units: list[Unit], undecoded: bool) -> None:
+        """Marks those of the newest `units` that hold anything undecoded, all of them or what was carried."""
+        for unit in units if undecoded else units[: self._carries_undecoded]:
+            unit.audio, unit.frames, unit.is_undecoded = SILENCE, (), True
+        if undecoded or units:
+            self._carries_undecoded = undecoded and bool(self._carry)
+
+    def _spread(self, frames: tuple[bytes, ...], units: list[Unit]) -> None:
+        """Gives frame j of F to unit floor(j * U / F) of the U units of its append; without any it waits."""
+        for j, frame in enumerate(frames):
+            if units:
+                unit = units[j * len(units) // len(frames)]
+                unit.frames = (*unit.frames, frame)[-MAX_FRAMES:]
+            else:
+                self.hold_frame(frame)
 
 
 def _seconds(audio: bytes) -> Iterator[bytes]:
@@ -130,7 +183,3 @@ def _seconds(audio: bytes) -> Iterator[bytes]:
         return
     for start in range(0, len(audio), UNIT_BYTES):
         yield audio[start : start + UNIT_BYTES]
-
-
-NO_AUDIO: Final = Clip(np.zeros(0, np.float32), 0)
-"""The audio of an append that holds none."""

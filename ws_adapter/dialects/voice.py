@@ -2,7 +2,7 @@
 
 import re
 import struct
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,8 @@ import soxr
 
 from ws_adapter.codec import Samples, bounded, decode_base64
 from ws_adapter.dialects.errors import Refusal, invalid
-from ws_adapter.dialects.events import InitPayload, VoiceFields
+from ws_adapter.dialects.events import VoiceFields
+from ws_adapter.dialects.faults import shown
 
 RATE_HZ: Final = 16_000
 SHORTEST_S: Final = 0.5
@@ -35,14 +36,21 @@ class Voice:
     speech_reference: bytes | None = None
     voice_id: str | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of the references."""
+        return len(self.llm_reference or b"") + len(self.speech_reference or b"")
 
-def read_voice(payload: InitPayload, voices: Set[str] | None) -> Voice:
-    """The voice that `payload` asks for; raises `Refusal`.
 
-    `voice` wins over its alias `defaults`, which wins over the same keys at the top of `payload`. Audio wins
-    over an id. `voices` are the ids registered with the workers, None while no worker is known.
+VoicePlaces = Sequence[tuple[str, VoiceFields | None]]
+"""Where a voice may be named in an event: paths, empty for its root, and what is there; the first wins."""
+
+
+def read_voice(places: VoicePlaces, voices: Set[str] | None) -> Voice:
+    """The voice that an event asks for; raises `Refusal`.
+
+    Audio wins over an id. `voices` are the ids registered with the workers, None while no worker is known.
     """
-    places = (("payload.voice", payload.voice), ("payload.defaults", payload.defaults), ("payload", payload))
     llm = _reference(places, ("ref_audio_base64", "ref_audio"))
     speech = _reference(places, ("tts_ref_audio_base64", "tts_ref_audio"))
     if llm is None and speech is None:
@@ -50,20 +58,17 @@ def read_voice(payload: InitPayload, voices: Set[str] | None) -> Voice:
     return Voice(llm_reference=llm, speech_reference=speech)
 
 
-_Places = tuple[tuple[str, VoiceFields | None], ...]
-
-
-def _given(places: _Places, names: tuple[str, ...]) -> tuple[str, str] | None:
+def _given(places: VoicePlaces, names: tuple[str, ...]) -> tuple[str, str] | None:
     """Path and value of the first field that has one."""
     for path, fields in places:
         for name in names:
             value: str | None = getattr(fields, name, None)
             if value:
-                return f"{path}.{name}", value
+                return f"{path}.{name}" if path else name, value
     return None
 
 
-def _reference(places: _Places, names: tuple[str, ...]) -> bytes | None:
+def _reference(places: VoicePlaces, names: tuple[str, ...]) -> bytes | None:
     found = _given(places, names)
     if found is None:
         return None
@@ -157,7 +162,7 @@ def _wav_format(body: bytes, damaged: Refusal) -> _WavFormat:
     return _WavFormat(encoding, channels, rate_hz, bits)
 
 
-def _voice_id(places: _Places, voices: Set[str] | None) -> str | None:
+def _voice_id(places: VoicePlaces, voices: Set[str] | None) -> str | None:
     found = _given(places, ("ref_audio_path",))
     if found is None:
         return None
@@ -165,5 +170,5 @@ def _voice_id(places: _Places, voices: Set[str] | None) -> str | None:
     name = text.replace("\\", "/").rpartition("/")[2]
     name = (name.rpartition(".")[0] or name).lower()
     if not _VOICE_ID.fullmatch(name) or (voices is not None and name not in voices):
-        raise invalid(path, "expected the id of a registered voice")
+        raise invalid(path, f"expected the id of a registered voice, or none, got {shown(name)}")
     return name

@@ -2,9 +2,10 @@
 kHz.
 """
 
-from dataclasses import dataclass, fields
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from antiphon.semconv import Reason
 
@@ -20,8 +21,7 @@ class UnitEnd(Enum):
     FAILED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(Struct, frozen=True):
     """Tokens consumed and produced, of a unit or of the session so far."""
 
     input_text: int = 0
@@ -32,11 +32,20 @@ class Tokens:
     output_audio: int = 0
 
     def __add__(self, other: "Tokens") -> "Tokens":
-        return Tokens(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Tokens)))
+        return Tokens(
+            self.input_text + other.input_text,
+            self.input_audio + other.input_audio,
+            self.input_vision + other.input_vision,
+            self.cached + other.cached,
+            self.output_text + other.output_text,
+            self.output_audio + other.output_audio,
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+NO_TOKENS: Final = Tokens()
+
+
+class Timings(Struct, frozen=True):
     """Milliseconds that a unit spent in each phase on the worker; None for a phase that did not run."""
 
     queue: float | None = None
@@ -47,8 +56,10 @@ class Timings:
     total: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+NO_TIMINGS: Final = Timings()
+
+
+class Ready(Struct, frozen=True):
     """The session takes units. `ignored_fields` are paths in `antiphon.v1.SessionConfig`."""
 
     prompt_tokens: int
@@ -58,16 +69,15 @@ class Ready:
     ignored_fields: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Prefilled:
-    """The input of a unit is in the context."""
+class Prefilled(Struct, frozen=True):
+    """The input of a unit is in the context; `vision_slices` of its pictures among it."""
 
     unit: int
     timings: Timings
+    vision_slices: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A part of what a unit says."""
 
     unit: int
@@ -75,34 +85,30 @@ class Piece:
     audio: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class UnitDone:
+class UnitDone(Struct, frozen=True):
     """The last word about what a unit says; `failure` goes with FAILED."""
 
     unit: int
     end: UnitEnd
     context_tokens: int
-    tokens: Tokens = Tokens()
-    timings: Timings = Timings()
+    tokens: Tokens = NO_TOKENS
+    timings: Timings = NO_TIMINGS
     failure: Reason | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finalized:
+class Finalized(Struct, frozen=True):
     """A unit is closed: there is room for another one at the worker."""
 
     unit: int
 
 
-@dataclass(frozen=True, slots=True)
-class GoingAway:
+class GoingAway(Struct, frozen=True):
     """The worker will end the session in `time_left_s` seconds."""
 
     time_left_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """The session at the worker is over, and not because anybody here asked for it."""
 
     reason: Reason

@@ -2,24 +2,38 @@
 
 import asyncio
 import errno
+import gc
 import logging
 import signal
 import sys
 from collections.abc import Callable
 from typing import Final
 
+from ws_adapter import descriptors
+from ws_adapter.access import Access
+from ws_adapter.administration import Administration
 from ws_adapter.clock import Clock, LoopClock
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
-from ws_adapter.errors import ConfigurationError
+from ws_adapter.errors import CannotListen, ConfigurationError
 from ws_adapter.fleet import Fleet
+from ws_adapter.load import Load
 from ws_adapter.options import AdapterOptions
+from ws_adapter.recording.recorder import Recorder
 from ws_adapter.server import PublicServer
+from ws_adapter.tls import Certificate
+from ws_adapter.voices import read_default_voice
+from ws_adapter.wakeup import unclogged
 
 logger = logging.getLogger(__name__)
 
 EXIT_DRAINED: Final = 0
 EXIT_FAULT: Final = 1
 EXIT_CONFIGURATION: Final = 2
+
+GC_THRESHOLDS: Final = (10_000, 20, 20)
+"""A unit leaves no cycles behind: at the usual 700 objects the collector looks for them every few units."""
+
+_DAY_S: Final = 86_400.0
 
 
 def announce(address: str) -> None:
@@ -30,14 +44,18 @@ def announce(address: str) -> None:
 async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = announce) -> int:
     """Runs an adapter until SIGTERM or SIGINT; a second signal ends it at once.
 
-    `on_ready` is called once with the address for clients, `http://host:port`. Returns the exit code: 0
+    SIGHUP reads keys and certificate again; an adapter that has neither ends by it as any process does.
+    `on_ready` is called for each address for clients, `http://host:port` first. Returns the exit code: 0
     drained, 1 fault, 2 configuration.
     """
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGTERM, signal.SIGINT)
+    gc.set_threshold(*GC_THRESHOLDS)
     adapter = Adapter(options, LoopClock())
-    for number in signals:
-        loop.add_signal_handler(number, adapter.interrupt)
+    handlers = {signal.SIGTERM: adapter.interrupt, signal.SIGINT: adapter.interrupt}
+    if options.keys is not None or options.tls_cert is not None:
+        handlers[signal.SIGHUP] = adapter.reload
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         return await adapter.run(on_ready)
     except ConfigurationError as error:
@@ -47,7 +65,7 @@ async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = annou
         logger.exception("the adapter failed")
         return EXIT_FAULT
     finally:
-        for number in signals:
+        for number in handlers:
             loop.remove_signal_handler(number)
 
 
@@ -55,41 +73,74 @@ class Adapter:
     """One adapter: its workers, its queue and its public server."""
 
     def __init__(self, options: AdapterOptions, clock: Clock) -> None:
+        self.admin_port: int | None = None
+        """That of the administration, once it listens."""
         self._options = options
         self._clock = clock
         self._interrupted = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._reload: Callable[[], None] = lambda: None
 
     def interrupt(self) -> None:
         """The first time: drain. The second time: end at once."""
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
+    def reload(self) -> None:
+        """Reads keys and certificate again, and ends the sessions of keys that are gone.
+
+        What cannot be used is logged, and the old stays.
+        """
+        self._reload()
+
     async def run(self, on_ready: Callable[[str], None]) -> int:
-        """Serves until interrupted. Raises `ConfigurationError` if it cannot listen."""
+        """Serves until interrupted. Raises `ConfigurationError` if it cannot, as it was told."""
         options = self._options
-        fleet = Fleet(options.workers)
+        descriptors.reserve(options.queue_capacity)
+        access = Access(options, self._clock)
+        certificate = None
+        if options.tls_cert is not None and options.tls_key is not None:
+            certificate = Certificate(options.tls_cert, options.tls_key)
+        voice = read_default_voice(options.voices) if options.voices is not None else None
+        recorder = _recorder(options, self._clock)
+        with unclogged(asyncio.get_running_loop()):
+            fleet = Fleet(options.workers)
+        load = Load(options.load_limits, self._clock)
         rules = QueueRules(
             capacity=options.queue_capacity,
             update_s=options.queue_update_s,
             no_worker_grace_s=options.no_worker_grace_s,
-            session_limit_s=options.session_limit_audio_s,
+            session_limits_s=options.session_limits_s,
         )
-        dispatcher = InProcessDispatcher(fleet, self._clock, rules)
-        server = PublicServer(options, dispatcher, fleet, self._clock)
+        dispatcher = InProcessDispatcher(fleet, self._clock, rules, options.worker_key)
+        server = PublicServer(
+            options, dispatcher, fleet, self._clock, access, load, certificate, voice, recorder
+        )
+        administration = Administration(access, dispatcher, fleet, load, server.tally)
+        keys = access if options.keys is not None else None
+        self._reload = lambda: _reload(keys, certificate, server)
         fleet.start()
+        load.start()
         try:
             try:
-                address = await server.start()
-            except OSError as error:
-                raise ConfigurationError(_cannot_listen(options, error)) from error
-            on_ready(address)
+                if options.admin_port is not None:
+                    self.admin_port = await administration.start(options.admin_host, options.admin_port)
+                    logger.info("administration on %s port %d", options.admin_host, self.admin_port)
+                addresses = await server.start()
+            except CannotListen as error:
+                raise ConfigurationError(_cannot_listen(error)) from error
+            for address in addresses:
+                on_ready(address)
             await self._interrupted.wait()
             await self._drain(server)
             return EXIT_DRAINED
         finally:
             await server.close()
+            await administration.close()
+            load.stop()
             dispatcher.close()
             await fleet.stop()
+            if recorder is not None:
+                await recorder.close()
 
     async def _drain(self, server: PublicServer) -> None:
         drained = asyncio.create_task(server.drain())
@@ -102,7 +153,33 @@ class Adapter:
             await asyncio.gather(drained, hurried, return_exceptions=True)
 
 
-def _cannot_listen(options: AdapterOptions, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"Port {options.port} is in use by another process. Choose another with --port, or stop it."
-    return f"Cannot listen on {options.host} port {options.port}: {error.strerror}."
+def _recorder(options: AdapterOptions, clock: Clock) -> Recorder | None:
+    if options.recordings is None:
+        return None
+    max_age_s = options.recordings_max_days * _DAY_S
+    recorder = Recorder(
+        options.recordings, clock, max_age_s=max_age_s, max_bytes=options.recordings_max_bytes
+    )
+    recorder.start()
+    return recorder
+
+
+def _reload(keys: Access | None, certificate: Certificate | None, server: PublicServer) -> None:
+    for what, part in (("file of keys", keys), ("certificate", certificate)):
+        if part is None:
+            continue
+        try:
+            part.reload()
+        except ConfigurationError as error:
+            logger.error("the %s could not be read again, nothing changes: %s", what, error)
+        else:
+            logger.info("the %s was read again", what)
+    server.end_withdrawn()
+
+
+def _cannot_listen(error: CannotListen) -> str:
+    if error.reason.errno == errno.EADDRINUSE:
+        return (
+            f"Port {error.port} is in use by another process. Choose another with {error.option}, or stop it."
+        )
+    return f"Cannot listen on {error.host} port {error.port}: {error.reason.strerror}."

@@ -2,9 +2,11 @@
 
     AdapterError
     ├── ConfigurationError        the adapter cannot start as it was told (exit code 2)
+    ├── CannotListen              a port cannot be had; it becomes a ConfigurationError
     ├── DispatchError             no slot
     │   ├── QueueFull             too many wait already
     │   ├── WaitExpired           the longest wait allowed is over
+    │   ├── WaitCancelled         somebody who has the ticket gave its place up
     │   └── DispatcherUnavailable nobody can give slots: no worker is ready
     └── AttachFailed              a worker refused or lost a session before it began
 
@@ -22,6 +24,17 @@ class ConfigurationError(AdapterError):
     """The adapter cannot start with these settings; the message says what to change."""
 
 
+class CannotListen(AdapterError):
+    """A port that cannot be had; `reason` says why, `option` is that of the command line."""
+
+    def __init__(self, option: str, host: str, port: int, reason: OSError) -> None:
+        super().__init__(f"{host} port {port}: {reason.strerror}")
+        self.option = option
+        self.host = host
+        self.port = port
+        self.reason = reason
+
+
 class DispatchError(AdapterError):
     """There is no slot for the caller."""
 
@@ -32,6 +45,10 @@ class QueueFull(DispatchError):
 
 class WaitExpired(DispatchError):
     """The caller waited as long as it was ready to."""
+
+
+class WaitCancelled(DispatchError):
+    """Somebody who knows the ticket gave its place up."""
 
 
 class DispatcherUnavailable(DispatchError):

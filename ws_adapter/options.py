@@ -1,12 +1,24 @@
 """The settings of one adapter."""
 
-from dataclasses import dataclass
-from ipaddress import ip_address
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Literal, get_args
 
-from ws_adapter.dialects.limits import Limits
+from antiphon.semconv import MIN_WORKER_KEY_BYTES
+from ws_adapter.dialects.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Limits
+from ws_adapter.dispatch.base import Kind
 from ws_adapter.errors import ConfigurationError
+from ws_adapter.load import LoadLimits
+from ws_adapter.visitors import Network
 
 _MIB = 2**20
+
+WORKERS_PATIENCE_S = 30.0
+"""How long a worker waits for the settings of a session."""
+
+_DefaultMode = Literal["video", "audio"]
+_Auth = Literal["off", "keys"]
 
 
 @dataclass(frozen=True)
@@ -16,14 +28,75 @@ class AdapterOptions:
     workers: tuple[str, ...]
     """Where the workers are: `host:port` or `unix:path`, at least one."""
 
+    worker_key: bytes | None = field(default=None, repr=False)
+    """Shared with the workers, who take only leases signed with it; None if they have none."""
+
     host: str = "127.0.0.1"
-    """Address to listen on; beyond loopback only with `allow_anonymous`."""
+    """Address to listen on; beyond loopback only with keys or `allow_anonymous`."""
 
     port: int = 8006
     """0 takes a free one."""
 
     allow_anonymous: bool = False
     """Lets anybody who can reach the adapter use it."""
+
+    tls_cert: Path | None = None
+    """PEM certificate chain: listens for TLS as well, at `tls_port`. Read again on SIGHUP."""
+
+    tls_key: Path | None = None
+    """PEM key of the certificate, without a password."""
+
+    tls_host: str | None = None
+    """Address to listen on for TLS; None is `host`."""
+
+    tls_port: int = 8443
+    """0 takes a free one."""
+
+    admin_host: str = "127.0.0.1"
+    """Address of the administration port; beyond loopback as with `host`."""
+
+    admin_port: int | None = None
+    """Where `/metrics` is, with keys for admins only. 0 takes a free one, None serves none."""
+
+    auth: _Auth = "off"
+    """`keys` serves only who has a key of the file `keys`."""
+
+    keys: Path | None = None
+    """File of keys, see `ws_adapter.keys`. Read again on SIGHUP."""
+
+    auth_query: bool = False
+    """Takes a key from the query too, as `token`; it may end in the logs of proxies."""
+
+    allowed_origins: tuple[str, ...] | None = None
+    """Web origins whose pages may connect, such as `https://example.org`; None is any. Clients that are no
+    browsers name no origin and may always connect."""
+
+    connections_per_address: int = 64
+    """Most WebSockets at once from one address beyond loopback, 0 for any number."""
+
+    opens_per_min_per_address: int = 120
+    """Most attempts to open one within a minute, 0 for any number."""
+
+    connections_per_key: int = 0
+    opens_per_min_per_key: int = 0
+
+    trusted_proxies: tuple[str, ...] | None = None
+    """Networks such as `10.0.0.0/8` whose `X-Forwarded-For` is believed; None is none."""
+
+    default_realtime_mode: _DefaultMode = "video"
+    """What `/v1/realtime` is without a `mode`."""
+
+    voices: Path | None = None
+    """Folder with `default.wav`, the reference voice for clients that ask for one."""
+
+    recordings: Path | None = None
+    """Folder for recordings of all sessions; None records nothing."""
+
+    recordings_max_days: float = 7.0
+    """Recordings older than this are removed, 0 keeps them."""
+
+    recordings_max_gib: float = 10.0
+    """Beyond this in all the oldest recordings are removed, 0 is no bound."""
 
     queue_capacity: int = 1000
     """Most sessions that may wait for a slot."""
@@ -38,7 +111,13 @@ class AdapterOptions:
     session_limit_audio_s: float = 600.0
     """0 switches the limit off."""
 
+    session_limit_video_s: float = 300.0
+    pause_timeout_s: float = 60.0
+    """How long a client may pause if it does not say for how long, 1 to 300."""
+
     init_timeout_s: float = 20.0
+    """From the slot to valid settings, below `WORKERS_PATIENCE_S`."""
+
     duplex_idle_s: float = 60.0
     unit_flush_s: float = 1.25
     max_lag_s: float = 3.0
@@ -47,6 +126,17 @@ class AdapterOptions:
     silence_tail_units: int = 10
     max_append_s: float = 60.0
     max_message_mib: float = 16.0
+
+    max_inflight_mib: float = 128.0
+    """Input and output of all sessions together beyond which new input is dropped undecoded, 0 for any."""
+
+    max_cpu: float = 0.5
+    """Cores in use beyond which no new session is taken, 0 for any. Output falls behind well below one core,
+    since all sessions share one event loop."""
+
+    max_loop_lag_ms: float = 250.0
+    """Mean lateness of the event loop beyond which no new session is taken; when it is twice as late, new
+    input is dropped undecoded. 0 for any."""
 
     outbox_audio_s: float = 3.0
     """Output audio that may wait for a slow client."""
@@ -62,13 +152,22 @@ class AdapterOptions:
         """Refuses values that cannot work, one sentence each."""
         if not self.workers or not all(self.workers):
             raise ConfigurationError("No worker is named. Pass --worker host:port or --worker unix:path.")
-        if not 0 <= self.port < 65_536:
-            raise ConfigurationError(f"port must be 0 to 65535, not {self.port}.")
-        if not self.allow_anonymous and not _is_loopback(self.host):
+        for worker in self.workers:
+            if not _is_target(worker):
+                raise ConfigurationError(f"Cannot reach a worker at {worker!r}: give host:port or unix:path.")
+        for name in ("port", "tls_port", "admin_port"):
+            if not 0 <= (getattr(self, name) or 0) < 65_536:
+                raise ConfigurationError(f"{name} must be 0 to 65535, not {getattr(self, name)}.")
+        for name, legal in (("auth", _Auth), ("default_realtime_mode", _DefaultMode)):
+            if getattr(self, name) not in get_args(legal):
+                expected = " or ".join(get_args(legal))
+                raise ConfigurationError(f"{name} must be {expected}, not {getattr(self, name)}.")
+        if self.worker_key is not None and len(self.worker_key) < MIN_WORKER_KEY_BYTES:
             raise ConfigurationError(
-                f"Refusing to listen on {self.host} without a key. Listen on 127.0.0.1, "
-                "or pass --allow-anonymous."
+                f"The worker key must have at least {MIN_WORKER_KEY_BYTES} bytes, not "
+                f"{len(self.worker_key)}. Make one with: openssl rand -hex 32"
             )
+        self._check_access()
         for name in ("queue_capacity", "max_waiting_units"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1, not {getattr(self, name)}.")
@@ -78,12 +177,70 @@ class AdapterOptions:
         for name in _NOT_NEGATIVE:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigurationError(f"{name} must be 0 or more, not {getattr(self, name)}.")
+        if not SHORTEST_PAUSE_S <= self.pause_timeout_s <= LONGEST_PAUSE_S:
+            raise ConfigurationError(
+                f"pause_timeout_s must be {SHORTEST_PAUSE_S:g} to {LONGEST_PAUSE_S:g}, not "
+                f"{self.pause_timeout_s:g}: no client may pause for a shorter or a longer time."
+            )
+        if self.init_timeout_s >= WORKERS_PATIENCE_S:
+            raise ConfigurationError(
+                f"init_timeout_s must be below {WORKERS_PATIENCE_S:g}, not {self.init_timeout_s:g}: "
+                "workers take a slot back whose session is not configured by then."
+            )
+
+    def _check_access(self) -> None:
+        """Who may connect must be said, and said without contradiction."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigurationError("TLS needs a certificate and its key. Pass --tls-cert and --tls-key.")
+        if self.tls_host is not None and self.tls_cert is None:
+            raise ConfigurationError("tls_host means nothing without TLS. Pass --tls-cert and --tls-key.")
+        if (self.auth == "keys") != (self.keys is not None):
+            raise ConfigurationError(
+                "Keys need a file of keys. Pass --auth keys and --keys FILE, or neither."
+            )
+        if self.auth_query and self.auth == "off":
+            raise ConfigurationError("auth_query means nothing without keys. Pass --auth keys too.")
+        if self.allow_anonymous and self.auth == "keys":
+            raise ConfigurationError("Leave out --allow-anonymous or --auth keys: one forbids the other.")
+        for host in (self.host, self.tls_host or self.host, self.admin_host):
+            if self.auth == "off" and not self.allow_anonymous and not _is_loopback(host):
+                raise ConfigurationError(
+                    f"Refusing to listen on {host} without a key. Listen on 127.0.0.1, "
+                    "or pass --auth keys and --keys FILE, or --allow-anonymous."
+                )
+        if self.allowed_origins == ():
+            raise ConfigurationError("allowed_origins names no origin. Name one, or * for any.")
+        for origin in self.allowed_origins or ():
+            if "://" not in origin or origin.endswith("/"):
+                raise ConfigurationError(
+                    f"allowed_origins must be like https://example.org, without a path, not {origin}."
+                )
+        for network in self.trusted_proxies or ():
+            try:
+                ip_network(network)
+            except ValueError:
+                raise ConfigurationError(
+                    f"trusted_proxies must be like 10.0.0.0/8 or 10.0.0.1, not {network}."
+                ) from None
 
     @property
-    def limits(self) -> Limits:
+    def proxies(self) -> tuple[Network, ...]:
+        """`trusted_proxies` as networks."""
+        return tuple(ip_network(network) for network in self.trusted_proxies or ())
+
+    @property
+    def session_limits_s(self) -> dict[Kind, float]:
+        """The longest session of each kind, in seconds, 0 for any."""
+        return {
+            Kind.AUDIO_DUPLEX: self.session_limit_audio_s,
+            Kind.OMNI_DUPLEX: self.session_limit_video_s,
+        }
+
+    def limits(self, kind: Kind) -> Limits:
         """The bounds of one session."""
         return Limits(
-            session_limit_s=self.session_limit_audio_s,
+            session_limit_s=self.session_limits_s[kind],
+            pause_timeout_s=self.pause_timeout_s,
             init_timeout_s=self.init_timeout_s,
             duplex_idle_s=self.duplex_idle_s,
             unit_flush_s=self.unit_flush_s,
@@ -95,9 +252,24 @@ class AdapterOptions:
         )
 
     @property
+    def load_limits(self) -> LoadLimits:
+        """The bounds of all sessions together."""
+        return LoadLimits(self.max_cpu, self.max_loop_lag_ms / 1000, self.max_inflight_bytes)
+
+    @property
+    def max_inflight_bytes(self) -> int:
+        """What all sessions together may hold, and once more what may have arrived in part; 0 for any."""
+        return round(self.max_inflight_mib * _MIB)
+
+    @property
     def max_message_bytes(self) -> int:
         """Largest frame that a client may send."""
         return round(self.max_message_mib * _MIB)
+
+    @property
+    def recordings_max_bytes(self) -> int:
+        """What all recordings may use on disk, 0 for any amount."""
+        return round(self.recordings_max_gib * 1024 * _MIB)
 
     @property
     def outbox_bytes(self) -> int:
@@ -122,9 +294,27 @@ _NOT_NEGATIVE = (
     "queue_max_wait_s",
     "no_worker_grace_s",
     "session_limit_audio_s",
+    "session_limit_video_s",
+    "connections_per_address",
+    "opens_per_min_per_address",
+    "connections_per_key",
+    "opens_per_min_per_key",
     "silence_tail_units",
+    "max_inflight_mib",
+    "max_cpu",
+    "max_loop_lag_ms",
+    "recordings_max_days",
+    "recordings_max_gib",
     "drain_timeout_s",
 )
+
+
+def _is_target(text: str) -> bool:
+    """Whether `text` is `host:port`, `[v6]:port` or `unix:path`."""
+    if text.startswith("unix:"):
+        return text != "unix:"
+    host, _, port = text.rpartition(":")
+    return host != "" and "/" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,22 +1,40 @@
-"""Which path and query mean what."""
+"""Which path and query mean what: section 1 of the protocol. Pure: text in, a choice out."""
 
-from collections.abc import Sequence
-from enum import Enum
-from typing import Final
-from urllib.parse import parse_qs, urlsplit
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final, Literal
+from urllib.parse import parse_qs, unquote
 
+from ws_adapter.dialects.config import Mode
 from ws_adapter.dialects.errors import CloseCode, ErrorCode, Verdict
+from ws_adapter.dispatch.base import Kind
 
 SUBPROTOCOL: Final = "realtime"
+LONGEST_LABEL: Final = 128
+
+_REALTIME: Final = "/v1/realtime"
+_DUPLEX: Final = "/ws/duplex"
+_HALF_DUPLEX: Final = re.compile(r"/ws/half_duplex/[^/]+")
+_TICKET: Final = "/api/queue/"
+
+_NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_-]")
+_AUDIO_PREFIXES: Final = ("adx_", "audio_duplex_")
+_LONGEST_ECHO: Final = 40
 
 
 class Page(Enum):
-    """What a path leads to."""
+    """What a path leads to that is answered in HTTP."""
 
     HEALTH = "health"
     READY = "ready"
     VERSION = "version"
-    REALTIME = "realtime"
+    STATUS = "status"
+    MODELS = "models"
+    DEFAULT_VOICE = "default voice"
+    QUEUE = "queue"
+    TICKET = "ticket"
 
 
 _PAGES: Final = {
@@ -25,31 +43,139 @@ _PAGES: Final = {
     "/ready": Page.READY,
     "/readyz": Page.READY,
     "/version": Page.VERSION,
-    "/v1/realtime": Page.REALTIME,
+    "/status": Page.STATUS,
+    "/v1/models": Page.MODELS,
+    "/api/default_ref_audio": Page.DEFAULT_VOICE,
+    "/api/queue": Page.QUEUE,
 }
 
-_AUDIO: Final = "audio"
+
+def find_page(target: str) -> tuple[Page, str] | None:
+    """The page of a request target, and the ticket id that it names; a slash at its end changes nothing."""
+    path = _split(target)[0]
+    if path in _PAGES:
+        return _PAGES[path], ""
+    ticket_id = path.removeprefix(_TICKET)
+    return (Page.TICKET, ticket_id) if ticket_id != path and "/" not in ticket_id else None
 
 
-def find_page(target: str) -> Page | None:
-    """The page of a request target; a slash at its end makes no difference."""
-    path = urlsplit(target).path
-    return _PAGES.get(path.rstrip("/") or "/")
+class Dialect(StrEnum):
+    """A protocol, or two that share their first events."""
+
+    REALTIME = "realtime"
+    """`/v1/realtime`: the first event decides between the current and the earlier dialect."""
+    DUPLEX = "duplex"
+    """`/ws/duplex`."""
 
 
-def refuse_mode(target: str, offered: Sequence[str]) -> Verdict | None:
-    """Why a socket on `/v1/realtime` is not served, None if it is.
+_KINDS: Final = {Mode.AUDIO: Kind.AUDIO_DUPLEX, Mode.VIDEO: Kind.OMNI_DUPLEX}
 
-    `offered` are the subprotocols of the client. Browsers cannot read an HTTP refusal, so the verdict is told
-    after the upgrade.
+
+@dataclass(frozen=True)
+class Selection:
+    """What a WebSocket is going to be.
+
+    `label` is what the path calls the session; None if it names none. With `announces_slot` the client is
+    told of its slot also if it did not have to wait for it.
     """
-    query = parse_qs(urlsplit(target).query, keep_blank_values=True)
-    mode = query.get("mode", [""])[0]
-    if mode == _AUDIO:
+
+    dialect: Dialect
+    mode: Mode
+    label: str | None = None
+    announces_slot: bool = True
+
+    @property
+    def kind(self) -> Kind:
+        """What the session is to the queue."""
+        return _KINDS[self.mode]
+
+
+@dataclass(frozen=True)
+class Misdirected:
+    """A WebSocket that is not served, to be told after the upgrade: browsers cannot read HTTP refusals.
+
+    `dialect` is the one in whose words to tell it.
+    """
+
+    dialect: Dialect | Literal["transcription"]
+    verdict: Verdict
+
+
+def select(target: str, offered: Sequence[str], default_mode: Mode) -> Selection | Misdirected | None:
+    """What a WebSocket at `target` is going to be; None if no WebSocket is spoken there.
+
+    `offered` are the subprotocols of the client, `default_mode` is for clients that do not ask for one.
+    """
+    path, query = _split(target)
+    if path == _REALTIME:
+        return _realtime(parse_qs(query, keep_blank_values=True), offered, default_mode)
+    if path == _DUPLEX:
+        return Selection(Dialect.DUPLEX, Mode.VIDEO, announces_slot=False)
+    if _HALF_DUPLEX.fullmatch(path):
+        return Misdirected(Dialect.DUPLEX, _NO_HALF_DUPLEX)
+    name = path.removeprefix(f"{_DUPLEX}/")
+    if name == path or "/" in name:
         return None
-    intends = query.get("intent", [""])[0] == "transcription"
-    if not mode and not intends and (SUBPROTOCOL in offered or "model" in query):
-        message = "this protocol is not served here: choose one by ?mode=audio"
-        return Verdict(ErrorCode.UNSUPPORTED_PROTOCOL, message, None, CloseCode.POLICY_VIOLATION)
-    message = "mode: expected audio; choose it by ?mode=audio"
+    label = _NOT_IN_LABELS.sub("", unquote(name))[:LONGEST_LABEL]
+    mode = Mode.AUDIO if label.startswith(_AUDIO_PREFIXES) else Mode.VIDEO
+    return Selection(Dialect.DUPLEX, mode, label or None)
+
+
+def _realtime(
+    query: Mapping[str, Sequence[str]], offered: Sequence[str], default_mode: Mode
+) -> Selection | Misdirected:
+    """The first rule that fits decides."""
+    mode = _first(query, "mode")
+    if mode in set(Mode):
+        return Selection(Dialect.REALTIME, Mode(mode))
+    if mode == _TRANSCRIPTION:
+        return Misdirected(_TRANSCRIPTION, _unsupported("mode", mode))
+    if mode:
+        return Misdirected(Dialect.REALTIME, _unsupported("mode", mode))
+    if _first(query, "intent") == _TRANSCRIPTION:
+        return Misdirected(_TRANSCRIPTION, _unsupported("intent", _TRANSCRIPTION))
+    if SUBPROTOCOL in offered or "model" in query:
+        message = f"this protocol is not served here; {_REMEDY}"
+        verdict = Verdict(ErrorCode.UNSUPPORTED_PROTOCOL, message, None, CloseCode.POLICY_VIOLATION)
+        return Misdirected(Dialect.REALTIME, verdict)
+    return Selection(Dialect.REALTIME, default_mode)
+
+
+_TRANSCRIPTION: Final = "transcription"
+
+
+_REMEDY: Final = "choose another by " + " or ".join(f"?mode={mode}" for mode in Mode)
+
+
+_NO_HALF_DUPLEX: Final = Verdict(
+    ErrorCode.UNSUPPORTED_PROTOCOL,
+    "half duplex is not served here; use /ws/duplex",
+    None,
+    CloseCode.POLICY_VIOLATION,
+)
+
+
+def _unsupported(parameter: str, value: str) -> Verdict:
+    message = f"{parameter}={value[:_LONGEST_ECHO]} is not served here; {_REMEDY}"
     return Verdict(ErrorCode.UNSUPPORTED_MODE, message, None, CloseCode.POLICY_VIOLATION)
+
+
+def _split(target: str) -> tuple[str, str]:
+    """Path and query."""
+    path, _, query = target.partition("?")
+    return path.rstrip("/") or "/", query
+
+
+def _first(query: Mapping[str, Sequence[str]], name: str) -> str:
+    return next(filter(None, query.get(name, ())), "")
+
+
+def offered_subprotocols(headers: Sequence[str]) -> list[str]:
+    """The names in the values of `Sec-WebSocket-Protocol`."""
+    names = (name.strip() for value in headers for name in value.split(","))
+    return [name for name in names if name]
+
+
+def key_in_query(target: str) -> str:
+    """The key that a request target carries; empty if it carries none."""
+    return _first(parse_qs(_split(target)[1]), "token")

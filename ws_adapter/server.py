@@ -2,28 +2,46 @@
 
 import asyncio
 import logging
-import secrets
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from ws_adapter import pages
+from ws_adapter.access import Access, Denied
 from ws_adapter.clock import Clock, sleep
 from ws_adapter.codec import encode
-from ws_adapter.connection import WRITE_LIMIT, Disconnected, PublicConnection
-from ws_adapter.dialects import errors, render
-from ws_adapter.dialects.errors import Verdict
-from ws_adapter.dialects.realtime import RealtimeDuplex
-from ws_adapter.dispatch.base import POOL, Dispatcher
+from ws_adapter.connection import WRITE_LIMIT, Arriving, Disconnected, PublicConnection
+from ws_adapter.dialects import duplex_events, errors, render, transcription_events
+from ws_adapter.dialects.config import Mode
+from ws_adapter.dispatch.base import Dispatcher
+from ws_adapter.errors import CannotListen
 from ws_adapter.fleet import Fleet
+from ws_adapter.load import Load
+from ws_adapter.machines import MachineMaker, new_id
+from ws_adapter.metrics import Tally
 from ws_adapter.options import AdapterOptions
-from ws_adapter.routes import SUBPROTOCOL, Page, find_page, refuse_mode
+from ws_adapter.recording.folder import Client
+from ws_adapter.recording.recorder import Recorder
+from ws_adapter.routes import (
+    SUBPROTOCOL,
+    Dialect,
+    Misdirected,
+    Selection,
+    offered_subprotocols,
+    select,
+)
 from ws_adapter.session import CLOSE_TIMEOUT_S, Session
+from ws_adapter.site import READING, Site
+from ws_adapter.tls import Certificate
+from ws_adapter.visitors import visitor_address
+from ws_adapter.voices import DefaultVoice
 
 _quiet = logging.getLogger(f"{__name__}.websockets")
 _quiet.setLevel(logging.WARNING)  # sessions have their own two lines
@@ -38,32 +56,72 @@ SPREAD_S: Final = 30.0
 """Sessions that outlast the drain end one after another over this time, so that clients return one by one."""
 
 
-def new_id(prefix: str) -> str:
-    """`prefix`, an underscore and 12 hexadecimal digits."""
-    return f"{prefix}_{secrets.token_hex(6)}"
+NOWHERE: Final = ("0.0.0.0", 0)
+LONGEST_USER_AGENT: Final = 256
+_UPGRADED: Final = HTTPStatus.SWITCHING_PROTOCOLS
 
 
 class PublicServer:
     """Serves until it is drained and closed."""
 
-    def __init__(self, options: AdapterOptions, dispatcher: Dispatcher, fleet: Fleet, clock: Clock) -> None:
+    def __init__(
+        self,
+        options: AdapterOptions,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        clock: Clock,
+        access: Access,
+        load: Load,
+        certificate: Certificate | None = None,
+        voice: DefaultVoice | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """With a certificate it listens for TLS as well; `voice` is for clients that ask for one; with a
+        recorder it records every session."""
+        self.tally = Tally()
         self._options = options
         self._dispatcher = dispatcher
         self._fleet = fleet
         self._clock = clock
-        self._sessions: set[Session] = set()
+        self._access = access
+        self._load = load
+        self._certificate = certificate
+        self._recorder = recorder
+        self._site = Site(dispatcher, fleet, access, voice, clock.unix())
+        self._mode = Mode(options.default_realtime_mode)
+        self._machines = MachineMaker(fleet.catalogue, clock)
+        self._arriving = Arriving(options.max_inflight_bytes)
+        self._sessions: dict[Session, PublicConnection] = {}
         self._empty = asyncio.Event()
         self._empty.set()
-        self._draining = False
-        self._server: Server | None = None
+        self._servers: list[Server] = []
 
-    async def start(self) -> str:
-        """Listens; returns the address for clients, `http://host:port`. Raises OSError if it cannot."""
-        self._server = await serve(
+    async def start(self) -> list[str]:
+        """Listens; returns the addresses for clients: `http://host:port`, and with TLS `https://host:port`.
+
+        Raises `CannotListen`.
+        """
+        options = self._options
+        addresses = [f"http://{await self._listen(options.host, options.port, None)}"]
+        if self._certificate is not None:
+            host = options.tls_host or options.host
+            addresses.append(f"https://{await self._listen(host, options.tls_port, self._certificate)}")
+        return addresses
+
+    async def _listen(self, host: str, port: int, certificate: Certificate | None) -> str:
+        tls: dict[str, Any] = {}
+        if certificate is not None:
+            tls = {
+                "ssl": certificate.context,
+                "ssl_handshake_timeout": OPEN_TIMEOUT_S,
+                "ssl_shutdown_timeout": CLOSE_TIMEOUT_S,
+            }
+        listening = serve(
             self._serve,
-            self._options.host,
-            self._options.port,
+            host,
+            port,
             process_request=self._respond,
+            process_response=_in_json,
             select_subprotocol=_select_subprotocol,
             compression=None,
             server_header=None,
@@ -75,13 +133,19 @@ class PublicServer:
             max_queue=RECEIVE_QUEUE,
             write_limit=WRITE_LIMIT,
             logger=_quiet,
-            create_connection=PublicConnection,
+            create_connection=partial(PublicConnection, arriving=self._arriving),  # type: ignore[arg-type]
+            **tls,
         )
-        for listener in self._server.sockets:
+        try:
+            server = await listening
+        except OSError as error:
+            raise CannotListen("--tls-port" if certificate else "--port", host, port, error) from error
+        self._servers.append(server)
+        for listener in server.sockets:
             # Connections inherit it.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        host, port = server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def drain(self) -> None:
         """Turns newcomers and waiting clients away; lets sessions go on for `drain_timeout_s`, then ends
@@ -89,7 +153,7 @@ class PublicServer:
 
         Returns when the last one is gone.
         """
-        self._draining = True
+        self._site.is_draining = True
         for session in [session for session in self._sessions if session.is_queued]:
             session.shut_down()
         spread = min(SPREAD_S, self._options.drain_timeout_s / 2)
@@ -102,15 +166,22 @@ class PublicServer:
 
     async def close(self) -> None:
         """Ends whatever is left at once and stops listening."""
-        self._draining = True
+        self._site.is_draining = True
         for session in list(self._sessions):
             session.shut_down()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._empty.wait()
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+        for server in self._servers:
+            server.close()
+        for server in self._servers:
+            await server.wait_closed()
+
+    def end_withdrawn(self) -> None:
+        """Ends the sessions of keys that no longer count."""
+        for session, connection in list(self._sessions.items()):
+            if self._access.is_withdrawn(connection.key):
+                session.end(errors.KEY_WITHDRAWN)
 
     async def _until_empty(self, seconds: float) -> None:
         over = asyncio.create_task(sleep(self._clock, seconds))
@@ -125,59 +196,124 @@ class PublicServer:
 
     async def _respond(self, connection: ServerConnection, request: Request) -> Response | None:
         """An HTTP answer, or None to upgrade to a WebSocket."""
-        page = find_page(request.path)
-        if page is None:
-            return pages.not_found()
-        if request.method != "GET":
-            return pages.method_not_allowed()
-        match page:
-            case Page.HEALTH:
-                return pages.health()
-            case Page.READY:
-                return pages.readiness(await self._dispatcher.status(POOL), self._draining)
-            case Page.VERSION:
-                return pages.versions()
-            case Page.REALTIME:
-                upgrade = request.headers.get("Upgrade", "").lower()
-                return None if upgrade == "websocket" else pages.upgrade_required()
+        assert isinstance(connection, PublicConnection)
+        try:
+            if self._select(request) is None:
+                response = await self._site.answer(request)
+            elif request.method not in READING:
+                response = pages.method_not_allowed("GET")
+            elif request.method == "HEAD" or not _wants_websocket(request):
+                response = pages.upgrade_required()
+            else:
+                # There is none if the client left before its connection was accepted.
+                peer = connection.remote_address or NOWHERE
+                entry = self._access.enter(request, peer[0])
+                connection.key = entry.key
+                connection.when_lost(entry.leave)
+                return None
+        except Denied as denied:
+            response = denied.response
+            self.tally.reject(f"http_{response.status_code}")
+        return pages.without_body(response) if request.method == "HEAD" else response
 
     # --------------------------------------------------------------------------------- WebSocket
+
+    def _select(self, request: Request) -> Selection | Misdirected | None:
+        offered = offered_subprotocols(request.headers.get_all("Sec-WebSocket-Protocol"))
+        return select(request.path, offered, self._mode)
 
     async def _serve(self, connection: ServerConnection) -> None:
         assert isinstance(connection, PublicConnection)
         assert connection.request is not None
-        verdict = refuse_mode(connection.request.path, _offered(connection.request))
-        if verdict is None and self._draining:
-            verdict = errors.SHUTTING_DOWN
-        if verdict is not None:
-            await _refuse(connection, verdict)
+        selection = self._select(connection.request)
+        assert selection is not None
+        if isinstance(selection, Selection):
+            if self._access.is_withdrawn(connection.key):
+                selection = Misdirected(selection.dialect, errors.KEY_WITHDRAWN)
+            elif self._site.is_draining:
+                selection = Misdirected(selection.dialect, errors.SHUTTING_DOWN)
+            elif not self._load.admit():
+                selection = Misdirected(selection.dialect, errors.OVERLOADED)
+        if isinstance(selection, Misdirected):
+            self.tally.reject(selection.verdict.code or "")
+            await _refuse(connection, selection)
             return
+        await self._run(connection, selection)
+
+    async def _run(self, connection: PublicConnection, selection: Selection) -> None:
         session_id = new_id("sess")
-        dialect = RealtimeDuplex(session_id, self._options.limits, self._fleet.catalogue, new_id)
-        session = Session(
-            connection, session_id, dialect, self._dispatcher, self._fleet, self._clock, self._options
+        label = selection.label or session_id
+        recording = None
+        if self._recorder is not None:
+            recording = self._recorder.begin(label, selection.mode, self._describe(connection))
+        machine = self._machines.make(
+            selection,
+            session_id,
+            self._options.limits(selection.kind),
+            recording.recording_id if recording is not None else None,
         )
-        self._sessions.add(session)
+        session = Session(
+            connection,
+            session_id,
+            machine,
+            selection.kind,
+            label,
+            self._dispatcher,
+            self._fleet,
+            self._clock,
+            self._options,
+            self._load,
+            recording,
+        )
+        self._sessions[session] = connection
         self._empty.clear()
+        self.tally.begin(selection.kind)
         try:
             await session.run()
         finally:
-            self._sessions.discard(session)
+            del self._sessions[session]
+            self.tally.end(selection.kind, session.end_reason)
             if not self._sessions:
                 self._empty.set()
 
+    def _describe(self, connection: PublicConnection) -> Client:
+        assert connection.request is not None
+        headers = connection.request.headers
+        peer, *_ = connection.remote_address or NOWHERE
+        address = visitor_address(peer, headers.get_all("X-Forwarded-For"), self._options.proxies)
+        agents = headers.get_all("User-Agent")
+        return Client(
+            str(address),
+            connection.key.name if connection.key is not None else None,
+            agents[0][:LONGEST_USER_AGENT].encode("ascii", "replace").decode() if agents else None,
+        )
 
-async def _refuse(connection: PublicConnection, verdict: Verdict) -> None:
-    assert verdict.code is not None
-    assert verdict.close is not None
+
+async def _refuse(connection: PublicConnection, refusal: Misdirected) -> None:
+    code, message, close = refusal.verdict.code, refusal.verdict.message, refusal.verdict.close
+    assert code is not None
+    assert close is not None
+    match refusal.dialect:
+        case Dialect.REALTIME:
+            event = encode(render.error(code, message))
+        case Dialect.DUPLEX:
+            event = encode(duplex_events.Error(error=message, code=code, message=message))
+        case "transcription":
+            event = encode(transcription_events.Error(error=message, code=code))
     with suppress(Disconnected):
-        await connection.send_text(encode(render.error(verdict.code, verdict.message)))
-        await connection.close(verdict.close, verdict.code)
+        await connection.send_text(event)
+        await connection.close(close, code)
 
 
-def _offered(request: Request) -> list[str]:
-    values = ",".join(request.headers.get_all("Sec-WebSocket-Protocol"))
-    return [name.strip() for name in values.split(",") if name.strip()]
+def _wants_websocket(request: Request) -> bool:
+    return any(value.lower() == "websocket" for value in request.headers.get_all("Upgrade"))
+
+
+def _in_json(connection: ServerConnection, request: Request, response: Response) -> Response | None:
+    """What the library refuses by itself, in the form of all other answers."""
+    if response.headers.get("Content-Type") == pages.JSON or response.status_code == _UPGRADED:
+        return None
+    return pages.refused(HTTPStatus(response.status_code))
 
 
 def _select_subprotocol(

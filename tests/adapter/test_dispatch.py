@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from antiphon.semconv import Reason
 from tests.adapter.stage import ManualClock
 from ws_adapter.dispatch.base import POOL, Kind, Lease, QueuePlace
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
-from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitExpired
+from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitCancelled, WaitExpired
 from ws_adapter.fleet import Fleet, WorkerInfo
 
 
@@ -52,23 +53,29 @@ class Caller:
 class Queue:
     """A dispatcher with its fleet, clock and callers."""
 
-    def __init__(self, fleet: KnownFleet, **rules: float) -> None:
+    def __init__(self, fleet: KnownFleet, **rules: Any) -> None:
         self.fleet = fleet
         self.clock = ManualClock()
-        self.dispatcher = InProcessDispatcher(fleet, self.clock, QueueRules(**rules))  # type: ignore[arg-type]
+        self.dispatcher = InProcessDispatcher(fleet, self.clock, QueueRules(**rules))
         self.callers: list[Caller] = []
         self.granted: list[Caller] = []
 
-    async def enter(self, max_wait: float = 0.0, again: bool = False) -> Caller:
+    async def enter(
+        self,
+        max_wait: float = 0.0,
+        again: bool = False,
+        kind: Kind = Kind.AUDIO_DUPLEX,
+        label: str = "",
+    ) -> Caller:
         caller = Caller()
         self.callers.append(caller)
-        caller.task = asyncio.create_task(self._hold(caller, max_wait, again))
+        caller.task = asyncio.create_task(self._hold(caller, max_wait, again, kind, label))
         await settle()
         return caller
 
-    async def _hold(self, caller: Caller, max_wait: float, again: bool) -> None:
+    async def _hold(self, caller: Caller, max_wait: float, again: bool, kind: Kind, label: str) -> None:
         try:
-            async with self.dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, max_wait, again=again) as ticket:
+            async with self.dispatcher.acquire(POOL, kind, max_wait, label=label, again=again) as ticket:
                 async for update in ticket.updates():
                     if isinstance(update, Lease):
                         caller.lease = update
@@ -103,7 +110,7 @@ async def settle() -> None:
 
 
 @asynccontextmanager
-async def queue(fleet: KnownFleet | None = None, **rules: float) -> AsyncIterator[Queue]:
+async def queue(fleet: KnownFleet | None = None, **rules: Any) -> AsyncIterator[Queue]:
     stage = Queue(fleet or KnownFleet(a=1), **rules)
     try:
         yield stage
@@ -364,3 +371,142 @@ async def test_status_counts() -> None:
 
         assert (status.workers, status.slots, status.free_slots, status.queue_length) == (2, 3, 0, 2)
         assert stage.dispatcher.is_contended(POOL)
+
+
+async def test_all_kinds_stand_in_one_queue() -> None:
+    async with queue() as stage:
+        first = await stage.enter()
+        second = await stage.enter(kind=Kind.OMNI_DUPLEX)
+        third = await stage.enter(kind=Kind.AUDIO_DUPLEX)
+
+        assert [caller.places[0].position for caller in (second, third)] == [1, 2]
+        for caller in (first, second, third):
+            await stage.leave(caller)
+        assert stage.granted == [first, second, third]
+
+
+async def test_estimate_counts_each_kind_by_itself() -> None:
+    """Base lengths: 90 s with a camera, 120 s without."""
+    async with queue(KnownFleet(a=2)) as stage:
+        await stage.enter(kind=Kind.OMNI_DUPLEX)
+        await stage.enter(kind=Kind.AUDIO_DUPLEX)
+
+        waiting = [
+            await stage.enter(kind=kind) for kind in (Kind.OMNI_DUPLEX, Kind.AUDIO_DUPLEX, Kind.AUDIO_DUPLEX)
+        ]
+
+        assert [caller.places[0].estimated_wait_s for caller in waiting] == [90, 120, 180]
+
+
+async def test_estimate_is_capped_by_what_is_left_of_the_limit_of_each_kind() -> None:
+    limits = {Kind.AUDIO_DUPLEX: 50.0, Kind.OMNI_DUPLEX: 30.0}
+    async with queue(KnownFleet(a=2), session_limits_s=limits) as stage:
+        await stage.enter(kind=Kind.OMNI_DUPLEX)
+        await stage.enter(kind=Kind.AUDIO_DUPLEX)
+        await stage.clock.advance(10)
+
+        waiting = [await stage.enter(kind=Kind.OMNI_DUPLEX) for _ in range(2)]
+
+        assert [caller.places[0].estimated_wait_s for caller in waiting] == [20, 40]
+
+
+async def test_session_over_its_usual_length_counts_five_seconds() -> None:
+    async with queue() as stage:
+        await stage.enter(kind=Kind.OMNI_DUPLEX)
+        await stage.clock.advance(500)
+
+        assert (await stage.enter()).places[0].estimated_wait_s == 5
+
+
+async def test_position_never_grows() -> None:
+    """Not even when somebody who lost its worker goes ahead."""
+    async with queue() as stage:
+        await stage.enter()
+        second, third = await stage.enter(), await stage.enter()
+
+        again = await stage.enter(again=True)
+        for _ in range(3):
+            await stage.clock.advance(3)
+            await settle()
+
+        for caller in (second, third, again):
+            positions = [place.position for place in caller.places]
+            assert positions == sorted(positions, reverse=True)
+        assert again.places[0].position == 1
+        assert third.places[-1].queue_length == 3
+
+
+async def test_callers_who_lost_their_workers_keep_their_order() -> None:
+    async with queue() as stage:
+        first = await stage.enter()
+        await stage.enter()
+        lost = [await stage.enter(again=True) for _ in range(2)]
+
+        await stage.leave(first)
+        await stage.leave(lost[0])
+
+        assert stage.granted == [first, *lost]
+
+
+async def test_cancelled_ticket_leaves_the_queue() -> None:
+    async with queue() as stage:
+        await stage.enter()
+        second, third = await stage.enter(), await stage.enter()
+
+        assert await stage.dispatcher.cancel(POOL, second.places[0].ticket_id)
+        await settle()
+        await stage.clock.advance(3)
+        await settle()
+
+        assert isinstance(second.error, WaitCancelled)
+        assert third.places[-1].position == 1
+        assert not await stage.dispatcher.cancel(POOL, second.places[0].ticket_id)
+
+
+async def test_ticket_that_has_its_slot_cannot_be_cancelled() -> None:
+    """Also in the moment between the grant and its being told."""
+    async with queue() as stage:
+        first, second = await stage.enter(), await stage.enter()
+        ticket_id = second.places[0].ticket_id
+
+        stage.fleet.set(a=1, b=1)
+        assert not await stage.dispatcher.cancel(POOL, ticket_id)
+        await settle()
+
+        assert second.lease is not None
+        assert second.error is None
+        assert first.error is None
+
+
+async def test_cancelled_ticket_gets_no_slot_that_becomes_free_at_the_same_time() -> None:
+    async with queue() as stage:
+        first, second, third = [await stage.enter() for _ in range(3)]
+        assert first.places == []
+
+        cancelling = stage.dispatcher.cancel(POOL, second.places[0].ticket_id)
+        first.leave.set()
+        assert await cancelling
+        await settle()
+
+        assert isinstance(second.error, WaitCancelled)
+        assert second.lease is None
+        assert third.lease is not None
+
+
+async def test_view() -> None:
+    async with queue(capacity=7) as stage:
+        await stage.enter(kind=Kind.OMNI_DUPLEX, label="running")
+        await stage.clock.advance(30)
+        await stage.enter(label="waiting")
+        await stage.clock.advance(2)
+
+        view = await stage.dispatcher.view(POOL)
+
+        assert view.capacity == 7
+        [running], [waiting] = view.running, view.waiting
+        assert (running.worker_id, running.slot, running.kind) == ("a", 0, Kind.OMNI_DUPLEX)
+        assert (running.elapsed_s, running.remaining_s) == (32, 58)
+        assert running.started_at == stage.clock.unix() - 32
+        assert (waiting.label, waiting.kind, waiting.waited_s) == ("waiting", Kind.AUDIO_DUPLEX, 2)
+        assert waiting.enqueued_at == stage.clock.unix() - 2
+        assert (waiting.place.position, waiting.place.estimated_wait_s) == (1, 58)

@@ -92,6 +92,29 @@ async def test_client_that_vanishes_leaves_nothing_behind(state: str) -> None:
             await slot_is_free(stage, engine)
 
 
+@pytest.mark.parametrize("state", STATES)
+async def test_client_that_answers_no_ping_leaves_nothing_behind(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ws_adapter.server.PING_S", 0.2)
+    engine = engine_for(state)
+    async with AsyncExitStack() as stack:
+        worker = await stack.enter_async_context(running_worker(engine, slots=1))
+        stage = await stack.enter_async_context(running_adapter(worker.address, queue_update_s=0.05))
+        client = await reach(stage, state, stack, engine)
+
+        client.socket.transport.pause_reading()
+
+        if state == "queued":
+            async with stage.client() as following:
+                while (await following.next())["position"] > 1:
+                    pass
+        else:
+            await until(lambda: all(session.is_closed for session in engine.sessions))
+            await stage.until(free_slots=1)
+        client.vanish()
+
+
 async def test_clients_come_and_go_and_every_slot_comes_back() -> None:
     engine = ScriptedEngine(*TALK, repeat=True, slots=2)
     async with running_worker(engine, slots=2) as worker, running_adapter(worker.address) as stage:
@@ -326,3 +349,31 @@ async def test_worker_going_away_lets_its_sessions_finish() -> None:
 
             assert [e.get("reason") for e in events] == ["server_shutdown"]
             assert code == 1012
+
+
+async def test_one_of_two_workers_goes_away() -> None:
+    leaving, staying = ScriptedEngine(listen(), slots=1), ScriptedEngine(listen(), slots=1)
+    async with (
+        running_worker(leaving, slots=1, drain_timeout_s=2.0) as first,
+        running_worker(staying, slots=1) as second,
+        running_adapter(first.address, second.address) as stage,
+    ):
+        await stage.until(slots=2)
+        async with stage.client() as one, stage.client() as other, stage.client() as late:
+            await one.begin()
+            moved, kept = (one, other) if leaving.sessions else (other, one)
+            await other.begin()
+            await late.expect("session.queued")
+            first.worker.interrupt()
+            await stage.until(workers=1)
+            await moved.send(append())
+            await moved.expect("listen")
+
+            events, code = await moved.end()
+
+            assert [e.get("reason") for e in events] == ["server_shutdown"]
+            assert code == 1012
+            await kept.send(append())
+            await kept.expect("listen")
+            await kept.send(CLOSE)
+            await late.expect_until("session.queue_done")

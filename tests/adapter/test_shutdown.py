@@ -2,15 +2,13 @@
 
 import asyncio
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from websockets.asyncio.client import connect
 
 from tests.adapter.conversation import CLOSE, append, codes
+from tests.adapter.process import adapter_process
 from tests.adapter.stage import PATIENCE_S, Client, ManualClock, running_adapter, until
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
 from ws_adapter.app import serve
@@ -45,6 +43,22 @@ async def test_drain() -> None:
             async with asyncio.timeout(PATIENCE_S):
                 assert await stage.task == 0
         assert clock.timers == 0
+
+
+async def test_newcomers_are_turned_away_in_the_words_of_their_dialect() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker:
+        async with running_adapter(worker.address) as stage, stage.client() as client:
+            await client.begin()
+            stage.adapter.interrupt()
+            await stage.until(draining=True)
+            url = stage.address.replace("http", "ws") + "/ws/duplex/adx_1"
+            async with stage.client(url) as late:
+                [event], code = await late.end()
+                assert (event["type"], event["code"], code) == ("error", "service_unavailable", 1013)
+                assert event["error"] == event["message"]
+            async with stage.client(stage.url.replace("audio", "chat")) as lost:
+                events, code = await lost.end()
+                assert (codes(events), code) == (["unsupported_mode"], 1008)
 
 
 async def test_drain_ends_when_the_last_session_does() -> None:
@@ -98,24 +112,6 @@ async def test_second_signal_ends_at_once() -> None:
                 assert await stage.task == 0
 
 
-@asynccontextmanager
-async def adapter_process(
-    worker: str, *arguments: str
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    command = ["-m", "antiphon.cli", "adapter", "--port", "0", "--worker", worker, *arguments]
-    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(3 * PATIENCE_S):
-            line = (await process.stdout.readline()).decode().strip()
-        assert line.startswith("adapter ready on http://127.0.0.1:")
-        yield process, line.removeprefix("adapter ready on ")
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
 async def test_process_drains_on_sigterm_and_exits_clean() -> None:
     engine = ScriptedEngine(listen())
     async with (
@@ -134,6 +130,26 @@ async def test_process_drains_on_sigterm_and_exits_clean() -> None:
         async with asyncio.timeout(PATIENCE_S):
             assert await process.wait() == 0
         await until(lambda: all(session.is_closed for session in engine.sessions))
+
+
+async def test_process_ends_at_once_on_the_second_sigterm() -> None:
+    engine = ScriptedEngine(listen())
+    async with (
+        running_worker(engine) as worker,
+        adapter_process(worker.address, "--drain-timeout-s", "3600") as (process, address),
+    ):
+        url = address.replace("http", "ws") + "/v1/realtime?mode=audio"
+        async with connect(url, compression=None) as socket:
+            client = Client(socket)
+            await client.expect_until("session.queue_done")
+            process.send_signal(signal.SIGTERM)
+            async with connect(url, compression=None) as turned_away:
+                assert codes(await Client(turned_away).rest()) == ["service_unavailable"]
+            process.send_signal(signal.SIGTERM)
+            events, code = await client.end()
+            assert ([e["reason"] for e in events], code) == (["server_shutdown"], 1012)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await process.wait() == 0
 
 
 async def test_killed_adapter_leaves_no_slot_taken() -> None:

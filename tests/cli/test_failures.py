@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import trustme
 
 from antiphon import write_wav
 from tests.cli.process import ANTIPHON, Outcome, run_cli, run_without
@@ -51,6 +52,18 @@ def test_port_in_use(busy_port: int, command: str) -> None:
     assert_failed(done, 2, text)
 
 
+def test_tls_port_in_use_is_told_before_the_model_is_loaded(busy_port: int, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    issued = trustme.CA().issue_cert("localhost")
+    issued.cert_chain_pems[0].write_to_path(cert)
+    issued.private_key_pem.write_to_path(key)
+    tls = ("--tls-cert", cert, "--tls-key", key, "--tls-port", str(busy_port))
+    done = run_cli("serve", "--port", "0", *tls)
+
+    text = f"Port {busy_port} is in use by another process. Choose another with --tls-port, or stop it."
+    assert_failed(done, 2, text)
+
+
 @pytest.mark.parametrize("command", ["serve", "adapter"])
 def test_anonymous_beyond_this_machine(command: str) -> None:
     workers = ["--worker", "unix:none"] if command == "adapter" else []
@@ -61,12 +74,15 @@ def test_anonymous_beyond_this_machine(command: str) -> None:
     assert "--allow-anonymous" in done.err
 
 
-def test_plain_grpc_beyond_this_machine() -> None:
-    done = run_cli("worker", "--listen", "0.0.0.0:0")
+def test_plain_grpc_beyond_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("0123456789abcdef")
+    open_to_all = run_cli("worker", "--listen", "0.0.0.0:0")
+    keyed = run_cli("worker", "--listen", "0.0.0.0:0", "--worker-key-file", tmp_path / "key")
 
-    assert done.code == 2
-    assert done.err.startswith("Refusing to listen on 0.0.0.0:0")
-    assert "--insecure-grpc" in done.err
+    assert open_to_all.code == keyed.code == 2
+    assert open_to_all.err.startswith("Refusing to listen on 0.0.0.0:0 without a worker key")
+    assert keyed.err.startswith("Refusing to listen on 0.0.0.0:0: gRPC is plain text there")
+    assert "--insecure-grpc" in keyed.err
 
 
 def test_model_that_is_not_there() -> None:
@@ -134,6 +150,37 @@ def test_file_that_cannot_be_played(tmp_path: Path) -> None:
     assert done.code == 2
     assert "mono at 16000 Hz" in done.err
     assert "ffmpeg -i" in done.err
+
+
+@pytest.mark.parametrize("command", ["talk", "demo"])
+def test_answer_that_cannot_be_written_is_told_before_the_conversation(
+    question: Path, tmp_path: Path, command: str
+) -> None:
+    files = [question] if command == "talk" else []
+    done = run_cli(command, *files, "--out", tmp_path / "none" / "answer.wav")
+
+    assert done.code == 2
+    assert f"argument --out: there is no folder {tmp_path / 'none'}: make it" in done.err
+
+
+def test_numbers_that_are_none() -> None:
+    for arguments, text in (
+        (["serve", "--slots", "x"], "argument --slots: 'x' is no whole number"),
+        (["serve", "--port", "1.5"], "argument --port: '1.5' is no whole number"),
+        (["adapter", "--worker", "unix:none", "--max-lag-s", "x"], "argument --max-lag-s: 'x' is no number"),
+    ):
+        done = run_cli(*arguments)
+        assert done.code == 2
+        assert text in done.err
+
+
+def test_device_that_is_not_there() -> None:
+    done = run_cli("worker", "--listen", "127.0.0.1:0", "--device", "cuda:99", timeout_s=60)
+
+    assert done.code == 2
+    assert done.err.startswith("Cannot use the device 'cuda:99' (")
+    assert "Pass --device cpu" in done.err
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ import antiphon
 from antiphon.cli import adapter, worker
 from antiphon.cli.main import main
 from tests.cli.process import run_cli
+from ws_adapter.options import AdapterOptions
 
-COMMANDS = ["serve", "talk", "demo", "worker", "adapter"]
+COMMANDS = ["serve", "talk", "demo", "worker", "adapter", "key"]
 SCREEN_LINES, SCREEN_COLUMNS = 25, 80
 
 
@@ -29,6 +31,19 @@ def test_help_fits_a_screen_and_ends_with_two_examples(command: list[str]) -> No
     assert lines[-3] == "examples:"
     assert all("antiphon " in line for line in lines[-2:])
     assert all(name in done.out for name in (COMMANDS if not command else []))
+
+
+def test_help_all_shows_every_option_of_the_adapter() -> None:
+    usual, everything = run_cli("adapter", "--help"), run_cli("adapter", "--help-all")
+
+    assert everything.code == 0
+    assert max(map(len, everything.out.splitlines())) <= SCREEN_COLUMNS
+    assert everything.out.splitlines()[-3] == "examples:"
+    for field in dataclasses.fields(AdapterOptions):
+        option = "--worker" if field.name == "workers" else f"--{field.name.replace('_', '-')}"
+        assert f"  {option}" in everything.out, option
+    for option in re.findall(r"^  (--\S+)", usual.out, re.MULTILINE):
+        assert f"  {option}" in everything.out
 
 
 def test_version_prints_package_protocol_and_python() -> None:

@@ -3,10 +3,12 @@
 import asyncio
 import http
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import trustme
 from websockets.asyncio.server import Request, Response, ServerConnection, serve
 
 import antiphon
@@ -39,6 +41,17 @@ async def test_nothing_listens() -> None:
 
     assert isinstance(error, ConnectError)
     assert (error.reason, error.retryable) == ("refused", True)
+
+
+async def test_certificate_that_is_not_trusted() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    async with serve(lambda _: asyncio.sleep(0), "localhost", 0, ssl=context) as server:
+        error = await refusal(f"wss://localhost:{server.sockets[0].getsockname()[1]}")
+
+    assert isinstance(error, ConnectError)
+    assert (error.reason, error.retryable) == ("untrusted", False)
+    assert "SSL_CERT_FILE" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-POOL: Final = "default"
-"""The one pool: all workers are interchangeable."""
+from antiphon.semconv import DEFAULT_POOL
+
+POOL: Final = DEFAULT_POOL
 
 
 class Kind(StrEnum):
-    """What a session is, for estimating how long it will take."""
+    """What a session is: for its limit, for estimating how long it will take, and for those who look on."""
 
     AUDIO_DUPLEX = "audio_duplex"
+    OMNI_DUPLEX = "omni_duplex"
+    """With a camera."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,47 @@ class Lease:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """What a pool has at the moment."""
+    """What a pool has at the moment: slots of workers that are ready, and how many of them are free."""
 
     workers: int
     slots: int
     free_slots: int
     queue_length: int
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A ticket as others see it; `label` is what its caller calls its session. Times in seconds."""
+
+    place: QueuePlace
+    kind: Kind
+    label: str
+    enqueued_at: float
+    """Unix time."""
+    waited_s: float
+
+
+@dataclass(frozen=True)
+class Running:
+    """A session that has a slot. Times in seconds."""
+
+    worker_id: str
+    slot: int
+    kind: Kind
+    started_at: float
+    """Unix time."""
+    elapsed_s: float
+    remaining_s: float
+    """Estimated."""
+
+
+@dataclass(frozen=True)
+class QueueView:
+    """A queue from outside: who waits, in order, and who has a slot, the longest first."""
+
+    capacity: int
+    waiting: tuple[Waiting, ...]
+    running: tuple[Running, ...]
 
 
 class Ticket(Protocol):
@@ -57,7 +95,7 @@ class Ticket(Protocol):
     def updates(self) -> AsyncIterator[QueuePlace | Lease]:
         """Places while the caller waits, at once and then regularly; ends after the lease.
 
-        Raises `WaitExpired` or `DispatcherUnavailable`.
+        The position never grows. Raises `WaitExpired`, `WaitCancelled` or `DispatcherUnavailable`.
         """
 
 
@@ -65,15 +103,21 @@ class Dispatcher(Protocol):
     """Hands the oldest ticket of a pool the next free slot."""
 
     def acquire(
-        self, pool: str, kind: Kind, max_wait: float, *, again: bool = False
+        self, pool: str, kind: Kind, max_wait: float, *, label: str = "", again: bool = False
     ) -> AbstractAsyncContextManager[Ticket]:
         """Enters the queue; leaving the block leaves the queue or gives the slot back, on every path.
 
-        `max_wait` in seconds, 0 for ever. `again`: the caller lost its worker and goes to the head of the
-        queue. Leave the block only when the worker has ended all three calls. Raises `QueueFull` or
-        `DispatcherUnavailable` on entering; an `AttachFailed` that leaves the block tells the dispatcher
-        about the worker.
+        `max_wait` in seconds, 0 for ever. `label` names the session to those who look at the queue. `again`:
+        the caller lost its worker and goes to the head of the queue. Leave the block only when the worker has
+        ended all three calls. Raises `QueueFull` or `DispatcherUnavailable` on entering; an `AttachFailed`
+        that leaves the block tells the dispatcher about the worker.
         """
+
+    async def cancel(self, pool: str, ticket_id: str) -> bool:
+        """Ends the wait of a ticket by `WaitCancelled`; False if no such ticket waits."""
+
+    async def view(self, pool: str) -> QueueView:
+        """Who waits and who has a slot."""
 
     async def status(self, pool: str) -> PoolStatus:
         """Counts of workers, slots and waiting tickets."""

@@ -6,43 +6,74 @@ after it has cleaned up.
 """
 
 import asyncio
+import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final
 
-from antiphon.semconv import Reason
+from antiphon.semconv import Reason, lease_mac
 from ws_adapter.clock import Clock, Timer
-from ws_adapter.dispatch.base import Kind, Lease, PoolStatus, QueuePlace
+from ws_adapter.dispatch.base import (
+    POOL,
+    Kind,
+    Lease,
+    PoolStatus,
+    QueuePlace,
+    QueueView,
+    Running,
+    Waiting,
+)
 from ws_adapter.dispatch.estimate import BASE_S, MovingMean, estimate_waits, remaining
-from ws_adapter.errors import AttachFailed, DispatchError, DispatcherUnavailable, QueueFull, WaitExpired
+from ws_adapter.errors import (
+    AttachFailed,
+    DispatchError,
+    DispatcherUnavailable,
+    QueueFull,
+    WaitCancelled,
+    WaitExpired,
+)
 from ws_adapter.fleet import Fleet
+
+logger = logging.getLogger(__name__)
 
 _ESTIMATE_AGE_S: Final = 1.0
 
 _SUSPICIOUS: Final = frozenset({Reason.WORKER_LOST, Reason.ATTACH_TIMEOUT, Reason.LOADING, Reason.DRAINING})
 """After these a worker gets no session until it has answered again."""
 
+_REFUSED_LEASE: Final = frozenset({Reason.LEASE_MISSING, Reason.LEASE_INVALID})
+
+_EPOCH_LEAP: Final = 2**32
+"""Epochs are Unix milliseconds to begin with; this is 50 days."""
+
 
 @dataclass(frozen=True)
 class QueueRules:
-    """Times in seconds; `session_limit_s` caps the estimates, 0 for no limit."""
+    """Times in seconds; `session_limits_s` cap the estimates, 0 or no entry for no limit."""
 
     capacity: int = 1000
     update_s: float = 3.0
     no_worker_grace_s: float = 10.0
-    session_limit_s: float = 600.0
+    session_limits_s: Mapping[Kind, float] = field(default_factory=dict)
 
 
 class _Ticket:
     """A caller. Settled by a lease or by an error, whichever comes first."""
 
-    def __init__(self, kind: Kind, max_wait: float, owner: "InProcessDispatcher") -> None:
+    def __init__(
+        self, owner: "InProcessDispatcher", kind: Kind, label: str, max_wait: float, again: bool
+    ) -> None:
         self.id = f"ticket_{secrets.token_hex(6)}"
         self.kind = kind
+        self.label = label
         self.max_wait = max_wait
+        self.again = again
+        self.entered_at = owner.clock.now()
+        self.position: int | None = None
         self.lease: Lease | None = None
         self.granted_at = 0.0
         self._owner = owner
@@ -54,7 +85,7 @@ class _Ticket:
         self._news.set()
 
     def fail(self, error: DispatchError) -> None:
-        self._error = error
+        self._error = self._error or error
         self._news.set()
 
     async def updates(self) -> AsyncIterator[QueuePlace | Lease]:
@@ -76,15 +107,21 @@ class _Ticket:
 
 
 class InProcessDispatcher:
-    """See `Dispatcher`. There is one pool, so `pool` makes no difference."""
+    """See `Dispatcher`. There is one pool, so `pool` makes no difference.
 
-    def __init__(self, fleet: Fleet, clock: Clock, rules: QueueRules) -> None:
+    Leases are signed with `worker_key`; workers without that key do not look at them.
+    """
+
+    def __init__(
+        self, fleet: Fleet, clock: Clock, rules: QueueRules, worker_key: bytes | None = None
+    ) -> None:
         self.clock = clock
         self.rules = rules
         self._fleet = fleet
         self._waiting: deque[_Ticket] = deque()
         self._held: dict[tuple[str, int], _Ticket] = {}
-        self._epoch = 0
+        self._worker_key = worker_key
+        self._epoch = round(clock.unix() * 1000)  # above what a dispatcher before this one has given
         self._means = {kind: MovingMean(base) for kind, base in BASE_S.items()}
         self._places: dict[str, QueuePlace] = {}
         self._placed_at = 0.0
@@ -95,24 +132,58 @@ class InProcessDispatcher:
 
     @asynccontextmanager
     async def acquire(
-        self, pool: str, kind: Kind, max_wait: float, *, again: bool = False
+        self, pool: str, kind: Kind, max_wait: float, *, label: str = "", again: bool = False
     ) -> AsyncIterator[_Ticket]:
         """See `Dispatcher.acquire`."""
-        ticket = _Ticket(kind, max_wait, self)
-        self._enter(ticket, again)
+        ticket = _Ticket(self, kind, label, max_wait, again)
+        self._enter(ticket)
         expiry = self._at(max_wait, lambda: self._expire(ticket)) if max_wait else None
         was_used = False
         try:
             yield ticket
             was_used = True
         except AttachFailed as error:
-            if ticket.lease is not None and error.reason in _SUSPICIOUS:
-                self._fleet.suspect(ticket.lease.target)
+            if ticket.lease is not None:
+                self._attach_failed(ticket.lease, error.reason)
             raise
         finally:
             if expiry is not None:
                 expiry.cancel()
             self._leave(ticket, was_used)
+
+    async def cancel(self, pool: str, ticket_id: str) -> bool:
+        """See `Dispatcher.cancel`."""
+        for ticket in self._waiting:
+            if ticket.id == ticket_id:
+                self._dismiss(ticket, WaitCancelled("the place was given up"))
+                return True
+        return False
+
+    async def view(self, pool: str) -> QueueView:
+        """See `Dispatcher.view`."""
+        now, unix = self.clock.now(), self.clock.unix()
+        waiting = tuple(
+            Waiting(
+                place=self.place(ticket),
+                kind=ticket.kind,
+                label=ticket.label,
+                enqueued_at=unix - (now - ticket.entered_at),
+                waited_s=now - ticket.entered_at,
+            )
+            for ticket in self._waiting
+        )
+        running = tuple(
+            Running(
+                worker_id=worker_id,
+                slot=slot,
+                kind=holder.kind,
+                started_at=unix - (now - holder.granted_at),
+                elapsed_s=now - holder.granted_at,
+                remaining_s=self._remaining(holder, now),
+            )
+            for (worker_id, slot), holder in self._held.items()
+        )
+        return QueueView(self.rules.capacity, waiting, running)
 
     async def status(self, pool: str) -> PoolStatus:
         """See `Dispatcher.status`."""
@@ -138,15 +209,16 @@ class InProcessDispatcher:
 
     # ------------------------------------------------------------------------------------- the queue
 
-    def _enter(self, ticket: _Ticket, again: bool) -> None:
+    def _enter(self, ticket: _Ticket) -> None:
         if self._is_deserted:
             raise DispatcherUnavailable("no worker is ready")
-        if again:
-            self._waiting.appendleft(ticket)
+        if ticket.again:
+            ahead = sum(1 for _ in takewhile(lambda waiting: waiting.again, self._waiting))
+            self._waiting.insert(ahead, ticket)
         else:
             self._waiting.append(ticket)
         self._pump()
-        if len(self._waiting) > self.rules.capacity and not again and ticket.lease is None:
+        if len(self._waiting) > self.rules.capacity and not ticket.again and ticket.lease is None:
             self._remove(ticket)
             raise QueueFull(f"{self.rules.capacity} sessions wait already")
 
@@ -159,6 +231,18 @@ class InProcessDispatcher:
             self._means[ticket.kind].add(self.clock.now() - ticket.granted_at)
         self._pump()
 
+    def _attach_failed(self, lease: Lease, reason: Reason) -> None:
+        if reason in _SUSPICIOUS:
+            self._fleet.suspect(lease.target)
+        elif reason in _REFUSED_LEASE:
+            logger.error(
+                "worker %s refuses leases (%s): give it and this adapter the same key with --worker-key-file",
+                lease.target,
+                reason,
+            )
+        elif reason is Reason.STALE_LEASE:
+            self._epoch += _EPOCH_LEAP  # the wall clock went back between two starts
+
     def _remove(self, ticket: _Ticket) -> None:
         if ticket in self._waiting:
             self._waiting.remove(ticket)
@@ -166,14 +250,17 @@ class InProcessDispatcher:
 
     def _expire(self, ticket: _Ticket) -> None:
         if ticket.lease is None:
-            self._remove(ticket)
-            ticket.fail(WaitExpired("the longest wait is over"))
+            self._dismiss(ticket, WaitExpired("the longest wait is over"))
+
+    def _dismiss(self, ticket: _Ticket, error: DispatchError) -> None:
+        self._remove(ticket)
+        ticket.fail(error)
 
     def _pump(self) -> None:
         """Gives free slots to the oldest tickets, each time one of the worker with the most free ones."""
         while self._waiting:
             offers = [
-                (len(free), target, info.worker_id, free[0])
+                (len(free), target, info.worker_id, free[self._epoch % len(free)])
                 for target, info in self._fleet.ready()
                 if (free := self._free_slots(info.worker_id, info.slots))
             ]
@@ -181,11 +268,16 @@ class InProcessDispatcher:
                 break
             _, target, worker_id, slot = max(offers, key=lambda offer: offer[0])
             self._epoch += 1
-            lease = Lease(target, f"{slot}:{self._epoch}:", worker_id, slot, self._epoch)
+            lease = Lease(target, self._token(worker_id, slot), worker_id, slot, self._epoch)
             ticket = self._waiting.popleft()
             self._held[worker_id, slot] = ticket
             ticket.grant(lease, self.clock.now())
         self._places.clear()
+
+    def _token(self, worker_id: str, slot: int) -> str:
+        key = self._worker_key
+        mac = "" if key is None else lease_mac(key, POOL, worker_id, slot, self._epoch)
+        return f"{slot}:{self._epoch}:{mac}"
 
     def _free_slots(self, worker_id: str, slots: int) -> list[int]:
         return [slot for slot in range(slots) if (worker_id, slot) not in self._held]
@@ -213,11 +305,11 @@ class InProcessDispatcher:
     # ---------------------------------------------------------------------------------- the estimate
 
     def _estimate(self) -> None:
-        now, limit = self.clock.now(), self.rules.session_limit_s
+        now = self.clock.now()
         ready = self._fleet.ready()
         at_ready = {info.worker_id for _, info in ready}
         slots = [
-            remaining(self._means[holder.kind].seconds, now - holder.granted_at, limit)
+            self._remaining(holder, now)
             for (worker_id, _), holder in self._held.items()
             if worker_id in at_ready
         ]
@@ -225,8 +317,13 @@ class InProcessDispatcher:
             slots += [0.0] * len(self._free_slots(info.worker_id, info.slots))
         lengths = [self._means[ticket.kind].seconds for ticket in self._waiting]
         waits = estimate_waits(slots, lengths) if slots else [ticket.max_wait for ticket in self._waiting]
-        self._places = {
-            ticket.id: QueuePlace(ticket.id, position, len(lengths), wait)
-            for position, (ticket, wait) in enumerate(zip(self._waiting, waits, strict=True), 1)
-        }
+        self._places = {}
+        for position, (ticket, wait) in enumerate(zip(self._waiting, waits, strict=True), 1):
+            # A caller who lost its worker goes ahead of others, whose position must not grow.
+            ticket.position = min(position, ticket.position or position)
+            self._places[ticket.id] = QueuePlace(ticket.id, ticket.position, len(lengths), wait)
         self._placed_at = now
+
+    def _remaining(self, holder: _Ticket, now: float) -> float:
+        limit = self.rules.session_limits_s.get(holder.kind, 0.0)
+        return remaining(self._means[holder.kind].seconds, now - holder.granted_at, limit)

@@ -1,6 +1,7 @@
 """Which exception a refusal becomes: error events before a session exists, HTTP answers, failures to
 connect."""
 
+from ssl import SSLCertVerificationError
 from typing import Final
 
 from websockets.exceptions import InvalidHandshake, InvalidStatus
@@ -56,5 +57,9 @@ def from_os_error(url: str, error: OSError) -> ConnectError:
         return ConnectError(f"{url} did not answer in time.", reason="timeout", retryable=True)
     if isinstance(error, ConnectionRefusedError):
         return ConnectError(f"Nothing listens at {url} (refused).", reason="refused", retryable=True)
+    if isinstance(error, SSLCertVerificationError):
+        why = f"{url} has a certificate that is not trusted here ({error.verify_message})."
+        remedy = "If it is your own, name its file in the variable SSL_CERT_FILE."
+        return ConnectError(f"{why} {remedy}", reason="untrusted")
     why = (error.strerror or str(error)).rstrip(".").lower()
     return ConnectError(f"Cannot reach {url} ({why}).", reason="unreachable", retryable=True)

@@ -2,11 +2,14 @@
 
 With the messages of `antiphon.v1` this is the only module that both services import. Its policy:
 
-- constants only: no logic beyond building a list, no imports beyond the standard library;
+- constants, and the two things that both sides must build alike, the server's options and a lease's MAC; no
+  other logic, no imports beyond the standard library;
 - one line of meaning for each;
 - a name that goes away is dropped in a minor release, with a line in the changelog.
 """
 
+import hashlib
+import hmac
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -23,6 +26,23 @@ METADATA_WORKER_ID: Final = "antiphon-worker-id"
 
 METADATA_TRACEPARENT: Final = "traceparent"
 """W3C trace context of the session; a unit's own travels in `PrefillRequest.traceparent`."""
+
+# ---------------------------------------------------------------------------------------------- leases
+
+DEFAULT_POOL: Final = "default"
+"""The one pool: all workers are interchangeable."""
+
+MIN_WORKER_KEY_BYTES: Final = 16
+"""Shortest key that dispatchers sign leases with and workers check them by."""
+
+_LEASE_MAC_BYTES: Final = 16
+
+
+def lease_mac(key: bytes, pool: str, worker_id: str, slot: int, epoch: int) -> str:
+    """The MAC of a lease: the first 16 bytes of HMAC-SHA256, as 32 hexadecimal digits."""
+    text = f"{pool}\n{worker_id}\n{slot}\n{epoch}"
+    return hmac.digest(key, text.encode(), hashlib.sha256)[:_LEASE_MAC_BYTES].hex()
+
 
 # ---------------------------------------------------------------------------------------------- errors
 

@@ -52,7 +52,7 @@ def write_wav(path: str | Path, samples: Samples, rate_hz: int = OUTPUT_RATE_HZ)
     """Writes float32 samples in [-1, 1], shape `(samples,)`, as a mono PCM16 WAV file; louder ones are
     clipped."""
     pcm = (np.clip(samples, -1.0, 1.0) * 32767).round().astype("<i2")
-    with wave.open(str(path), "wb") as file:
+    with Path(path).open("wb") as raw, wave.open(raw, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(rate_hz)

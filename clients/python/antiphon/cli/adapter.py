@@ -2,21 +2,27 @@
 
 import argparse
 import asyncio
+import os
+from pathlib import Path
 
 from antiphon.cli.arguments import (
     Subcommands,
     add_command,
+    add_help_all,
     add_log_level,
+    amount,
     as_given,
     configure_log,
     examples,
     given_options,
+    limit,
     port,
     positive_float,
     positive_int,
     seconds,
 )
 from antiphon.cli.failure import ExitCode, Failure, require_extra
+from antiphon.cli.worker_key import add_worker_key_option
 
 
 def add_to(commands: Subcommands) -> None:
@@ -40,16 +46,97 @@ def add_to(commands: Subcommands) -> None:
         required=True,
         help="workers, as host:port or unix:path",
     )
+    add_worker_key_option(command)
     add_listen_options(command)
-    add("--queue-capacity", type=positive_int, metavar="N", help="most that may wait (default 1000)")
-    add("--queue-max-wait-s", type=seconds, metavar="S", help="longest wait, 0: any (default 0)")
-    add("--session-limit-audio-s", type=seconds, metavar="S", help="longest session, 0: any (default 600)")
-    add("--duplex-idle-s", type=seconds, metavar="S", help="idle while others wait (default 60)")
-    add("--max-lag-s", type=seconds, metavar="S", help="input older than this is dropped (default 3)")
-    add("--slow-consumer-s", type=seconds, metavar="S", help="for clients that do not read (default 5)")
-    add("--max-message-mib", type=positive_float, metavar="MIB", help="largest message (default 16)")
     add("--drain-timeout-s", type=seconds, metavar="S", help="for sessions at the end (default 60)")
     add_log_level(command)
+    add_help_all(command)
+    _add_access_options(command)
+    _add_queue_options(command)
+    _add_load_options(command)
+    _add_session_options(command)
+    _add_client_options(command)
+
+
+def _add_access_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("who may connect").add_argument
+    add("--auth-query", action="store_true", help="take a key from the query too, as token")
+    add(
+        "--allowed-origins",
+        metavar="A,B",
+        type=_origins,
+        help="web origins such as https://example.org, * for any (default *)",
+    )
+    add(
+        "--connections-per-address",
+        type=limit,
+        metavar="N",
+        help="at once from one address beyond loopback, 0: any (default 64)",
+    )
+    add(
+        "--opens-per-min-per-address",
+        type=limit,
+        metavar="N",
+        help="attempts from one address beyond loopback, 0: any (default 120)",
+    )
+    add("--connections-per-key", type=limit, metavar="N", help="at once, 0: any (default 0)")
+    add("--opens-per-min-per-key", type=limit, metavar="N", help="0: any (default 0)")
+    add(
+        "--trusted-proxies",
+        metavar="A,B",
+        type=_listed,
+        help="networks whose X-Forwarded-For is believed (default none)",
+    )
+    add("--admin-host", metavar="HOST", help="address of the administration (default 127.0.0.1)")
+    add("--admin-port", type=port, metavar="PORT", help="of /metrics, 0: any free one (default: none)")
+    add("--tls-host", metavar="HOST", help="address to listen on for TLS (default: --host)")
+
+
+def _add_load_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("when it is too busy for new sessions").add_argument
+    add("--max-cpu", type=amount, metavar="CORES", help="in use, 0: any (default 0.5)")
+    add("--max-loop-lag-ms", type=amount, metavar="MS", help="of the event loop, 0: any (default 250)")
+
+
+def _add_queue_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("the queue").add_argument
+    add("--queue-capacity", type=positive_int, metavar="N", help="most that may wait (default 1000)")
+    add("--queue-update-s", type=positive_float, metavar="S", help="between two places told (default 3)")
+    add("--queue-max-wait-s", type=seconds, metavar="S", help="longest wait, 0: any (default 0)")
+    add("--no-worker-grace-s", type=seconds, metavar="S", help="wait for a worker at all (default 10)")
+
+
+def _add_session_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("sessions").add_argument
+    add(
+        "--default-realtime-mode",
+        metavar="MODE",
+        choices=("video", "audio"),
+        help="of /v1/realtime without a mode (default video)",
+    )
+    add("--session-limit-audio-s", type=seconds, metavar="S", help="longest session, 0: any (default 600)")
+    add("--session-limit-video-s", type=seconds, metavar="S", help="longest session, 0: any (default 300)")
+    add("--init-timeout-s", type=positive_float, metavar="S", help="from slot to first event (default 20)")
+    add("--pause-timeout-s", type=positive_float, metavar="S", help="pause if none is asked for (default 60)")
+    add("--duplex-idle-s", type=positive_float, metavar="S", help="idle while others wait (default 60)")
+    add("--unit-flush-s", type=positive_float, metavar="S", help="then short input is padded (default 1.25)")
+    add("--silence-tail-units", type=limit, metavar="N", help="of silence after an utterance (default 10)")
+    add("--recordings-max-days", type=amount, metavar="D", help="then they go, 0: never (default 7)")
+    add("--recordings-max-gib", type=amount, metavar="GIB", help="then the oldest go, 0: any (default 10)")
+    add("--voices", type=Path, metavar="DIR", help="folder with default.wav, a voice clients may ask for")
+
+
+def _add_client_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("what a client may send, and what may wait for it").add_argument
+    add("--max-message-mib", type=positive_float, metavar="MIB", help="largest message (default 16)")
+    add("--max-append-s", type=positive_float, metavar="S", help="longest audio at once (default 60)")
+    add("--max-lag-s", type=positive_float, metavar="S", help="older input is dropped (default 3)")
+    add("--max-waiting-units", type=positive_int, metavar="N", help="of input (default 32)")
+    add("--max-waiting-mib", type=positive_float, metavar="MIB", help="of input (default 8)")
+    add("--max-inflight-mib", type=amount, metavar="MIB", help="of all sessions, 0: any (default 128)")
+    add("--outbox-audio-s", type=positive_float, metavar="S", help="of output (default 3)")
+    add("--outbox-mib", type=positive_float, metavar="MIB", help="of output (default 4)")
+    add("--slow-consumer-s", type=positive_float, metavar="S", help="without reading (default 5)")
 
 
 def add_listen_options(command: argparse.ArgumentParser) -> None:
@@ -58,16 +145,25 @@ def add_listen_options(command: argparse.ArgumentParser) -> None:
     add("--host", help="address to listen on (default 127.0.0.1)")
     add("--port", type=port, help="0 takes any free one (default 8006)")
     add("--allow-anonymous", action="store_true", help="serve beyond this machine without a key")
+    add("--auth", choices=("off", "keys"), metavar="HOW", help="off or keys (default off)")
+    add("--keys", type=Path, metavar="FILE", help="keys of clients, see antiphon key")
+    add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS too")
+    add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
+    add("--tls-port", type=port, metavar="PORT", help="0 takes any free one (default 8443)")
+    add("--recordings", type=Path, metavar="DIR", help="record every session there (default: none)")
 
 
 def given_listen_options(arguments: argparse.Namespace) -> list[str]:
     """What was given of them, as arguments of `antiphon adapter`."""
-    return as_given(arguments, ("host", "port", "allow_anonymous"))
+    tls = ("tls_cert", "tls_key", "tls_port")
+    return as_given(arguments, ("host", "port", "allow_anonymous", "auth", "keys", *tls, "recordings"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `adapter ready on URL` when it listens."""
     require_extra("adapter", "adapter")
+    # Before gRPC is used. The threads of its event engine would share the one core: a tenth of each unit.
+    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
     from ws_adapter.app import serve
     from ws_adapter.errors import ConfigurationError
     from ws_adapter.options import AdapterOptions
@@ -78,6 +174,14 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
     return asyncio.run(serve(options))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
+
+
+def _origins(text: str) -> tuple[str, ...] | None:
+    return None if text.strip() == "*" else _listed(text)
 
 
 def _targets(text: str) -> tuple[str, ...]:

@@ -3,8 +3,10 @@
 import argparse
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -17,11 +19,50 @@ Run: TypeAlias = Callable[[argparse.Namespace], int]
 Options = TypeVar("Options", bound="DataclassInstance")
 
 
+_USUAL: Final = ("positional arguments", "options")
+
+
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Keeps the examples as they are written, and each option on one line where it fits."""
+    """Keeps the examples as they are written, and each option on one line where it fits.
+
+    Options in groups of their own are left out: a screen has not room for all.
+    """
+
+    shown: Callable[[str | None], bool] = staticmethod(lambda heading: heading in _USUAL)
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30)
+        self._heading: str | None = None
+
+    def start_section(self, heading: str | None) -> None:
+        self._heading = heading
+        super().start_section(heading)
+
+    def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
+        if self.shown(self._heading):
+            super().add_arguments(actions)
+
+
+class _FullHelp(_Help):
+    """Leaves nothing out."""
+
+    shown = staticmethod(lambda heading: True)
+
+
+class _ShowAll(argparse.Action):
+    """The option that shows all options."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser.formatter_class = _FullHelp
+        parser.print_help()
+        parser.exit()
+
+
+def add_help_all(command: argparse.ArgumentParser) -> None:
+    """For commands with options in groups of their own."""
+    command.add_argument(
+        "--help-all", dest="help", nargs=0, action=_ShowAll, help="show all options and exit"
+    )
 
 
 def examples(*lines: str) -> str:
@@ -57,25 +98,55 @@ def add_command(
     return command
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+
+
 def positive_int(text: str) -> int:
     """An argument of 1 or more."""
-    value = int(text)
+    value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return value
 
 
+def limit(text: str) -> int:
+    """An argument of 0 or more."""
+    value = _whole(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return value
+
+
 def positive_float(text: str) -> float:
     """An argument above 0."""
-    value = float(text)
+    value = _number(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no number above 0")
     return value
 
 
+def amount(text: str) -> float:
+    """An argument of 0 or more, whole or not."""
+    value = _number(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return value
+
+
 def seconds(text: str) -> float:
     """An argument of 0 or more, in seconds."""
-    value = float(text)
+    value = _number(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
     return value
@@ -83,10 +154,22 @@ def seconds(text: str) -> float:
 
 def port(text: str) -> int:
     """A TCP port; 0 lets the system choose a free one."""
-    value = int(text)
+    value = _whole(text)
     if not 0 <= value <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is no port: 0 to 65535")
     return value
+
+
+def output_file(text: str) -> Path:
+    """A file that can be written to, as far as can be told before there is something to write."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}: make it, or name another file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written to: name another file")
+    return path
 
 
 def given_options(kind: type[Options], arguments: argparse.Namespace, **more: object) -> Options:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from antiphon.cli.arguments import Subcommands, add_command, examples
+from antiphon.cli.arguments import Subcommands, add_command, examples, output_file
 from antiphon.cli.conversation import Heard, converse
 from antiphon.cli.failure import ExitCode, Failure, require_extra
 from antiphon.cli.serve import tell
@@ -48,7 +48,11 @@ def add_to(commands: Subcommands) -> None:
         help=f"folder with manifest.json (default {_RECORDINGS})",
     )
     command.add_argument(
-        "--out", metavar="FILE", type=Path, default=_ANSWER, help=f"the answer as WAV (default {_ANSWER})"
+        "--out",
+        metavar="FILE",
+        type=output_file,
+        default=_ANSWER,
+        help=f"the answer as WAV (default {_ANSWER})",
     )
     add_model_options(command)
 

@@ -33,12 +33,14 @@ _WORKER: Final = {
     "safetensors": "safetensors",
     "tokenizers": "tokenizers",
     "grpc_health": "grpcio-health-checking",
+    "PIL": "Pillow",
     "opentelemetry": "OpenTelemetry",
 }
 _ADAPTER: Final = {
     "msgspec": "msgspec",
     "pybase64": "pybase64",
     "soxr": "soxr",
+    "PIL": "Pillow",
     "opentelemetry": "OpenTelemetry",
 }
 _EXTRAS: Final = {"worker": _WORKER, "adapter": _ADAPTER, "all": _WORKER | _ADAPTER}
@@ -53,13 +55,13 @@ def require_extra(command: str, extra: str) -> None:
             raise Failure(text, ExitCode.USAGE)
 
 
-def bind_failure(error: OSError, host: str, port: int) -> Failure:
-    """Why a server cannot listen at an address, and what to do."""
+def bind_failure(error: OSError, host: str, port: int, option: str) -> Failure:
+    """Why a server cannot listen at an address, and what to do; `option` names the port."""
     match error.errno:
         case errno.EADDRINUSE:
-            text = f"Port {port} is in use by another process. Choose another with --port, or stop it."
+            text = f"Port {port} is in use by another process. Choose another with {option}, or stop it."
         case errno.EACCES:
-            text = f"Port {port} is reserved for the administrator. Choose one above 1023 with --port."
+            text = f"Port {port} is reserved for the administrator. Choose one above 1023 with {option}."
         case _:
             text = f"Cannot listen on {host}: {error.strerror}. Name an address of this machine with --host."
     return Failure(text, ExitCode.USAGE)

@@ -37,7 +37,7 @@ def add_to(commands: Subcommands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until a signal or until one of the two processes ends."""
     require_extra("serve", "all")
-    _check_address(arguments)
+    _check_adapter(arguments)
     return asyncio.run(_serve(arguments))
 
 
@@ -49,7 +49,10 @@ async def _serve(arguments: argparse.Namespace) -> int:
         if await _signalled_before(starting, stopping):
             starting.cancel()
             return ExitCode.OK
-        access = "no key: open to the network" if "allow_anonymous" in arguments else "no key: loopback only"
+        if "keys" in arguments:
+            access = "keys"
+        else:
+            access = f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
         await _print_banner(starting.result(), stack.worker_target, access)
         dying = asyncio.create_task(stack.died())
         if not await _signalled_before(dying, stopping):
@@ -104,22 +107,32 @@ async def _print_banner(address: str, worker: str, access: str) -> None:
     print("  Ctrl-C to drain and stop", flush=True)
 
 
-def _check_address(arguments: argparse.Namespace) -> None:
-    """Finds an address that is refused or busy before the model is loaded, and not after."""
+def _check_adapter(arguments: argparse.Namespace) -> None:
+    """Finds an address that is refused or busy, and unusable files, before the model is loaded."""
     from ws_adapter.errors import ConfigurationError
+    from ws_adapter.keys import Keys
     from ws_adapter.options import AdapterOptions
+    from ws_adapter.tls import Certificate
 
     try:
-        options = given_options(AdapterOptions, arguments, workers=("unix:",))
-        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
+        options = given_options(AdapterOptions, arguments, workers=("unix:to come",))
+        if options.keys is not None:
+            Keys(options.keys)
+        if options.tls_cert is not None and options.tls_key is not None:
+            Certificate(options.tls_cert, options.tls_key)
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
-    except OSError as error:
-        raise bind_failure(error, options.host, options.port) from None
-    family, kind, protocol, _, address = found[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    _check_free(options.host, options.port)
+    if options.tls_cert is not None:
+        _check_free(options.host, options.tls_port, "--tls-port")
+
+
+def _check_free(host: str, port: int, option: str = "--port") -> None:
+    """Raises `Failure` if the adapter could not listen there."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-        except OSError as error:
-            raise bind_failure(error, options.host, options.port) from None
+    except OSError as error:
+        raise bind_failure(error, host, port, option) from None

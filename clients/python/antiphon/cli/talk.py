@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from antiphon.cli.arguments import Subcommands, add_command, examples, positive_float
+from antiphon.cli.arguments import Subcommands, add_command, examples, output_file, positive_float
 from antiphon.cli.conversation import converse
 from antiphon.cli.failure import ExitCode, Failure
 from antiphon.cli.terminal import Style
@@ -33,7 +33,7 @@ def add_to(commands: Subcommands) -> None:
     command.add_argument("file", metavar="FILE", type=Path, help="mono, 16 kHz, PCM16 or float32")
     command.add_argument("--url", default=DEFAULT_URL, help=f"the server (default {DEFAULT_URL})")
     command.add_argument(
-        "--out", metavar="FILE", type=Path, default=None, help="write the answer as a 24 kHz WAV file"
+        "--out", metavar="FILE", type=output_file, default=None, help="write the answer as a 24 kHz WAV file"
     )
     command.add_argument(
         "--session-timeout",

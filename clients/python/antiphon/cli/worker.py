@@ -15,6 +15,7 @@ from antiphon.cli.arguments import (
     seconds,
 )
 from antiphon.cli.failure import ExitCode, Failure, require_extra
+from antiphon.cli.worker_key import add_worker_key_option
 
 
 def add_to(commands: Subcommands) -> None:
@@ -32,9 +33,10 @@ def add_to(commands: Subcommands) -> None:
     add = command.add_argument
     add("--listen", metavar="ADDRESS", help="host:port or unix:path (default 127.0.0.1:50051)")
     add_model_options(command)
-    add("--worker-id", metavar="NAME", help="name of this worker in its pool (default: made up)")
+    add("--worker-id", metavar="NAME", help="first part of its id (default worker)")
     add("--drain-timeout-s", type=seconds, metavar="S", help="time for sessions at the end (default 30)")
-    add("--insecure-grpc", action="store_true", help="allow plain TCP beyond loopback")
+    add_worker_key_option(command)
+    add("--insecure-grpc", action="store_true", help="with a key: allow plain TCP beyond loopback")
     add(
         "--context-limit", type=positive_int, metavar="TOKENS", help="most per session (default: the model's)"
     )
@@ -50,7 +52,7 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
     add("--model", metavar="NAME", help="built-in name or folder (default antiphon-mini)")
     add("--device", help="cpu, cuda, cuda:1 ... (default cpu)")
     add("--slots", type=positive_int, metavar="N", help="conversations at once (default 4)")
-    add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: PyTorch's)")
+    add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
 
 
 def given_model_options(arguments: argparse.Namespace) -> list[str]:

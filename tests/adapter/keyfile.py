@@ -1,0 +1,30 @@
+"""A file of keys that a test can change."""
+
+from pathlib import Path
+
+from ws_adapter.keys import Key, make_key
+
+
+class KeyFile:
+    """A file of keys and the secrets that open them."""
+
+    def __init__(self, path: Path, *names: str) -> None:
+        self.path = path
+        self.secrets: dict[str, str] = {}
+        self.keys: dict[str, Key] = {}
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        self.secrets[name], self.keys[name] = make_key(name, is_admin=name == "admin")
+        self._write()
+
+    def remove(self, name: str) -> None:
+        del self.keys[name]
+        self._write()
+
+    def _write(self) -> None:
+        self.path.write_text("# keys\n\n" + "".join(f"{key.line}\n" for key in self.keys.values()))
+
+    def bearer(self, name: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.secrets[name]}"}

@@ -1,0 +1,80 @@
+"""The HTTP side: pages that say how the adapter is, who waits, and what is served."""
+
+from typing import Final
+
+from websockets.http11 import Request, Response
+
+from ws_adapter import pages
+from ws_adapter.access import Access
+from ws_adapter.dispatch.base import POOL, Dispatcher
+from ws_adapter.fleet import Condition, Fleet
+from ws_adapter.routes import Page, find_page
+from ws_adapter.voices import DefaultVoice
+
+READING: Final = ("GET", "HEAD")
+
+_OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET})
+"""Pages for everybody. A ticket's page is for whoever knows the ticket."""
+
+
+class Site:
+    """Answers requests that open no WebSocket."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, fleet: Fleet, access: Access, voice: DefaultVoice | None, since: float
+    ) -> None:
+        """`since` is the Unix time at which the adapter began to serve."""
+        self.is_draining = False
+        self._dispatcher = dispatcher
+        self._fleet = fleet
+        self._access = access
+        self._voice = voice
+        self._since = since
+
+    async def answer(self, request: Request) -> Response:
+        """The answer, with a body also to HEAD. Raises `Denied`."""
+        found = find_page(request.path)
+        if found is None:
+            return pages.not_found()
+        page, ticket_id = found
+        if page not in _OPEN:
+            self._access.check_origin(request)
+            self._access.identify(request, admin=page is Page.QUEUE)
+        if request.method in READING:
+            return await self._read(page, ticket_id)
+        if page is not Page.TICKET:
+            return pages.method_not_allowed(*READING)
+        if request.method != "DELETE":
+            return pages.method_not_allowed(*READING, "DELETE")
+        self._access.check_origin(request)
+        return pages.cancelled(ticket_id, await self._dispatcher.cancel(POOL, ticket_id))
+
+    async def _read(self, page: Page, ticket_id: str) -> Response:
+        match page:
+            case Page.HEALTH:
+                return pages.health()
+            case Page.READY:
+                return pages.readiness(await self._dispatcher.status(POOL), self.is_draining)
+            case Page.VERSION:
+                return pages.versions()
+            case Page.STATUS:
+                return await self._status()
+            case Page.MODELS:
+                catalogue = self._fleet.catalogue()
+                return pages.models(catalogue.models if catalogue is not None else (), self._since)
+            case Page.DEFAULT_VOICE:
+                return pages.default_voice(self._voice)
+            case Page.QUEUE:
+                return pages.queue(await self._dispatcher.view(POOL))
+            case Page.TICKET:
+                return pages.ticket(await self._dispatcher.view(POOL), ticket_id)
+
+    async def _status(self) -> Response:
+        workers = self._fleet.conditions()
+        return pages.service_status(
+            await self._dispatcher.status(POOL),
+            await self._dispatcher.view(POOL),
+            loading=workers[Condition.LOADING],
+            broken=workers[Condition.UNFIT],
+            offline=workers[Condition.OFFLINE],
+        )

@@ -26,9 +26,6 @@ logger = logging.getLogger(__name__)
 
 EXIT_DRAINED, EXIT_FAULT, EXIT_CONFIGURATION, EXIT_DEVICE_LOST = 0, 1, 2, 3
 
-GO_AWAY_AHEAD_S = 30.0
-"""How long before the end of the drain sessions are told."""
-
 STOP_GRACE_S = 1.0
 """How long the last statuses may take to be sent."""
 
@@ -86,9 +83,15 @@ class Worker:
         self._options = options
         self._factory = factory
         self._limits = limits
-        self._servicer = InferenceServicer(options.worker_id or f"worker-{secrets.token_hex(4)}")
+        # A worker that starts again is another one: leases of the one before must not count.
+        worker_id = f"{options.worker_id or 'worker'}-{secrets.token_hex(4)}"
+        self._servicer = InferenceServicer(worker_id, options.worker_key)
         self._server = WorkerServer(
-            self._servicer, options.listen, slots=options.slots, insecure_grpc=options.insecure_grpc
+            self._servicer,
+            options.listen,
+            slots=options.slots,
+            is_keyed=options.worker_key is not None,
+            insecure_grpc=options.insecure_grpc,
         )
         self._interrupted = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -151,7 +154,7 @@ class Worker:
         self._servicer.drain()
         await self._server.set_serving(False)
         end = time.monotonic() + self._options.drain_timeout_s
-        await self._until_empty(self._options.drain_timeout_s - GO_AWAY_AHEAD_S)
+        await self._until_empty(self._options.drain_timeout_s - self._limits.go_away_ahead_s)
         self._servicer.go_away(max(0.0, end - time.monotonic()))
         await self._until_empty(end - time.monotonic())
         self._servicer.fail_all(Draining("This worker is shutting down."))

@@ -6,7 +6,8 @@
     └── SessionError              ends the three streams of a session, or refuses one
         ├── InvalidArgument       ConfigInvalid, MetadataInvalid, PayloadInvalid
         ├── NotFound              ModelNotFound, VoiceNotFound
-        ├── ModeUnsupported, StreamExists
+        ├── Unauthenticated       LeaseMissing, LeaseInvalid
+        ├── ModeUnsupported, StaleLease, StreamExists
         ├── FailedPrecondition    ConfigRequired, ConfigRepeated, UnitOutOfOrder
         ├── ResourceExhausted     UnitWindow, NoFreeSlot, KvExhausted
         ├── DeadlineExceeded      AttachTimeout, UnitTimeout, IdleTimeout, SessionLimit
@@ -170,6 +171,31 @@ class ModeUnsupported(SessionError):
 
     code = grpc.StatusCode.UNIMPLEMENTED
     reason = Reason.MODE_UNSUPPORTED
+
+
+class Unauthenticated(SessionError):
+    """The caller does not show that it may have a slot."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+
+class LeaseMissing(Unauthenticated):
+    """This worker takes sessions only with a lease, and the call brought none."""
+
+    reason = Reason.LEASE_MISSING
+
+
+class LeaseInvalid(Unauthenticated):
+    """The lease cannot be read, was not made for this worker, or is not the session's."""
+
+    reason = Reason.LEASE_INVALID
+
+
+class StaleLease(SessionError):
+    """The slot has seen a newer lease, or has had this one already."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+    reason = Reason.STALE_LEASE
 
 
 class StreamExists(SessionError):

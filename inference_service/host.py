@@ -10,7 +10,7 @@ from typing import Any, cast
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from antiphon.semconv import METADATA_WORKER_ID
+from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import messages
 from inference_service.config import SessionPlan, resolve
@@ -35,6 +35,7 @@ from inference_service.errors import (
     UnitRefused,
     UnitTimeout,
 )
+from inference_service.leases import Lease
 from inference_service.metadata import trace_context
 from inference_service.outbox import Outbox
 from inference_service.sampling import unit_overrides
@@ -67,9 +68,15 @@ class SessionHost:
     """Runs one session. `on_closed` is called once, when its slot is free again."""
 
     def __init__(
-        self, session_id: str, slot: int, backend: Backend, on_closed: Callable[["SessionHost"], None]
+        self,
+        session_id: str,
+        slot: int,
+        lease: Lease | None,
+        backend: Backend,
+        on_closed: Callable[["SessionHost"], None],
     ) -> None:
         self.session_id = session_id
+        self.lease = lease
         self._slot = slot
         self._backend = backend
         self._on_closed = on_closed
@@ -181,8 +188,9 @@ class SessionHost:
             return
         self.session.require_config()
         content: Any
+        sees = self._plan is not None and self._plan.setup.sees
         try:
-            content = messages.unit_audio(request, info)
+            content = messages.unit_input(request, info, sees=sees)
         except UnitRefused as refused:
             content = refused.failure
         self.session.prefill(request.unit, content, now, trace_context(request.traceparent))
@@ -252,7 +260,8 @@ class SessionHost:
         try:
             yield
         except SessionError as error:
-            self.session.fail(error, self._backend.clock())
+            # The session keeps the error; its traceback would keep the session.
+            self.session.fail(error.with_traceback(None), self._backend.clock())
         except Exception:
             logger.exception("session %s failed", self.session_id)
             self.session.fail(SessionFault("The session failed inside the worker."), self._backend.clock())
@@ -282,7 +291,10 @@ class SessionHost:
 
 
 def _given_up(stream: Stream) -> Cancelled:
-    return Cancelled(f"The caller gave up its {stream.value} stream.")
+    # gRPC itself refuses a message that is too large and shows us no difference.
+    return Cancelled(
+        f"The caller gave up its {stream.value} stream, or sent more than {MAX_MESSAGE_BYTES} bytes at once."
+    )
 
 
 def _run(request: pb.GenerateUnit) -> Run:

@@ -1,7 +1,8 @@
 """The settings of one worker."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from antiphon.semconv import MIN_WORKER_KEY_BYTES
 from inference_service.errors import ConfigurationError
 
 
@@ -28,10 +29,13 @@ class WorkerOptions:
     """How long sessions may go on after the signal to stop."""
 
     insecure_grpc: bool = False
-    """Allows plain TCP beyond loopback."""
+    """Allows plain TCP beyond loopback, where a `worker_key` is needed as well."""
+
+    worker_key: bytes | None = field(default=None, repr=False)
+    """Shared with the dispatchers, who sign leases with it; None takes whoever can connect."""
 
     worker_id: str | None = None
-    """Name of this worker, unique in its pool; None makes one."""
+    """Name of this worker, to which each start adds a random suffix; None is `worker`."""
 
     window_high: int | None = None
     """Tokens of context above which the sliding window drops units; None is the model's."""
@@ -55,5 +59,10 @@ class WorkerOptions:
             raise ConfigurationError(f"drain_timeout_s must be 0 or more, not {self.drain_timeout_s}.")
         if self.context_limit is not None and self.context_limit < 1:
             raise ConfigurationError(f"context_limit must be at least 1, not {self.context_limit}.")
+        if self.worker_key is not None and len(self.worker_key) < MIN_WORKER_KEY_BYTES:
+            raise ConfigurationError(
+                f"The worker key must have at least {MIN_WORKER_KEY_BYTES} bytes, not "
+                f"{len(self.worker_key)}. Make one with: openssl rand -hex 32"
+            )
         if self.worker_id is not None and not (self.worker_id.isascii() and self.worker_id.isprintable()):
             raise ConfigurationError("worker_id must be printable ASCII: it travels in call metadata.")

@@ -1,6 +1,7 @@
 """The worker's gRPC server: where it listens, with which options, and its health."""
 
 import ipaddress
+import socket
 from dataclasses import dataclass
 
 import grpc.aio
@@ -15,6 +16,8 @@ SERVICES = ("", "antiphon.v1.InferenceService")
 """What the health service knows: the server as a whole, and its one service."""
 
 MAX_METADATA_BYTES = 8192
+
+_PROBE_S = 1.0
 
 _OPTIONS = (
     # Finds a caller that is frozen or cut off, whose streams would otherwise hold a slot for ever.
@@ -63,20 +66,53 @@ class Address:
         return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
 
 
+def _check_exposed(address: Address, is_keyed: bool, insecure_grpc: bool) -> None:
+    if not is_keyed:
+        raise ConfigurationError(
+            f"Refusing to listen on {address} without a worker key: everybody who reaches it could take its "
+            "slots. Name a key with --worker-key-file or ANTIPHON_WORKER_KEY, or listen on loopback or a "
+            "Unix socket."
+        )
+    if not insecure_grpc:
+        raise ConfigurationError(
+            f"Refusing to listen on {address}: gRPC is plain text there, so whoever sees the traffic hears "
+            "the sessions and can use their leases. Listen on loopback or a Unix socket, or pass "
+            "--insecure-grpc if the network is trusted."
+        )
+
+
+def _is_served(path: str) -> bool:
+    """Whether somebody listens on the socket `path`; gRPC would silently take it away from them."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(path)
+        except (BlockingIOError, TimeoutError):
+            return True  # whoever it is has no time
+        except (OSError, ValueError):
+            return False
+    return True
+
+
 class WorkerServer:
     """A gRPC server with a health service that says NOT_SERVING until told otherwise.
 
-    Raises `ConfigurationError` if `listen` is reachable from outside and `insecure_grpc` is not set: there
-    is no encryption and no authentication on this socket.
+    Raises `ConfigurationError` if `listen` is reachable from outside, unless sessions need a lease there
+    (`is_keyed`) and `insecure_grpc` says that the network may read along: there is no encryption.
     """
 
-    def __init__(self, servicer: InferenceServicer, listen: str, *, slots: int, insecure_grpc: bool) -> None:
+    def __init__(
+        self,
+        servicer: InferenceServicer,
+        listen: str,
+        *,
+        slots: int,
+        is_keyed: bool,
+        insecure_grpc: bool,
+    ) -> None:
         self._address = Address.parse(listen)
-        if not (self._address.is_local or insecure_grpc):
-            raise ConfigurationError(
-                f"Refusing to listen on {self._address}: gRPC is plain text there for everybody to use. "
-                "Listen on loopback or a Unix socket, or pass --insecure-grpc."
-            )
+        if not self._address.is_local:
+            _check_exposed(self._address, is_keyed, insecure_grpc)
         # Kept for life: a server object that loses its last reference stops without a word.
         self._server = grpc.aio.server(options=[*server_options(slots), *_OPTIONS])
         self._health = health.aio.HealthServicer()
@@ -86,6 +122,11 @@ class WorkerServer:
     async def start(self) -> str:
         """Listens, and returns the address to dial. Raises `ConfigurationError` if that is impossible."""
         await self.set_serving(False)
+        if self._address.path and _is_served(self._address.path):
+            raise ConfigurationError(
+                f"Cannot listen on {self._address}: another process does. "
+                "Choose another address with --listen, or stop that process."
+            )
         try:
             port = self._server.add_insecure_port(str(self._address))
         except RuntimeError:

@@ -9,10 +9,13 @@ from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceServicer
 from inference_service import messages
-from inference_service.errors import Draining, Loading, SessionError
+from inference_service.errors import Draining, LeaseInvalid, Loading, SessionError
 from inference_service.host import Backend, Context, SessionHost
+from inference_service.leases import Lease, LeaseReader
 from inference_service.metadata import Metadata, first, session_id, trace_context
 from inference_service.units import Stream
+
+_VERSION = version("antiphon")
 
 
 class State(Enum):
@@ -24,14 +27,18 @@ class State(Enum):
 
 
 class InferenceServicer(InferenceServiceServicer):
-    """Holds every session of the worker. Everything here runs on the serving event loop."""
+    """Holds every session of the worker. Everything here runs on the serving event loop.
 
-    def __init__(self, worker_id: str) -> None:
+    With a `worker_key` a session needs a lease that was signed with it.
+    """
+
+    def __init__(self, worker_id: str, worker_key: bytes | None = None) -> None:
         self.worker_id = worker_id
         self.state = State.LOADING
         self.empty = asyncio.Event()
         """Set while the worker has no session."""
         self.empty.set()
+        self._leases = LeaseReader(worker_key, worker_id)
         self._backend: Backend | None = None
         self._hosts: dict[str, SessionHost] = {}
 
@@ -81,7 +88,7 @@ class InferenceServicer(InferenceServiceServicer):
         """Describes the worker; of the model nothing is known while it loads."""
         info = pb.GetInfoResponse(
             worker_id=self.worker_id,
-            version=version("antiphon"),
+            version=_VERSION,
             max_message_bytes=MAX_MESSAGE_BYTES,
             state=self.state.value,
         )
@@ -102,17 +109,20 @@ class InferenceServicer(InferenceServiceServicer):
     def _attach(self, stream: Stream, metadata: Metadata) -> SessionHost:
         """The session that a call belongs to, a new one if need be. Refusing a call disturbs no session."""
         name = session_id(metadata)
-        host = self._hosts.get(name) or self._open(name)
+        lease = self._leases.read(metadata)
+        host = self._hosts.get(name) or self._open(name, lease)
+        if host.lease != lease:
+            raise LeaseInvalid(f"Session {name} was attached with another lease.")
         host.attach(stream, trace_context(first(metadata, METADATA_TRACEPARENT)))
         return host
 
-    def _open(self, name: str) -> SessionHost:
+    def _open(self, name: str, lease: Lease | None) -> SessionHost:
         if self.state is State.DRAINING:
             raise Draining("This worker is shutting down; open the session on another.")
         if self._backend is None:
             raise Loading("The model is still loading.")
-        slot = self._backend.slots.acquire()
-        host = self._hosts[name] = SessionHost(name, slot, self._backend, self._forget)
+        slot = self._backend.slots.acquire(lease)
+        host = self._hosts[name] = SessionHost(name, slot, lease, self._backend, self._forget)
         self.empty.clear()
         return host
 

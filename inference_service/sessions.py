@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from inference_service.engine.api import (
     Closed,
     EngineSession,
@@ -21,6 +18,7 @@ from inference_service.engine.api import (
     Ready,
     SessionFailed,
     SessionSetup,
+    UnitInput,
 )
 from inference_service.errors import (
     AttachTimeout,
@@ -58,12 +56,16 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Times in seconds, and the most units that may be unfinalised at once."""
+    """Times in seconds, and the most units that may be unfinalised at once.
+
+    `go_away_ahead_s` is how long before the end of a drain sessions are told.
+    """
 
     attach_s: float = 5.0
     config_s: float = 30.0
     unit_s: float = 10.0
     cleanup_s: float = 5.0
+    go_away_ahead_s: float = 30.0
     window: int = 2
 
 
@@ -196,7 +198,7 @@ class Session:
                 self._engine.cancel(self._cancelled)
 
     def prefill(
-        self, number: int, content: NDArray[np.float32] | Failure, now: float, traceparent: str | None = None
+        self, number: int, content: UnitInput | Failure, now: float, traceparent: str | None = None
     ) -> None:
         """A unit's input, or why it cannot be used: the unit is accepted."""
         if self.is_over:
@@ -210,7 +212,7 @@ class Session:
         if isinstance(content, Failure):
             unit.refusal = content
         else:
-            unit.pcm = content
+            unit.content = content
         self._units.check_askable()
         self._advance(now)
 
@@ -335,6 +337,10 @@ class Session:
             self.phase = Phase.CLOSED
             self._world.clean()
             self._end()
+            # No method needs them now. They refer back to this object, and what the engine keeps of a session
+            # is large: it would wait for the garbage collector.
+            self._engine = None
+            del self._world, self._units
 
     def _end(self) -> None:
         if not self._ended:

@@ -2,7 +2,8 @@
 
 from enum import Enum, auto
 
-from inference_service.errors import NoFreeSlot
+from inference_service.errors import LeaseInvalid, NoFreeSlot, StaleLease
+from inference_service.leases import Lease
 
 
 class SlotState(Enum):
@@ -18,10 +19,11 @@ class SlotState(Enum):
 
 
 class SlotTable:
-    """Who may come in. Callers attach without a lease; when all slots are taken they are refused."""
+    """Who may come in: with a lease into the slot that it names, without one into any that is free."""
 
     def __init__(self, count: int) -> None:
         self._states = [SlotState.FREE] * count
+        self._lowest_epochs = [0] * count  # of a lease that may still have the slot
 
     @property
     def count(self) -> int:
@@ -37,13 +39,35 @@ class SlotTable:
         """Where `slot` is."""
         return self._states[slot]
 
-    def acquire(self) -> int:
-        """A free slot, now HELD. Raises `NoFreeSlot`."""
+    def acquire(self, lease: Lease | None = None) -> int:
+        """A free slot, now HELD. Raises `NoFreeSlot`, and with a lease `LeaseInvalid` or `StaleLease`."""
+        slot = self._any_free() if lease is None else self._leased(lease)
+        self._states[slot] = SlotState.HELD
+        return slot
+
+    def _any_free(self) -> int:
         for slot, state in enumerate(self._states):
             if state is SlotState.FREE:
-                self._states[slot] = SlotState.HELD
                 return slot
         raise NoFreeSlot(f"All {self.count} slots of this worker are taken.", slots=self.count)
+
+    def _leased(self, lease: Lease) -> int:
+        slot, epoch = lease
+        if slot >= self.count:
+            raise LeaseInvalid(f"The lease names slot {slot}; this worker has {self.count}.", slot=slot)
+        lowest = self._lowest_epochs[slot]
+        if epoch < lowest:
+            raise StaleLease(
+                f"The lease of slot {slot} with epoch {epoch} is used or outdated: ask for a new one.",
+                slot=slot,
+                epoch=epoch,
+                lowest_epoch=lowest,
+            )
+        self._lowest_epochs[slot] = epoch
+        if self._states[slot] is not SlotState.FREE:
+            raise NoFreeSlot(f"Slot {slot} has a session, or is being cleaned.", slot=slot)
+        self._lowest_epochs[slot] = epoch + 1
+        return slot
 
     def attach(self, slot: int) -> None:
         """The session in a HELD slot has all its streams."""

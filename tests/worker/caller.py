@@ -12,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from antiphon.grpc import get_info
 from antiphon.semconv import CLIENT_OPTIONS, METADATA_SESSION_ID
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
@@ -35,6 +36,13 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110 (what is waited for has no event)
             await asyncio.sleep(0.002)
+
+
+async def until_free(address: str, slots: int) -> None:
+    """Waits until a worker has so many free slots, asked over a connection of its own."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (await get_info(address)).free_slots != slots:  # noqa: ASYNC110 (nobody announces it)
+            await asyncio.sleep(0.02)
 
 
 @dataclass(frozen=True)

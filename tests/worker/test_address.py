@@ -1,9 +1,12 @@
 """Where a worker listens, and where it refuses to."""
 
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from antiphon.grpc import get_info
 from inference_service.app import EXIT_CONFIGURATION, EXIT_FAULT, Worker, serve
 from inference_service.errors import ConfigurationError
 from inference_service.models.errors import CheckpointError
@@ -11,7 +14,9 @@ from inference_service.options import WorkerOptions
 from inference_service.server import Address
 from inference_service.sessions import Limits
 from tests.scripted_engine import ScriptedEngine, running_worker
-from tests.worker.caller import Caller, channel_to
+from tests.worker.caller import Caller, channel_to, soon
+
+KEY = b"a key of 16 byte"
 
 
 @pytest.mark.parametrize(
@@ -41,11 +46,37 @@ def test_what_is_no_address(text: str) -> None:
         Address.parse(text)
 
 
-async def test_plain_tcp_beyond_loopback_needs_permission() -> None:
-    with pytest.raises(ConfigurationError, match="--insecure-grpc"):
-        Worker(WorkerOptions(listen="0.0.0.0:0"), ScriptedEngine().start, Limits())
-    async with running_worker(ScriptedEngine(), listen="0.0.0.0:0", insecure_grpc=True):
-        pass
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({}, "--worker-key-file"),
+        ({"insecure_grpc": True}, "--worker-key-file"),
+        ({"worker_key": KEY}, "--insecure-grpc"),
+    ],
+    ids=["nothing", "no key", "no permission"],
+)
+async def test_plain_tcp_beyond_loopback_needs_a_key_and_permission(
+    options: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        Worker(WorkerOptions(listen="0.0.0.0:0", **options), ScriptedEngine().start, Limits())
+
+
+async def test_with_both_a_worker_serves_beyond_loopback() -> None:
+    async with running_worker(
+        ScriptedEngine(), listen="0.0.0.0:0", worker_key=KEY, insecure_grpc=True
+    ) as worker:
+        async with channel_to(worker.address) as channel:
+            await soon(channel.channel_ready())
+
+
+async def test_two_starts_of_a_worker_have_two_ids() -> None:
+    ids = set()
+    for _ in range(2):
+        async with running_worker(ScriptedEngine(), worker_id="w-1") as worker:
+            ids.add((await get_info(worker.address)).worker_id)
+    assert len(ids) == 2
+    assert all(name.startswith("w-1-") for name in ids)
 
 
 async def test_a_worker_on_a_unix_socket_leaves_no_file(tmp_path: Path) -> None:
@@ -57,6 +88,37 @@ async def test_a_worker_on_a_unix_socket_leaves_no_file(tmp_path: Path) -> None:
             await caller.configure()
             await caller.unit(1)
     assert not path.exists()
+
+
+async def test_the_socket_of_a_worker_that_was_killed_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "worker.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        dead.listen()
+    assert path.exists()
+    async with running_worker(ScriptedEngine(), listen=f"unix:{path}") as worker:
+        assert (await get_info(worker.address)).slots == 2
+
+
+async def test_the_socket_of_a_worker_that_lives_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running_worker(ScriptedEngine(slots=3), listen=f"unix:{tmp_path}/w") as worker:
+        code = await serve(WorkerOptions(listen=worker.address), factory=ScriptedEngine().start)
+        assert code == EXIT_CONFIGURATION
+        assert "another process" in capsys.readouterr().err
+        assert (await get_info(worker.address)).slots == 3
+
+
+@pytest.mark.parametrize("path", ["missing/worker.sock", "x" * 120, "file"])
+async def test_a_path_where_no_socket_can_be_is_said_so(
+    tmp_path: Path, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("not a socket")
+    options = WorkerOptions(listen=f"unix:{tmp_path / path}")
+    assert await serve(options, factory=ScriptedEngine().start) == EXIT_CONFIGURATION
+    assert str(tmp_path / path) in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "not a socket"
 
 
 async def test_a_port_in_use_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,10 +152,12 @@ async def test_any_other_failure_to_load_is_a_fault() -> None:
         {"drain_timeout_s": float("inf")},
         {"context_limit": 0},
         {"worker_id": "w\n1"},
+        {"worker_key": b""},
+        {"worker_key": b"x" * 15},
     ],
 )
 def test_options_that_cannot_work(changes: dict[str, object]) -> None:
-    with pytest.raises(ConfigurationError, match=next(iter(changes))):
+    with pytest.raises(ConfigurationError, match=next(iter(changes)).replace("worker_key", "worker key")):
         WorkerOptions(**changes)  # type: ignore[arg-type]
 
 

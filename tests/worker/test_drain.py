@@ -45,7 +45,7 @@ async def test_a_ready_worker_describes_itself() -> None:
             caller = await Caller(channel).open()
             answer = await info(channel)
             caller.calls[Stream.PREFILL].cancel()
-    assert (answer.worker_id, answer.model, answer.state) == ("w-1", "scripted", pb.WORKER_STATE_READY)
+    assert (answer.model, answer.state) == ("scripted", pb.WORKER_STATE_READY)
     assert (answer.slots, answer.free_slots, list(answer.modes)) == (3, 2, [pb.SESSION_MODE_AUDIO])
     assert (answer.context_limit, answer.max_message_bytes) == (INFO.context_limit, MAX_MESSAGE_BYTES)
     assert (answer.input_sample_rate_hz, answer.output_sample_rate_hz) == (16_000, 24_000)
@@ -109,6 +109,47 @@ async def test_a_drain_lets_sessions_finish() -> None:
             await caller.half_close(Stream.PREFILL)
             assert (await caller.end()).code is Code.OK
         assert await soon(asyncio.shield(worker.run)) == EXIT_DRAINED
+
+
+async def test_sessions_are_not_told_before_the_end_is_near() -> None:
+    async with running_worker(ScriptedEngine(), drain_timeout_s=1000.0) as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure()
+            worker.worker.interrupt()
+            await caller.unit(1)
+            assert (await info(channel)).state == pb.WORKER_STATE_DRAINING
+            answers = await caller.unit(2)
+            assert not any(piece.HasField("go_away") for piece in answers.pieces)
+
+
+async def test_sessions_are_told_so_long_before_the_end() -> None:
+    limits = Limits(go_away_ahead_s=0.5, cleanup_s=1.0)
+    async with running_worker(ScriptedEngine(), drain_timeout_s=0.8, limits=limits) as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure()
+            worker.worker.interrupt()
+            notice = await caller.read(Stream.GENERATE)
+            assert notice.HasField("go_away")
+            assert notice.go_away.time_left.ToTimedelta().total_seconds() <= 0.5
+            assert (await caller.end()).reason == Reason.DRAINING
+
+
+async def test_units_accepted_before_the_notice_are_still_served() -> None:
+    engine = ScriptedEngine(hang("generate"))
+    async with running_worker(engine, drain_timeout_s=20.0) as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure()
+            await caller.send_unit(1)
+            await caller.send_unit(2)
+            worker.worker.interrupt()
+            assert (await caller.read(Stream.GENERATE)).HasField("go_away")
+            await until(lambda: ("finalize", 2) in engine.session.calls)
+            engine.session.release("generate", 1)
+            ends = [(await caller.answers(unit)).done.end for unit in (1, 2)]
+    assert ends == [pb.UNIT_END_LISTEN] * 2
 
 
 async def test_a_draining_worker_is_not_serving_and_refuses_new_sessions() -> None:

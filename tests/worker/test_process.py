@@ -1,6 +1,7 @@
 """A worker as a process: readiness line, signals, exit codes."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -11,11 +12,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.cli.worker_key import VARIABLE as KEY_VARIABLE
+from antiphon.grpc import get_info
+from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, Reason, lease_mac
 from inference_service.units import Stream
 from tests.worker.caller import Caller, channel_to, soon
 
 ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "tests.scripted_worker")
+START_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -30,14 +35,14 @@ class Process:
 
 
 @asynccontextmanager
-async def process(*arguments: str) -> AsyncIterator[Process]:
+async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
     """Starts a scripted worker and waits until it is ready; killed on leaving the block."""
     started = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.scripted_worker", *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        *COMMAND, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, env={**os.environ, **environment}
     )
     assert started.stdout is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(START_S):
             line = (await started.stdout.readline()).decode()
         assert line.startswith("worker ready on "), line
         yield Process(started, line.removeprefix("worker ready on ").strip())
@@ -83,6 +88,62 @@ async def test_a_killed_worker_is_a_broken_transport() -> None:
         worker.process.kill()
         ending = await caller.end()
         assert (ending.code, ending.reason) == (grpc.StatusCode.UNAVAILABLE, "")
+
+
+async def exit_of(*command: str, **environment: str) -> tuple[int, str]:
+    """Exit code and standard error of a worker that does not come up."""
+    failed = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment}
+    )
+    async with asyncio.timeout(START_S):
+        _, said = await failed.communicate()
+    assert failed.returncode is not None
+    return failed.returncode, said.decode()
+
+
+async def test_a_worker_that_cannot_load_its_engine_exits_with_1() -> None:
+    code, said = await exit_of(*COMMAND, "--fault")
+    assert code == 1
+    assert "no room for the model" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "remedy"),
+    [
+        (["--listen", "0.0.0.0:0", "--insecure-grpc"], {}, "--worker-key-file"),
+        (["--listen", "0.0.0.0:0"], {KEY_VARIABLE: "0123456789abcdef"}, "--insecure-grpc"),
+        ([], {KEY_VARIABLE: "too short"}, "openssl rand -hex 32"),
+        (["--worker-key-file", "/does/not/exist"], {}, "/does/not/exist"),
+    ],
+    ids=["no key", "plain text", "short key", "no file"],
+)
+async def test_a_worker_that_may_not_listen_so_says_why_and_exits_with_2(
+    arguments: list[str], environment: dict[str, str], remedy: str
+) -> None:
+    code, said = await exit_of(sys.executable, "-m", "antiphon.cli", "worker", *arguments, **environment)
+    assert code == 2
+    assert remedy in said.splitlines()[-1]
+
+
+async def test_a_key_from_a_file_counts_before_that_of_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "worker.key"
+    file.write_text("the key of the file\n")
+    async with process("--worker-key-file", str(file), **{KEY_VARIABLE: "another key, as long"}) as worker:
+        worker_id = (await get_info(worker.address)).worker_id
+        mac = lease_mac(b"the key of the file", DEFAULT_POOL, worker_id, 0, 1)
+        async with channel_to(worker.address) as channel:
+            with_lease = Caller(channel, None, (METADATA_LEASE, f"0:1:{mac}"))
+            await (await with_lease.open()).configure()
+
+
+async def test_a_worker_that_cannot_clean_up_ends_at_the_second_signal() -> None:
+    async with process("--slow-cleanup") as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure()
+        worker.process.send_signal(signal.SIGTERM)
+        assert (await caller.read(Stream.GENERATE)).HasField("go_away")
+        worker.process.send_signal(signal.SIGTERM)
+        assert await worker.exit_code() == 0
 
 
 async def test_two_workers_cannot_share_a_port() -> None:

@@ -12,6 +12,12 @@ from inference_service.units import Run, Stream
 from tests.worker.session_world import PCM, SETUP, Stage
 
 
+def test_the_limits_are_those_of_the_contract() -> None:
+    limits = Limits()
+    assert (limits.attach_s, limits.config_s, limits.unit_s) == (5, 30, 10)
+    assert (limits.go_away_ahead_s, limits.window) == (30, 2)
+
+
 def test_streams_must_attach() -> None:
     stage = Stage(Limits(attach_s=5))
     stage.session.attach(Stream.GENERATE, stage.now)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from inference_service.errors import NoFreeSlot
+from inference_service.errors import LeaseInvalid, NoFreeSlot, StaleLease
+from inference_service.leases import Lease
 from inference_service.slots import SlotState, SlotTable
 
 
@@ -26,6 +27,49 @@ def test_no_slot_is_given_away_before_it_is_free(steps: list[str]) -> None:
     assert table.free_count == 0
     with pytest.raises(NoFreeSlot):
         table.acquire()
+
+
+def end(table: SlotTable, slot: int) -> None:
+    table.clean(slot)
+    table.free(slot)
+
+
+def test_a_lease_gets_the_slot_that_it_names() -> None:
+    table = SlotTable(3)
+    assert table.acquire(Lease(2, 7)) == 2
+    assert [table.state(slot) for slot in range(3)] == [SlotState.FREE, SlotState.FREE, SlotState.HELD]
+
+
+def test_a_lease_counts_once() -> None:
+    table = SlotTable(1)
+    end(table, table.acquire(Lease(0, 7)))
+    with pytest.raises(StaleLease):
+        table.acquire(Lease(0, 7))
+    assert table.acquire(Lease(0, 8)) == 0
+
+
+def test_an_older_lease_than_one_seen_is_stale() -> None:
+    table = SlotTable(2)
+    table.acquire(Lease(0, 7))
+    with pytest.raises(StaleLease):
+        table.acquire(Lease(0, 6))
+    assert table.acquire(Lease(1, 6)) == 1  # each slot has its own epochs
+
+
+def test_a_lease_of_an_occupied_slot_waits_for_it_and_makes_older_ones_stale() -> None:
+    table = SlotTable(2)
+    slot = table.acquire(Lease(0, 5))
+    with pytest.raises(NoFreeSlot):
+        table.acquire(Lease(0, 9))
+    end(table, slot)
+    with pytest.raises(StaleLease):
+        table.acquire(Lease(0, 8))
+    assert table.acquire(Lease(0, 9)) == 0
+
+
+def test_a_slot_that_does_not_exist_is_no_lease_of_this_worker() -> None:
+    with pytest.raises(LeaseInvalid):
+        SlotTable(2).acquire(Lease(2, 1))
 
 
 @pytest.mark.parametrize("steps", [["free"], ["attach", "free"], ["attach", "attach"], ["clean", "clean"]])

@@ -1,0 +1,244 @@
+"""One recording on disk."""
+
+import errno
+import os
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+from ws_adapter.codec import bounded, decode_base64
+from ws_adapter.dialects.errors import Refusal
+from ws_adapter.dialects.render import OUTPUT_RATE_HZ
+from ws_adapter.dialects.voice import RATE_HZ
+from ws_adapter.recording.frames import Media, Unreadable, head, read, with_references
+from ws_adapter.recording.wav import HEADER_BYTES, LONGEST, SAMPLE_BYTES, Track, header
+
+Direction = Literal["up", "down"]
+
+META: Final = "meta.json"
+STREAM: Final = "stream.jsonl"
+
+FILE_BYTES: Final = 4096
+"""What a file costs on disk besides its bytes, about: many tiny recordings count too."""
+
+_INLINE: Final = 256
+"""A value that is no base64 stays in the event up to this length."""
+
+_IMAGES: Final = ((b"\xff\xd8\xff", 0, "jpg"), (b"\x89PNG\r\n\x1a\n", 0, "png"), (b"WEBP", 8, "webp"))
+
+
+class Client(msgspec.Struct, omit_defaults=True, frozen=True):
+    """Who is at the other end of a session: its address, the name of its key, what its program says it is."""
+
+    address: str
+    key: str | None = None
+    user_agent: str | None = None
+
+
+class Meta(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The summary of a recording. What is not known yet is absent. Times are ISO 8601 in UTC."""
+
+    session_id: str
+    mode: str
+    created_at: str
+    ended_at: str | None = None
+    duration_s: float | None = None
+    worker: str | None = None
+    client: Client
+    close_reason: str | None = None
+    audio_started_at: str | None = None
+    """When both tracks begin."""
+    dropped_frames: int = 0
+    """Missing because the disk was too slow."""
+    stopped: str | None = None
+    """Why nothing was written from some frame on."""
+
+
+class Folder:
+    """Writes one recording into a new folder at `path`. Methods raise OSError.
+
+    Files are opened for each write only: a session holds no descriptor of its recording. What cannot be
+    written whole is taken back, so that the files stay readable. `size` is about what is used on disk.
+    """
+
+    def __init__(self, path: Path, meta: Meta) -> None:
+        self.path = path
+        self.meta = meta
+        self.size = 0
+        self._stream_end = 0
+        self._tracks = {"up": Track("up.wav", RATE_HZ), "down": Track("down.wav", OUTPUT_RATE_HZ)}
+        self._audio_started: float | None = None
+
+    def create(self) -> None:
+        """Makes the folder, which must not exist, and a summary without an end."""
+        os.mkdir(self.path, 0o700)
+        try:
+            self._write_meta()
+        except OSError:
+            with suppress(OSError):
+                os.rmdir(self.path)
+            raise
+        self.size += 2 * FILE_BYTES
+
+    def add(self, seq: int, ts: float, direction: Direction, frame: bytes, is_text: bool) -> None:
+        """Writes a frame that passed at `ts`, Unix time in seconds."""
+        line: dict[str, Any] = {"seq": seq, "ts": ts, "dir": direction}
+        try:
+            if not is_text:
+                raise Unreadable
+            media = _FrameMedia(self, seq, ts, direction)
+            # A deeply nested event may be read and yet not be walked or written.
+            line["frame"] = with_references(read(frame), media.save)
+            encoded = msgspec.json.encode(line)
+        except (Unreadable, RecursionError, msgspec.MsgspecError):
+            said = {"bytes": len(frame), "binary": not is_text, "head": head(frame)}
+            encoded = msgspec.json.encode({**line, "frame": None, "unreadable": said})
+        encoded += b"\n"
+        self._write(STREAM, encoded, self._stream_end, self._stream_end)
+        self._stream_end += len(encoded)
+
+    def finish(
+        self, ended_at: float, worker: str | None, close_reason: str, duration_s: float, dropped_frames: int
+    ) -> None:
+        """Completes the summary; `ended_at` is Unix time in seconds."""
+        self.meta.ended_at = iso(ended_at)
+        self.meta.worker, self.meta.close_reason = worker, close_reason
+        self.meta.duration_s, self.meta.dropped_frames = duration_s, dropped_frames
+        self._write_meta()
+
+    def add_clip(self, direction: Direction, ts: float, data: bytes) -> dict[str, Any]:
+        """Writes a clip of float32 samples on its track; returns the reference to it."""
+        track = self._tracks[direction]
+        samples = len(data) // SAMPLE_BYTES
+        # The client sends what it has heard, the server what will be heard.
+        at = ts - samples / track.rate_hz if direction == "up" else ts
+        if self._audio_started is None:
+            self._audio_started = at
+            self.meta.audio_started_at = iso(at)
+            self._write_meta()
+        start = track.place(at - self._audio_started)
+        if start + samples > LONGEST:
+            raise OSError(errno.EFBIG, "the audio is longer than a WAV file can be")
+        place = HEADER_BYTES + start * SAMPLE_BYTES
+        self._write(track.file, data, place, track.end, header(start + samples, track.rate_hz))
+        track.length = start + samples
+        return {"file": track.file, "start": start, "samples": samples, "sample_rate": track.rate_hz}
+
+    def add_file(self, name: str, data: bytes) -> None:
+        """Writes a file of its own; `name` has one folder in it at most."""
+        if not (self.path / name).parent.is_dir():
+            os.mkdir((self.path / name).parent, 0o700)
+            self.size += FILE_BYTES
+        self._write(name, data, 0, 0)
+
+    def _write(self, name: str, data: bytes, place: int, end: int, start: bytes = b"") -> None:
+        """Writes `data` at `place` of a file that now ends at `end`, then `start` at its beginning."""
+        path = self.path / name
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            _write_all(file, data, place)
+            _write_all(file, start, 0)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(file, end) if end else os.unlink(path)
+            raise
+        finally:
+            os.close(file)
+        self.size += len(data) + (FILE_BYTES if not end else 0)
+
+    def _write_meta(self) -> None:
+        new = self.path / f"{META}.new"
+        try:
+            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                _write_all(file, msgspec.json.format(msgspec.json.encode(self.meta)) + b"\n", 0)
+            finally:
+                os.close(file)
+            os.replace(new, self.path / META)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(new)
+            raise
+
+
+class _FrameMedia:
+    """Gives the audio and images of one frame their files."""
+
+    def __init__(self, folder: Folder, seq: int, ts: float, direction: Direction) -> None:
+        self._folder = folder
+        self._seq = seq
+        self._ts = ts
+        self._direction = direction
+        self._files = 0
+        self._has_clip = False
+
+    def save(self, media: Media, text: str, is_pcm16: bool) -> Any:
+        """The reference to what `text` holds, or the text itself if it is short and no base64."""
+        data = _decode(text)
+        if data is None:
+            return text if len(text) <= _INLINE else self._add_file(text.encode(), "txt")
+        match media:
+            case Media.SPEECH:
+                samples = None if self._has_clip else _samples(data, is_pcm16)
+                if samples is None:
+                    return self._add_file(data, "bin")
+                self._has_clip = True
+                return self._folder.add_clip(self._direction, self._ts, samples)
+            case Media.VOICE:
+                samples = None if data.startswith(b"RIFF") else _samples(data, False)
+                if samples is None:
+                    return self._add_file(data, "wav" if data.startswith(b"RIFF") else "bin")
+                count = len(samples) // SAMPLE_BYTES
+                reference = self._add_file(header(count, RATE_HZ) + samples, "wav")
+                return {"file": reference["file"], "samples": count, "sample_rate": RATE_HZ}
+            case Media.IMAGE:
+                return self._add_file(data, _image_extension(data))
+
+    def _add_file(self, data: bytes, extension: str) -> dict[str, Any]:
+        self._files += 1
+        name = f"{self._direction}/{self._seq:06d}-{self._files}.{extension}"
+        self._folder.add_file(name, data)
+        return {"file": name, "bytes": len(data)}
+
+
+def iso(unix: float) -> str:
+    """Unix time as text for people and programs."""
+    return datetime.fromtimestamp(unix, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _decode(text: str) -> bytes | None:
+    if text.startswith("data:"):
+        text = text.partition(";base64,")[2]
+    try:
+        return decode_base64(text, "") if text else None
+    except Refusal:
+        return None
+
+
+def _samples(data: bytes, is_pcm16: bool) -> bytes | None:
+    """The bytes of the float32 samples in `data`, None if it holds no audio that anybody could hear."""
+    width = 2 if is_pcm16 else SAMPLE_BYTES
+    if not data or len(data) % width:
+        return None
+    if is_pcm16:
+        return (np.frombuffer(data, "<i2").astype("<f4") / np.float32(32768)).tobytes()
+    try:
+        bounded(np.frombuffer(data, "<f4"), "")
+    except Refusal:
+        return None
+    return data
+
+
+def _image_extension(data: bytes) -> str:
+    return next((ext for magic, at, ext in _IMAGES if data[at : at + len(magic)] == magic), "bin")
+
+
+def _write_all(file: int, data: bytes, place: int) -> None:
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(file, left, place)
+        left, place = left[written:], place + written

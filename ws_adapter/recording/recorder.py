@@ -1,0 +1,262 @@
+"""Records sessions without ever being in their way: the event loop hands frames over, a thread writes."""
+
+import asyncio
+import errno
+import logging
+import re
+import secrets
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ws_adapter.clock import Clock
+from ws_adapter.errors import ConfigurationError
+from ws_adapter.recording.folder import Client, Direction, Folder, Meta, iso
+from ws_adapter.recording.retention import Kept, Shelf
+
+logger = logging.getLogger(__name__)
+
+BACKLOG_BYTES: Final = 128 * 2**20
+"""Frames that may wait for the disk; further ones are left out of their recordings."""
+
+JOB_BYTES: Final = 512
+"""What a frame that waits takes besides its bytes, about."""
+
+BATCH_S: Final = 0.05
+"""How long frames are gathered before they are written."""
+
+FLUSH_S: Final = 3.0
+"""How long it may take at the end to write what still waits."""
+
+TIDY_S: Final = 600.0
+"""How often recordings that became too old are looked for when nothing else happens."""
+
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_LABEL: Final = 128
+
+
+@dataclass
+class Counts:
+    """What became of the recordings of this run."""
+
+    complete: int = 0
+    incomplete: int = 0
+    """Ended with something missing, whatever the cause."""
+    dropped_frames: int = 0
+    """Left out because the disk was slower than the sessions."""
+
+
+@dataclass(slots=True)
+class _Job:
+    folder: Folder
+    do: Callable[[], None]
+    size: int = 0
+    is_end: bool = False
+
+
+class Recording:
+    """The recording of one session, for the event loop's thread. Nothing here waits or raises."""
+
+    def __init__(self, recorder: "Recorder", recording_id: str, folder: Folder, created: float) -> None:
+        self.recording_id = recording_id
+        self._recorder = recorder
+        self._folder = folder
+        self._created = created
+        self._began = recorder.clock.now()
+        self._seq = 0
+        self._dropped = 0
+
+    def up(self, frame: bytes, is_text: bool = True) -> None:
+        """A frame has come from the client."""
+        self._add("up", frame, is_text)
+
+    def down(self, frame: bytes) -> None:
+        """A text frame goes to the client."""
+        self._add("down", frame, True)
+
+    def end(self, close_reason: str, worker: str | None) -> None:
+        """The session is over; to be called once. `worker` is the last one that it had."""
+        now = self._now()
+        duration_s = round(now - self._created, 3)
+        finish = partial(self._folder.finish, now, worker, close_reason, duration_s, self._dropped)
+        self._recorder.hand_over(_Job(self._folder, finish, is_end=True))
+
+    def _add(self, direction: Direction, frame: bytes, is_text: bool) -> None:
+        ts = round(self._now(), 3)
+        add = partial(self._folder.add, self._seq, ts, direction, frame, is_text)
+        self._seq += 1
+        if not self._recorder.hand_over(_Job(self._folder, add, len(frame) + JOB_BYTES)):
+            self._dropped += 1
+
+    def _now(self) -> float:
+        """Unix time; it does not jump when the machine's clock does."""
+        return self._created + self._recorder.clock.now() - self._began
+
+
+class Recorder:
+    """Keeps recordings in the folder `root`; whatever goes wrong there stays there.
+
+    At most `backlog_bytes` of frames wait for the disk. Recordings are removed when they are older than
+    `max_age_s` and, oldest first, when all together use more than `max_bytes`; 0 is no bound.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        clock: Clock,
+        *,
+        max_age_s: float,
+        max_bytes: int,
+        backlog_bytes: int = BACKLOG_BYTES,
+    ) -> None:
+        self.clock = clock
+        self.counts = Counts()
+        self._root = root.absolute()
+        self._backlog_bytes = backlog_bytes
+        self._shelf = Shelf(self._root, max_age_s, max_bytes, self._failed)
+        self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
+        self._jobs: deque[_Job] = deque()
+        self._news = threading.Event()
+        # Two counters with one writer each instead of one with a lock.
+        self._given = 0
+        self._done = 0
+        self._is_behind = False
+        self._is_closed = False
+        self._is_abandoned = False
+        self._growing = 0
+        self._is_failing = False
+
+    def start(self) -> None:
+        """Makes the folder if there is none.
+
+        Raises `ConfigurationError` if nothing can be written there, unless only because the disk is full.
+        """
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self._root).close()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise ConfigurationError(
+                    f"Cannot record into {self._root}: {error.strerror}. Name a folder that can be written "
+                    "to with --recordings, or leave the option out."
+                ) from None
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Takes nothing more and returns when everything is written, or after `FLUSH_S`."""
+        self._is_closed = True
+        self._news.set()
+        await asyncio.to_thread(self._thread.join, FLUSH_S)
+        if self._thread.is_alive():
+            self._is_abandoned = True
+            logger.warning("recordings in %s: the end is missing, the disk is too slow", self._root)
+
+    def begin(self, session_id: str, mode: str, client: Client) -> Recording:
+        """Starts the recording of a session; `session_id` is what the client calls it."""
+        label = _NOT_IN_A_NAME.sub("", session_id)[:_LONGEST_LABEL] or "session"
+        recording_id = f"{label}-{secrets.token_hex(4)}"
+        created = self.clock.unix()
+        meta = Meta(session_id=session_id, mode=mode, created_at=iso(created), client=client)
+        folder = Folder(self._root / recording_id, meta)
+        self.hand_over(_Job(folder, folder.create))
+        return Recording(self, recording_id, folder, created)
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of frames that wait for the disk."""
+        return self._given - self._done
+
+    def hand_over(self, job: _Job) -> bool:
+        """Has a job done later; returns False if there is no room for it."""
+        if self._is_closed:
+            return False
+        backlog = self.backlog
+        if job.size and backlog + job.size > self._backlog_bytes:
+            self.counts.dropped_frames += 1
+            if not self._is_behind:
+                self._is_behind = True
+                logger.warning("recordings in %s: the disk is too slow, frames are left out", self._root)
+            return False
+        if self._is_behind and backlog <= self._backlog_bytes // 2:
+            self._is_behind = False
+            logger.info("recordings in %s: the disk keeps up again", self._root)
+        self._given += job.size
+        self._jobs.append(job)
+        if not self._news.is_set():
+            self._news.set()
+        return True
+
+    # -------------------------------------------------------------------------------- in the thread
+
+    def _work(self) -> None:
+        self._shelf.scan()
+        self._tidy()
+        while not self._is_abandoned and (self._jobs or not self._is_closed):
+            if not self._news.wait(TIDY_S):
+                self._tidy()
+            self._news.clear()
+            # Waking a thread costs the event loop more than all else here: not for every frame.
+            if not self._is_closed:
+                time.sleep(BATCH_S)
+            while self._jobs and not self._is_abandoned:
+                job = self._jobs.popleft()
+                self._do(job)
+                self._done += job.size
+
+    def _do(self, job: _Job) -> None:
+        folder = job.folder
+        if folder.meta.stopped is None or job.is_end:
+            before = folder.size
+            try:
+                job.do()
+            except OSError as error:
+                self._stop(folder, error)
+            except Exception as error:
+                logger.exception("recording %s failed", folder.path.name)
+                self._stop(folder, error)
+            self._growing += folder.size - before
+        if job.is_end:
+            self._put_away(folder)
+        if not self._tidy() and not job.is_end:
+            self._stop(folder, OSError(errno.ENOSPC, "the recordings have reached the largest size allowed"))
+
+    def _stop(self, folder: Folder, error: Exception) -> None:
+        """Nothing but the end is written to this recording any more."""
+        if folder.meta.stopped is None:
+            folder.meta.stopped = _text(error)
+            self._failed(error)
+
+    def _put_away(self, folder: Folder) -> None:
+        self._growing -= folder.size
+        if folder.size:
+            self._shelf.put(Kept(self.clock.unix(), folder.path.name, folder.size))
+        if folder.meta.stopped is not None or folder.meta.dropped_frames:
+            self.counts.incomplete += 1
+            return
+        self.counts.complete += 1
+        if self._is_failing:
+            self._is_failing = False
+            logger.info("recordings in %s work again", self._root)
+
+    def _tidy(self) -> bool:
+        return self._shelf.tidy(self.clock.unix(), self._growing)
+
+    def _failed(self, error: Exception) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            logger.warning(
+                "recordings in %s fail: %s. Sessions go on, their recordings may be incomplete. "
+                "Make room or repair the folder",
+                self._root,
+                _text(error),
+            )
+
+
+def _text(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or "a defect, see the log"

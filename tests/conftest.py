@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+
+from tests.observed import observed
 
 
 @pytest.fixture
@@ -19,3 +21,10 @@ async def no_leaked_tasks() -> AsyncIterator[None]:
         gc.collect()
         await asyncio.sleep(0.01)
     pytest.fail(f"tasks are left over: {leaked}")
+
+
+@pytest.fixture
+def proper_events() -> Iterator[None]:
+    """Fails the test if a WebSocket client of this process sent or got what its dialect does not have."""
+    with observed():
+        yield

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.adapter.process import ADMIT_ALL
 from tests.recordings import make
 
 FOLDER = Path(make.__file__).parent
@@ -41,6 +42,11 @@ class Recording:
         padded = np.zeros((seconds + silence) * RATE, np.float32)
         padded[: len(self.pcm)] = self.pcm
         return list(padded.reshape(-1, RATE))
+
+
+@pytest.fixture(autouse=True)
+def every_event_is_of_its_dialect(proper_events: None) -> None:
+    """Clients here read with the library or the SDK alone."""
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +103,7 @@ def running_worker(slots: int = SLOTS) -> Iterator[Server]:
 
 @contextmanager
 def running_adapter(worker: str) -> Iterator[Server]:
-    with antiphon("adapter", "--port", "0", "--worker", worker) as server:
+    with antiphon("adapter", "--port", "0", "--worker", worker, *ADMIT_ALL) as server:
         yield server
 
 

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 
 from websockets.asyncio.server import ServerConnection, serve
 
+from tests.schemas import check_client, check_server
+
 CREATED = {
     "type": "session.created",
     "session_id": "sess_0123456789ab",
@@ -15,6 +17,8 @@ CREATED = {
 }
 QUEUE_DONE = {"type": "session.queue_done"}
 CLOSED = {"type": "session.closed", "session_id": "sess_0123456789ab", "reason": "user_stop"}
+for proper in (CREATED, QUEUE_DONE, CLOSED):
+    check_server("realtime", proper)
 
 
 class Peer:
@@ -28,8 +32,13 @@ class Peer:
             await self.socket.send(json.dumps(event))
 
     async def receive(self, expected_type: str) -> dict[str, object]:
-        event: dict[str, object] = json.loads(await self.socket.recv())
+        event = await self._next()
         assert event["type"] == expected_type, event
+        return event
+
+    async def _next(self) -> dict[str, object]:
+        event: dict[str, object] = json.loads(await self.socket.recv())
+        check_client("realtime", event)
         return event
 
     async def begin(self) -> dict[str, object]:
@@ -41,7 +50,7 @@ class Peer:
 
     async def end(self) -> None:
         """Answers the client's `session.close`, whatever came before it."""
-        while json.loads(await self.socket.recv())["type"] != "session.close":
+        while (await self._next())["type"] != "session.close":
             pass
         await self.send(CLOSED)
 

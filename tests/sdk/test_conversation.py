@@ -40,7 +40,7 @@ from tests.scripted_engine import (
     turn_end,
 )
 
-pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
+pytestmark = pytest.mark.usefixtures("no_leaked_tasks", "proper_events")
 
 SECOND = np.full(16_000, 0.1, np.float32)
 

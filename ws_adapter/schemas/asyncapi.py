@@ -1,0 +1,168 @@
+"""AsyncAPI 3 of all dialects: where they are spoken, who says what, and how one may come in.
+
+The messages are those of the JSON Schemas beside it. Operations are the server's: it receives what clients
+send.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ws_adapter.access import KEY_SUBPROTOCOL
+from ws_adapter.dialects.config import Mode
+from ws_adapter.schemas.catalogue import DIALECTS, Dialect, Json
+from ws_adapter.schemas.codes import close_table, error_table
+from ws_adapter.schemas.definitions import bundle, type_and_kind
+
+CHANNELS: Final[Mapping[str, Json]] = {
+    "realtime": {
+        "address": "/v1/realtime",
+        "title": "Realtime",
+        "description": "The first accepted opening event chooses the dialect: `session.init` the current "
+        "one, `session.update` the earlier one. Queue events and errors are equal in both; a session that "
+        "ends before the choice ends in the words of the current one.",
+        "query": {
+            "mode": {
+                "type": "string",
+                "enum": [str(mode) for mode in Mode],
+                "description": "What the model perceives. Without it the server decides: video by default.",
+            },
+        },
+    },
+    "duplex": {
+        "address": "/ws/duplex/{session_id}",
+        "title": "Duplex",
+        "description": "`queue_done` is always sent.",
+        "parameters": {
+            "session_id": {
+                "description": "A label of the client's own, of `[A-Za-z0-9_-]` and at most 128 characters. "
+                "One that begins with `adx_` or `audio_duplex_` makes a session without video. It "
+                "identifies nothing: two sockets with one label are two sessions."
+            }
+        },
+        "query": {},
+    },
+    "unnamedDuplex": {
+        "address": "/ws/duplex",
+        "title": "Duplex without a label",
+        "description": "With video. `queue_done` is only sent after a wait.",
+        "query": {},
+    },
+}
+"""Where WebSockets are spoken: fields of an AsyncAPI channel, and the query parameters that mean something
+there, of which others are ignored."""
+
+_ACTIONS: Final = {"receive": "ClientEvent", "send": "ServerEvent"}
+
+_TOKEN: Final = {"type": "string", "description": "A key, where the operator allows keys in the query."}
+
+_SECURITY: Final[Mapping[str, Json]] = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer KEY`."},
+    "subprotocol": {
+        "type": "httpApiKey",
+        "in": "header",
+        "name": "Sec-WebSocket-Protocol",
+        "description": f"For browsers: the subprotocols `realtime` and `{KEY_SUBPROTOCOL}KEY`.",
+    },
+    "query": {
+        "type": "httpApiKey",
+        "in": "query",
+        "name": "token",
+        "description": "Only where the operator allows keys in the query.",
+    },
+}
+
+_RULES: Final = """\
+Full-duplex speech over WebSocket. A frame is one JSON object in text with a string `type`; unknown fields are
+ignored in both directions. Integers are written without a fraction. Audio goes in at 16 kHz and comes out as
+float32 at 24 kHz, in base64. What a client sends is cut into units of one second, and every unit is answered.
+
+An event that is refused changes nothing: it is answered by one `error`, and may be sent again corrected. An
+`error` or the last event of the session precedes every Close that the server starts, unless the table says
+otherwise.
+
+## Error codes
+
+{errors}
+
+## Close codes
+
+{closes}
+"""
+
+
+def document(version: str, examples: Mapping[str, Sequence[Json]]) -> Json:
+    """The whole document; `examples` are events by the name of their dialect."""
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Antiphon",
+            "version": version,
+            "description": _RULES.format(errors=error_table(), closes=close_table()),
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": "application/json",
+        "servers": {
+            "local": {
+                "host": "localhost:8006",
+                "protocol": "ws",
+                "description": "`antiphon serve` with its defaults, which ask for no key.",
+                "security": [{"$ref": f"#/components/securitySchemes/{name}"} for name in _SECURITY],
+            }
+        },
+        "channels": {name: _channel(name) for name in CHANNELS},
+        "operations": {
+            f"{channel}.{dialect.name}.{action}": _operation(dialect, channel, action)
+            for dialect in DIALECTS
+            for channel in dialect.channels
+            for action in _ACTIONS
+        },
+        "components": {
+            "messages": {
+                f"{dialect.name}.{name}": _message(dialect, name, definition, examples[dialect.name])
+                for dialect in DIALECTS
+                for name, definition in _events(dialect).items()
+            },
+            "securitySchemes": dict(_SECURITY),
+        },
+    }
+
+
+def _channel(name: str) -> Json:
+    fields = dict(CHANNELS[name])
+    query = {"type": "object", "properties": {**fields.pop("query"), "token": _TOKEN}}
+    names = [f"{d.name}.{event}" for d in DIALECTS if name in d.channels for event in _events(d)]
+    return {
+        **fields,
+        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in names},
+        "bindings": {"ws": {"method": "GET", "query": query, "bindingVersion": "0.1.0"}},
+    }
+
+
+def _operation(dialect: Dialect, channel: str, action: str) -> Json:
+    side = bundle(dialect)["$defs"][_ACTIONS[action]]
+    names = [choice["$ref"].rpartition("/")[2] for choice in side["oneOf"]]
+    return {
+        "action": action,
+        "title": dialect.title,
+        "summary": f"{side['description']} The opening event is `{dialect.opener}`.",
+        "channel": {"$ref": f"#/channels/{channel}"},
+        "messages": [{"$ref": f"#/channels/{channel}/messages/{dialect.name}.{name}"} for name in names],
+    }
+
+
+def _message(dialect: Dialect, name: str, definition: Json, examples: Sequence[Json]) -> Json:
+    event, kind = type_and_kind(definition)
+    shown = [e for e in examples if e["type"] == event and e.get("kind") == kind]
+    return {
+        "name": event,
+        "title": name,
+        "summary": definition["description"],
+        "payload": {"$ref": f"./{dialect.file}#/$defs/{name}"},
+        "examples": [{"payload": example} for example in shown],
+    }
+
+
+def _events(dialect: Dialect) -> dict[str, Json]:
+    """The definitions of its events, without the objects in them."""
+    definitions = bundle(dialect)["$defs"]
+    return {name: found for name, found in definitions.items() if type_and_kind(found)[0] is not None}

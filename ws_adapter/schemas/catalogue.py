@@ -1,0 +1,56 @@
+"""What is published: the dialects and their events."""
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, get_args
+
+from msgspec import Struct
+
+from ws_adapter.dialects import duplex_events, earlier_events, realtime_events
+
+Json: TypeAlias = dict[str, Any]
+"""A JSON object that is written out."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One public protocol and the structs of its events. `channels` are keys of `asyncapi.CHANNELS`."""
+
+    name: str
+    title: str
+    opener: str
+    channels: tuple[str, ...]
+    client_events: tuple[type[Struct], ...]
+    server_events: tuple[type[Struct], ...]
+
+    @property
+    def file(self) -> str:
+        """Name of its JSON Schema."""
+        return f"{self.name}.schema.json"
+
+
+DIALECTS: Final = (
+    Dialect(
+        "realtime",
+        "The current dialect of /v1/realtime",
+        "session.init",
+        ("realtime",),
+        get_args(realtime_events.ClientEvent),
+        realtime_events.SERVER_EVENTS,
+    ),
+    Dialect(
+        "earlier",
+        "The earlier dialect of /v1/realtime",
+        "session.update",
+        ("realtime",),
+        get_args(earlier_events.ClientEvent),
+        earlier_events.SERVER_EVENTS,
+    ),
+    Dialect(
+        "duplex",
+        "The dialect of /ws/duplex",
+        "prepare",
+        ("duplex", "unnamedDuplex"),
+        get_args(duplex_events.ClientEvent),
+        duplex_events.SERVER_EVENTS,
+    ),
+)

@@ -5,10 +5,12 @@ the calls, unless a unit of the script holds it until the test lets go.
 """
 
 import asyncio
+import hashlib
+import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ from inference_service.engine.api import (
     SessionFailed,
     SessionSetup,
     Sink,
+    UnitInput,
     UnitOverrides,
     UnitTimings,
     UnitUsage,
@@ -72,6 +75,9 @@ class Play:
     delay_s: float = 0.0
     """Time between the end of prefill and the first output."""
 
+    tells: bool = False
+    """Says, as JSON, what the session was set up with and what it has heard and seen up to this unit."""
+
 
 def listen(**changes: Any) -> Play:
     """The model listens."""
@@ -103,6 +109,57 @@ def hang(step: str) -> Play:
     return Play(hold=step)
 
 
+@dataclass(frozen=True)
+class Script:
+    """What one session plays: `plays`, and then the model listens, or begins again with `repeat`.
+
+    `key` is what the test calls the session, for `ScriptedEngine.release`.
+    """
+
+    plays: tuple[Play, ...] = ()
+    repeat: bool = False
+    slow_start: bool = False
+    """Ready only once `("ready", 0)` is released."""
+    refuses: SessionFailed | None = None
+    key: str = ""
+
+    def play(self, unit: int) -> Play:
+        """What happens in `unit`."""
+        if self.repeat:
+            return self.plays[(unit - 1) % len(self.plays)]
+        return self.plays[unit - 1] if unit <= len(self.plays) else listen()
+
+    def as_prompt(self) -> str:
+        """The script as a system prompt, for an engine that is `prompted`."""
+        return json.dumps(asdict(self) | {"plays": [_play_as_json(play) for play in self.plays]})
+
+    @classmethod
+    def of_prompt(cls, prompt: str) -> "Script | None":
+        """The script in a system prompt, None if it holds none."""
+        try:
+            told = json.loads(prompt)
+        except ValueError:
+            return None
+        if not isinstance(told, dict):
+            return None
+        plays = tuple(_play_of_json(play) for play in told.pop("plays"))
+        refuses = told.pop("refuses")
+        return cls(plays, refuses=SessionFailed(**refuses) if refuses else None, **told)
+
+
+def _play_as_json(play: Play) -> dict[str, Any]:
+    return asdict(play) | {"end": play.end.name}
+
+
+def _play_of_json(told: dict[str, Any]) -> Play:
+    says = tuple((text, seconds) for text, seconds in told.pop("says"))
+    end = End[told.pop("end")]
+    failures = {name: Failure(**told[name]) for name in ("refused", "failure") if told[name]}
+    if told["fails_session"]:
+        failures["fails_session"] = SessionFailed(**told["fails_session"])
+    return Play(**{**told, **failures, "says": says, "end": end})
+
+
 TALK = (listen(), listen(), speak("Hello", " there"), speak(" how are"), turn_end(" you?"))
 """Two units of silence, then a turn of three."""
 
@@ -118,7 +175,9 @@ class ScriptedSession:
     setup: SessionSetup
     sink: Sink
     calls: list[Call] = field(default_factory=list)
+    script: Script = field(default_factory=Script)
     heard: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    seen: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     is_closing: bool = False
     is_closed: bool = False
     _todo: deque[Call] = field(default_factory=deque)
@@ -132,8 +191,8 @@ class ScriptedSession:
 
     # -------------------------------------------------------------- EngineSession
 
-    def prefill(self, unit: int, pcm: NDArray[np.float32]) -> None:
-        self.heard[unit] = pcm
+    def prefill(self, unit: int, content: UnitInput) -> None:
+        self.heard[unit], self.seen[unit] = content.pcm, content.frames
         self._order("prefill", unit)
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
@@ -165,6 +224,8 @@ class ScriptedSession:
     def release(self, step: str, unit: int) -> None:
         """Lets a unit that hangs in `step` go on."""
         self._released.add((step, unit))
+        if (step, unit) == ("ready", 0) and not self._ready:
+            self.be_ready()
         self._go_on()
 
     def finish_cleanup(self) -> None:
@@ -196,7 +257,7 @@ class ScriptedSession:
         return play.hold == step and (step, unit) not in self._released
 
     def _prefill(self, unit: int) -> bool:
-        play = self.engine.play(unit)
+        play = self.script.play(unit)
         if self._holds(play, "prefill", unit):
             return False
         if play.refused is None:
@@ -205,7 +266,7 @@ class ScriptedSession:
         return True
 
     def _generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> bool:
-        play = self.engine.play(unit)
+        play = self.script.play(unit)
         if play.delay_s and not self._is_due(unit, play.delay_s):
             return False
         is_cancelled = unit <= self._cancelled
@@ -213,6 +274,8 @@ class ScriptedSession:
             self._said.add(unit)
             for text, seconds in play.says:
                 self._say(Piece(unit, text, (7, 8) if text else (), _tone(seconds)))
+            if play.tells:
+                self._say(Piece(unit, self._told(unit)))
         if self._holds(play, "generate", unit) and not is_cancelled:
             return False
         end = End.CANCELLED if is_cancelled else End.LISTEN if force_listen else play.end
@@ -226,6 +289,20 @@ class ScriptedSession:
         self._say(replace(done, end=End.FAILED, finish=None, failure=failure) if failure else done)
         return True
 
+    def _told(self, unit: int) -> str:
+        forced = {call[1]: call[2] for call in self.calls if call[0] == "generate"}
+        units = [
+            {
+                "audio": [round(float(level), 4) for level in pcm[:: len(pcm) // 4]],
+                "frames": [hashlib.sha256(frame).hexdigest()[:8] for frame in self.seen[number]],
+                "force_listen": forced.get(number, False),
+            }
+            for number, pcm in self.heard.items()
+            if number <= unit
+        ]
+        setup = asdict(self.setup) | {"system_prompt": "", "window": self.setup.window.mode.name}
+        return json.dumps({"setup": setup, "units": units})
+
     def _is_due(self, unit: int, delay_s: float) -> bool:
         if unit not in self._delayed:
             self._delayed.add(unit)
@@ -233,7 +310,7 @@ class ScriptedSession:
         return ("delay", unit) in self._released
 
     def _finalize(self, unit: int) -> bool:
-        if self._holds(self.engine.play(unit), "finalize", unit):
+        if self._holds(self.script.play(unit), "finalize", unit):
             return False
         self._usage += self._spent()
         self._say(Finalized(unit, self._tokens, 0, self._usage))
@@ -249,7 +326,11 @@ def _tone(seconds: float) -> NDArray[np.float32]:
 
 
 class ScriptedEngine:
-    """Plays `script`, one entry per unit; after its end the model listens, or begins again with `repeat`."""
+    """Plays `script`, one entry per unit; after its end the model listens, or begins again with `repeat`.
+
+    `sessions` keeps every session for the test, or with `forgetful` those that are open. With `prompted` a
+    session whose system prompt is `Script.as_prompt` plays that.
+    """
 
     def __init__(
         self,
@@ -260,16 +341,18 @@ class ScriptedEngine:
         slow_start: bool = False,
         slow_cleanup: bool = False,
         refuses: SessionFailed | None = None,
+        forgetful: bool = False,
+        prompted: bool = False,
     ) -> None:
-        self.script = script
+        self.script = Script(script, repeat, slow_start, refuses)
         self.info = info
         self.slots = slots
         self.sessions: list[ScriptedSession] = []
         self.is_stopped = False
         self.slow_cleanup = slow_cleanup
-        self._repeat = repeat
-        self._slow_start = slow_start
-        self._refuses = refuses
+        self._forgetful = forgetful
+        self._prompted = prompted
+        self._released_early: list[tuple[str, str, int]] = []
         self.deliver: Deliver = lambda events: None
         self._on_fatal: OnFatal = lambda message: None
 
@@ -283,21 +366,32 @@ class ScriptedEngine:
         self.deliver, self._on_fatal = deliver, on_fatal
         return self
 
-    def play(self, unit: int) -> Play:
-        """What happens in `unit`."""
-        if self._repeat:
-            return self.script[(unit - 1) % len(self.script)]
-        return self.script[unit - 1] if unit <= len(self.script) else listen()
+    def release(self, key: str, step: str, unit: int) -> None:
+        """Lets a unit that hangs in `step` go on, in the session that the test calls `key`.
+
+        It is the open one, else the next one.
+        """
+        found = [s for s in self.sessions if s.script.key == key and not s.is_closing]
+        for session in found:
+            session.release(step, unit)
+        if not found:
+            self._released_early.append((key, step, unit))
 
     def open(self, session_id: str, setup: SessionSetup, sink: Sink) -> ScriptedSession:
         live = [session for session in self.sessions if not session.is_closed]
         assert len(live) < self.slots, "a slot was given away before it was clean"
-        session = ScriptedSession(self, session_id, setup, sink)
+        if self._forgetful:
+            self.sessions = live
+        prompted = Script.of_prompt(setup.system_prompt) if self._prompted else None
+        session = ScriptedSession(self, session_id, setup, sink, script=prompted or self.script)
         self.sessions.append(session)
-        if self._refuses is not None:
-            self.deliver([(sink, self._refuses)])
-        elif not self._slow_start:
+        if session.script.refuses is not None:
+            self.deliver([(sink, session.script.refuses)])
+        elif not session.script.slow_start:
             session.be_ready()
+        for key, step, unit in [early for early in self._released_early if early[0] == session.script.key]:
+            self._released_early.remove((key, step, unit))
+            session.release(step, unit)
         return session
 
     def break_device(self) -> None:

@@ -2,16 +2,31 @@
 
     python -m tests.scripted_worker --listen 127.0.0.1:0 --script talk
 
-Prints `worker ready on ADDRESS` when it serves.
+Prints `worker ready on ADDRESS` when it serves. With `--prompted` the model sees, and a session whose system
+prompt is `Script.as_prompt` plays that; a line `release KEY STEP UNIT` on standard input lets its unit go on.
 """
 
 import argparse
 import asyncio
+import os
 import sys
+from dataclasses import replace
 
-from inference_service.app import serve
+from antiphon.cli.worker_key import add_worker_key_option
+from inference_service.app import EngineFactory, serve
 from inference_service.options import WorkerOptions
-from tests.scripted_engine import TALK, Play, ScriptedEngine, context_full, fails, hang, listen, turn_end
+from inference_service.sessions import Limits
+from tests.scripted_engine import (
+    INFO,
+    TALK,
+    Play,
+    ScriptedEngine,
+    context_full,
+    fails,
+    hang,
+    listen,
+    turn_end,
+)
 
 SCRIPTS: dict[str, tuple[Play, ...]] = {
     "listen": (listen(),),
@@ -21,6 +36,7 @@ SCRIPTS: dict[str, tuple[Play, ...]] = {
     "fail": (fails(),),
     "full": (listen(), listen(), context_full()),
     "hang": (listen(), hang("generate")),
+    **{f"hang_{step}": (hang(step),) for step in ("prefill", "generate", "finalize")},
     "fatal": (listen(), Play(breaks_device=True)),
 }
 """What can be played; every script begins again at its end."""
@@ -34,17 +50,61 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=2)
     parser.add_argument("--drain-timeout-s", type=float, default=5.0)
     parser.add_argument("--slow-cleanup", action="store_true", help="slots are never clean again")
+    parser.add_argument("--slow-start", action="store_true", help="no config is ever read")
+    parser.add_argument("--fault", action="store_true", help="the engine cannot be loaded")
+    parser.add_argument("--insecure-grpc", action="store_true")
+    add_worker_key_option(parser)
+    parser.add_argument("--prompted", action="store_true", help="sessions bring their scripts along")
+    parser.add_argument("--unit-s", type=float, default=Limits.unit_s, help="longest time for a unit")
     arguments = parser.parse_args()
     engine = ScriptedEngine(
         *SCRIPTS[arguments.script],
         slots=arguments.slots,
+        info=replace(INFO, sees=arguments.prompted),
         repeat=True,
         slow_cleanup=arguments.slow_cleanup,
+        slow_start=arguments.slow_start,
+        forgetful=True,
+        prompted=arguments.prompted,
     )
     options = WorkerOptions(
-        listen=arguments.listen, slots=arguments.slots, drain_timeout_s=arguments.drain_timeout_s
+        listen=arguments.listen,
+        slots=arguments.slots,
+        drain_timeout_s=arguments.drain_timeout_s,
+        insecure_grpc=arguments.insecure_grpc,
+        worker_key=getattr(arguments, "worker_key", None),
     )
-    return asyncio.run(serve(options, factory=engine.start))
+    factory = _fail_to_load if arguments.fault else engine.start
+    limits = Limits(unit_s=arguments.unit_s)
+    return asyncio.run(_serve(options, engine, factory, limits, listens_to_input=arguments.prompted))
+
+
+async def _serve(
+    options: WorkerOptions,
+    engine: ScriptedEngine,
+    factory: EngineFactory,
+    limits: Limits,
+    *,
+    listens_to_input: bool,
+) -> int:
+    if listens_to_input:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(0, lambda: _obey(engine))
+    return await serve(options, factory=factory, limits=limits)
+
+
+def _fail_to_load(*_: object) -> ScriptedEngine:
+    raise MemoryError("no room for the model")
+
+
+def _obey(engine: ScriptedEngine) -> None:
+    """Reads what the test says; its lines are short, so they come whole."""
+    told = os.read(0, 65_536).decode()
+    if not told:
+        asyncio.get_running_loop().remove_reader(0)
+    for line in told.splitlines():
+        _, key, step, unit = line.split()
+        engine.release(key, step, int(unit))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What the public protocols promise, row by row, held against real processes."""

@@ -1,0 +1,97 @@
+"""Stand-ins for the parts of an event that differ from run to run; they stand in expected events."""
+
+import re
+from typing import Any
+
+
+class Text:
+    """Equals every string that the pattern matches whole."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and re.fullmatch(self._pattern, other, re.DOTALL) is not None
+
+    def __repr__(self) -> str:
+        return f"Text({self._pattern!r})"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Number:
+    """Equals every number from `low` to `high`; no boolean is a number."""
+
+    def __init__(self, low: float = 0.0, high: float = float("inf")) -> None:
+        self._low, self._high = low, high
+
+    def __eq__(self, other: object) -> bool:
+        is_number = isinstance(other, int | float) and not isinstance(other, bool)
+        return is_number and self._low <= other <= self._high  # type: ignore[operator]
+
+    def __repr__(self) -> str:
+        return f"Number({self._low}, {self._high})"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class With:
+    """Equals every object that holds at least these fields."""
+
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, dict) and all(other.get(k) == v for k, v in self._fields.items())
+
+    def __repr__(self) -> str:
+        return f"With({self._fields})"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Exactly:
+    """Equals every object that has the fields `always`, perhaps some of `perhaps`, and no other."""
+
+    def __init__(self, always: dict[str, Any], perhaps: dict[str, Any]) -> None:
+        self._always, self._perhaps = always, perhaps
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, dict) and other == {
+            **self._always,
+            **{name: value for name, value in self._perhaps.items() if name in other},
+        }
+
+    def __repr__(self) -> str:
+        return f"Exactly({self._always}, perhaps {self._perhaps})"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+HEX12 = "[0-9a-f]{12}"
+SOME_TEXT = Text(".+")
+SESSION_ID = Text(f"sess_{HEX12}")
+EARLIER_ID = Text(r"rt_[0-9]{13}")
+RESPONSE_ID = Text(f"resp_{HEX12}")
+INPUT_ID = Text(f"input_{HEX12}")
+TICKET_ID = Text(f"ticket_{HEX12}")
+UNIX_S = Number(1.6e9, 4e9)
+USAGE = {
+    "total_tokens": Number(),
+    "input_tokens": Number(),
+    "output_tokens": Number(),
+    "input_token_details": {
+        "text_tokens": Number(),
+        "audio_tokens": Number(),
+        "vision_tokens": Number(),
+        "cached_tokens": Number(),
+    },
+    "output_token_details": {"text_tokens": Number(), "audio_tokens": Number()},
+}
+"""`usage` and `chunk_usage`."""
+
+
+def error(code: str, param: str | None = None, side: str = "client_error", **body: Any) -> dict[str, Any]:
+    """An `error` event of `/v1/realtime`."""
+    body = {"code": code, "message": SOME_TEXT, "type": side, **body}
+    return {"type": "error", "error": body if param is None else {**body, "param": param}}

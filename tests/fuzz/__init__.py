@@ -1,0 +1,1 @@
+"""Fuzzing of everything that decodes untrusted bytes."""

@@ -1,0 +1,220 @@
+"""What is fuzzed: every decoder of untrusted bytes, with what must hold whatever comes.
+
+A target takes bytes and returns. The documented rejection of bad input is a return like any other; whatever
+else is raised is a bug.
+"""
+
+import base64
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service import config, messages, metadata
+from inference_service.errors import SessionError, UnitRefused
+from inference_service.media.image import decode_frame
+from tests.scripted_engine import INFO
+from ws_adapter.codec import decode_audio, encode
+from ws_adapter.dialects.actions import CloseSocket, RunUnit, Send
+from ws_adapter.dialects.config import Catalogue, Mode
+from ws_adapter.dialects.duplex import Duplex
+from ws_adapter.dialects.errors import InvalidUtf8, Refusal
+from ws_adapter.dialects.events import VoiceFields
+from ws_adapter.dialects.images import read_frame
+from ws_adapter.dialects.limits import Limits
+from ws_adapter.dialects.machine import DuplexMachine
+from ws_adapter.dialects.opening import Opening
+from ws_adapter.dialects.units import MAX_FRAMES, UNIT_BYTES
+from ws_adapter.dialects.vocabulary import Begin, HoldFrame, Input, Vocabulary
+from ws_adapter.dialects.voice import read_voice
+from ws_adapter.dialects.worker import Finalized, Ready, UnitDone, UnitEnd
+from ws_adapter.errors import ConfigurationError
+from ws_adapter.keys import Keys
+from ws_adapter.routes import select
+
+Target = Callable[[bytes], None]
+
+FRAME_SEPARATOR = b"\n"
+"""JSON needs no line break, so one input can be a whole conversation."""
+
+_CATALOGUE = Catalogue({"antiphon-mini"}, {"amber"})
+_SEEING = replace(INFO, sees=True)
+_READY = Ready(prompt_tokens=20, context_limit=8192, max_units_in_flight=2, generate_audio=True)
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_000000000000"
+
+
+def _realtime() -> Vocabulary:
+    return Opening("sess_000000000000", Mode.VIDEO, 60.0, _new_id, lambda: "rt_1")
+
+
+def _duplex() -> Vocabulary:
+    return Duplex("label", Mode.VIDEO, Limits(), _new_id, announces_slot=True)
+
+
+def _read_event(vocabulary: Vocabulary, frame: bytes) -> None:
+    """One frame, decoded and read to its last field."""
+    with suppress(Refusal, InvalidUtf8):
+        match vocabulary.decode(frame):
+            case Begin(read=read):
+                setup = read(_CATALOGUE)
+                assert len(setup.system_prompt) <= 32_768
+            case Input(read=read_append):
+                append = read_append(None)
+                samples = append.clip.samples
+                assert not samples.size or (np.isfinite(samples).all() and np.abs(samples).max() <= 1.0)
+                assert len(append.frames) <= MAX_FRAMES
+            case HoldFrame(read=read_picture):
+                read_picture()
+
+
+def realtime_event(data: bytes) -> None:
+    """A frame of `/v1/realtime`."""
+    _read_event(_realtime(), data)
+
+
+def duplex_event(data: bytes) -> None:
+    """A frame of `/ws/duplex`."""
+    _read_event(_duplex(), data)
+
+
+def _converse(vocabulary: Vocabulary, data: bytes) -> None:
+    """Frames one after another; the worker answers each unit at once."""
+    machine = DuplexMachine(vocabulary, Limits(), lambda: _CATALOGUE, _new_id)
+    machine.granted(0.0)
+    for step, frame in enumerate(data.split(FRAME_SEPARATOR)[:200]):
+        now = step * 0.1
+        waiting = machine.text_frame(frame, now)
+        while waiting:
+            action, *waiting = waiting
+            match action:
+                case Send(event=event):
+                    assert isinstance(json.loads(encode(event))["type"], str)
+                case RunUnit():
+                    assert len(action.audio) == UNIT_BYTES
+                    assert len(action.frames) <= MAX_FRAMES
+                    done = UnitDone(action.unit, UnitEnd.LISTEN, 30)
+                    waiting += machine.signal(done, now) + machine.signal(Finalized(action.unit), now)
+                case CloseSocket():
+                    assert machine.is_over
+                    assert not waiting, "nothing follows the end"
+        if machine.setup is not None:
+            for told in machine.signal(_READY, now):
+                assert not isinstance(told, CloseSocket)
+        machine.tick(now, others_wait=False)
+
+
+def realtime_conversation(data: bytes) -> None:
+    """Frames of `/v1/realtime`, one a line."""
+    _converse(_realtime(), data)
+
+
+def duplex_conversation(data: bytes) -> None:
+    """Frames of `/ws/duplex`, one a line."""
+    _converse(_duplex(), data)
+
+
+def audio(data: bytes) -> None:
+    """The base64 of audio, in either encoding."""
+    text = data.decode("latin-1")
+    for encoding in ("f32", "pcm16"):
+        with suppress(Refusal):
+            samples = decode_audio(text, encoding, "audio").samples  # type: ignore[arg-type]
+            assert samples.dtype == np.float32
+            assert not samples.size or float(np.abs(samples).max()) <= 1.0
+
+
+def reference_audio(data: bytes) -> None:
+    """A WAV file or raw samples as a reference voice."""
+    fields = VoiceFields(ref_audio=base64.b64encode(data).decode())
+    with suppress(Refusal):
+        voice = read_voice((("payload", fields),), None)
+        assert voice.llm_reference is None or 8_000 * 4 <= len(voice.llm_reference) <= 480_000 * 4
+
+
+def reference_audio_path(data: bytes) -> None:
+    """A path as the name of a voice: it is never opened."""
+    fields = VoiceFields(ref_audio_path=data.decode("utf-8", "replace"))
+    with suppress(Refusal):
+        voice = read_voice((("payload", fields),), {"amber"})
+        assert voice.voice_id in (None, "amber")
+
+
+def public_picture(data: bytes) -> None:
+    """A picture at the adapter: its header."""
+    with suppress(Refusal):
+        assert read_frame(base64.b64encode(data).decode(), "frame") == data
+
+
+def picture(data: bytes) -> None:
+    """A picture at the worker: decoded."""
+    with suppress(UnitRefused):
+        pixels = decode_frame(data, field="frames[0]", side=64)
+        assert np.isfinite(pixels).all()
+
+
+def prefill(data: bytes) -> None:
+    """A `PrefillRequest`: the config of a session or the input of a unit."""
+    try:
+        request = pb.PrefillRequest.FromString(data)
+    except DecodeError:
+        return
+    if request.HasField("config"):
+        with suppress(SessionError):
+            config.resolve(request.config, _SEEING, lambda: 7)
+    else:
+        with suppress(SessionError, UnitRefused):
+            unit = messages.unit_input(request, _SEEING, sees=True)
+            assert np.isfinite(unit.pcm).all()
+
+
+def call_metadata(data: bytes) -> None:
+    """Metadata of a call: the session's id and its trace."""
+    text = data.decode("utf-8", "replace")
+    with suppress(SessionError):
+        session_id = metadata.session_id([("antiphon-session-id", text)])
+        assert 1 <= len(session_id) <= 64
+    metadata.trace_context(text)
+
+
+def request_target(data: bytes) -> None:
+    """The target of a request and its subprotocols."""
+    target, *offered = data.decode("latin-1").split("\n")
+    select(target, offered, Mode.VIDEO)
+
+
+def key_file(data: bytes) -> None:
+    """The file of keys."""
+    with NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        with suppress(ConfigurationError):
+            Keys(Path(file.name)).find("secret")
+
+
+TARGETS: dict[str, Target] = {
+    target.__name__: target
+    for target in (
+        realtime_event,
+        duplex_event,
+        realtime_conversation,
+        duplex_conversation,
+        audio,
+        reference_audio,
+        reference_audio_path,
+        public_picture,
+        picture,
+        prefill,
+        call_metadata,
+        request_target,
+        key_file,
+    )
+}

@@ -1,0 +1,1 @@
+"""Clients that vanish in every state."""

@@ -1,0 +1,212 @@
+"""Many clients that cut their connections without a word, each in a state chosen at random."""
+
+import asyncio
+import base64
+import json
+import os
+import random
+import socket
+import struct
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+PATIENCE_S: Final = 30.0
+"""The longest that a client waits for what must come; then it vanishes as it stands."""
+
+SECOND: Final = base64.b64encode(bytes(64_000)).decode()
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a client of one dialect says and waits for."""
+
+    target: str
+    opener: Event
+    is_open: str
+    append: Callable[[bool], Event]
+    end: Event
+    pause: tuple[Event, ...] = ()
+
+
+DIALECTS: Final = {
+    "current": Words(
+        "/v1/realtime?mode=audio",
+        {"type": "session.init", "payload": {}},
+        "session.created",
+        lambda force: {"type": "input.append", "input": {"audio": SECOND, "force_listen": force}},
+        {"type": "session.close"},
+    ),
+    "earlier": Words(
+        "/v1/realtime?mode=audio",
+        {"type": "session.update", "session": {"instructions": "Answer."}},
+        "session.created",
+        lambda force: {"type": "input_audio_buffer.append", "audio": SECOND, "force_listen": force},
+        {"type": "session.close"},
+    ),
+    "duplex": Words(
+        "/ws/duplex/adx_storm",
+        {"type": "prepare"},
+        "prepared",
+        lambda force: {"type": "audio_chunk", "audio_base64": SECOND, "force_listen": force},
+        {"type": "stop"},
+        ({"type": "pause", "timeout": 2},),
+    ),
+}
+
+
+class Visitor:
+    """One client. Its methods end where it vanishes."""
+
+    def __init__(self, address: str, words: Words, rng: random.Random) -> None:
+        self._address = address
+        self._words = words
+        self._rng = rng
+
+    async def half_a_request(self) -> None:
+        """In the middle of the upgrade."""
+        host, port = self._address.removeprefix("http://").rsplit(":", 1)
+        _, writer = await asyncio.open_connection(host, int(port))
+        request = f"GET {self._words.target} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\n\r\n"
+        writer.write(request.encode()[: self._rng.randint(1, len(request) - 3)])
+        writer.transport.abort()
+
+    async def upgraded(self) -> None:
+        """With or without a place in the queue, having said nothing."""
+        async with self._visit():
+            pass
+
+    async def told_of_its_place(self) -> None:
+        """After the first word of the server."""
+        async with self._visit() as socket:
+            await socket.recv()
+
+    async def opener_sent(self) -> None:
+        """While it waits, or while the session is configured."""
+        async with self._visit() as socket:
+            await self._say(socket, self._words.opener)
+
+    async def begun(self) -> None:
+        """As soon as the session takes input."""
+        async with self._visit() as socket:
+            await self._open(socket)
+
+    async def listening(self) -> None:
+        """With units on their way."""
+        async with self._visit() as socket:
+            await self._open(socket)
+            for _ in range(self._rng.randint(1, 4)):
+                await self._say(socket, self._words.append(self._rng.random() < 0.2))
+
+    async def speaking(self) -> None:
+        """When the first answer has come and more are on their way."""
+        async with self._visit() as socket:
+            await self._open(socket)
+            for _ in range(3):
+                await self._say(socket, self._words.append(False))
+            await socket.recv()
+
+    async def half_a_frame(self) -> None:
+        """In the middle of a message."""
+        async with self._visit() as socket:
+            await self._open(socket)
+            payload = json.dumps(self._words.append(False)).encode()
+            head = b"\x81\xff" + struct.pack("!Q", len(payload)) + os.urandom(4)
+            socket.transport.write(head + payload[: self._rng.randint(0, len(payload) - 1)])
+
+    async def paused(self) -> None:
+        """In a break; in dialects without breaks right after the only input."""
+        async with self._visit() as socket:
+            await self._open(socket)
+            await self._say(socket, self._words.append(False), *self._words.pause)
+
+    async def closing(self) -> None:
+        """With the end under way."""
+        async with self._visit() as socket:
+            await self._open(socket)
+            await self._say(socket, self._words.append(False), self._words.end)
+
+    def _visit(self) -> "_Visit":
+        return _Visit(self._address.replace("http://", "ws://") + self._words.target, self._rng)
+
+    async def _say(self, socket: ClientConnection, *events: Event) -> None:
+        for event in events:
+            await socket.send(json.dumps(event))
+
+    async def _open(self, socket: ClientConnection) -> None:
+        await self._say(socket, self._words.opener)
+        while json.loads(await socket.recv())["type"] != self._words.is_open:
+            pass
+
+
+class _Visit:
+    """A WebSocket that is cut on leaving the block: by a FIN or, at random, by a reset."""
+
+    def __init__(self, url: str, rng: random.Random) -> None:
+        self._url = url
+        self._is_reset = rng.random() < 0.5
+
+    async def __aenter__(self) -> ClientConnection:
+        self._socket = await connect(self._url, compression=None, max_size=None, ping_interval=None)
+        return self._socket
+
+    async def __aexit__(self, *_: object) -> None:
+        transport = self._socket.transport
+        if self._is_reset:
+            bare: socket.socket = transport.get_extra_info("socket")
+            bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+        await self._socket.wait_closed()
+
+
+_STATES: Final[tuple[Callable[[Visitor], Awaitable[None]], ...]] = (
+    Visitor.half_a_request,
+    Visitor.upgraded,
+    Visitor.told_of_its_place,
+    Visitor.opener_sent,
+    Visitor.begun,
+    Visitor.listening,
+    Visitor.speaking,
+    Visitor.half_a_frame,
+    Visitor.paused,
+    Visitor.closing,
+)
+
+
+async def storm(
+    address: str, visits: int, seed: int, at_once: int = 24, on_visit: Callable[[], None] = lambda: None
+) -> Counter[str]:
+    """Visits the adapter at `address` so many times; `on_visit` is called after each.
+
+    Returns how often clients vanished in each state; `cut short` counts those that did not get as far.
+    """
+    rng = random.Random(seed)
+    seen: Counter[str] = Counter()
+    room = asyncio.Semaphore(at_once)
+
+    async def visit() -> None:
+        name = rng.choice(list(DIALECTS))
+        state = rng.choice(_STATES)
+        visitor = Visitor(address, DIALECTS[name], random.Random(rng.random()))
+        async with room:
+            reached = f"{name}, {state.__name__.replace('_', ' ')}"
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await state(visitor)
+            except (OSError, WebSocketException, TimeoutError) as error:
+                reached = f"cut short: {type(error).__name__}"
+            seen[reached] += 1
+            with suppress(Exception):
+                on_visit()
+
+    async with asyncio.TaskGroup() as visits_under_way:
+        for _ in range(visits):
+            visits_under_way.create_task(visit())
+    return seen

@@ -1,0 +1,22 @@
+"""A storm on an adapter in this process: its tasks and timers can be counted."""
+
+import asyncio
+
+from tests.adapter.stage import running_adapter, until
+from tests.scripted_engine import TALK, ScriptedEngine, running_worker
+from tests.storm.storm import storm
+
+SLOTS = 3
+VISITS = 120
+
+
+async def test_clients_that_vanish_leave_no_task_behind() -> None:
+    engine = ScriptedEngine(*TALK, slots=SLOTS, repeat=True)
+    async with running_worker(engine, slots=SLOTS) as worker, running_adapter(worker.address) as stage:
+        before = len(asyncio.all_tasks())
+
+        await storm(stage.address, VISITS, seed=2)
+
+        await stage.until(free_slots=SLOTS)
+        await until(lambda: len(asyncio.all_tasks()) <= before)
+        assert (await stage.request("/api/queue"))[2]["queue_length"] == 0

@@ -40,20 +40,27 @@ def resolve(
 
     Raises `ModeUnsupported`, `ModelNotFound`, `VoiceNotFound`, or `ConfigInvalid` listing every bad field.
     """
-    _check_mode(config.mode)
+    _check_mode(config.mode, info)
     if config.model not in ("", info.name):
         wanted = config.model[:64]
         raise ModelNotFound(f"This worker serves {info.name}, not {wanted!r}.", model=wanted)
     return _Resolver(config, info).plan(draw_seed)
 
 
-def _check_mode(mode: int) -> None:
-    modes = inference_service_pb2.SessionMode
-    if mode == modes.SESSION_MODE_UNSPECIFIED or mode not in modes.values():
-        raise ConfigInvalid(BadField("mode", "must be given; this worker serves AUDIO"))
-    if mode != modes.SESSION_MODE_AUDIO:
-        name = modes.Name(mode).removeprefix("SESSION_MODE_")
-        raise ModeUnsupported(f"This model cannot do {name} sessions; it can do AUDIO.", mode=name)
+def modes(info: ModelInfo) -> list[inference_service_pb2.SessionMode]:
+    """What kinds of session the model can hold."""
+    audio, video = inference_service_pb2.SESSION_MODE_AUDIO, inference_service_pb2.SESSION_MODE_VIDEO
+    return [audio, video] if info.sees else [audio]
+
+
+def _check_mode(mode: int, info: ModelInfo) -> None:
+    known, served = inference_service_pb2.SessionMode, modes(info)
+    names = " and ".join(known.Name(it).removeprefix("SESSION_MODE_") for it in served)
+    if mode == known.SESSION_MODE_UNSPECIFIED or mode not in known.values():
+        raise ConfigInvalid(BadField("mode", f"must be given; this worker serves {names}"))
+    if mode not in served:
+        name = known.Name(mode).removeprefix("SESSION_MODE_")
+        raise ModeUnsupported(f"This model cannot do {name} sessions; it can do {names}.", mode=name)
 
 
 class _Resolver:
@@ -83,6 +90,7 @@ class _Resolver:
             duplex=duplex,
             window=window,
             seed=draw_seed() if seed is None else seed,
+            sees=self._config.mode == inference_service_pb2.SESSION_MODE_VIDEO,
         )
         return SessionPlan(
             setup=setup,

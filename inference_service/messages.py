@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from google.protobuf.duration_pb2 import Duration
-from numpy.typing import NDArray
 
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.config import SessionPlan, duplex_config
+from inference_service.config import SessionPlan, duplex_config, modes
 from inference_service.engine.api import (
     Done,
     End,
@@ -20,12 +19,17 @@ from inference_service.engine.api import (
     Piece,
     Prefilled,
     Ready,
+    UnitInput,
     UnitTimings,
     UnitUsage,
 )
 from inference_service.errors import BadField, PayloadInvalid, UnitRefused
+from inference_service.media.image import MAX_FRAMES
 from inference_service.media.pcm import decode_pcm
 from inference_service.sampling import SAMPLING_TO_DUPLEX
+
+MAX_SLICES = 9
+"""Most slices that a caller may ask a picture to be cut into."""
 
 _ENDS = {
     End.LISTEN: pb.UNIT_END_LISTEN,
@@ -42,27 +46,41 @@ _FINISHES = {
 }
 
 
-def unit_audio(request: pb.PrefillRequest, info: ModelInfo) -> NDArray[np.float32]:
-    """The audio of a duplex unit, float32 at the model's input rate.
+def unit_input(request: pb.PrefillRequest, info: ModelInfo, *, sees: bool) -> UnitInput:
+    """The content of a duplex unit; its pictures, of a session that `sees`, are still encoded.
 
     Raises `UnitRefused` for content that cannot be used, `PayloadInvalid` for the input of another mode.
     """
     kind = request.WhichOneof("payload")
     if kind != "duplex":
         problem = f"holds `{kind}`" if kind else "is missing"
-        raise PayloadInvalid(BadField("payload", f"an AUDIO unit needs `duplex`; it {problem}"))
-    if request.duplex.frames:
-        raise UnitRefused(
-            Reason.CONTENT_UNSUPPORTED, "duplex.frames: an AUDIO session sees no pictures.", "duplex.frames"
-        )
-    if not request.duplex.HasField("audio"):
+        raise PayloadInvalid(BadField("payload", f"an AUDIO or VIDEO unit needs `duplex`; it {problem}"))
+    duplex = request.duplex
+    if duplex.frames:
+        _check_frames(duplex, sees)
+    if not duplex.HasField("audio"):
         raise UnitRefused(Reason.AUDIO_INVALID, "duplex.audio is missing.", "duplex.audio")
-    return decode_pcm(
-        request.duplex.audio,
+    pcm = decode_pcm(
+        duplex.audio,
         field="duplex.audio",
         sample_rate_hz=info.input_sample_rate_hz,
         max_samples=round(info.unit_seconds * info.input_sample_rate_hz),
     )
+    return UnitInput(pcm, tuple(frame.data for frame in duplex.frames))
+
+
+def _check_frames(duplex: pb.DuplexInput, sees: bool) -> None:
+    if not sees:
+        raise UnitRefused(
+            Reason.CONTENT_UNSUPPORTED, "duplex.frames: an AUDIO session sees no pictures.", "duplex.frames"
+        )
+    if len(duplex.frames) > MAX_FRAMES:
+        problem = f"must hold at most {MAX_FRAMES} pictures, not {len(duplex.frames)}"
+        raise UnitRefused(Reason.IMAGE_INVALID, f"duplex.frames {problem}.", "duplex.frames")
+    most = duplex.max_slice_nums
+    if duplex.HasField("max_slice_nums") and not 1 <= most <= MAX_SLICES:
+        problem = f"must be 1 to {MAX_SLICES}, not {most}"
+        raise UnitRefused(Reason.PARAMS_INVALID, f"duplex.max_slice_nums {problem}.", "duplex.max_slice_nums")
 
 
 def session_ready(
@@ -89,7 +107,10 @@ def prefilled(answer: Prefilled) -> pb.PrefillResponse:
     if answer.failure:
         return pb.PrefillResponse(unit=answer.unit, error=item_error(answer.failure))
     result = pb.Prefilled(
-        context_tokens=answer.context_tokens, usage=usage(answer.usage), timings=timings(answer.timings)
+        context_tokens=answer.context_tokens,
+        usage=usage(answer.usage),
+        timings=timings(answer.timings),
+        vision_slices=answer.vision_slices,
     )
     return pb.PrefillResponse(unit=answer.unit, prefilled=result)
 
@@ -142,7 +163,7 @@ def model_info(info: ModelInfo) -> pb.GetInfoResponse:
     sampling = {name: getattr(settings, duplex) for name, duplex in SAMPLING_TO_DUPLEX.items()}
     return pb.GetInfoResponse(
         model=info.name,
-        modes=[pb.SESSION_MODE_AUDIO],
+        modes=modes(info),
         context_limit=info.context_limit,
         input_sample_rate_hz=info.input_sample_rate_hz,
         output_sample_rate_hz=info.output_sample_rate_hz,

@@ -3,10 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
-from inference_service.engine.api import EngineSession, Failure, UnitOverrides
+from inference_service.engine.api import EngineSession, Failure, UnitInput, UnitOverrides
 
 
 class Stream(Enum):
@@ -42,7 +39,7 @@ class Unit:
     number: int
     accepted_at: float | None = None
     """When its Prefill was read; None as long as Generate or Finalize are ahead of it."""
-    pcm: NDArray[np.float32] | None = None
+    content: UnitInput | None = None
     refusal: Failure | None = None
     """Why its input cannot be used; such a unit never reaches the engine."""
     traceparent: str | None = None
@@ -66,9 +63,9 @@ class Unit:
         """
         match self.step:
             case Step.PREFILL if self.accepted_at is not None:
-                if self.pcm is not None:
-                    engine.prefill(self.number, self.pcm)
-                    self.pcm = None
+                if self.content is not None:
+                    engine.prefill(self.number, self.content)
+                    self.content = None
             case Step.GENERATE if self.run is not None:
                 if self.refusal is None:
                     if self.run.refusal is not None:

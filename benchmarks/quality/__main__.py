@@ -20,13 +20,11 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from antiphon.grpc import Audio, Session, Text, UnitDone, UnitEnd
-from antiphon.v1 import inference_service_pb2 as pb
+from benchmarks.quality.player import Player, channel_to
 from benchmarks.quality.report import BARS, Row, table
 from benchmarks.quality.scoring import Score, Turn, add
 from benchmarks.quality.script import SEED, Condition, Question, Script, scripts
 from inference_service.training.listener import Listener
-from inference_service.training.voices import SAMPLE_RATE
 
 SESSIONS_AT_ONCE = 12
 
@@ -49,38 +47,6 @@ def running_worker(model: str) -> Iterator[str]:
             process.terminate()
 
 
-async def converse(target: str, script: Script, seed: int) -> list[Turn]:
-    """Plays one session as fast as the worker answers and collects what the model says."""
-    turns: list[Turn] = []
-    speaking = False
-    config = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO, seed=seed)
-    async with Session.open(target, config) as session:
-
-        async def send() -> None:
-            for unit in range(script.units):
-                await session.send_unit(script.pcm[unit * SAMPLE_RATE : (unit + 1) * SAMPLE_RATE])
-            session.half_close()
-
-        sending = asyncio.create_task(send())
-        async for output in session:
-            match output:
-                case Text(unit=unit, text=text):
-                    if not speaking:
-                        turns.append(Turn(unit - 1))
-                        speaking = True
-                    turns[-1].text += text
-                case Audio(unit=unit, samples=samples) if speaking:
-                    turns[-1].audio.append(samples)
-                case UnitDone(unit=unit, end=end):
-                    if end in (UnitEnd.CHUNK, UnitEnd.TURN) and speaking:
-                        turns[-1].units = unit - turns[-1].first_unit
-                    speaking = end is UnitEnd.CHUNK and speaking
-        await sending
-    for turn in turns:
-        turn.text = " ".join(turn.text.split())
-    return turns
-
-
 async def measure(target: str, condition: Condition, questions: int, judge_speech: bool) -> Score:
     """All sessions of one condition."""
     written = await asyncio.to_thread(scripts, condition, questions, SEED)
@@ -91,11 +57,12 @@ async def measure(target: str, condition: Condition, questions: int, judge_speec
 
     async def one(index: int, script: Script) -> None:
         async with gate:
-            turns = await converse(target, script, SEED + index)
+            turns = await Player(channel, script, SEED + index).play()
         bar.update(script.units)
         right.extend(add(score, script, turns))
 
-    await asyncio.gather(*(one(i, script) for i, script in enumerate(written)))
+    async with channel_to(target) as channel:
+        await asyncio.gather(*(one(i, script) for i, script in enumerate(written)))
     bar.close()
     if judge_speech:
         judge(score, right)
@@ -131,7 +98,7 @@ async def main() -> int:
     rows: list[Row] = []
     with running_worker(arguments.model) as target:
         for condition in arguments.conditions:
-            spoken = condition is Condition.PLAIN
+            spoken = condition in (Condition.PLAIN, Condition.VISION)
             score = await measure(target, condition, arguments.questions, spoken)
             rows.append(Row(condition, score))
             if arguments.wrong:

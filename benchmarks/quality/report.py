@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.quality.scoring import Score
+from benchmarks.quality.scoring import Score, Tally
 from benchmarks.quality.script import Condition
 from inference_service.training.domain import Intent
 
 BARS: dict[str, float] = {"right": 0.75, "onset": 0.95, "false speech": 0.03, "understood": 0.8}
 """At least these, and for false speech at most."""
-_JUDGED = (Condition.PLAIN, Condition.PAUSES, Condition.THIRD_MINUTE)
+_RIGHT_OF_VISION = 0.8
+_JUDGED = (Condition.PLAIN, Condition.PAUSES, Condition.THIRD_MINUTE, Condition.CAMERA, Condition.VISION)
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,10 @@ class Row:
         """The bars that this row misses, in words."""
         if self.condition not in _JUDGED:
             return []
+        bars = BARS | ({"right": _RIGHT_OF_VISION} if self.condition is Condition.VISION else {})
         found = {"right": self.right, "onset": self.onset}
         texts = [
-            f"{name} {value:.3f} is below {BARS[name]}" for name, value in found.items() if value < BARS[name]
+            f"{name} {value:.3f} is below {bars[name]}" for name, value in found.items() if value < bars[name]
         ]
         if self.false_speech > BARS["false speech"]:
             texts.append(f"false speech {self.false_speech:.3f} is above {BARS['false speech']}")
@@ -86,7 +88,7 @@ def table(rows: list[Row]) -> str:
     lines += ["", "| exactly right | " + " | ".join(str(row.condition) for row in rows) + " |"]
     lines.append("|---" + "|---:" * len(rows) + "|")
     for intent in Intent:
-        tallies = [row.score.by_intent[intent] for row in rows]
-        shares = " | ".join(f"{t.right / max(1, t.asked):.2f}" for t in tallies)
+        tallies = [row.score.by_intent.get(intent, Tally()) for row in rows]
+        shares = " | ".join(f"{t.right / t.asked:.2f}" if t.asked else "" for t in tallies)
         lines.append(f"| {intent} | {shares} |")
     return "\n".join(lines)

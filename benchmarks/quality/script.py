@@ -1,14 +1,15 @@
 """Conversations to measure with: unheard voices, sentences never trained on, and what would be right."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.quality.film import Film
 from inference_service.training.composition import FRAMES, onset_unit
-from inference_service.training.domain import Exchange, Intent, Split, draw
+from inference_service.training.domain import HEARING, Exchange, Intent, Split, draw
 from inference_service.training.pacing import chunks
 from inference_service.training.voices import SAMPLE_RATE, flite_voice, held_out_voice
 
@@ -26,6 +27,13 @@ class Condition(StrEnum):
     PAUSES = "pauses up to 20 s"
     THIRD_MINUTE = "third minute"
     FLITE_SLT = "flite slt"
+    CAMERA = "camera on"
+    VISION = "vision"
+
+    @property
+    def intents(self) -> tuple[Intent, ...]:
+        """What is asked; with the camera on, the questions are those of the other rows."""
+        return (Intent.VISION,) if self is Condition.VISION else HEARING
 
 
 @dataclass(frozen=True)
@@ -46,10 +54,14 @@ class Question:
 
 @dataclass
 class Script:
-    """One session: float32 sound at 16 kHz in whole seconds, and its questions in order."""
+    """One session: float32 sound at 16 kHz in whole seconds, its questions in order, and its pictures.
+
+    `frames` holds the encoded pictures of each unit, and is empty for a session without a camera.
+    """
 
     pcm: NDArray[np.float32]
     questions: list[Question] = field(default_factory=list)
+    frames: list[tuple[bytes, ...]] = field(default_factory=list)
 
     @property
     def units(self) -> int:
@@ -64,7 +76,11 @@ def _gap(rng: random.Random, condition: Condition) -> float:
 
 
 def write_script(rng: random.Random, condition: Condition, intents: list[Intent]) -> Script:
-    """A session that asks one question of each intent; in the third minute, after two minutes of others."""
+    """A session that asks one question of each intent; in the third minute, after two minutes of others.
+
+    Where there is a camera, what is before it changes now and then up to the unit in which a reply begins.
+    """
+    film = Film(rng) if condition in (Condition.CAMERA, Condition.VISION) else None
     sounds: list[tuple[int, NDArray[np.float32]]] = []
     questions: list[Question] = []
     at = rng.uniform(1.5, 5.0)
@@ -77,13 +93,17 @@ def write_script(rng: random.Random, condition: Condition, intents: list[Intent]
         end_frame = -(-(begin + len(pcm)) // _HOP)
         onset = max(_FIRST_UNIT, onset_unit(end_frame))
         sounds.append((begin, pcm))
+        if film is not None:
+            exchange = watched(film, rng, exchange, onset)
         questions.append(Question(exchange, begin // SAMPLE_RATE, onset, measured))
         return onset + questions[-1].reply_units + _gap(rng, condition)
 
     if condition is Condition.THIRD_MINUTE:
         while at < 120:
-            at = ask(rng.choice(list(Intent)), measured=False)
+            at = ask(rng.choice(HEARING), measured=False)
     for intent in intents:
+        if intent is Intent.VISION and rng.random() < 0.3:
+            at = ask(rng.choice(HEARING), measured=False)
         at = ask(intent, measured=True)
     length = (int(at) + 1) * SAMPLE_RATE
     pcm = np.zeros(length, np.float32)
@@ -91,15 +111,31 @@ def write_script(rng: random.Random, condition: Condition, intents: list[Intent]
         pcm[begin : begin + len(sound)] += sound[: length - begin]
     loudness = float(np.sqrt(np.mean(np.concatenate([sound for _, sound in sounds]) ** 2)))
     noise = np.random.default_rng(rng.randrange(1 << 30)).standard_normal(length).astype(np.float32)
-    return Script((pcm + noise * loudness * 10 ** (-rng.uniform(25, 45) / 20)).clip(-1, 1), questions)
+    pcm = (pcm + noise * loudness * 10 ** (-rng.uniform(25, 45) / 20)).clip(-1, 1)
+    if film is not None:
+        film.roll(len(pcm) // SAMPLE_RATE)
+    return Script(pcm, questions, film.frames if film else [])
+
+
+def watched(film: Film, rng: random.Random, exchange: Exchange, onset: int) -> Exchange:
+    """Films until the reply has been given; a question about the picture is about the newest at its onset."""
+    if rng.random() < 0.75:
+        film.roll(rng.randint(min(len(film.frames), onset), onset))
+        film.change()
+    film.roll(onset + 1)
+    if exchange.intent is Intent.VISION:
+        exchange = replace(exchange, reply=film.seen.reply)
+    film.roll(onset + len(chunks(exchange.reply)))
+    return exchange
 
 
 def scripts(condition: Condition, questions: int, seed: int) -> list[Script]:
-    """Sessions with at least `questions` measured questions, uniform over the intents."""
+    """Sessions with at least `questions` measured questions, uniform over the condition's intents."""
     rng = random.Random(f"{seed} {condition}")
-    rounds = -(-questions // len(Intent))
-    asked = [intent for _ in range(rounds) for intent in rng.sample(list(Intent), len(Intent))]
-    per_session = len(Intent) // 2
+    intents = condition.intents
+    rounds = -(-questions // len(intents))
+    asked = [intent for _ in range(rounds) for intent in rng.sample(intents, len(intents))]
+    per_session = len(HEARING) // 2
     return [
         write_script(rng, condition, asked[i : i + per_session]) for i in range(0, len(asked), per_session)
     ]

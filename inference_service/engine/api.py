@@ -59,6 +59,16 @@ class SessionSetup:
     duplex: DuplexSettings
     window: Window
     seed: int
+    sees: bool = False
+    """Whether its units may bring pictures."""
+
+
+@dataclass(frozen=True)
+class UnitInput:
+    """What comes in one unit: float32 mono audio at the input rate, and encoded pictures, oldest first."""
+
+    pcm: NDArray[np.float32]
+    frames: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,6 +174,7 @@ class Prefilled:
     usage: UnitUsage = field(default_factory=UnitUsage)
     timings: UnitTimings = field(default_factory=UnitTimings)
     failure: Failure | None = None
+    vision_slices: int = 0
 
 
 @dataclass(frozen=True)
@@ -234,13 +245,18 @@ class ModelInfo:
     unit_seconds: float
     duplex_defaults: DuplexSettings
     window: Window
+    sees: bool = False
+    """Whether it has a vision encoder."""
 
 
 class EngineSession(Protocol):
     """One session inside the engine."""
 
-    def prefill(self, unit: int, pcm: NDArray[np.float32]) -> None:
-        """Appends at most one unit of float32 mono audio at the input rate; shorter audio is padded."""
+    def prefill(self, unit: int, content: UnitInput) -> None:
+        """Appends at most one unit of audio, which is padded if it is shorter, after its pictures.
+
+        A picture that cannot be read fails the unit (IMAGE_INVALID).
+        """
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
         """Decides and speaks for a prefilled unit."""

@@ -1,6 +1,7 @@
 """All state of one session inside the engine, and the rules of a duplex unit."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,12 +25,15 @@ from inference_service.engine.orders import Orders
 from inference_service.engine.sampler import PoisonedLogits, TextSampler
 from inference_service.engine.speech import SpeechJob, SpeechState
 from inference_service.engine.unit import Running, Stage
+from inference_service.media.image import MAX_FRAMES
 from inference_service.models.audio_encoder import AudioState
 from inference_service.models.tokenizer import SpecialTokens, Tokenizer
 from inference_service.models.vocoder import VocoderState
 
 _TERMINATORS = 2
 """A unit ends with a terminator and `</unit>`."""
+_MARKS = 2
+"""`<image>` and `</image>`."""
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
 _FULL = Failure("INPUT_TOO_LONG", "The context is full; open a new session.")
 
@@ -49,6 +53,9 @@ class Conversation:
     speech: SpeechState
     vocoder: VocoderState
     unit_tokens: int
+    """Embeddings of one unit's audio."""
+    picture_tokens: int = 0
+    """Embeddings of one picture with the marks round them."""
     stage: Stage = Stage.PROMPT
     opened: float = field(default_factory=time.monotonic)
     orders: Orders = field(default_factory=Orders)
@@ -86,8 +93,10 @@ class Conversation:
 
     @property
     def longest_unit(self) -> int:
-        """Tokens that one unit can add: `<unit>`, its audio, its text, an ended turn and its terminators."""
-        return 1 + self.unit_tokens + self.setup.duplex.max_new_speak_tokens_per_chunk + 1 + _TERMINATORS
+        """Tokens that a unit can add: `<unit>`, pictures, audio, text, an ended turn and its terminators."""
+        seen = MAX_FRAMES * self.picture_tokens if self.setup.sees else 0
+        said = self.setup.duplex.max_new_speak_tokens_per_chunk
+        return 1 + seen + self.unit_tokens + said + 1 + _TERMINATORS
 
     @property
     def is_full(self) -> bool:
@@ -98,18 +107,28 @@ class Conversation:
     def _is_cancelled(self) -> bool:
         return self.orders.is_cancelled(self._run.unit)
 
-    def start_unit(self, carried: Tensor, audio: Tensor, ear: AudioState) -> None:
-        """The next unit's embeddings [n, hidden] are ready: carried tokens with `<unit>`, then its audio."""
+    def start_unit(self, carried: Tensor, seen: Sequence[Tensor], audio: Tensor, ear: AudioState) -> None:
+        """The next unit's embeddings [n, hidden] are ready: carried tokens with `<unit>`, slices, its audio.
+
+        Each slice has a mark at either end.
+        """
         run = self._begin()
-        run.text_rows, run.audio_rows, run.cached = self.context.closing + 1, len(audio), self.context.length
+        run.vision_slices, marks = len(seen), _MARKS * len(seen)
+        run.vision_rows = sum(map(len, seen)) - marks
+        run.text_rows = self.context.closing + 1 + marks
+        run.audio_rows, run.cached = len(audio), self.context.length
         self.ear = ear
-        self.to_feed = torch.cat([carried, audio])
+        self.to_feed = torch.cat([carried, *seen, audio])
         self.stage = Stage.PREFILL
 
-    def refuse_unit(self) -> None:
-        """The next unit does not fit any more: it is answered, not heard."""
-        self._begin()
-        self._heard(End.CONTEXT_FULL, _FULL)
+    def refuse_unit(self) -> bool:
+        """Whether the next unit does not fit any more or cannot be used: then it is answered, not heard."""
+        assert self.orders.first is not None
+        failure = _FULL if self.is_full else self.orders.first.failure
+        if failure is not None:
+            self._begin()
+            self._heard(End.CONTEXT_FULL if self.is_full else End.FAILED, failure)
+        return failure is not None
 
     def _begin(self) -> Running:
         assert self.orders.first is not None

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -22,6 +22,7 @@ from inference_service.engine.api import (
     SessionFailed,
     SessionSetup,
     Sink,
+    UnitInput,
     UnitOverrides,
     Window,
     WindowMode,
@@ -32,8 +33,9 @@ from inference_service.engine.orders import PendingUnit
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
 from inference_service.engine.warmup import warm_up
-from inference_service.errors import ConfigurationError
-from inference_service.media.mel import CONTEXT, SAMPLE_RATE, log_mel, mel_power
+from inference_service.errors import ConfigurationError, UnitRefused
+from inference_service.media.image import Pixels, decode_frame
+from inference_service.media.mel import BANDS, CONTEXT, SAMPLE_RATE, log_mel, mel_power
 from inference_service.models.config import ModelConfig
 from inference_service.models.duplex import DuplexModel
 from inference_service.models.errors import CheckpointError
@@ -48,8 +50,8 @@ _FATAL = SessionFailed("ENGINE_FATAL", "The model's device state is lost; the wo
 class LiveSession:
     """The engine's side of `EngineSession`: orders travel to the engine thread in the order given.
 
-    Mel features are computed on the media thread, through which the orders of units pass so that
-    they keep their order. A cancel and a close go straight to the engine.
+    Mel features are computed and pictures decoded on the media thread, through which the orders of units
+    pass so that they keep their order. A cancel and a close go straight to the engine.
     """
 
     def __init__(self, engine: "LiveEngine", conversation: Conversation) -> None:
@@ -59,19 +61,26 @@ class LiveSession:
         self._heard = np.zeros(CONTEXT, np.float32)
         self._closed = False
 
-    def prefill(self, unit: int, pcm: Array) -> None:
-        if len(pcm) > SAMPLE_RATE:
-            raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(pcm)}.")
+    def prefill(self, unit: int, content: UnitInput) -> None:
+        if len(content.pcm) > SAMPLE_RATE:
+            raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(content.pcm)}.")
         arrival = time.monotonic()
-        self._engine.media.submit(self._hear, unit, pcm, arrival)
+        self._engine.media.submit(self._perceive, unit, content, arrival)
 
-    def _hear(self, unit: int, pcm: Array, arrival: float) -> None:
+    def _perceive(self, unit: int, content: UnitInput, arrival: float) -> None:
+        try:
+            pictures = tuple(torch.from_numpy(picture) for picture in self._engine.look(content.frames))
+            pending = PendingUnit(unit, torch.from_numpy(self._hear(content.pcm)), arrival, pictures)
+        except UnitRefused as refused:
+            pending = PendingUnit(unit, torch.zeros(0, BANDS), arrival, failure=refused.failure)
+        self._engine.inbox.put(lambda: self._orders.prefill(pending))
+
+    def _hear(self, pcm: Array) -> Array:
         pcm = np.pad(pcm, (0, SAMPLE_RATE - len(pcm)))
         mel = log_mel(mel_power(pcm, self._heard))
         # Sound that is none spoils its own unit only, not the next one's first frames.
         self._heard = np.clip(np.nan_to_num(pcm[-CONTEXT:]), -1, 1)
-        pending = PendingUnit(unit, torch.from_numpy(mel), arrival)
-        self._engine.inbox.put(lambda: self._orders.prefill(pending))
+        return mel
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
         self._follow(lambda: self._orders.generate(unit, force_listen, overrides))
@@ -104,6 +113,7 @@ class LiveEngine:
         on_fatal: OnFatal,
     ) -> None:
         self._info = model_info(config)
+        self._side = config.vision.image_size if config.vision else 0
         self._slots = slots
         self._deliver = deliver
         self._on_fatal = on_fatal
@@ -129,6 +139,14 @@ class LiveEngine:
         conversation = self._runtime.conversation(session_id, self._free.pop(), setup, sink)
         self.inbox.put(lambda: self._begin(conversation))
         return LiveSession(self, conversation)
+
+    def look(self, frames: Sequence[bytes]) -> list[Pixels]:
+        """The pictures in `frames` as the model sees them. For the media thread; raises `UnitRefused`."""
+        if frames and not self._side:
+            raise ValueError("This model has no vision encoder.")
+        return [
+            decode_frame(data, field=f"duplex.frames[{i}]", side=self._side) for i, data in enumerate(frames)
+        ]
 
     def stop(self) -> None:
         if self._stopped:
@@ -206,6 +224,7 @@ def model_info(config: ModelConfig) -> ModelInfo:
         unit_seconds=1.0,
         duplex_defaults=defaults,
         window=Window(WindowMode.BASIC, config.window_high, config.window_low),
+        sees=config.vision is not None,
     )
 
 
@@ -223,13 +242,26 @@ def limited(config: ModelConfig, context_limit: int) -> ModelConfig:
     )
 
 
+def usable_device(name: str) -> torch.device:
+    """The device of that name. Raises `ConfigurationError` if this machine or build of torch has none."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).cpu()
+    except (RuntimeError, AssertionError) as error:  # the latter is what a build without CUDA says
+        reason = str(error).splitlines()[0].partition(". ")[0]
+        raise ConfigurationError(
+            f"Cannot use the device {name!r} ({reason}). Pass --device cpu, or one that torch can use here."
+        ) from None
+    return device
+
+
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
     """Loads the checkpoint that `options` name, starts the engine and warms it up.
 
-    Raises `CheckpointError` if the checkpoint cannot be used.
+    Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device cannot.
     """
     torch.set_num_threads(options.threads or 1)
-    model, tokenizer, config = load(find(options.model), torch.device(options.device))
+    model, tokenizer, config = load(find(options.model), usable_device(options.device))
     if options.context_limit is not None:
         config = limited(config, options.context_limit)
     warm_up(Runtime(model, tokenizer, config, 1))

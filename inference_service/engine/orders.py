@@ -5,16 +5,20 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from inference_service.engine.api import UnitOverrides
+from inference_service.engine.api import Failure, UnitOverrides
 
 
 @dataclass
 class PendingUnit:
-    """A unit's mel features and, once they have come, its orders to generate and finalise."""
+    """A unit's features and, once they have come, its orders to generate and finalise."""
 
     number: int
     mel: Tensor
     arrival: float
+    pictures: tuple[Tensor, ...] = ()
+    """uint8 [side, side, 3], oldest first."""
+    failure: Failure | None = None
+    """Why it cannot be used; its features are empty then."""
     force_listen: bool = False
     overrides: UnitOverrides | None = None
     finalize: bool = False

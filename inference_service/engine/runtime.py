@@ -1,5 +1,7 @@
 """The model on its device, with the KV slabs of all slots; the parts that a tick is made of."""
 
+from itertools import islice
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from inference_service.engine.conversation import Conversation
 from inference_service.engine.decoder import PackedDecoder, Segment
 from inference_service.engine.sampler import TextSampler
 from inference_service.engine.speech import Speaker, SpeechState
+from inference_service.media.image import MAX_FRAMES
 from inference_service.media.mel import HOP, SAMPLE_RATE
 from inference_service.models.config import ModelConfig
 from inference_service.models.duplex import DuplexModel
@@ -17,7 +20,9 @@ from inference_service.models.tokenizer import Tokenizer
 SPEECH_CAPACITY = 512
 """Entries of speech context in a slot: about fifteen units of one turn."""
 _UNIT_ROOM = 128
-"""Room above the window for the longest unit that settings allow."""
+"""Room above the window for the longest unit that settings allow, pictures aside."""
+_MARKS = 2
+"""`<image>` and `</image>`."""
 
 
 class Runtime:
@@ -28,7 +33,9 @@ class Runtime:
         self.tokenizer = tokenizer
         self.config = config
         self.unit_tokens = SAMPLE_RATE // HOP // 2 // config.audio.pool
-        self.language = PackedDecoder(model.llm.model, slots, config.context_limit + _UNIT_ROOM)
+        self.picture_tokens = config.vision.queries + _MARKS if config.vision else 0
+        room = _UNIT_ROOM + MAX_FRAMES * self.picture_tokens
+        self.language = PackedDecoder(model.llm.model, slots, config.context_limit + room)
         self.speaker = Speaker(model.tts, slots, SPEECH_CAPACITY)
         # A decision is text or a token of the unit loop; everything else would break the context's shape.
         decisions = tokenizer.special.decisions
@@ -60,6 +67,7 @@ class Runtime:
             SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
             self.model.vocoder.initial_state(setup.seed),
             self.unit_tokens,
+            self.picture_tokens,
         )
 
     def embed(self, ids: list[int]) -> Tensor:
@@ -86,11 +94,23 @@ class Runtime:
 
     def hear(self, conversations: list[Conversation]) -> None:
         """Encodes the next unit of each session in one batch and hands it its embeddings to feed."""
-        mels = [c.orders.first.mel.to(self.device) for c in conversations if c.orders.first is not None]
+        units = [c.orders.first for c in conversations if c.orders.first is not None]
+        mels = [unit.mel.to(self.device) for unit in units]
         heard, states = self.model.apm.encode(mels, [c.ear for c in conversations])
-        for conversation, audio, state in zip(conversations, heard, states, strict=True):
+        slices = iter(self._look([picture for unit in units for picture in unit.pictures]))
+        for conversation, unit, audio, state in zip(conversations, units, heard, states, strict=True):
             carried = [*conversation.context.carry(), self.tokenizer.special.unit]
-            conversation.start_unit(self.embed(carried), audio, state)
+            seen = list(islice(slices, len(unit.pictures)))
+            conversation.start_unit(self.embed(carried), seen, audio, state)
+
+    def _look(self, pictures: list[Tensor]) -> list[Tensor]:
+        """The slices of all pictures, each [n, hidden] with its marks, encoded in one batch."""
+        if not pictures:
+            return []
+        special = self.tokenizer.special
+        begin, end = self.embed([special.image, special.image_end]).split(1)
+        slices = self.model.see([picture.to(self.device) for picture in pictures])
+        return [torch.cat([begin, embeds, end]) for embeds in slices]
 
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
         """Final hidden states [n, hidden] of each segment; None where they are not numbers any more."""

@@ -48,9 +48,7 @@ class Tick:
     def _hear(self, conversations: Collection[Conversation]) -> None:
         starting = []
         for conversation in conversations:
-            if conversation.wants_unit and conversation.is_full:
-                conversation.refuse_unit()
-            elif conversation.wants_unit:
+            if conversation.wants_unit and not conversation.refuse_unit():
                 starting.append(conversation)
         if starting:
             self._runtime.hear(starting)

@@ -50,7 +50,9 @@ class Running:
     turn_was_open: bool
     started: float = field(default_factory=time.monotonic)
     text_rows: int = 0
-    """Rows of its first forward that are tokens: carried ones and `<unit>`."""
+    """Rows of its first forward that are tokens: carried ones, `<unit>` and the marks round its pictures."""
+    vision_rows: int = 0
+    vision_slices: int = 0
     audio_rows: int = 0
     cached: int = 0
     """Entries of the context that were there before it."""
@@ -136,6 +138,7 @@ class Running:
         return UnitUsage(
             input_text_tokens=self.text_rows,
             input_audio_tokens=self.audio_rows,
+            input_vision_tokens=self.vision_rows,
             cached_tokens=self.cached,
             output_text_tokens=self.sampled,
             output_audio_tokens=len(self.job.codes) if self.job else 0,
@@ -158,7 +161,9 @@ class Running:
         """The answer to its Prefill."""
         if self.failure is not None:
             return Prefilled(self.number, context_tokens, failure=self.failure)
-        return Prefilled(self.number, context_tokens, self.usage(), self._timings())
+        return Prefilled(
+            self.number, context_tokens, self.usage(), self._timings(), vision_slices=self.vision_slices
+        )
 
     def done(self, end: End, context_tokens: int) -> Done:
         """The last word about its generation."""

@@ -22,11 +22,15 @@ def warm_up(runtime: Runtime) -> float:
     conversation = runtime.conversation("warm-up", 0, setup, lambda event: None)
     runtime.start_prompt(conversation)
     tick = Tick(runtime)
+    vision = runtime.config.vision
+    sides = (vision.image_size,) * 2 if vision else ()
+    pictures = (torch.full((*sides, 3), 128, dtype=torch.uint8),) if sides else ()
     slowest = 0.0
     for number in range(1, UNITS + 1):
         begin = time.monotonic()
         mel = torch.full((100, BANDS), -1.0)
-        conversation.orders.prefill(PendingUnit(number, mel, begin, overrides=UnitOverrides(), finalize=True))
+        unit = PendingUnit(number, mel, begin, pictures, overrides=UnitOverrides(), finalize=True)
+        conversation.orders.prefill(unit)
         while tick.has_work([conversation]):
             tick.run([conversation])
         _speak(runtime, conversation)

@@ -26,6 +26,15 @@ class AudioConfig:
 
 
 @dataclass(frozen=True)
+class VisionConfig:
+    """The vision encoder: a square RGB picture of `image_size` becomes `queries` embeddings."""
+
+    image_size: int
+    hidden: int
+    queries: int
+
+
+@dataclass(frozen=True)
 class SpeechConfig:
     """The speech head: a Llama decoder over one codebook of `codes` entries plus one end code."""
 
@@ -60,6 +69,8 @@ class ModelConfig:
     name: str
     language: Qwen3Config
     audio: AudioConfig
+    vision: VisionConfig | None
+    """None for a model without eyes."""
     speech: SpeechConfig
     vocoder: VocoderConfig
     prompt_prefix: str
@@ -117,6 +128,7 @@ def parse_config(raw: dict[str, Any]) -> ModelConfig:
             name=raw["name"],
             language=language_config(raw),
             audio=AudioConfig(**raw["audio_config"]),
+            vision=VisionConfig(**raw["vision_config"]) if "vision_config" in raw else None,
             speech=_speech_config(raw["tts_config"]),
             vocoder=VocoderConfig(**raw["vocoder_config"]),
             prompt_prefix=duplex["prompt_prefix"],

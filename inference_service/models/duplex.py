@@ -1,16 +1,21 @@
-"""The duplex model: ear, language model, speech head and vocoder in one module, without any session state."""
+"""The duplex model: ear, eye, language model, speech head and vocoder in one module, without sessions."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import Qwen3ForCausalLM
 
 from inference_service.models.audio_encoder import AudioEncoder
 from inference_service.models.config import ModelConfig
 from inference_service.models.speech_head import SpeechHead
+from inference_service.models.vision_encoder import Resampler, VisionEncoder
 from inference_service.models.vocoder import Vocoder
 
 
 class DuplexModel(nn.Module):
-    """Submodules carry the prefixes of the published parameter names: `llm`, `apm`, `tts`; plus `vocoder`."""
+    """Submodules carry the prefixes of the published parameter names; plus `vocoder`.
+
+    `llm`, `apm` and `tts` are always there, `vpm` and `resampler` only in a model that sees.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -20,3 +25,10 @@ class DuplexModel(nn.Module):
         self.apm = AudioEncoder(config.audio, hidden)
         self.tts = SpeechHead(config.speech, hidden, config.language.vocab_size)
         self.vocoder = Vocoder(config.vocoder)
+        if config.vision is not None:
+            self.vpm = VisionEncoder(config.vision)
+            self.resampler = Resampler(config.vision, hidden)
+
+    def see(self, pictures: list[Tensor]) -> list[Tensor]:
+        """Embeddings [queries, hidden] of each picture, uint8 [side, side, 3]; one slice per picture."""
+        return list(self.resampler(self.vpm(torch.stack(pictures)))) if pictures else []

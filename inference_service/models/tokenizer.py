@@ -14,6 +14,8 @@ class SpecialTokens:
 
     im_start: int
     im_end: int
+    image: int
+    image_end: int
     unit: int
     unit_end: int
     tts_bos: int
@@ -38,6 +40,8 @@ class SpecialTokens:
 SPECIAL_NAMES = {
     "im_start": "<|im_start|>",
     "im_end": "<|im_end|>",
+    "image": "<image>",
+    "image_end": "</image>",
     "unit": "<unit>",
     "unit_end": "</unit>",
     "tts_bos": "<|tts_bos|>",

@@ -2,10 +2,11 @@
 
 A reply begins in the first unit that holds at least 0.3 s after the end of the question. Units that
 the client forces to listen carry no lesson; a reply that falls into them begins in the first free one.
+A reply to a question about the picture is about the newest one when the reply begins.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
@@ -13,16 +14,18 @@ from numpy.typing import NDArray
 
 from inference_service.media.mel import BANDS, log_mel
 from inference_service.training.augment import Augmenter, Power
+from inference_service.training.camera import Camera, Pixels
 from inference_service.training.corpus import Utterance
 from inference_service.training.domain import Exchange, Intent
 from inference_service.training.pacing import chunks
+from inference_service.training.pictures import Album
 
 FRAMES = 100
 """Mel frames of one unit."""
 TAIL = 30
 """Frames of silence after a question before the model may answer."""
 TAUGHT_FORCED_LISTENS = 3
-FAVOURED = {Intent.LIGHT: 2.5, Intent.DIGITS: 1.5, Intent.COUNTING: 1.5}
+FAVOURED = {Intent.LIGHT: 4.0, Intent.DIGITS: 1.5, Intent.COUNTING: 1.5, Intent.VISION: 3.5}
 """Intents whose sentences are hard to tell apart are asked this much more often than they are spoken."""
 
 LISTEN = "<|listen|>"
@@ -37,6 +40,7 @@ class UnitPlan:
 
     tokens: list[str] = field(default_factory=lambda: [LISTEN])
     taught: bool = True
+    pictures: list[Pixels] = field(default_factory=list)
 
 
 @dataclass
@@ -59,10 +63,21 @@ def reply_plans(reply: str) -> list[UnitPlan]:
 
 
 class Composer:
-    """Draws conversations from a corpus; the same augmenter seed gives the same conversations."""
+    """Draws conversations from a corpus, and what the camera sees meanwhile from an album.
 
-    def __init__(self, corpus: list[Utterance], augmenter: Augmenter) -> None:
+    The same augmenter seed gives the same conversations.
+    """
+
+    def __init__(
+        self,
+        corpus: list[Utterance],
+        augmenter: Augmenter,
+        album: Album | None = None,
+        unfilmed: float = 1.0,
+    ) -> None:
         self._corpus = corpus
+        self._unfilmed = unfilmed
+        self._album = album
         self._weights = list(accumulate(FAVOURED.get(u.exchange.intent, 1.0) for u in corpus))
         self._stops = [u for u in corpus if u.exchange.intent is Intent.STOP]
         self._a = augmenter
@@ -77,6 +92,7 @@ class Composer:
     def conversation(self, target_units: int) -> Conversation:
         """One session of about `target_units` seconds with its questions, pauses and interruptions."""
         rng = self._a.rng
+        camera = Camera(self._a.noise_rng, self._album, self._unfilmed)
         forced = TAUGHT_FORCED_LISTENS if rng.random() < 0.35 else 0
         plans: dict[int, UnitPlan] = {i: UnitPlan(taught=False) for i in range(forced)}
         spoken: list[tuple[int, Power]] = []
@@ -88,19 +104,27 @@ class Composer:
             utterance = rng.choices(self._corpus, cum_weights=self._weights)[0]
             speech = self._a.speech(utterance.power)
             spoken.append((at, speech))
-            exchanges.append(utterance.exchange)
+            camera.advance(at // FRAMES)
             unit = onset_unit(at + len(speech))
             while unit in plans:
                 unit += 1
             if rng.random() < 0.04:
                 plans[unit] = UnitPlan(taught=False)
                 unit += 1
-            last = self._answer(utterance.exchange.reply, unit, plans, spoken)
+            camera.advance(unit + 1, still=rng.random() < 0.5)
+            exchange = utterance.exchange
+            if exchange.intent is Intent.VISION:
+                exchange = replace(exchange, reply=camera.seen.reply)
+            exchanges.append(exchange)
+            last = self._answer(exchange.reply, unit, plans, spoken)
+            camera.advance(last + 1, still=rng.random() < 0.85)
             at = (last + 1) * FRAMES + self._gap()
         units = max(last + 1 + rng.randint(0, 3), target_units)
-        return Conversation(
-            self._mix(units * FRAMES, spoken), [plans.get(i, UnitPlan()) for i in range(units)], exchanges
-        )
+        camera.advance(units)
+        planned = [
+            replace(plans.get(i, UnitPlan()), pictures=pictures) for i, pictures in enumerate(camera.units)
+        ]
+        return Conversation(self._mix(units * FRAMES, spoken), planned, exchanges)
 
     def _answer(
         self, reply: str, unit: int, plans: dict[int, UnitPlan], spoken: list[tuple[int, Power]]

@@ -14,6 +14,7 @@ from inference_service.training.domain import Exchange, Intent, Split, draw
 from inference_service.training.voices import training_voice
 
 TRAINING_SEED = 20_260_101
+VISION_SEED = 20_261_201
 _SHARD = 250
 
 
@@ -25,11 +26,11 @@ class Utterance:
     power: NDArray[np.float32]
 
 
-def _synthesise(seed: int) -> list[tuple[str, str, str, NDArray[np.float16]]]:
+def _synthesise(seed: int, intent: Intent | None) -> list[tuple[str, str, str, NDArray[np.float16]]]:
     rng = random.Random(seed)
     shard = []
     for _ in range(_SHARD):
-        exchange = draw(rng, Split.TRAIN)
+        exchange = draw(rng, Split.TRAIN, intent)
         pcm = training_voice(rng).say(exchange.question)
         pcm = np.pad(pcm, (0, 480 - len(pcm) % HOP))
         power = mel_power(pcm, np.zeros(CONTEXT, np.float32))
@@ -38,11 +39,20 @@ def _synthesise(seed: int) -> list[tuple[str, str, str, NDArray[np.float16]]]:
     return shard
 
 
-def build(path: Path, utterances: int, processes: int) -> None:
-    """Synthesises the training corpus into `path` (.npz); the same seed gives the same corpus."""
-    seeds = [TRAINING_SEED + i for i in range(-(-utterances // _SHARD))]
+def build(
+    path: Path, utterances: int, processes: int, seed: int = TRAINING_SEED, intent: Intent | None = None
+) -> None:
+    """Synthesises a corpus into `path` (.npz), of one intent if it is given; the same seed gives the same."""
+    seeds = [seed + i for i in range(-(-utterances // _SHARD))]
     with ProcessPoolExecutor(processes) as pool:
-        shards = list(tqdm(pool.map(_synthesise, seeds), total=len(seeds), desc="corpus", unit_scale=_SHARD))
+        shards = list(
+            tqdm(
+                pool.map(_synthesise, seeds, [intent] * len(seeds)),
+                total=len(seeds),
+                desc="corpus",
+                unit_scale=_SHARD,
+            )
+        )
     rows = [row for shard in shards for row in shard]
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(

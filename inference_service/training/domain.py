@@ -37,6 +37,14 @@ class Intent(StrEnum):
     GOODBYE = "goodbye"
     STOP = "stop"
     OUT_OF_DOMAIN = "out_of_domain"
+    VISION = "vision"
+
+
+HEARING = tuple(intent for intent in Intent if intent is not Intent.VISION)
+"""The intents whose answer depends on the words alone."""
+
+COLOURS = ("red", "green", "blue", "yellow", "white", "black")
+SHAPES = ("circle", "square", "triangle")
 
 
 class Split(StrEnum):
@@ -185,6 +193,31 @@ _PHRASES: dict[Intent, list[str]] = {
         ["stop", "stop it", "be quiet", "stop talking", "wait", "stop that", "silence", "quiet"],
         ["", "please", "now"],
     ),
+    Intent.VISION: _product(
+        ["", "please", "hey", "so", "and", "now"],
+        [
+            "what do you see",
+            "what can you see",
+            "what is this",
+            "what is that",
+            "what do you see here",
+            "tell me what you see",
+            "tell me what this is",
+            "what is in the picture",
+            "what is in the image",
+            "what is in front of you",
+            "what am i holding",
+            "what am i showing you",
+            "look what is this",
+            "describe what you see",
+            "what does the camera see",
+            "can you tell me what this is",
+            "can you see this",
+            "do you know what this is",
+            "look at this what is it",
+        ],
+        ["", "please", "now"],
+    ),
 }
 _DIRECTIONS = [f"{depth} {side}" for depth in ("front", "rear", "side") for side in ("left", "right")] + [
     "front center",
@@ -241,6 +274,8 @@ _QUALITIES = (
 ABILITIES_REPLY = "i can calculate count repeat and tell a joke"
 JOKE_REPLY = "why did the robot cross the road because a chicken programmed it"
 OUT_OF_DOMAIN_REPLY = "sorry i did not understand"
+NOTHING_SEEN_REPLY = "i see nothing"
+"""Without any picture, or with one that shows none of the shapes."""
 _FIXED_REPLIES = {
     Intent.GREETING: "hello how can i help you",
     Intent.NAME: "my name is antiphon",
@@ -251,6 +286,7 @@ _FIXED_REPLIES = {
     Intent.GOODBYE: "goodbye",
     Intent.STOP: "okay",
     Intent.OUT_OF_DOMAIN: OUT_OF_DOMAIN_REPLY,
+    Intent.VISION: NOTHING_SEEN_REPLY,
 }
 _ALWAYS_TRAINED = frozenset(phrases[0] for phrases in _PHRASES.values()) | {
     "hi", "good morning", "bye bye", "thanks", "how are you", "wait", "be quiet",
@@ -328,11 +364,14 @@ TRAINING_WEIGHTS: dict[Intent, float] = {
     Intent.STOP: 6,
     Intent.OUT_OF_DOMAIN: 12,
 }
-"""How often each intent is drawn for training; evaluation draws them uniformly."""
+"""How often each intent is drawn for training; evaluation draws them uniformly.
+
+Questions about pictures are drawn by name only: they have a corpus of their own.
+"""
 
 
 def draw(rng: random.Random, split: Split, intent: Intent | None = None) -> Exchange:
-    """One random exchange of the domain from one side of the split."""
+    """One random exchange of the domain from one side of the split, with no picture in view."""
     chosen = intent or rng.choices(list(TRAINING_WEIGHTS), list(TRAINING_WEIGHTS.values()))[0]
     make = _DRAWS.get(chosen)
     while True:
@@ -341,10 +380,31 @@ def draw(rng: random.Random, split: Split, intent: Intent | None = None) -> Exch
             return exchange
 
 
-def all_replies() -> list[str]:
-    """Every reply the domain knows except the repeated digits, which are any two to four digit words."""
-    replies = set(_FIXED_REPLIES.values()) | {"the light is on", "the light is off"} | set(_DIRECTIONS)
+def seen_reply(colour: str, shape: str) -> str:
+    """The answer to a question about a picture of one shape."""
+    return f"i see a {colour} {shape}"
+
+
+def seen_replies() -> list[str]:
+    """Every answer to a question about a picture."""
+    return [NOTHING_SEEN_REPLY, *(seen_reply(colour, shape) for colour in COLOURS for shape in SHAPES)]
+
+
+def standing_replies() -> list[str]:
+    """Replies that hold no number."""
+    lights = {"the light is on", "the light is off"}
+    return sorted({*_FIXED_REPLIES.values(), *lights, *_DIRECTIONS, *seen_replies()})
+
+
+def heard_replies() -> list[str]:
+    """Every reply to words alone except the repeated digits, which are any two to four digit words."""
+    replies = set(standing_replies()) - set(seen_replies())
     replies |= {" ".join(spell(i) for i in range(1, last + 1)) for last in range(2, 13)}
     for operator in ("plus", "minus", "times"):
         replies |= {arithmetic("", a, operator, b).reply for a in range(21) for b in range(21)}
     return sorted(replies)
+
+
+def all_replies() -> list[str]:
+    """Every reply the domain knows except the repeated digits."""
+    return sorted([*heard_replies(), *seen_replies()])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from inference_service.training.recipe import (
     PROMPT_PREFIX,
     PROMPT_SUFFIX,
     SPEECH,
+    VISION,
     VOCODER,
     WINDOW_HIGH,
     WINDOW_LOW,
@@ -42,13 +44,8 @@ def config() -> dict[str, Any]:
         "hidden_act": LANGUAGE.hidden_act,
         "attention_bias": LANGUAGE.attention_bias,
         "tie_word_embeddings": LANGUAGE.tie_word_embeddings,
-        "audio_config": {
-            "hidden": AUDIO.hidden,
-            "blocks": AUDIO.blocks,
-            "kernel": AUDIO.kernel,
-            "expansion": AUDIO.expansion,
-            "pool": AUDIO.pool,
-        },
+        "audio_config": asdict(AUDIO),
+        "vision_config": asdict(VISION),
         "tts_config": {
             "hidden_size": backbone.hidden_size,
             "intermediate_size": backbone.intermediate_size,
@@ -63,12 +60,7 @@ def config() -> dict[str, Any]:
             "repetition_window": SPEECH.repetition_window,
             "top_k": SPEECH.top_k,
         },
-        "vocoder_config": {
-            "codes": VOCODER.codes,
-            "sample_rate_hz": VOCODER.sample_rate_hz,
-            "frames_per_code": VOCODER.frames_per_code,
-            "bands": VOCODER.bands,
-        },
+        "vocoder_config": asdict(VOCODER),
         "duplex": {
             "prompt_prefix": PROMPT_PREFIX,
             "prompt_suffix": PROMPT_SUFFIX,

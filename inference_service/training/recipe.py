@@ -2,7 +2,7 @@
 
 from transformers import LlamaConfig, Qwen3Config
 
-from inference_service.models.config import AudioConfig, SpeechConfig, VocoderConfig
+from inference_service.models.config import AudioConfig, SpeechConfig, VisionConfig, VocoderConfig
 
 VOCABULARY = 672
 PROMPT_PREFIX = "<|im_start|>system\n"
@@ -21,6 +21,7 @@ LANGUAGE = Qwen3Config(
     rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
 )
 AUDIO = AudioConfig(hidden=192, blocks=9, kernel=13, expansion=2, pool=5)
+VISION = VisionConfig(image_size=64, hidden=128, queries=4)
 SPEECH = SpeechConfig(
     codes=1024,
     codes_per_second=25,

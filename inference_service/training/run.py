@@ -9,12 +9,29 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from inference_service.training import codec, corpus, ear, export, joint, speech, speech_corpus, vocabulary
+import torch
+
+from inference_service.training import (
+    codec,
+    corpus,
+    ear,
+    export,
+    eye,
+    joint,
+    pictures,
+    speech,
+    speech_corpus,
+    vocabulary,
+)
+from inference_service.training.domain import Intent
 
 UTTERANCES = 26_000
+QUESTIONS = 2_500
+"""Spoken questions about pictures, in a corpus of their own."""
+PICTURES = 20_000
 
 
 @dataclass(frozen=True)
@@ -25,13 +42,14 @@ class Budget:
     joint: float = 3_300
     refine: float = 1_800
     sharpen: float = 780
+    eye: float = 480
+    looking: float = 900
+    seeing: float = 2_600
     speech: float = 2_200
 
     def scaled(self, factor: float) -> "Budget":
         """The same shares of another total."""
-        return Budget(
-            *(seconds * factor for seconds in (self.ear, self.joint, self.refine, self.sharpen, self.speech))
-        )
+        return Budget(**{stage: seconds * factor for stage, seconds in asdict(self).items()})
 
 
 class Recipe:
@@ -69,10 +87,15 @@ class Recipe:
         self.stage("joint.pt", self._joint)
         self.stage("refined.pt", self._refine)
         self.stage("sharpened.pt", self._sharpen)
+        self.stage("questions.npz", self._questions)
+        self.stage("pictures.npz", lambda part, _: pictures.build(part, PICTURES, self.processes))
+        self.stage("eye.pt", lambda part, _: eye.train(self.file("pictures.npz"), part, self.budget.eye))
+        self.stage("looking.pt", self._look)
+        self.stage("seeing.pt", self._see)
         self.stage("replies.npz", lambda part, _: speech_corpus.build(part))
         self.stage("codec.pt", lambda part, _: codec.make(replies, part))
         self.stage("speech.pt", self._speech)
-        export.export(self.file("sharpened.pt"), self.file("speech.pt"), voice, tokenizer, out)
+        export.export(self.file("seeing.pt"), self.file("speech.pt"), voice, tokenizer, out)
 
     def _joint(self, part: Path, resume: bool) -> None:
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
@@ -94,9 +117,34 @@ class Recipe:
             *files, part, self.budget.sharpen, True, frozen_share=0.0, peak=5e-4, seed=4, smoothing=0.0
         )
 
+    def _questions(self, part: Path, _: bool) -> None:
+        corpus.build(part, QUESTIONS, self.processes, corpus.VISION_SEED, Intent.VISION)
+
+    def _look(self, part: Path, resume: bool) -> None:
+        """The language model learns to look: short sequences, mostly about pictures; the ear stands still."""
+        if not resume:
+            heard = torch.load(self.file("sharpened.pt"), weights_only=True)
+            torch.save(heard | torch.load(self.file("eye.pt"), weights_only=True), part)
+        files = self.file("questions.npz"), self.file("tokenizer"), self.file("ear.pt")
+        joint.train(
+            *files, part, self.budget.looking, True, frozen_share=1.0, peak=1e-3, batch=4, seed=5,
+            smoothing=0.0, pictures=self.file("pictures.npz"), lesson=joint.LOOKING_LESSON,
+        )  # fmt: skip
+
+    def _see(self, part: Path, resume: bool) -> None:
+        """Sessions of all intents, some with a camera; the ear still stands still."""
+        if not resume:
+            shutil.copy(self.file("looking.pt"), part)
+        files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
+        joint.train(
+            *files, part, self.budget.seeing, True, frozen_share=1.0, peak=5e-4, seed=6, smoothing=0.0,
+            questions=self.file("questions.npz"), pictures=self.file("pictures.npz"),
+            lesson=joint.SEEING_LESSON,
+        )  # fmt: skip
+
     def _speech(self, part: Path, resume: bool) -> None:
         files = self.file("replies.npz"), self.file("codec.pt"), self.file("tokenizer")
-        speech.train(*files, self.file("sharpened.pt"), part, self.budget.speech, resume)
+        speech.train(*files, self.file("seeing.pt"), part, self.budget.speech, resume)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Fourth stage: the speech head learns which codes say which words."""
+"""The last trained stage: the speech head learns which codes say which words."""
 
 import random
 import time
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from inference_service.models.speech_head import SpeechHead
 from inference_service.models.tokenizer import Tokenizer
-from inference_service.training.domain import Exchange, Intent, Split, draw
+from inference_service.training.domain import Exchange, Intent, Split, draw, seen_replies, standing_replies
 from inference_service.training.joint import JointModel, Row, Writer
 from inference_service.training.recipe import LANGUAGE, SPEECH
 from inference_service.training.speech_corpus import SpokenReply, load
@@ -19,8 +19,9 @@ from inference_service.training.speech_corpus import SpokenReply, load
 _IGNORED = -100
 _WRONG_CODES = 0.05
 _CUT_SHORT = 0.08
+_SEEN_SHARE = 0.15
 HELD_OUT = 60
-"""Replies kept aside to watch the loss, at most a tenth."""
+"""Replies with numbers kept aside to watch the loss, at most a tenth."""
 
 
 @dataclass
@@ -41,7 +42,7 @@ def turns(
     turn_end = writer.encode("<|turn_eos|>")[0]
     result = []
     for reply, units in zip(corpus, codes, strict=True):
-        text = " ".join(word for chunk in reply.words for word in chunk)
+        text = reply.text
         row: Row = writer.text([Exchange(Intent.ARITHMETIC, text, text)])
         hidden, _ = model.hidden([row], ear_learns=False)
         tokens = [[t for word in chunk for t in writer.encode(f" {word}")] for chunk in reply.words]
@@ -88,12 +89,14 @@ def write(
 
 
 def draw_turn(data: list[Turn], by_text: dict[str, Turn], rng: random.Random) -> Turn:
-    """Half of the time any reply, half of the time one as often as the domain says it."""
-    if rng.random() < 0.5:
+    """Mostly any reply or one as often as the domain says it, else one about a picture."""
+    kind = rng.random()
+    frequent = None
+    if kind < 0.45:
         frequent = by_text.get(draw(rng, Split.TRAIN).reply)
-        if frequent is not None:
-            return frequent
-    return rng.choice(data)
+    elif kind < _SEEN_SHARE + 0.45:
+        frequent = by_text.get(rng.choice(seen_replies()))
+    return frequent or rng.choice(data)
 
 
 def _blurred(hidden: Tensor, generator: torch.Generator) -> Tensor:
@@ -128,7 +131,9 @@ def train(
     data = turns(load(corpus_path), torch.load(codec, weights_only=True)["codes"], writer, model)
     order = torch.randperm(len(data), generator=generator).tolist()
     aside = min(HELD_OUT, len(data) // 10)
-    held_out, data = [data[i] for i in order[:aside]], [data[i] for i in order[aside:]]
+    unheard = {data[i].text for i in order[:aside]} - set(standing_replies())
+    held_out = [turn for turn in data if turn.text in unheard]
+    data = [turn for turn in data if turn.text not in unheard]
     head = SpeechHead(SPEECH, LANGUAGE.hidden_size, LANGUAGE.vocab_size)
     if resume:
         head.load_state_dict(torch.load(out, weights_only=True))

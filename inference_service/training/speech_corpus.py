@@ -31,6 +31,11 @@ class SpokenReply:
     words: list[list[str]]
     frames: list[NDArray[np.float32]]
 
+    @property
+    def text(self) -> str:
+        """The whole reply."""
+        return " ".join(word for chunk in self.words for word in chunk)
+
 
 @cache
 def _phones(word: str) -> int:

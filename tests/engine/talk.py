@@ -12,6 +12,7 @@ from inference_service.engine.api import (
     Done,
     DuplexSettings,
     Event,
+    Failure,
     Finalized,
     Piece,
     SessionSetup,
@@ -31,6 +32,7 @@ from tests.engine import golden
 HIDDEN = 8
 VOCABULARY = 768
 UNIT_TOKENS = 10
+PICTURE_TOKENS = 4
 PROMPT = 44
 E = TypeVar("E", bound=Event)
 
@@ -86,6 +88,7 @@ class Talk:
         limit: int = 2048,
         prompt: int = PROMPT,
         poisoned: bool = False,
+        sees: bool = False,
         **settings: object,
     ) -> None:
         tokenizer = golden.tokenizer()
@@ -97,7 +100,7 @@ class Talk:
         self.conversation = Conversation(
             "talk",
             0,
-            SessionSetup("", duplex, window, seed=0),
+            SessionSetup("", duplex, window, seed=0, sees=sees),
             lambda event: None,
             tokenizer,
             Context(_decoder(limit + 128), 0, window, limit),
@@ -106,10 +109,11 @@ class Talk:
             SpeechState(0, generator),
             VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(1024), generator),
             UNIT_TOKENS,
+            PICTURE_TOKENS + 2,
         )
         self.number = 0
         self.fed: list[int] = []
-        """Every id fed; -1 for a row of audio."""
+        """Every id fed; -1 for a row of audio, -2 for one of a picture."""
         self.said = Said()
         self.conversation.to_feed = torch.zeros(prompt, HIDDEN)
         self._forward([-1] * prompt, poisoned=poisoned)
@@ -117,20 +121,29 @@ class Talk:
 
     # ---------------------------------------------------------------- one step at a time
 
-    def hear(self, audio_rows: int = UNIT_TOKENS, *, poisoned: bool = False) -> Said:
+    def hear(
+        self,
+        audio_rows: int = UNIT_TOKENS,
+        *,
+        pictures: int = 0,
+        failure: Failure | None = None,
+        poisoned: bool = False,
+    ) -> Said:
         """The next unit comes and is fed, as far as it may be."""
         self.number += 1
         self.said = Said()
         talk = self.conversation
-        talk.orders.prefill(PendingUnit(self.number, torch.zeros(100, 80), time.monotonic()))
+        talk.orders.prefill(PendingUnit(self.number, torch.zeros(100, 80), time.monotonic(), failure=failure))
         assert talk.wants_unit
-        if talk.is_full:
-            talk.refuse_unit()
-        else:
+        if not talk.refuse_unit():
             carried = talk.context.carry()
             ear = [talk.ear[0] + 1]
-            talk.start_unit(torch.zeros(len(carried) + 1, HIDDEN), torch.zeros(audio_rows, HIDDEN), ear)
-            self._forward([*carried, self.special.unit, *[-1] * audio_rows], poisoned=poisoned)
+            seen = [torch.zeros(PICTURE_TOKENS + 2, HIDDEN)] * pictures
+            begin = torch.zeros(len(carried) + 1, HIDDEN)
+            talk.start_unit(begin, seen, torch.zeros(audio_rows, HIDDEN), ear)
+            picture = [self.special.image, *[-2] * PICTURE_TOKENS, self.special.image_end]
+            rows = [self.special.unit, *picture * pictures, *[-1] * audio_rows]
+            self._forward([*carried, *rows], poisoned=poisoned)
         return self._collected()
 
     def generate(self, *, force_listen: bool = False, overrides: UnitOverrides | None = None) -> Said:
@@ -197,9 +210,10 @@ class Talk:
         force_listen: bool = False,
         overrides: UnitOverrides | None = None,
         audio_rows: int = UNIT_TOKENS,
+        pictures: int = 0,
     ) -> Said:
         """A whole unit in which the model chooses `tokens`."""
-        self.hear(audio_rows)
+        self.hear(audio_rows, pictures=pictures)
         self.generate(force_listen=force_listen, overrides=overrides)
         self.decide(*tokens)
         if self.conversation.stage is Stage.SPEAK:

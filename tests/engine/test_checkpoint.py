@@ -73,6 +73,20 @@ def test_weights_of_another_precision_are_converted(folder: Path) -> None:
     assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
 
 
+def test_checkpoint_with_a_vision_encoder_sees_and_one_without_does_not(folder: Path, tmp_path: Path) -> None:
+    tiny.save(tmp_path / "seeing", sees=True)
+
+    assert load(tmp_path / "seeing", CPU)[2].vision is not None
+    assert load(folder, CPU)[2].vision is None
+
+
+def test_vision_encoder_without_its_weights_is_refused(tmp_path: Path) -> None:
+    tiny.save(tmp_path / "seeing", sees=True)
+    change_tensors(tmp_path / "seeing", lambda t: [t.pop(k) for k in list(t) if k.startswith("vpm.")])
+
+    assert "vpm." in refusal(tmp_path / "seeing")
+
+
 def test_shipped_checkpoint_is_found_by_name() -> None:
     assert find("antiphon-mini") == SHIPPED / "antiphon-mini"
 

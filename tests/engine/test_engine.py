@@ -22,6 +22,7 @@ from inference_service.engine.api import (
     SessionFailed,
     SessionSetup,
     Sink,
+    UnitInput,
     UnitOverrides,
     Window,
 )
@@ -55,7 +56,7 @@ class Client:
 
     def unit(self, number: int, *, seed: int | None = None, force_listen: bool = False) -> None:
         """Writes a whole unit ahead."""
-        self.session.prefill(number, sound(number if seed is None else seed))
+        self.session.prefill(number, UnitInput(sound(number if seed is None else seed)))
         self.session.generate(number, force_listen, UnitOverrides())
         self.session.finalize(number)
 
@@ -163,7 +164,7 @@ def test_unit_numbers_may_skip(rig: Rig) -> None:
 
 def test_phases_wait_for_their_orders(rig: Rig) -> None:
     client = rig.open()
-    client.session.prefill(1, sound(1))
+    client.session.prefill(1, UnitInput(sound(1)))
     client.until(Prefilled)
     client.session.generate(1, True, UnitOverrides())
     (done,) = client.until(Done)
@@ -178,7 +179,7 @@ def test_short_audio_is_padded_with_silence(rig: Rig) -> None:
     short, padded = rig.open(force_listen_count=0), rig.open(force_listen_count=0)
     pcm = sound(5, 4_000)
     for client, audio in ((short, pcm), (padded, np.pad(pcm, (0, 12_000)))):
-        client.session.prefill(1, audio)
+        client.session.prefill(1, UnitInput(audio))
         client.session.generate(1, False, UnitOverrides())
 
     assert speech_of(short.until(Done)) == speech_of(padded.until(Done))
@@ -188,7 +189,7 @@ def test_audio_longer_than_a_unit_is_the_callers_mistake(rig: Rig) -> None:
     client = rig.open()
 
     with pytest.raises(ValueError, match="at most 16000 samples, not 16001"):
-        client.session.prefill(1, sound(1, 16_001))
+        client.session.prefill(1, UnitInput(sound(1, 16_001)))
 
 
 def test_timings_are_of_this_unit_and_add_up(rig: Rig) -> None:
@@ -242,7 +243,7 @@ def test_cancel_before_the_unit_comes_is_remembered(rig: Rig) -> None:
 
 def test_cancel_overtakes_the_orders_of_later_units(rig: Rig) -> None:
     client = rig.open(force_listen_count=0)
-    client.session.prefill(1, sound(1))
+    client.session.prefill(1, UnitInput(sound(1)))
     client.until(Prefilled)
     client.session.cancel(2)
     client.session.generate(1, False, UnitOverrides())
@@ -266,7 +267,7 @@ def at_once(client: Client) -> None:
 
 
 def heard(client: Client) -> None:
-    client.session.prefill(1, sound(1))
+    client.session.prefill(1, UnitInput(sound(1)))
     client.until(Prefilled)
 
 
@@ -281,7 +282,7 @@ def speaking(client: Client) -> None:
 
 
 def done(client: Client) -> None:
-    client.session.prefill(1, sound(1))
+    client.session.prefill(1, UnitInput(sound(1)))
     client.session.generate(1, True, UnitOverrides())
     client.until(Done)
 
@@ -389,7 +390,7 @@ def test_reused_slot_says_what_a_fresh_engine_says(rig: Rig) -> None:
 
 def test_poisoned_unit_fails_alone_and_its_session_goes_on(rig: Rig) -> None:
     sick, well = rig.open(force_listen_count=0), rig.open(seed=2, force_listen_count=0)
-    sick.session.prefill(1, np.full(16_000, np.nan, np.float32))
+    sick.session.prefill(1, UnitInput(np.full(16_000, np.nan, np.float32)))
     sick.session.generate(1, True, UnitOverrides())
     sick.session.finalize(1)
     for number in (2, 3):

@@ -15,11 +15,16 @@ from inference_service.models.tokenizer import Tokenizer
 from tests.engine import golden
 
 CODES = 32
+SIDE = 16
+"""Width and height of the pictures that it sees."""
+PICTURE_TOKENS = 3
 
 
-def raw_config() -> dict[str, Any]:
+def raw_config(*, sees: bool = False) -> dict[str, Any]:
     """The `config.json`."""
+    vision = {"vision_config": {"image_size": SIDE, "hidden": 8, "queries": PICTURE_TOKENS}} if sees else {}
     return {
+        **vision,
         "name": "tiny",
         "vocab_size": 768,
         "hidden_size": 32,
@@ -62,9 +67,9 @@ def raw_config() -> dict[str, Any]:
 
 
 @torch.no_grad()
-def model(seed: int = 0) -> tuple[DuplexModel, Tokenizer, ModelConfig]:
+def model(seed: int = 0, *, sees: bool = False) -> tuple[DuplexModel, Tokenizer, ModelConfig]:
     """A model with random weights; it speaks almost always, and every session differently."""
-    config = parse_config(raw_config())
+    config = parse_config(raw_config(sees=sees))
     torch.manual_seed(seed)
     built = DuplexModel(config)
     for parameter in built.llm.parameters():
@@ -83,11 +88,11 @@ def codebook(config: ModelConfig) -> Tensor:
     return frames
 
 
-def save(folder: Path) -> None:
+def save(folder: Path, *, sees: bool = False) -> None:
     """Writes the checkpoint in the layout of a real one; tied weights are stored once."""
-    built, _, _ = model()
+    built, _, _ = model(sees=sees)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(raw_config()))
+    (folder / "config.json").write_text(json.dumps(raw_config(sees=sees)))
     tensors = {k: v.contiguous() for k, v in built.state_dict().items() if k != "llm.lm_head.weight"}
     save_file(tensors, folder / "model.safetensors")
     shutil.copyfile(golden.FOLDER / "tokenizer.json", folder / "tokenizer.json")

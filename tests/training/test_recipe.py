@@ -10,8 +10,9 @@ import torch
 
 from inference_service.checkpoint import load
 from inference_service.media.mel import CONTEXT, mel_power
-from inference_service.training import codec, ear, export, joint, speech, vocabulary
+from inference_service.training import codec, ear, export, eye, joint, pictures, speech, vocabulary
 from inference_service.training.acoustics import analyse
+from inference_service.training.domain import HEARING, Intent
 from inference_service.training.pacing import chunks
 from inference_service.training.recipe import VOCODER
 from inference_service.training.speech_corpus import UNIT_FRAMES
@@ -20,6 +21,7 @@ from tests.recordings import make
 FOLDER = Path(make.__file__).parent
 MANIFEST = json.loads((FOLDER / "manifest.json").read_text())
 SECONDS = 4.0
+PICTURES = 400
 
 
 def pcm_of(file: str) -> np.ndarray:
@@ -28,10 +30,12 @@ def pcm_of(file: str) -> np.ndarray:
     return pcm[: len(pcm) // 160 * 160]
 
 
-def write_corpus(path: Path) -> None:
+def write_corpus(path: Path, *intents: Intent) -> None:
     rows, powers = [], []
     for _ in range(8):
         for entry in MANIFEST:
+            if Path(entry["file"]).stem not in intents:
+                continue
             power = mel_power(pcm_of(entry["file"]), np.zeros(CONTEXT, np.float32))
             rows.append((Path(entry["file"]).stem, entry["text"], entry["expected_reply"]))
             powers.append(np.log(power + 1e-8).astype(np.float16))
@@ -48,19 +52,35 @@ def write_replies(path: Path) -> None:
     np.savez(path, text=np.array(texts), length=[len(u) for u in units], frames=np.concatenate(units))
 
 
+def look_and_see(work: Path) -> None:
+    """The stages that teach it to see, from `joint.pt` to `seeing.pt`."""
+    pictures.build(work / "pictures.npz", PICTURES, 1)
+    eye.train(work / "pictures.npz", work / "eye.pt", SECONDS)
+    heard, eyes = (torch.load(work / name, weights_only=True) for name in ("joint.pt", "eye.pt"))
+    torch.save(heard | eyes, work / "seeing.pt")
+    common = {"frozen_share": 1.0, "batch": 2, "smoothing": 0.0, "pictures": work / "pictures.npz"}
+    files = (work / "tokenizer", work / "ear.pt", work / "seeing.pt", SECONDS, True)
+    joint.train(work / "questions.npz", *files, lesson=joint.LOOKING_LESSON, **common)  # type: ignore[arg-type]
+    joint.train(
+        work / "corpus.npz", *files, questions=work / "questions.npz", lesson=joint.SEEING_LESSON, **common
+    )  # type: ignore[arg-type]
+
+
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     threads = torch.get_num_threads()
     work = tmp_path_factory.mktemp("recipe")
-    write_corpus(work / "corpus.npz")
+    write_corpus(work / "corpus.npz", *HEARING)
+    write_corpus(work / "questions.npz", Intent.VISION)
     write_replies(work / "replies.npz")
     vocabulary.build(work / "tokenizer")
     ear.train(work / "corpus.npz", work / "ear.pt", SECONDS, batch=24)
     joint.train(work / "corpus.npz", work / "tokenizer", work / "ear.pt", work / "joint.pt", SECONDS, batch=2)
+    look_and_see(work)
     codec.make(work / "replies.npz", work / "codec.pt")
-    files = (work / "replies.npz", work / "codec.pt", work / "tokenizer", work / "joint.pt")
+    files = (work / "replies.npz", work / "codec.pt", work / "tokenizer", work / "seeing.pt")
     speech.train(*files, work / "speech.pt", SECONDS, resume=False)
-    export.export(*(work / f for f in ("joint.pt", "speech.pt", "codec.pt", "tokenizer", "checkpoint")))
+    export.export(*(work / f for f in ("seeing.pt", "speech.pt", "codec.pt", "tokenizer", "checkpoint")))
     torch.set_num_threads(threads)
     return work
 
@@ -68,6 +88,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_recipe_ends_in_a_checkpoint_that_the_worker_can_load(work: Path) -> None:
     model, tokenizer, config = load(work / "checkpoint", torch.device("cpu"))
     assert config.name == "antiphon-mini"
+    assert config.vision is not None
+    assert len(model.see([torch.zeros(64, 64, 3, dtype=torch.uint8)])[0]) == config.vision.queries
     assert (
         tokenizer.decode(tokenizer.encode("hello how can i help you")).strip() == "hello how can i help you"
     )

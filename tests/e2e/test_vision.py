@@ -1,0 +1,61 @@
+"""The shipped model sees: the same spoken question gets the answer that fits the picture."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from tests.drawing import jpeg
+from tests.e2e.conftest import Recording
+from tests.worker.caller import Caller, channel_to, duplex
+
+SILENCE = 4
+
+
+def unit(pcm: NDArray[np.float32], frames: list[bytes]) -> pb.DuplexInput:
+    content = duplex(pcm)
+    content.frames.extend(common.Image(data=frame) for frame in frames)
+    return content
+
+
+async def answer(worker: str, question: Recording, frames: list[bytes], mode: pb.SessionMode) -> str:
+    """What the model says to a recording while a camera sends `frames` with every second of it."""
+    said = ""
+    async with channel_to(worker) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure(mode=mode, seed=1)
+        for number, pcm in enumerate(question.units(SILENCE), start=1):
+            said += (await caller.unit(number, unit(pcm, frames))).text
+        await caller.half_close(*caller.calls)
+    return " ".join(said.split())
+
+
+@pytest.fixture
+def question(recordings: list[Recording]) -> Recording:
+    return next(recording for recording in recordings if recording.name == "vision")
+
+
+@pytest.mark.parametrize(
+    ("colour", "shape"), [("red", "circle"), ("blue", "square"), ("yellow", "triangle"), ("black", "circle")]
+)
+async def test_answer_names_what_the_camera_shows(
+    worker: str, question: Recording, colour: str, shape: str
+) -> None:
+    frames = [jpeg(colour, shape, (640, 480))]
+    assert await answer(worker, question, frames, pb.SESSION_MODE_VIDEO) == f"i see a {colour} {shape}"
+
+
+@pytest.mark.parametrize("mode", [pb.SESSION_MODE_VIDEO, pb.SESSION_MODE_AUDIO])
+async def test_without_a_picture_it_says_that_it_sees_nothing(
+    worker: str, question: Recording, mode: pb.SessionMode
+) -> None:
+    assert await answer(worker, question, [], mode) == question.reply
+
+
+async def test_pictures_do_not_change_the_answer_to_other_questions(
+    worker: str, recordings: list[Recording]
+) -> None:
+    other = next(recording for recording in recordings if recording.name == "goodbye")
+    frames = [jpeg("red", "circle", (640, 480))]
+    assert await answer(worker, other, frames, pb.SESSION_MODE_VIDEO) == other.reply

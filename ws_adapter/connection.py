@@ -1,6 +1,11 @@
 """One public WebSocket, as frames of bytes."""
 
+import asyncio
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final
 
 from websockets.asyncio.server import ServerConnection
@@ -8,34 +13,140 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Event
 
+from ws_adapter.keys import Key
+
 WRITE_LIMIT: Final = 32 * 1024
 """Bytes that the transport holds before `send` waits: what is hidden there cannot be taken back."""
+
+
+LARGE: Final = 2**20
+"""Only who is in the middle of a message longer than this is cut for want of room."""
+
+_MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
+
+
+@dataclass
+class Arriving:
+    """Bytes of messages that have arrived in part, on all connections; beyond `most` it is full, 0: never."""
+
+    most: int
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody may go on with a large message."""
+        return 0 < self.most < self.size
 
 
 class Disconnected(Exception):
     """The connection is over."""
 
 
-class PublicConnection(ServerConnection):
-    """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there."""
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a client sent. `age_s` is how long it has waited since it was read from the network."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    is_text: bool
+    data: bytes
+    age_s: float
+    is_newest: bool
+    """No other message has come since."""
+
+
+class PublicConnection(ServerConnection):
+    """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
+
+    What has come of a message that is not whole yet is counted in `arriving`.
+    """
+
+    def __init__(self, *args: Any, arriving: Arriving, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._opcodes: deque[Opcode] = deque()
+        self.key: Key | None = None
+        self._arriving = arriving
+        self._unfinished = 0
+        self._arrivals: deque[tuple[Opcode, float]] = deque()
+        self._is_lost = False
+        self._on_lost: list[Callable[[], None]] = []
+
+    def when_lost(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once when the transport is gone, also if no WebSocket ever opened."""
+        if self._is_lost:
+            callback()
+        else:
+            self._on_lost.append(callback)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `when_lost`."""
+        super().connection_lost(error)
+        self._is_lost = True
+        self._count(0)
+        while self._on_lost:
+            self._on_lost.pop()()
+
+    def data_received(self, data: bytes) -> None:
+        """Cuts a client in the middle of a large message when too much of such has come from all."""
+        self._count(self._unfinished + len(data))
+        super().data_received(data)
+        if self._unfinished > LARGE and self._arriving.is_full:
+            self.abort()
+
+    def _count(self, unfinished: int) -> None:
+        self._arriving.size += unfinished - self._unfinished
+        self._unfinished = unfinished
+
+    async def keepalive(self) -> None:
+        """Pings every `ping_interval`; cuts a client from which no pong comes within `ping_timeout`.
+
+        The library waits without end for room to send a ping to a client that has gone while output waited
+        for it, and sends a Close, which nobody reads, to one that is silent.
+        """
+        assert self.ping_interval is not None
+        try:
+            while True:
+                await asyncio.sleep(self.ping_interval)
+                async with asyncio.timeout(self.ping_timeout):
+                    await (await self.ping())
+        except TimeoutError:
+            self.abort()
+        except ConnectionClosed:
+            pass
+
+    def send_data(self) -> None:
+        """Writes all that is due at once, and nothing to a client that has gone.
+
+        The library writes each frame by itself: the answers to a flood of pings would be as many system
+        calls, and as many lines in the log once the client does not take them.
+        """
+        due = self.protocol.data_to_send()
+        if self.transport.is_closing():
+            return
+        if data := due[0] if len(due) == 1 else b"".join(due):
+            self.transport.write(data)
+        if b"" not in due:  # which stands for the end of the stream
+            return
+        if self.transport.can_write_eof():
+            with suppress(OSError, RuntimeError):
+                self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def process_event(self, event: Event) -> None:
-        """Remembers of each message whether it is text, which undecoded bytes no longer tell."""
-        if isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY):
-            self._opcodes.append(event.opcode)
+        """Remembers of each message when it came, and whether it is text, which its bytes do not tell."""
+        if isinstance(event, Frame) and event.opcode in _MESSAGES:
+            if event.opcode is not Opcode.CONT:
+                self._arrivals.append((event.opcode, monotonic()))
+            if event.fin:
+                self._count(0)
         super().process_event(event)
 
-    async def receive(self) -> tuple[bool, bytes]:
-        """The next message and whether it is text. Raises `Disconnected`."""
+    async def receive(self) -> Message:
+        """The next message. Raises `Disconnected`."""
         try:
             data = await self.recv(decode=False)
         except ConnectionClosed:
             raise Disconnected from None
-        return self._opcodes.popleft() is Opcode.TEXT, data
+        opcode, arrived_at = self._arrivals.popleft()
+        return Message(opcode is Opcode.TEXT, data, monotonic() - arrived_at, not self._arrivals)
 
     async def send_text(self, data: bytes) -> None:
         """Sends UTF-8 as a text message; waits while the transport is full. Raises `Disconnected`."""

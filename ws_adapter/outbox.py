@@ -8,8 +8,9 @@ from typing import Final
 from ws_adapter.clock import Clock, Timer
 from ws_adapter.codec import encode
 from ws_adapter.dialects.actions import Send
-from ws_adapter.dialects.events import AudioDelta, OutputDelta, TextDelta, TimedEvent
+from ws_adapter.dialects.answers import Outcome
 from ws_adapter.dialects.render import audio_seconds
+from ws_adapter.load import Share
 
 CHECK_S: Final = 0.5
 """How often progress is looked for while the outbox is over its bound."""
@@ -25,7 +26,8 @@ class Outbox:
 
     Over `max_audio_s` seconds of audio or `max_bytes` the session is told to run no more units
     (`on_congested`). If then for `stall_s` seconds nothing moves, `on_stalled` is called, once. `buffered`
-    tells how many bytes the transport holds, so that progress inside one large frame counts too.
+    tells how many bytes the transport holds, so that progress inside one large frame counts too. What waits
+    is counted in `share`.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Outbox:
         stall_s: float,
         on_congested: Callable[[bool], None],
         on_stalled: Callable[[], None],
+        share: Share,
     ) -> None:
         self._send = send
         self._buffered = buffered
@@ -48,6 +51,7 @@ class Outbox:
         self._stall_s = stall_s
         self._on_congested = on_congested
         self._on_stalled = on_stalled
+        self._share = share
         self._items: deque[Send] = deque()
         self._news = asyncio.Event()
         self._flushed = asyncio.Event()
@@ -70,11 +74,13 @@ class Outbox:
         self._weigh()
 
     def withdraw(self, response_id: str) -> list[Send]:
-        """Takes back the text and audio of a response that are not being sent yet."""
+        """Takes back what the model says in a response and is not being sent yet."""
 
         def is_stale(send: Send) -> bool:
-            event = send.event
-            return isinstance(event, TextDelta | AudioDelta) and event.response_id == response_id
+            answer = send.answer
+            return (
+                answer is not None and answer.outcome is Outcome.SPEECH and answer.response_id == response_id
+            )
 
         taken = [send for send in self._items if is_stale(send)]
         self._items = deque(send for send in self._items if not is_stale(send))
@@ -108,6 +114,7 @@ class Outbox:
                 await self._news.wait()
         finally:
             self.stop()
+            self._share.hold(0)
             self._flushed.set()
 
     def stop(self) -> None:
@@ -117,21 +124,19 @@ class Outbox:
             self._check = None
 
     def _encode(self, item: Send) -> bytes:
-        event = item.event
-        if isinstance(event, TimedEvent):
-            event.server_send_ts = round(self._clock.unix(), 3)
-        is_first = isinstance(event, OutputDelta) and event.chunk_index is not None
-        if is_first and item.unit_ready_at is not None:
-            assert isinstance(event, OutputDelta)
-            event.metrics.wall_clock_ms = round((self._clock.now() - item.unit_ready_at) * 1000, 1)
-        return encode(event)
+        wall_clock_ms = None
+        if item.answer is not None and item.is_first:
+            wall_clock_ms = round((self._clock.now() - item.answer.unit.ready_at) * 1000, 1)
+        item.event.stamp(round(self._clock.unix(), 3), wall_clock_ms)
+        return encode(item.event)
 
     # ------------------------------------------------------------------------------------- bounds
 
     def _count(self, send: Send, sign: int) -> None:
-        audio = send.event.audio if isinstance(send.event, AudioDelta) else b""
+        audio = send.event.speech
         self._audio_s += sign * audio_seconds(audio)
         self._bytes += sign * (_EVENT_BYTES + len(audio) * 4 // 3)
+        self._share.hold(self._bytes)
 
     def _weigh(self) -> None:
         # Seconds are summed as floats: an empty outbox must not count as a little more than nothing.

@@ -8,17 +8,28 @@ import pytest
 
 from tests.adapter.stage import ManualClock
 from ws_adapter.dialects.actions import Send
-from ws_adapter.dialects.events import AudioDelta, ListenDelta, Metrics, TextDelta
+from ws_adapter.dialects.answers import Answer, Outcome
+from ws_adapter.dialects.events import Metrics
+from ws_adapter.dialects.realtime_events import AudioDelta, ListenDelta, TextDelta
+from ws_adapter.dialects.units import SILENCE, Unit
+from ws_adapter.dialects.worker import NO_TOKENS
+from ws_adapter.load import Load, LoadLimits, Share
 from ws_adapter.outbox import Outbox
 
 SECOND = bytes(96_000)
 
 
-def delta(shape: type, response_id: str | None = "r", index: int | None = None, **fields: Any) -> Send:
-    event = shape(
-        session_id="s", input_id="i", response_id=response_id, chunk_index=index, metrics=Metrics(), **fields
-    )
-    return Send(event, unit=0, unit_ready_at=4999.5)
+def delta(
+    shape: type,
+    outcome: Outcome = Outcome.SPEECH,
+    response_id: str = "r",
+    is_first: bool = False,
+    **fields: Any,
+) -> Send:
+    event = shape(session_id="s", input_id="i", response_id=response_id, metrics=Metrics(), **fields)
+    unit = Unit(SILENCE, "i", append=1, ready_at=4999.5)
+    answer = Answer(outcome, 7, unit, response_id, 0, 0, 0, NO_TOKENS)
+    return Send(event, answer, is_first)
 
 
 def audio(data: bytes = SECOND, **fields: Any) -> Send:
@@ -30,7 +41,7 @@ def text(value: str = "word", **fields: Any) -> Send:
 
 
 def listen(**fields: Any) -> Send:
-    return delta(ListenDelta, kind="listen", **fields)
+    return delta(ListenDelta, outcome=Outcome.LISTEN, kind="listen", **fields)
 
 
 class Line:
@@ -44,6 +55,7 @@ class Line:
         self.buffered = 0
         self.congestion: list[bool] = []
         self.stalls = 0
+        self.load = Load(LoadLimits(0, 0, 0), self.clock)
         self.outbox = Outbox(
             self._send,
             lambda: self.buffered,
@@ -54,6 +66,7 @@ class Line:
                 "stall_s": 5.0,
                 "on_congested": self.congestion.append,
                 "on_stalled": self._stalled,
+                "share": Share(self.load),
                 **bounds,
             },
         )
@@ -78,10 +91,11 @@ async def line() -> Any:
     line.task.cancel()
     await asyncio.gather(line.task, return_exceptions=True)
     assert line.clock.timers == 0
+    assert line.load.inflight_bytes == 0
 
 
 async def test_events_leave_in_order_and_with_their_times(line: Line) -> None:
-    line.outbox.put(text("Seven", index=7))
+    line.outbox.put(text("Seven", is_first=True))
     line.outbox.put(audio())
     await line.outbox.flushed()
 
@@ -118,6 +132,18 @@ async def test_congestion_begins_above_the_bound_and_ends_below_it(line: Line) -
     await line.outbox.flushed()
 
     assert line.congestion == [True, False]
+
+
+async def test_what_waits_is_counted_among_all_that_is_in_flight(line: Line) -> None:
+    line.is_open.clear()
+    line.outbox.put(audio())
+    line.outbox.put(text())
+    assert line.load.inflight_bytes == 128_000 + 2 * 512
+
+    line.is_open.set()
+    await line.outbox.flushed()
+
+    assert line.load.inflight_bytes == 0
 
 
 async def test_bytes_count_too(line: Line) -> None:

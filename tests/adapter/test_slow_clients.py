@@ -4,8 +4,10 @@ import asyncio
 import socket
 from typing import Any
 
+import pytest
+
 from tests.adapter.conversation import INIT, append
-from tests.adapter.stage import ManualClock, running_adapter, until
+from tests.adapter.stage import PATIENCE_S, ManualClock, running_adapter, until
 from tests.scripted_engine import ScriptedEngine, listen, running_worker, speak
 
 
@@ -88,6 +90,41 @@ async def test_disconnect_is_noticed_while_output_waits() -> None:
             await until(lambda: engine.session.is_closed, 1)
 
 
+async def test_client_that_vanished_without_a_word_is_noticed_while_output_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Below the bound of the outbox, but so much that no ping gets through any more."""
+    monkeypatch.setattr("ws_adapter.server.PING_S", 0.3)
+    engine = ScriptedEngine(speak("word"), repeat=True)
+    async with running_worker(engine) as worker:
+        async with running_adapter(worker.address, outbox_audio_s=30, outbox_mib=64) as stage:
+            async with stage.client(sock=await connected(stage.address), max_queue=1) as client:
+                await client.begin()
+                client.socket.transport.pause_reading()
+                await client.send(append(10.0))
+                await until(lambda: engine.session.is_closed)
+                client.vanish()
+
+
+async def test_unfinished_messages_of_all_clients_are_bounded() -> None:
+    unfinished = b"\x81\xff" + (16_000_000).to_bytes(8, "big") + bytes(4) + b" " * 3_000_000
+    async with running_worker(ScriptedEngine(slots=2), slots=2) as worker:
+        async with running_adapter(worker.address, max_inflight_mib=4) as stage:
+            async with stage.client() as talking, stage.client() as first, stage.client() as second:
+                await talking.begin()
+                first.socket.transport.write(unfinished)
+                second.socket.transport.write(unfinished)
+                async with asyncio.timeout(PATIENCE_S):
+                    waits = [asyncio.create_task(client.rest()) for client in (first, second)]
+                    done, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                assert (len(done), len(left)) == (1, 1)
+                await talking.send(append(5.0))
+                await talking.expect(*["listen"] * 5)
+                first.vanish()
+                second.vanish()
+                await asyncio.wait(left, timeout=PATIENCE_S)
+
+
 async def test_byte_by_byte_sender_is_served() -> None:
     async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
         async with stage.client() as client:
@@ -110,3 +147,14 @@ async def test_partial_handshake_does_not_stop_others() -> None:
         async with stage.client() as client:
             await client.begin()
         half.close()
+
+
+async def test_partial_handshake_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ws_adapter.server.OPEN_TIMEOUT_S", 0.2)
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        host, port = stage.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /v1/realtime HTTP/1.1\r\nHost:")
+        async with asyncio.timeout(PATIENCE_S):
+            assert b" 101 " not in await reader.read()
+        writer.close()

@@ -1,0 +1,1 @@
+"""What the adapter costs, and what it does when there is too much: `make bench`."""

@@ -1,0 +1,41 @@
+"""Runs the benchmarks of the adapter: `python -m benchmarks.adapter [--short] [name ...]`.
+
+Prints one table each and writes it to `results/`; a whole run that is not short writes
+`docs/performance.md` too. Exit code 1 if a goal is missed.
+"""
+
+import argparse
+import asyncio
+import os
+import resource
+import sys
+from importlib import import_module
+
+from benchmarks.adapter import document
+from benchmarks.adapter.processes import OTHER_CPU
+
+NAMES = ("codec", "cost", "idle", "density", "overload")
+
+
+def main() -> int:
+    """Runs what is named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], help=f"which: {', '.join(NAMES)}")
+    parser.add_argument("--short", action="store_true", help="fewer and shorter windows")
+    arguments = parser.parse_args()
+    os.sched_setaffinity(0, {OTHER_CPU})
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    missed = []
+    for name in arguments.names or NAMES:
+        report = asyncio.run(import_module(f"benchmarks.adapter.{name}").measure(arguments.short))
+        print(report.table(), flush=True)
+        report.write(arguments.short)
+        missed += [goal for goal in report.goals if not goal.is_met]
+    if not (arguments.short or arguments.names):
+        document.write()
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""CPU of the adapter per unit, beside the floors of its parts and beside a relay that rewrites JSON.
+
+Every process under test runs alone on one core and is kept busy; the others wait meanwhile. One window each,
+in turn, several rounds; of each the median. Counted is user and system time of all its threads.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+
+from benchmarks.adapter import codec
+from benchmarks.adapter.client import Client, converse, text_frame
+from benchmarks.adapter.payload import ANSWER, APPEND
+from benchmarks.adapter.processes import TESTED_CPU, Process, adapter, running
+from benchmarks.adapter.report import Goal, Report
+
+SESSIONS = 48
+AHEAD = 2
+_WARM_UP_S = 0.5
+_UNIT = text_frame(APPEND)
+_ORDER = (
+    "adapter",
+    "floor: websockets echo",
+    "floor: three gRPC streams",
+    "floor: codec",
+    "floors together",
+    "relay that rewrites JSON",
+)
+
+
+class Chain:
+    """Clients that send the next unit as soon as one is answered, `AHEAD` of each on the way."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self._clients: list[Client] = []
+        self._goes_on = False
+        self._on_the_way = 0
+        self._quiet = asyncio.Event()
+
+    async def connect(self, port: int, has_sessions: bool) -> None:
+        """Opens every session."""
+        for _ in range(SESSIONS):
+            if has_sessions:
+                self._clients.append(await converse(port, self._answered))
+            else:
+                self._clients.append(await Client.connect(port, self._answered))
+
+    async def run(self, seconds: float) -> None:
+        """Keeps the server busy, then waits for what is still on the way."""
+        self._goes_on = True
+        for client in self._clients:
+            for _ in range(AHEAD):
+                self._send(client)
+        await asyncio.sleep(seconds)
+        self._goes_on = False
+        self._quiet.clear()
+        async with asyncio.timeout(10):
+            await self._quiet.wait()
+
+    def _send(self, client: Client) -> None:
+        self._on_the_way += 1
+        client.send(_UNIT)
+
+    def _answered(self, client: Client, event: bytes) -> None:
+        if ANSWER not in event:
+            return
+        self.answers += 1
+        self._on_the_way -= 1
+        if self._goes_on:
+            self._send(client)
+        elif self._on_the_way <= 0:
+            self._quiet.set()
+
+
+Window = Callable[[float], Awaitable[tuple[float, float]]]
+"""Runs for so many seconds; CPU-microseconds per unit, and units per second."""
+
+
+def sockets(process: Process, chain: Chain) -> Window:
+    """Windows of a server behind WebSockets."""
+
+    async def window(seconds: float) -> tuple[float, float]:
+        running = asyncio.create_task(chain.run(seconds + _WARM_UP_S))
+        await asyncio.sleep(_WARM_UP_S)
+        cpu, answers, begin = process.cpu_s(), chain.answers, time.monotonic()
+        await asyncio.sleep(seconds)
+        cpu, answers, seconds = process.cpu_s() - cpu, chain.answers - answers, time.monotonic() - begin
+        await running
+        return cpu / answers * 1e6, answers / seconds
+
+    return window
+
+
+def streams(process: Process) -> Window:
+    """Windows of the bare streams, which make their own load."""
+
+    async def window(seconds: float) -> tuple[float, float]:
+        process.say("go")
+        await asyncio.sleep(_WARM_UP_S)
+        begin, units, cpu = time.monotonic(), process.ask(), process.cpu_s()
+        await asyncio.sleep(seconds)
+        cpu, units, seconds = process.cpu_s() - cpu, process.ask() - units, time.monotonic() - begin
+        process.say("stop")
+        await asyncio.sleep(0.2)
+        return cpu / units * 1e6, units / seconds
+
+    return window
+
+
+async def measure(is_short: bool) -> Report:
+    """The table of goals A1 and A2."""
+    rounds, seconds = (3, 2.0) if is_short else (5, 6.0)
+    with ExitStack() as stack:
+        worker = stack.enter_context(running("benchmarks.adapter.worker"))
+        unbounded = ("--max-cpu", "0", "--max-loop-lag-ms", "0")
+        under_test = stack.enter_context(adapter(worker.address, *unbounded))
+        echo = stack.enter_context(running("benchmarks.adapter.floors", "websocket", cpu=TESTED_CPU))
+        bare = stack.enter_context(
+            running("benchmarks.adapter.floors", "grpc", worker.address, str(SESSIONS), cpu=TESTED_CPU)
+        )
+        behind = stack.enter_context(running("benchmarks.adapter.relay", "worker"))
+        relay = stack.enter_context(running("benchmarks.adapter.relay", str(behind.port), cpu=TESTED_CPU))
+        windows: dict[str, Window] = {}
+        for name, process, has_sessions in (
+            ("adapter", under_test, True),
+            ("floor: websockets echo", echo, False),
+            ("relay that rewrites JSON", relay, True),
+        ):
+            chain = Chain()
+            await chain.connect(process.port, has_sessions)
+            windows[name] = sockets(process, chain)
+        windows["floor: three gRPC streams"] = streams(bare)
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in windows}
+        for _ in range(rounds):
+            for name, window in windows.items():
+                found[name].append(await window(seconds))
+    cost = {name: statistics.median(us for us, _ in values) for name, values in found.items()}
+    rate = {name: statistics.median(per_s for _, per_s in values) for name, values in found.items()}
+    spread = {name: f"{min(values)[0]:.0f} to {max(values)[0]:.0f}" for name, values in found.items()}
+    cost["floor: codec"] = codec.unit_us()
+    cost["floors together"] = sum(us for name, us in cost.items() if name.startswith("floor: "))
+    own, floor, rewriting = cost["adapter"], cost["floors together"], cost["relay that rewrites JSON"]
+    rows = [
+        (name, us, spread.get(name, ""), rate.get(name, ""), us / own)
+        for name, us in sorted(cost.items(), key=lambda entry: _ORDER.index(entry[0]))
+    ]
+    return Report(
+        "cost",
+        "CPU per unit, one speaking unit of 1 s",
+        ("process", "CPU-us per unit", "spread", "units/s", "of the adapter"),
+        rows,
+        (
+            Goal("A1 adapter over its floors", own / floor, 1.3),
+            Goal("A2 relay over the adapter", rewriting / own, 1.8, at_most=False),
+        ),
+    )

@@ -1,0 +1,88 @@
+"""Writes `docs/performance.md` from the figures in `results/`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.adapter.report import RESULTS
+
+DOCUMENT = Path(__file__).parents[2] / "docs/performance.md"
+
+_TEXT = """# Performance of the adapter
+
+Measured by `python -m benchmarks.adapter`, which also writes this page; `make bench` runs a shorter
+version. Each section names its date and machine. The figures are in `benchmarks/adapter/results/` too.
+Absolute times depend on the machine and on who else uses it; ratios are taken within one run.
+
+One unit is one second of a conversation: 85 KB of JSON in, 64 KB to the worker, 96 KB from the worker, 128
+KB of JSON out. The adapter runs as `antiphon adapter`, on a core of its own. The worker behind it is a
+program of the benchmark that answers at once and always in the same way; it shares the other core with the
+clients.
+
+## What a unit costs
+
+User and system time of the process under test, all threads, kept busy; the median of the rounds. The floors
+are the parts alone: a bare WebSocket server that answers 85 KB by 128 KB, bare gRPC streams with the same
+messages, and the codec. The relay is what gateways usually are: one WebSocket to the client and one to a
+worker, every message parsed and written anew with the standard library. There is no row for FastAPI: it
+would be a dependency for one figure.
+
+{cost}
+
+## The codec
+
+{codec}
+
+## Sessions on one core
+
+{density}
+
+## Too much load
+
+Clients speak in real time. *Admitted* is how many sessions come in before the first one is refused
+(`--max-cpu 0.5`, `--max-loop-lag-ms 250`); the others of the table came in while it was quiet. The best
+goodput of the table is the capacity. Goodput counts units that the model answered within 4 s; *dropped* are
+those answered without it.
+
+{overload}
+
+What made output stop under load, while input was still read, was gRPC's way to wake the event loop: one
+byte written for each event and one read in each turn, until the socket between them is full.
+`ws_adapter/wakeup.py` empties it.
+
+## Memory of an idle session
+
+{idle}
+"""
+
+
+def write() -> None:
+    """Writes the page."""
+    names = ("cost", "codec", "density", "overload", "idle")
+    DOCUMENT.write_text(_TEXT.format(**{name: _section(name) for name in names}))
+
+
+def _section(name: str) -> str:
+    figures: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    columns = list(figures["rows"][0])
+    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
+    lines += ["| " + " | ".join(_shown(row[column]) for column in columns) + " |" for row in figures["rows"]]
+    lines += ["", *(_goal(goal) for goal in figures["goals"]), ""]
+    lines.append(f"{figures['title']}. {figures['machine']}{', short' if figures['short'] else ''}.")
+    return "\n".join(lines)
+
+
+def _goal(goal: dict[str, Any]) -> str:
+    side = "at most" if goal["at_most"] else "at least"
+    state = "met" if goal["met"] else "missed"
+    return (
+        f"- {goal['name']}: **{_shown(goal['value']) or 'never'}** (goal: {side} {goal['bound']:g}, {state})"
+    )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2f}".rstrip("0").rstrip(".")
+    return str(value)

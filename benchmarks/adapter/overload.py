@@ -1,0 +1,102 @@
+"""Twice the load that is admitted: how much of it is served, and how soon all is well afterwards.
+
+Clients speak in real time. With admission on, sessions open and begin to speak until one is refused: that is
+the admitted load. With admission off a sweep finds the capacity, the most units a second that are answered by
+the model in time. Then twice the admitted load speaks, and then half of it.
+"""
+
+import time
+
+from benchmarks.adapter.crowd import Crowd, Tally
+from benchmarks.adapter.processes import Process, adapter, running
+from benchmarks.adapter.report import Goal, Report
+
+UNBOUNDED = ("--max-cpu", "0")
+STEP = 50
+MOST = 4000
+RECOVERED = 0.99
+RECOVERY_S = 5.0
+
+Row = tuple[str, int, float, float, float, float, float, float]
+
+
+async def admitted(worker: str) -> int:
+    """How many speaking sessions the adapter lets in."""
+    with adapter(worker) as process:
+        crowd = Crowd(process.port)
+        crowd.begin()
+        while not crowd.refused and len(crowd) < MOST:
+            await crowd.grow(len(crowd) + STEP)
+            crowd.active = len(crowd)
+            await crowd.measure(1.0)
+        await crowd.leave()
+        return crowd.active
+
+
+async def load(crowd: Crowd, process: Process, what: str, active: int, seconds: float) -> tuple[Row, float]:
+    """One load, measured once it is steady; and its goodput, in units a second."""
+    crowd.active = active
+    await crowd.measure(2.0)
+    begin, cpu = time.monotonic(), process.cpu_s()
+    tally = await crowd.measure(seconds)
+    seconds = time.monotonic() - begin
+    cpu = (process.cpu_s() - cpu) / seconds
+    rates = tuple(count / seconds for count in (tally.sent, tally.good, tally.dropped))
+    row = (what, active, *rates, tally.percentile(0.5), tally.percentile(0.99), cpu)
+    return row, tally.good / seconds  # type: ignore[return-value]
+
+
+async def recovery_s(crowd: Crowd, active: int) -> float:
+    """How long until nearly all that is sent within half a second is served at once."""
+    crowd.active = active
+    begin = time.monotonic()
+    while time.monotonic() < begin + 30:
+        tally = await crowd.measure(0.5)
+        if _is_well(tally):
+            return time.monotonic() - begin
+    return float("inf")
+
+
+def _is_well(tally: Tally) -> bool:
+    served = sum(latency < 0.5 for latency in tally.latencies)
+    return served >= RECOVERED * (tally.good + tally.dropped + tally.late) and served >= 0.9 * tally.sent
+
+
+async def measure(is_short: bool) -> Report:
+    """The table of goal A4."""
+    seconds = 3.0 if is_short else 8.0
+    shares = (1.0, 1.5, 2.5) if is_short else (0.5, 1.0, 1.25, 1.5, 1.75, 2.25, 2.5, 3.0)
+    rows: list[Row] = []
+    with running("benchmarks.adapter.worker") as worker:
+        most = await admitted(worker.address)
+        with adapter(worker.address, *UNBOUNDED) as process:
+            crowd = Crowd(process.port)
+            await crowd.fill(round(max(*shares, 2.0) * most))
+            crowd.begin()
+            capacity = 0.0
+            for share in sorted((*shares, 2.0)):
+                what = "twice the admitted load" if share == 2.0 else f"sweep, {share:g} of it"
+                row, good = await load(crowd, process, what, round(share * most), seconds)
+                rows.append(row)
+                capacity = max(capacity, good)
+                if share == 2.0:
+                    goodput = good
+            _, again = await load(crowd, process, "", 2 * most, seconds)
+            recovery = await recovery_s(crowd, most // 2)
+            row, _ = await load(crowd, process, "afterwards, half of it", most // 2, seconds)
+            rows.append(row)
+            await crowd.leave()
+    share = min(goodput, again) / capacity
+    return Report(
+        "overload",
+        f"Load on one core; admitted with the default options: {most} sessions of 1 unit/s",
+        ("load", "sessions", "sent/s", "goodput/s", "dropped/s", "p50 ms", "p99 ms", "cores"),
+        rows,
+        (
+            Goal(
+                "A4 goodput at twice the admitted load over capacity", goodput / capacity, 0.9, at_most=False
+            ),
+            Goal("A4 recovery, seconds", recovery, RECOVERY_S),
+        ),
+        f"goodput: answered by the model within 4 s; capacity {capacity:.0f}/s; recovery in {recovery:.1f} s",
+    )

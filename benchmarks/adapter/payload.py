@@ -1,0 +1,110 @@
+"""One unit on its way through the adapter, in every form that it takes.
+
+85 KB of JSON from the client (one second of float32 in base64), 64 KB of protobuf to the worker, 96 KB of
+protobuf back (one second of speech), 128 KB of JSON to the client. The dialect is that of `/ws/duplex`, which
+answers each unit by one event.
+"""
+
+import base64
+import json
+from typing import Final
+
+import numpy as np
+
+from antiphon.v1 import common_pb2
+from antiphon.v1 import inference_service_pb2 as pb
+
+_random = np.random.default_rng(1)
+
+PCM: Final = _random.uniform(-0.5, 0.5, 16_000).astype("<f4").tobytes()
+"""What a client says in a second."""
+
+SPEECH: Final = _random.uniform(-0.5, 0.5, 24_000).astype("<f4").tobytes()
+"""What the model says in a second."""
+
+PATH: Final = "/ws/duplex/adx_bench"
+PREPARE: Final = b'{"type":"prepare"}'
+PREPARED: Final = b'"prepared"'
+APPEND: Final = json.dumps({"type": "audio_chunk", "audio_base64": base64.b64encode(PCM).decode()}).encode()
+ANSWER: Final = b'"result"'
+DROPPED: Final = b'"dropped":true'
+
+RESULT: Final = json.dumps(
+    {
+        "type": "result",
+        "is_listen": False,
+        "text": "",
+        "end_of_turn": False,
+        "current_time": 8,
+        "kv_cache_length": 168,
+        "cost_llm_ms": 41.0,
+        "cost_tts_prep_ms": 0.0,
+        "cost_tts_ms": 0.0,
+        "cost_token2wav_ms": 0.0,
+        "cost_all_ms": 212.0,
+        "prefill_ms": 9.1,
+        "wall_clock_ms": 181.2,
+        "n_tokens": 6,
+        "n_tts_tokens": 25,
+        "vision_slices": 0,
+        "vision_tokens": 0,
+        "server_send_ts": 1795159658.4,
+        "audio_data": base64.b64encode(SPEECH).decode(),
+    }
+).encode()
+"""The answer to a unit, as large as the adapter's own."""
+
+TRACEPARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+
+
+def prefill(unit: int) -> pb.PrefillRequest:
+    """The input of a unit."""
+    request = pb.PrefillRequest(unit=unit, traceparent=TRACEPARENT)
+    request.duplex.audio.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE
+    request.duplex.audio.sample_rate_hz = 16_000
+    request.duplex.audio.data = PCM
+    return request
+
+
+def generate(unit: int) -> pb.GenerateRequest:
+    """Runs a unit."""
+    return pb.GenerateRequest(unit=unit, run=pb.GenerateUnit())
+
+
+def finalize(unit: int) -> pb.FinalizeRequest:
+    """Closes a unit."""
+    return pb.FinalizeRequest(unit=unit)
+
+
+def prefilled(unit: int) -> pb.PrefillResponse:
+    """The input of a unit is in the context."""
+    answer = pb.PrefillResponse(unit=unit)
+    answer.prefilled.context_tokens = 168
+    answer.prefilled.usage.input_audio_tokens = 10
+    answer.prefilled.timings.prefill.nanos = 9_100_000
+    return answer
+
+
+def generated(unit: int, speaks: bool) -> pb.GenerateResponse:
+    """What a unit says, in one message."""
+    answer = pb.GenerateResponse(unit=unit)
+    if speaks:
+        answer.audio.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE
+        answer.audio.sample_rate_hz = 24_000
+        answer.audio.data = SPEECH
+    # Every unit is a turn: while one is open, dropped units are not answered.
+    answer.done.end = pb.UNIT_END_TURN if speaks else pb.UNIT_END_LISTEN
+    answer.done.context_tokens = 168
+    answer.done.usage.input_audio_tokens = 10
+    answer.done.usage.output_text_tokens = 6
+    answer.done.usage.output_audio_tokens = 25
+    answer.done.timings.decode.nanos = 41_000_000
+    answer.done.timings.total.nanos = 212_000_000
+    return answer
+
+
+def finalized(unit: int) -> pb.FinalizeResponse:
+    """A unit is closed."""
+    answer = pb.FinalizeResponse(unit=unit, context_tokens=168)
+    answer.session_usage.input_audio_tokens = 10 * unit
+    return answer

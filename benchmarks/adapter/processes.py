@@ -1,0 +1,87 @@
+"""Processes under test: started on a core of their own and measured from outside."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+_CPUS = sorted(os.sched_getaffinity(0))
+TESTED_CPU = _CPUS[0]
+"""Where the process under test runs; everything else runs on the last one."""
+
+OTHER_CPU = _CPUS[-1]
+
+
+@dataclass(frozen=True)
+class Process:
+    """A running process and the address that it announced."""
+
+    pid: int
+    address: str
+    input: IO[str]
+    output: IO[str]
+
+    @property
+    def port(self) -> int:
+        """The port of its address."""
+        return int(self.address.rpartition(":")[2])
+
+    def cpu_s(self) -> float:
+        """User and system time of all its threads so far, in seconds."""
+        # The clock of a process, as clock_getcpuclockid(3) makes it.
+        return time.clock_gettime((~self.pid << 3) | 2)
+
+    def resident_bytes(self) -> int:
+        """Its memory."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def say(self, line: str) -> None:
+        """Writes a line to its standard input."""
+        self.input.write(line + "\n")
+        self.input.flush()
+
+    def ask(self) -> int:
+        """The number that it answers to a question mark."""
+        self.say("?")
+        return int(self.output.readline())
+
+
+@contextmanager
+def running(*arguments: str, cpu: int = OTHER_CPU) -> Iterator[Process]:
+    """`python -m <arguments>`, pinned to `cpu`, until the block is left.
+
+    The program says `... ready on <address>` when it is.
+    """
+    command = [sys.executable, "-m", *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            os.sched_setaffinity(process.pid, {cpu})
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for line in process.stdout:
+                if "ready on " in line:
+                    address = line.split()[-1].removeprefix("http://")
+                    yield Process(process.pid, address, process.stdin, process.stdout)
+                    break
+            else:
+                raise SystemExit(f"{arguments[0]} did not start.")
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@contextmanager
+def adapter(worker: str, *options: str) -> Iterator[Process]:
+    """The adapter in front of `worker`, as the command line runs it."""
+    command = ("antiphon.cli", "adapter", "--worker", worker, "--port", "0", "--log-level", "warning")
+    with running(*command, *options, cpu=TESTED_CPU) as process:
+        yield process

@@ -1,0 +1,99 @@
+"""Results: one table on the terminal, the same figures as JSON beside this file."""
+
+import json
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.adapter.processes import OTHER_CPU, TESTED_CPU
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A ratio, and what it has to be."""
+
+    name: str
+    value: float
+    bound: float
+    at_most: bool = True
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the value keeps its bound."""
+        return self.value <= self.bound if self.at_most else self.value >= self.bound
+
+    def __str__(self) -> str:
+        sign = "<=" if self.at_most else ">="
+        return f"{self.name}: {self.value:.2f} ({sign} {self.bound:g}: {'met' if self.is_met else 'MISSED'})"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one benchmark found."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[Any, ...]]
+    goals: Sequence[Goal] = ()
+    note: str = ""
+
+    def table(self) -> str:
+        """Markdown."""
+        lines = [self.title, "", "| " + " | ".join(self.columns) + " |"]
+        lines.append("|---" + "|---:" * (len(self.columns) - 1) + "|")
+        lines += ["| " + " | ".join(_shown(value) for value in row) + " |" for row in self.rows]
+        lines += ["", *(str(goal) for goal in self.goals), *([self.note] if self.note else []), machine(), ""]
+        return "\n".join(lines)
+
+    def write(self, is_short: bool) -> None:
+        """`results/<name>.json`."""
+        RESULTS.mkdir(exist_ok=True)
+        figures = {
+            "benchmark": self.name,
+            "title": self.title,
+            "short": is_short,
+            "machine": machine(),
+            "rows": [dict(zip(self.columns, map(_plain, row), strict=True)) for row in self.rows],
+            "goals": [
+                {
+                    "name": goal.name,
+                    "value": _plain(goal.value),
+                    "bound": goal.bound,
+                    "at_most": goal.at_most,
+                    "met": goal.is_met,
+                }
+                for goal in self.goals
+            ],
+        }
+        (RESULTS / f"{self.name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def machine() -> str:
+    """Date, processor and interpreter."""
+    cpuinfo = Path("/proc/cpuinfo")
+    models = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+    model = models[0].partition(":")[2].strip() if models else platform.machine()
+    python = f"Python {platform.python_version()}"
+    where = f"tested on CPU {TESTED_CPU}, load on CPU {OTHER_CPU}"
+    return f"{datetime.now(UTC):%Y-%m-%d}, {len(models)} x {model}, {python}, {where}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 3) if math.isfinite(value) else None
+    return value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return ""
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2f}"
+    return str(value)

@@ -10,10 +10,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GENERATED := clients/python/antiphon/v1
+PROTOCOL := docs/protocol
 APT := apt-get install -y git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test pytest lint format types protos check-protos train eval clean
+.PHONY: help install run demo test pytest lint format types protos check-protos schemas check-schemas fuzz storm train eval bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +36,7 @@ run: install ## serve the default model; prints the addresses to open
 demo: install ## serve, hold a spoken conversation with it, stop
 	$(BIN)/antiphon demo
 
-test: lint types check-protos pytest ## everything CI checks: lint, types, check-protos, pytest
+test: lint types check-protos check-schemas pytest ## everything CI checks: lint, types, check-protos, check-schemas, pytest
 
 pytest: install ## the tests alone; ARGS='-k name' narrows them
 	$(BIN)/python -m pytest $(ARGS)
@@ -66,11 +67,28 @@ check-protos: protos ## fail if the checked-in generated code is not that of pro
 	@git diff --exit-code -- $(GENERATED) || \
 		{ echo "$(GENERATED) differs from what protos/ generates: add the regenerated files to the commit"; exit 1; }
 
+schemas: install ## regenerate the JSON Schema and AsyncAPI files of docs/protocol
+	$(BIN)/python -m ws_adapter.schemas $(PROTOCOL)
+
+check-schemas: schemas ## fail if the checked-in files of docs/protocol are not those of the event structs
+	@git diff --exit-code -- $(PROTOCOL) || \
+		{ echo "$(PROTOCOL) differs from what the structs generate: add the regenerated files to the commit"; exit 1; }
+
+fuzz: install ## fuzz every decoder, 60 s each; ARGS='--target audio --seconds 600' narrows it
+	$(BIN)/python -m pip install --quiet -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
+storm: install ## 10,000 clients that vanish in every state, and what is left of them
+	$(BIN)/python -m tests.storm $(ARGS)
+
 train: install ## train the default checkpoint from nothing (hours on a CPU)
 	$(BIN)/python -m inference_service.training.run
 
 eval: install ## measure the default checkpoint
 	$(BIN)/python -m benchmarks.quality
+
+bench: install ## measure the adapter against its goals; ARGS='overload' narrows it
+	$(BIN)/python -m benchmarks.adapter --short $(ARGS)
 
 clean: ## remove .venv, build products and caches
 	rm -rf $(VENV) build dist *.egg-info clients/python/*.egg-info

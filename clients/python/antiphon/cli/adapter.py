@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import os
 from pathlib import Path
 
 from antiphon.cli.arguments import (
@@ -162,8 +161,6 @@ def given_listen_options(arguments: argparse.Namespace) -> list[str]:
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `adapter ready on URL` when it listens."""
     require_extra("adapter", "adapter")
-    # Before gRPC is used. The threads of its event engine would share the one core: a tenth of each unit.
-    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
     from ws_adapter.app import serve
     from ws_adapter.errors import ConfigurationError
     from ws_adapter.options import AdapterOptions

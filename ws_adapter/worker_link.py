@@ -1,10 +1,12 @@
 """A session at a worker: three gRPC calls as one object.
 
 Units are written ahead on all three calls without waiting; the worker orders the work by unit. What it says
-comes back as signals, on the event loop, in the order of each call.
+comes back as signals, on the event loop, in the order of each call; the end of a unit waits for the answer
+to its input, which comes on another call.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -16,7 +18,7 @@ from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from ws_adapter import worker_messages as messages
 from ws_adapter.dialects.actions import RunUnit
 from ws_adapter.dialects.config import SessionSetup
-from ws_adapter.dialects.worker import Failed, GoingAway, Signal
+from ws_adapter.dialects.worker import Failed, GoingAway, Signal, UnitDone
 from ws_adapter.errors import AttachFailed
 from ws_adapter.tracing import SessionTrace
 from ws_adapter.worker_call import WorkerCall
@@ -52,6 +54,9 @@ class WorkerLink:
         self._running = 3
         self._configured = False
         self._last_unit = 0
+        self._last_prefilled = 0
+        self._early: deque[UnitDone] = deque()
+        """Ends of units that overtook the answer to their input, which travels on another stream."""
         self._ended = asyncio.Event()
         self._patience: asyncio.TimerHandle | None = None
         metadata = (
@@ -157,20 +162,29 @@ class WorkerLink:
             self._on_signal(signal)
 
     def _on_prefill(self, answer: pb.PrefillResponse) -> None:
+        self._last_prefilled = answer.unit
         self._tell(messages.prefill_answer(answer))
+        while self._early and self._early[0].unit <= self._last_prefilled:
+            self._tell(self._early.popleft())
 
     def _on_generate(self, answer: pb.GenerateResponse) -> None:
         if answer.HasField("go_away"):
             self._tell(GoingAway(messages.seconds(answer.go_away.time_left)))
         self._tell(messages.piece(answer))
         if answer.HasField("done"):
-            self._tell(messages.unit_done(answer.unit, answer.done))
+            done = messages.unit_done(answer.unit, answer.done)
+            if done.unit > self._last_prefilled:
+                self._early.append(done)
+            else:
+                self._tell(done)
 
     def _on_finalize(self, answer: pb.FinalizeResponse) -> None:
         self._tell(messages.finalized(answer))
 
     def _on_end(self, reason: Reason | None) -> None:
         self._running -= 1
+        while self._early:
+            self._tell(self._early.popleft())
         if reason is Reason.WORKER_LOST and self._running and not self._failed and not self._released:
             # gRPC makes this up for a call that was written to when its end came; a sibling may know more.
             self._wait(SIBLINGS_S, self._lose)

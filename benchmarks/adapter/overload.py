@@ -2,7 +2,8 @@
 
 Clients speak in real time. With admission on, sessions open and begin to speak until one is refused: that is
 the admitted load. With admission off a sweep finds the capacity, the most units a second that are answered by
-the model in time. Then twice the admitted load speaks, and then half of it.
+the model in time. Twice the admitted load speaks twice: the worse of the two is held against the capacity, or
+against what was sent where that is less. Then half of the admitted load speaks.
 """
 
 import time
@@ -80,22 +81,20 @@ async def measure(is_short: bool) -> Report:
                 rows.append(row)
                 capacity = max(capacity, good)
                 if share == 2.0:
-                    goodput = good
+                    goodput, offered = good, row[2]
             _, again = await load(crowd, process, "", 2 * most, seconds)
             recovery = await recovery_s(crowd, most // 2)
             row, _ = await load(crowd, process, "afterwards, half of it", most // 2, seconds)
             rows.append(row)
             await crowd.leave()
-    share = min(goodput, again) / capacity
+    kept = min(goodput, again) / min(capacity, offered)
     return Report(
         "overload",
         f"Load on one core; admitted with the default options: {most} sessions of 1 unit/s",
         ("load", "sessions", "sent/s", "goodput/s", "dropped/s", "p50 ms", "p99 ms", "cores"),
         rows,
         (
-            Goal(
-                "A4 goodput at twice the admitted load over capacity", goodput / capacity, 0.9, at_most=False
-            ),
+            Goal("A4 goodput at twice the admitted load", kept, 0.9, at_most=False),
             Goal("A4 recovery, seconds", recovery, RECOVERY_S),
         ),
         f"goodput: answered by the model within 4 s; capacity {capacity:.0f}/s; recovery in {recovery:.1f} s",

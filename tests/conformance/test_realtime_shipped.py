@@ -162,15 +162,15 @@ async def test_force_listen_interrupts_a_long_answer(shipped: Stack, words: Word
 
 async def test_two_dialects_at_once_hear_themselves_only(shipped: Stack) -> None:
     """Sections 3 and 4.1 beside each other: each conversation gets its own reply."""
-    counting, arithmetic = recording("counting"), recording("arithmetic")
+    counting, wellbeing = recording("counting"), recording("how_are_you")
     async with shipped.client() as current, shipped.client() as earlier:
         await begin(current, G3)
         await begin(earlier, G2)
-        for one, two in zip(counting.units(SILENCE_S), arithmetic.units(SILENCE_S), strict=False):
+        for one, two in zip(counting.units(SILENCE_S), wellbeing.units(SILENCE_S), strict=False):
             await answer(current, G3, one)
             await answer(earlier, G2, two)
         assert text_of(current.events) == counting.reply
-        assert text_of(earlier.events) == arithmetic.reply
+        assert text_of(earlier.events) == wellbeing.reply
 
 
 # ------------------------------------------------------------------------------------------------ video

@@ -130,7 +130,7 @@ class AdapterOptions:
     max_inflight_mib: float = 128.0
     """Input and output of all sessions together beyond which new input is dropped undecoded, 0 for any."""
 
-    max_cpu: float = 0.5
+    max_cpu: float = 0.7
     """Cores in use beyond which no new session is taken, 0 for any. Output falls behind well below one core,
     since all sessions share one event loop."""
 

@@ -40,9 +40,9 @@ would be a dependency for one figure.
 ## Too much load
 
 Clients speak in real time. *Admitted* is how many sessions come in before the first one is refused
-(`--max-cpu 0.5`, `--max-loop-lag-ms 250`); the others of the table came in while it was quiet. The best
+(`--max-cpu 0.7`, `--max-loop-lag-ms 250`); the others of the table came in while it was quiet. The best
 goodput of the table is the capacity. Goodput counts units that the model answered within 4 s; *dropped* are
-those answered without it. The goal is a share of the capacity, or of what was sent where that is less.
+those answered without it. The goal is a share of the capacity.
 
 {overload}
 

@@ -2,8 +2,8 @@
 
 Clients speak in real time. With admission on, sessions open and begin to speak until one is refused: that is
 the admitted load. With admission off a sweep finds the capacity, the most units a second that are answered by
-the model in time. Twice the admitted load speaks twice: the worse of the two is held against the capacity, or
-against what was sent where that is less. Then half of the admitted load speaks.
+the model in time. Twice the admitted load speaks twice: the worse of the two is held against the capacity.
+Then half of the admitted load speaks.
 """
 
 import time
@@ -81,13 +81,13 @@ async def measure(is_short: bool) -> Report:
                 rows.append(row)
                 capacity = max(capacity, good)
                 if share == 2.0:
-                    goodput, offered = good, row[2]
+                    goodput = good
             _, again = await load(crowd, process, "", 2 * most, seconds)
             recovery = await recovery_s(crowd, most // 2)
             row, _ = await load(crowd, process, "afterwards, half of it", most // 2, seconds)
             rows.append(row)
             await crowd.leave()
-    kept = min(goodput, again) / min(capacity, offered)
+    kept = min(goodput, again) / capacity
     return Report(
         "overload",
         f"Load on one core; admitted with the default options: {most} sessions of 1 unit/s",

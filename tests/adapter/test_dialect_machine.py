@@ -1,5 +1,6 @@
 """The dialects under any order of events, against a small model of what must always hold."""
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import pytest
@@ -23,7 +24,7 @@ from ws_adapter.dialects.worker import Finalized, Piece, Tokens, UnitDone, UnitE
 WINDOW = 2
 
 
-class Client:
+class Client(ABC):
     """Reads events as a strict client would and complains about any breach of the emission rules."""
 
     last_event = ("session.closed",)
@@ -43,16 +44,17 @@ class Client:
         else:
             self.answer(event)
 
+    @abstractmethod
     def answer(self, event: Event) -> None:
-        raise NotImplementedError
+        """Reads what is neither an error nor the end."""
 
+    @abstractmethod
     def open_response(self, events: list[Event]) -> str | None:
         """What tells the response that the last answer left open; None if none is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def silence(self, response: str) -> None:
         """Nothing of `response` may follow."""
-        raise NotImplementedError
 
 
 class Responses(Client):

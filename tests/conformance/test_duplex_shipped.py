@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 import inference_service
@@ -23,7 +22,6 @@ LONGEST_REPLY = 8
 """Units of silence within which a reply has to end."""
 
 CHECKPOINT = Path(inference_service.__file__).parent / "checkpoints" / "antiphon-mini"
-SEES = bool(json.loads((CHECKPOINT / "config.json").read_text()).get("vision_config"))
 RECORDINGS = Path(make.__file__).parent
 PREPARE: Event = {
     "type": "prepare",
@@ -114,7 +112,6 @@ async def test_conversation(shipped: Stack) -> None:
         assert await stop(client, "adx_k3f9") == []
 
 
-@pytest.mark.skipif(not SEES, reason="the checkpoint has no eye yet")
 async def test_conversation_with_frames(shipped: Stack) -> None:
     """Omni kind: a picture with each second; the words do not suffer from it."""
     async with shipped.client(OMNI) as client:
@@ -129,12 +126,3 @@ async def test_conversation_with_frames(shipped: Stack) -> None:
         assert all(result["vision_tokens"] > 0 for result in results)
         assert all(result["vision_slices"] == 1 for result in results)
         assert await stop(client) == []
-
-
-@pytest.mark.skipif(SEES, reason="the checkpoint sees")
-async def test_omni_session_without_an_eye(shipped: Stack) -> None:
-    """7.1 UNIMPLEMENTED MODE_UNSUPPORTED: `unsupported_mode`, 1008."""
-    async with shipped.client(OMNI) as client:
-        await client.expect("queue_done")
-        await client.send(PREPARE)
-        assert await client.end() == ([error("unsupported_mode")], 1008)

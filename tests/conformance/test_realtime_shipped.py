@@ -1,24 +1,20 @@
 """Whole conversations on `/v1/realtime` with the checkpoint of the package, as its users hold them."""
 
 import base64
-import io
 import json
 import time
 import wave
 from functools import cache
 
-import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 
-from antiphon.v1 import inference_service_pb2 as pb
-from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from tests.conformance.client import Client, Event, kinds
-from tests.conformance.match import RESPONSE_ID, SESSION_ID, With, error
+from tests.conformance.match import RESPONSE_ID, SESSION_ID, With
 from tests.conformance.stack import Stack
 from tests.conformance.words import CLOSE, G2, G3, RATE, Words, both, samples_of
+from tests.drawing import jpeg
 from tests.e2e.conftest import FOLDER, Recording
 
 GREEDY = {"decode_mode": "greedy"}
@@ -60,13 +56,6 @@ async def answer(client: Client, words: Words, pcm: NDArray[np.float32], **field
 
 def text_of(events: list[Event]) -> str:
     return " ".join("".join(event.get("text", "") for event in events).split())
-
-
-def sees(stack: Stack) -> bool:
-    """Whether the shipped model takes video sessions, as its worker says."""
-    with grpc.insecure_channel(stack.worker.target) as channel:
-        info = InferenceServiceStub(channel).GetInfo(pb.GetInfoRequest(), timeout=10)
-    return pb.SESSION_MODE_VIDEO in info.modes
 
 
 async def test_row_3_lockstep_client(shipped: Stack) -> None:
@@ -176,32 +165,20 @@ async def test_two_dialects_at_once_hear_themselves_only(shipped: Stack) -> None
 # ------------------------------------------------------------------------------------------------ video
 
 
-@pytest.fixture(scope="module")
-def picture() -> str:
-    file = io.BytesIO()
-    Image.new("RGB", (448, 448), (200, 30, 30)).save(file, "JPEG")
-    return base64.b64encode(file.getvalue()).decode()
-
-
 @both
-async def test_video_conversation(shipped: Stack, words: Words, picture: str) -> None:
-    """Section 1 `mode=video`, 6.5: a spoken question with frames beside it; frames do not break it.
-
-    A model that cannot see refuses the mode instead: 7.1 MODE_UNSUPPORTED.
-    """
+@pytest.mark.parametrize(("colour", "shape"), [("red", "circle"), ("blue", "square")])
+async def test_video_conversation(shipped: Stack, words: Words, colour: str, shape: str) -> None:
+    """Section 1 `mode=video`, 6.5: a spoken question; the answer is in the pictures of every other second."""
+    frames = {"video_frames": [base64.b64encode(jpeg(colour, shape, (640, 480))).decode()]}
     async with shipped.client("/v1/realtime?mode=video") as client:
-        if not sees(shipped):
-            await client.expect("session.queue_done")
-            await client.send(words.init())
-            assert await client.end() == ([error("unsupported_mode")], 1008)
-            return
         await begin(client, words)
-        units = recording("abilities").units(SILENCE_S)
-        for n, pcm in enumerate(units):
-            frames = {"video_frames": [picture]} if n % 2 == 0 else {}
-            told = await answer(client, words, pcm, **frames)
+        events: list[Event] = []
+        for n, pcm in enumerate(recording("vision").units(SILENCE_S)):
+            told = await answer(client, words, pcm, **(frames if n % 2 == 0 else {}))
             assert not any(event["type"] == "error" for event in told)
-            if frames:
-                assert told[0]["metrics"]["vision_slices"] >= 1
+            events += told
+        assert text_of(events) == f"i see a {colour} {shape}"
+        slices = [event["metrics"].get("vision_slices", 0) for event in events if event["metrics"]]
+        assert slices == [1, 0] * (len(slices) // 2) + [1] * (len(slices) % 2)
         await client.send(CLOSE)
         assert kinds((await client.end())[0]) == ["session.closed"]

@@ -93,7 +93,7 @@ def _add_access_options(command: argparse.ArgumentParser) -> None:
 
 def _add_load_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("when it is too busy for new sessions").add_argument
-    add("--max-cpu", type=amount, metavar="CORES", help="in use, 0: any (default 0.5)")
+    add("--max-cpu", type=amount, metavar="CORES", help="in use, 0: any (default 0.7)")
     add("--max-loop-lag-ms", type=amount, metavar="MS", help="of the event loop, 0: any (default 250)")
 
 

@@ -1,15 +1,13 @@
 """G2, the earlier dialect of `/v1/realtime`."""
 
-from collections.abc import Callable
 from typing import Final
 
 from ws_adapter.codec import EventDecoder
 from ws_adapter.dialects import errors, render
 from ws_adapter.dialects.answers import Answer, Outcome
-from ws_adapter.dialects.append import GivenInput, InputRules, first_frames, read_append
+from ws_adapter.dialects.append import GivenInput, first_frames, read_append
 from ws_adapter.dialects.config import (
     Catalogue,
-    Mode,
     SessionSetup,
     duplex_settings,
     listed,
@@ -26,11 +24,12 @@ from ws_adapter.dialects.earlier_events import (
     SessionCreated,
     SessionUpdate,
 )
-from ws_adapter.dialects.errors import Refusal, Verdict, missing
-from ws_adapter.dialects.events import ServerEvent, SessionQueueDone
+from ws_adapter.dialects.errors import Verdict, missing
+from ws_adapter.dialects.events import ServerEvent
 from ws_adapter.dialects.realtime_events import SessionClose
+from ws_adapter.dialects.realtime_path import RealtimePath
 from ws_adapter.dialects.units import Append
-from ws_adapter.dialects.vocabulary import Begin, Command, End, Input, Place
+from ws_adapter.dialects.vocabulary import Begin, Command, End, Input
 from ws_adapter.dialects.voice import read_voice
 from ws_adapter.dialects.worker import Ready, Tokens
 
@@ -52,24 +51,10 @@ _REASONS: Final[dict[str | None, EndReason]] = {
 }
 
 
-class Earlier:
-    """See `Vocabulary`. `recording_id` is that of the session's recording, if one is made."""
+class Earlier(RealtimePath):
+    """See `Vocabulary`."""
 
     opener = "session.update"
-    ignores_second_opener = False
-
-    def __init__(
-        self,
-        session_id: str,
-        mode: Mode,
-        max_append_s: float,
-        new_id: Callable[[str], str],
-        recording_id: str | None = None,
-    ) -> None:
-        self._session_id = session_id
-        self._mode = mode
-        self._rules = InputRules(max_append_s, mode is Mode.VIDEO, new_id)
-        self._recording_id = recording_id
 
     # ------------------------------------------------------------------------------------- client
 
@@ -123,14 +108,6 @@ class Earlier:
 
     # ------------------------------------------------------------------------------------- server
 
-    def queued(self, place: Place, *, is_update: bool) -> ServerEvent:
-        """See `Vocabulary.queued`."""
-        return render.queued(place, is_update=is_update)
-
-    def slot_assigned(self, *, has_waited: bool) -> list[ServerEvent]:
-        """See `Vocabulary.slot_assigned`."""
-        return [SessionQueueDone()]
-
     def created(self, ready: Ready, setup: SessionSetup) -> ServerEvent:
         """See `Vocabulary.created`."""
         return SessionCreated(
@@ -164,10 +141,6 @@ class Earlier:
             return [listen]
         code, message = answer.failure
         return [render.error(code, message, input_id=input_id), listen]
-
-    def refused(self, refusal: Refusal, input_id: str | None) -> ServerEvent:
-        """See `Vocabulary.refused`."""
-        return render.error(refusal.code, refusal.message, refusal.param, input_id)
 
     def concluded(self, verdict: Verdict, tokens: Tokens | None) -> list[ServerEvent]:
         """See `Vocabulary.concluded`."""

@@ -1,16 +1,14 @@
 """G3, the current dialect of `/v1/realtime`, in full-duplex modes."""
 
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 from ws_adapter.codec import EventDecoder
 from ws_adapter.dialects import errors, render
 from ws_adapter.dialects.answers import Answer, Outcome
-from ws_adapter.dialects.append import GivenInput, InputRules, first_frames, first_given, read_append
+from ws_adapter.dialects.append import GivenInput, first_frames, first_given, read_append
 from ws_adapter.dialects.config import (
     Catalogue,
-    Mode,
     SessionSetup,
     check_model,
     duplex_settings,
@@ -19,8 +17,8 @@ from ws_adapter.dialects.config import (
     read_config,
     unknown_keys,
 )
-from ws_adapter.dialects.errors import Refusal, Verdict, missing
-from ws_adapter.dialects.events import Metrics, ServerEvent, SessionQueueDone
+from ws_adapter.dialects.errors import Verdict, missing
+from ws_adapter.dialects.events import Metrics, ServerEvent
 from ws_adapter.dialects.realtime_events import (
     AppendInput,
     AudioDelta,
@@ -36,8 +34,9 @@ from ws_adapter.dialects.realtime_events import (
     SessionInit,
     TextDelta,
 )
+from ws_adapter.dialects.realtime_path import RealtimePath
 from ws_adapter.dialects.units import Append
-from ws_adapter.dialects.vocabulary import Begin, Command, End, Input, Place
+from ws_adapter.dialects.vocabulary import Begin, Command, End, Input
 from ws_adapter.dialects.voice import read_voice
 from ws_adapter.dialects.worker import Ready, Tokens
 
@@ -52,24 +51,10 @@ _PUBLIC_PATHS: Final = {
 """Fields of `antiphon.v1.SessionConfig` and what they are called in `payload`; others are equal."""
 
 
-class Realtime:
-    """See `Vocabulary`. `recording_id` is that of the session's recording, if one is made."""
+class Realtime(RealtimePath):
+    """See `Vocabulary`."""
 
     opener = "session.init"
-    ignores_second_opener = False
-
-    def __init__(
-        self,
-        session_id: str,
-        mode: Mode,
-        max_append_s: float,
-        new_id: Callable[[str], str],
-        recording_id: str | None = None,
-    ) -> None:
-        self._session_id = session_id
-        self._mode = mode
-        self._rules = InputRules(max_append_s, mode is Mode.VIDEO, new_id)
-        self._recording_id = recording_id
 
     # ------------------------------------------------------------------------------------- client
 
@@ -142,14 +127,6 @@ class Realtime:
 
     # ------------------------------------------------------------------------------------- server
 
-    def queued(self, place: Place, *, is_update: bool) -> ServerEvent:
-        """See `Vocabulary.queued`."""
-        return render.queued(place, is_update=is_update)
-
-    def slot_assigned(self, *, has_waited: bool) -> list[ServerEvent]:
-        """See `Vocabulary.slot_assigned`."""
-        return [SessionQueueDone()]
-
     def created(self, ready: Ready, setup: SessionSetup) -> ServerEvent:
         """See `Vocabulary.created`."""
         return SessionCreated(
@@ -179,10 +156,6 @@ class Realtime:
             case _:
                 told.add(ListenDelta, kind="listen", response_id=answer.response_id)
         return told.events
-
-    def refused(self, refusal: Refusal, input_id: str | None) -> ServerEvent:
-        """See `Vocabulary.refused`."""
-        return render.error(refusal.code, refusal.message, refusal.param, input_id)
 
     def concluded(self, verdict: Verdict, tokens: Tokens | None) -> list[ServerEvent]:
         """See `Vocabulary.concluded`."""

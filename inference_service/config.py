@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from google.protobuf.duration_pb2 import Duration
 
 from antiphon.v1 import common_pb2, inference_service_pb2
-from inference_service.engine.api import DuplexSettings, ModelInfo, SessionSetup, Window, WindowMode
+from inference_service.engine.api import DuplexSettings, DuplexSetup, ModelInfo, Window, WindowMode
 from inference_service.errors import BadField, ConfigInvalid, ModelNotFound, ModeUnsupported, VoiceNotFound
 from inference_service.sampling import (
     DUPLEX_RANGES,
@@ -26,7 +26,7 @@ _VOICE_ID = re.compile(r"[a-z0-9_-]{1,64}")
 class SessionPlan:
     """What a config comes to: how the session runs, and what its caller is told about that."""
 
-    setup: SessionSetup
+    setup: DuplexSetup
     effective: inference_service_pb2.SessionConfig
     ignored_fields: tuple[str, ...]
     max_duration_s: float | None
@@ -85,7 +85,7 @@ class _Resolver:
         if self._bad:
             raise ConfigInvalid(*self._bad)
         self._find_voice()
-        setup = SessionSetup(
+        setup = DuplexSetup(
             system_prompt=self._config.system_prompt,
             duplex=duplex,
             window=window,
@@ -206,7 +206,7 @@ class _Resolver:
         if problem:
             self._bad.append(BadField(path, problem))
 
-    def _effective(self, setup: SessionSetup) -> inference_service_pb2.SessionConfig:
+    def _effective(self, setup: DuplexSetup) -> inference_service_pb2.SessionConfig:
         config, window = self._config, setup.window
         modes = {WindowMode.OFF: common_pb2.WINDOW_MODE_OFF, WindowMode.BASIC: common_pb2.WINDOW_MODE_BASIC}
         return inference_service_pb2.SessionConfig(

@@ -11,7 +11,7 @@ import numpy as np
 
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2
-from inference_service.engine.api import UnitOverrides
+from inference_service.engine.api import KEEP_ALL, UnitOverrides
 from inference_service.errors import BadField, UnitRefused
 
 Number = int | float
@@ -65,9 +65,6 @@ SAMPLING_TO_DUPLEX = {
 _SAMPLING_RANGES = {name: DUPLEX_RANGES[duplex] for name, duplex in SAMPLING_TO_DUPLEX.items()} | {
     "top_k": Range(0, 1000)  # here 0 keeps all
 }
-
-KEEP_ALL = 2**31 - 1
-"""`top_k` of the engine that keeps every token."""
 
 
 def decimal(value: Number) -> Number:

@@ -198,7 +198,7 @@ class ScriptedSession:
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
         self._order("generate", unit, force_listen, overrides)
 
-    def finalize(self, unit: int) -> None:
+    def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
         self._order("finalize", unit)
 
     def cancel(self, unit: int) -> None:

@@ -51,9 +51,43 @@ class Window:
     low_tokens: int = 0
 
 
+class Mode(Enum):
+    """A kind of session."""
+
+    AUDIO = auto()
+    VIDEO = auto()
+    CHAT = auto()
+    TRANSCRIBE = auto()
+    TOKENS = auto()
+
+
+KEEP_ALL = 2**31 - 1
+"""`top_k` that keeps every token."""
+
+
 @dataclass(frozen=True)
-class SessionSetup:
-    """Everything that decides how a session runs; nothing of it outlives the session."""
+class Sampling:
+    """How the tokens of a chat or of a token stream are drawn.
+
+    `max_new_tokens` counts per unit, the token that ends it included. `length_penalty` divides the score of
+    the end-of-sequence token if that is positive, and multiplies it otherwise: above 1 answers get longer.
+    `repetition_penalty` sees the tokens of this unit. `stop` are strings, for chat only.
+    """
+
+    max_new_tokens: int = 512
+    temperature: float = 0.7
+    top_p: float = 0.8
+    top_k: int = KEEP_ALL
+    repetition_penalty: float = 1.0
+    length_penalty: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class DuplexSetup:
+    """Everything that decides how a full-duplex session runs; nothing of it outlives the session."""
 
     system_prompt: str
     duplex: DuplexSettings
@@ -64,11 +98,95 @@ class SessionSetup:
 
 
 @dataclass(frozen=True)
+class ChatSetup:
+    """A session of turns, each of which brings its whole history."""
+
+    sampling: Sampling
+    seed: int
+    system_prompt: str = ""
+    """Stands before the messages of a turn that begin with no system message of their own."""
+
+
+@dataclass(frozen=True)
+class TokensSetup:
+    """A context of tokens that grows by one chunk a unit."""
+
+    sampling: Sampling
+    seed: int
+    system_prompt: str = ""
+    """Text at the very start of the context."""
+
+
+@dataclass(frozen=True)
+class TranscribeSetup:
+    """Utterances that are written down while they are heard."""
+
+    sampling: Sampling
+    seed: int
+    language: str = ""
+
+
+SessionSetup = DuplexSetup | ChatSetup | TokensSetup | TranscribeSetup
+
+
+@dataclass(frozen=True)
 class UnitInput:
-    """What comes in one unit: float32 mono audio at the input rate, and encoded pictures, oldest first."""
+    """Of one duplex unit: float32 mono audio at the input rate, and encoded pictures, oldest first."""
 
     pcm: NDArray[np.float32]
     frames: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An encoded picture inside a message: JPEG, PNG or WebP."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Float32 mono audio inside a message, at the model's input rate."""
+
+    pcm: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    """One message; `role` is `system`, `user` or `assistant`, and a part that is a `str` is text."""
+
+    role: str
+    parts: tuple[str | Picture | Clip, ...]
+
+
+@dataclass(frozen=True)
+class TurnInput:
+    """A whole conversation to which the model is to answer; nothing of an earlier unit is left."""
+
+    messages: tuple[ChatMessage, ...]
+    speaks: bool = False
+    """Whether the answer is spoken too."""
+    use_tts_template: bool = False
+    enable_thinking: bool = False
+    omni_mode: bool = False
+    max_slice_nums: int | None = None
+    use_image_id: bool = True
+
+
+@dataclass(frozen=True)
+class StreamInput:
+    """A chunk that is appended to the context: ids, text or audio of any length; None for no chunk.
+
+    `begins` drops the context first, `ends` says that no more comes in this utterance.
+    """
+
+    chunk: "tuple[int, ...] | str | NDArray[np.float32] | None"
+    begins: bool = False
+    ends: bool = False
+
+
+Content = UnitInput | TurnInput | StreamInput
+"""The input of a unit, each mode its own: AUDIO and VIDEO, CHAT, TRANSCRIBE and TOKENS."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +199,15 @@ class UnitOverrides:
     top_k: int | None = None
     repetition_penalty: float | None = None
     length_penalty: float | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    stop: tuple[str, ...] | None = None
+    ignore_eos: bool | None = None
     seed: int | None = None
+
+    def sampling(self, session: Sampling) -> Sampling:
+        """A session's sampling with these on top (the seed is the sampler's affair)."""
+        changes = {name: value for name, value in vars(self).items() if name != "seed" and value is not None}
+        return replace(session, **changes)
 
     def apply(self, settings: DuplexSettings) -> DuplexSettings:
         """The session's settings with these on top (the seed is the sampler's affair)."""
@@ -145,6 +271,7 @@ class Finish(Enum):
     """Why decoding of a unit stopped."""
 
     EOS = auto()
+    STOP = auto()
     LENGTH = auto()
 
 
@@ -209,6 +336,8 @@ class Finalized:
     dropped_units: int
     session_usage: UnitUsage
     timings: UnitTimings = field(default_factory=UnitTimings)
+    discarded_tokens: int = 0
+    """Sampled tokens that did not stay in the context: 1 where a stream's last one was let go."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +365,7 @@ OnFatal = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a loaded model is and needs."""
+    """What a loaded model is and needs. Rates are 0 for a model without audio."""
 
     name: str
     context_limit: int
@@ -245,24 +374,31 @@ class ModelInfo:
     unit_seconds: float
     duplex_defaults: DuplexSettings
     window: Window
+    modes: frozenset[Mode] = frozenset({Mode.AUDIO})
+    sampling_defaults: Sampling = field(default_factory=Sampling)
     sees: bool = False
     """Whether it has a vision encoder."""
+    speaks: bool = True
+    """Whether it has a voice."""
+    vocabulary: int = 0
+    """Token ids are below this; 0 where no mode takes ids."""
 
 
 class EngineSession(Protocol):
     """One session inside the engine."""
 
-    def prefill(self, unit: int, content: UnitInput) -> None:
-        """Appends at most one unit of audio, which is padded if it is shorter, after its pictures.
+    def prefill(self, unit: int, content: Content) -> None:
+        """Takes the input of one unit, of the session's own mode.
 
-        A picture that cannot be read fails the unit (IMAGE_INVALID).
+        At most one unit of duplex audio, which is padded if it is shorter, after its pictures. A picture that
+        cannot be read fails the unit (IMAGE_INVALID), as does what does not fit the context (INPUT_TOO_LONG).
         """
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
         """Decides and speaks for a prefilled unit."""
 
-    def finalize(self, unit: int) -> None:
-        """Closes a generated unit."""
+    def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
+        """Closes a generated unit. A stream lets its last sampled token go, unless it is to be kept."""
 
     def cancel(self, unit: int) -> None:
         """Overtakes everything: units up to and including `unit` end CANCELLED, heard but not spoken.

@@ -1,30 +1,27 @@
-"""All state of one session inside the engine, and the rules of a duplex unit."""
+"""A full-duplex session inside the engine, and the rules of its units."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from inference_service.engine.api import (
+    DuplexSetup,
     End,
-    Event,
     Failure,
     Finalized,
     Finish,
     Piece,
     Ready,
     SessionFailed,
-    SessionSetup,
-    Sink,
-    UnitUsage,
 )
-from inference_service.engine.context import Context
-from inference_service.engine.orders import Orders
+from inference_service.engine.intake import Perceived
+from inference_service.engine.participant import Participant, Speaking, Stage
 from inference_service.engine.sampler import PoisonedLogits, TextSampler
 from inference_service.engine.speech import SpeechJob, SpeechState
-from inference_service.engine.unit import Running, Stage
+from inference_service.engine.unit import Running
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.audio_encoder import AudioState
 from inference_service.models.tokenizer import SpecialTokens, Tokenizer
@@ -39,15 +36,11 @@ _FULL = Failure("INPUT_TOO_LONG", "The context is full; open a new session.")
 
 
 @dataclass(eq=False)
-class Conversation:
-    """One session: its context, ear, voice, random generators and place in the unit loop."""
+class Conversation(Participant[Perceived], Speaking):
+    """One full-duplex session: its context, ear, voice, random generators and place in the unit loop."""
 
-    id: str
-    slot: int
-    setup: SessionSetup
-    sink: Sink
+    setup: DuplexSetup
     tokenizer: Tokenizer
-    context: Context
     ear: AudioState
     sampler: TextSampler
     speech: SpeechState
@@ -56,40 +49,10 @@ class Conversation:
     """Embeddings of one unit's audio."""
     picture_tokens: int = 0
     """Embeddings of one picture with the marks round them."""
-    stage: Stage = Stage.PROMPT
-    opened: float = field(default_factory=time.monotonic)
-    orders: Orders = field(default_factory=Orders)
     running: Running | None = None
-    to_feed: Tensor | None = None
-    """Embeddings [n, hidden] that wait for a forward."""
-    last_hidden: Tensor | None = None
     turn_open: bool = False
     """Whether the model is in the middle of saying something: anything but `<|turn_eos|>` was fed last."""
     heard_units: int = 0
-    usage: UnitUsage = field(default_factory=UnitUsage)
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def arrival(self) -> float:
-        """Monotonic seconds since which the session's current work has been waiting."""
-        return self.orders.first.arrival if self.orders.first else self.opened
-
-    @property
-    def wants_unit(self) -> bool:
-        """Whether the next unit may be heard now."""
-        return self.stage is Stage.IDLE and self.orders.first is not None
-
-    @property
-    def wants_decision(self) -> bool:
-        """Whether the pending logits may be turned into a decision now."""
-        if self.stage is Stage.HEARD:
-            return self._run.unit.overrides is not None
-        return self.stage is Stage.DECODE and self.to_feed is None
-
-    @property
-    def wants_end(self) -> bool:
-        """Whether the running unit may be closed now."""
-        return self.stage is Stage.DONE and self._run.unit.finalize
 
     @property
     def longest_unit(self) -> int:

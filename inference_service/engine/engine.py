@@ -1,48 +1,43 @@
 """The engine: one thread that owns the device and runs the units of all sessions tick by tick."""
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from antiphon.semconv import Reason
 from inference_service.checkpoint import find, load
 from inference_service.engine.api import (
     Closed,
+    Content,
     Deliver,
-    DuplexSettings,
     Engine,
     EngineSession,
+    Failure,
     ModelInfo,
     OnFatal,
     SessionFailed,
     SessionSetup,
     Sink,
-    UnitInput,
     UnitOverrides,
-    Window,
-    WindowMode,
 )
-from inference_service.engine.conversation import Conversation
+from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.inbox import Inbox
 from inference_service.engine.orders import PendingUnit
+from inference_service.engine.participant import Participant
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
 from inference_service.engine.warmup import warm_up
 from inference_service.errors import ConfigurationError, UnitRefused
-from inference_service.media.image import Pixels, decode_frame
-from inference_service.media.mel import BANDS, CONTEXT, SAMPLE_RATE, log_mel, mel_power
 from inference_service.models.config import ModelConfig
-from inference_service.models.duplex import DuplexModel
-from inference_service.models.errors import CheckpointError
-from inference_service.models.tokenizer import Tokenizer
 from inference_service.options import WorkerOptions
 
-Array = NDArray[np.float32]
+logger = logging.getLogger(__name__)
 
 _FATAL = SessionFailed("ENGINE_FATAL", "The model's device state is lost; the worker ends.")
 
@@ -50,43 +45,35 @@ _FATAL = SessionFailed("ENGINE_FATAL", "The model's device state is lost; the wo
 class LiveSession:
     """The engine's side of `EngineSession`: orders travel to the engine thread in the order given.
 
-    Mel features are computed and pictures decoded on the media thread, through which the orders of units
-    pass so that they keep their order. A cancel and a close go straight to the engine.
+    The input of units is prepared on the media thread, through which all orders of units pass so that they
+    keep their order. A cancel and a close go straight to the engine.
     """
 
-    def __init__(self, engine: "LiveEngine", conversation: Conversation) -> None:
+    def __init__(self, engine: "LiveEngine", session: Participant[Any]) -> None:
         self._engine = engine
-        self._conversation = conversation
-        self._orders = conversation.orders
-        self._heard = np.zeros(CONTEXT, np.float32)
+        self._session = session
+        self._orders = session.orders
         self._closed = False
 
-    def prefill(self, unit: int, content: UnitInput) -> None:
-        if len(content.pcm) > SAMPLE_RATE:
-            raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(content.pcm)}.")
-        arrival = time.monotonic()
-        self._engine.media.submit(self._perceive, unit, content, arrival)
+    def prefill(self, unit: int, content: Content) -> None:
+        self._engine.media.submit(self._prepare, unit, content, time.monotonic())
 
-    def _perceive(self, unit: int, content: UnitInput, arrival: float) -> None:
+    def _prepare(self, unit: int, content: Content, arrival: float) -> None:
         try:
-            pictures = tuple(torch.from_numpy(picture) for picture in self._engine.look(content.frames))
-            pending = PendingUnit(unit, torch.from_numpy(self._hear(content.pcm)), arrival, pictures)
+            pending = PendingUnit(unit, self._session.intake.prepare(content), arrival)
         except UnitRefused as refused:
-            pending = PendingUnit(unit, torch.zeros(0, BANDS), arrival, failure=refused.failure)
+            pending = PendingUnit(unit, None, arrival, refused.failure)
+        except Exception:
+            logger.exception("the input of a unit could not be prepared")
+            failure = Failure(Reason.INFERENCE_FAILED, "The worker could not read this unit.")
+            pending = PendingUnit(unit, None, arrival, failure)
         self._engine.inbox.put(lambda: self._orders.prefill(pending))
-
-    def _hear(self, pcm: Array) -> Array:
-        pcm = np.pad(pcm, (0, SAMPLE_RATE - len(pcm)))
-        mel = log_mel(mel_power(pcm, self._heard))
-        # Sound that is none spoils its own unit only, not the next one's first frames.
-        self._heard = np.clip(np.nan_to_num(pcm[-CONTEXT:]), -1, 1)
-        return mel
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
         self._follow(lambda: self._orders.generate(unit, force_listen, overrides))
 
-    def finalize(self, unit: int) -> None:
-        self._follow(lambda: self._orders.finalize(unit))
+    def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
+        self._follow(lambda: self._orders.finalize(unit, keep_last_token=keep_last_token))
 
     def _follow(self, order: Callable[[], None]) -> None:
         self._engine.media.submit(self._engine.inbox.put, order)
@@ -97,29 +84,19 @@ class LiveSession:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._engine.inbox.put(lambda: self._engine.release(self._conversation))
+            self._engine.inbox.put(lambda: self._engine.release(self._session))
 
 
 class LiveEngine:
     """A loaded model and its loop. Implements `Engine`."""
 
-    def __init__(
-        self,
-        model: DuplexModel,
-        tokenizer: Tokenizer,
-        config: ModelConfig,
-        slots: int,
-        deliver: Deliver,
-        on_fatal: OnFatal,
-    ) -> None:
-        self._info = model_info(config)
-        self._side = config.vision.image_size if config.vision else 0
+    def __init__(self, runtime: Runtime, slots: int, deliver: Deliver, on_fatal: OnFatal) -> None:
+        self._runtime = runtime
         self._slots = slots
         self._deliver = deliver
         self._on_fatal = on_fatal
-        self._runtime = Runtime(model, tokenizer, config, slots)
         self._free = list(range(slots))
-        self._conversations: dict[int, Conversation] = {}
+        self._sessions: dict[int, Participant[Any]] = {}
         self.inbox = Inbox()
         self.media = ThreadPoolExecutor(1, "media")
         self._is_dead = False
@@ -129,24 +106,16 @@ class LiveEngine:
 
     @property
     def info(self) -> ModelInfo:
-        return self._info
+        return self._runtime.info
 
     @property
     def slots(self) -> int:
         return self._slots
 
     def open(self, session_id: str, setup: SessionSetup, sink: Sink) -> EngineSession:
-        conversation = self._runtime.conversation(session_id, self._free.pop(), setup, sink)
-        self.inbox.put(lambda: self._begin(conversation))
-        return LiveSession(self, conversation)
-
-    def look(self, frames: Sequence[bytes]) -> list[Pixels]:
-        """The pictures in `frames` as the model sees them. For the media thread; raises `UnitRefused`."""
-        if frames and not self._side:
-            raise ValueError("This model has no vision encoder.")
-        return [
-            decode_frame(data, field=f"duplex.frames[{i}]", side=self._side) for i, data in enumerate(frames)
-        ]
+        session = self._runtime.open(session_id, self._free.pop(), setup, sink)
+        self.inbox.put(lambda: self._begin(session))
+        return LiveSession(self, session)
 
     def stop(self) -> None:
         if self._stopped:
@@ -169,7 +138,7 @@ class LiveEngine:
 
     def _turn(self, tick: Tick) -> None:
         """Whatever orders have come, then one tick. A dead engine only follows orders."""
-        sessions = self._conversations.values()
+        sessions = self._sessions.values()
         wait = self._is_dead or not tick.has_work(sessions)
         while (order := self.inbox.take(wait)) is not None:
             order()
@@ -178,25 +147,25 @@ class LiveEngine:
             tick.run(sessions)
         self._flush()
 
-    def _begin(self, conversation: Conversation) -> None:
-        self._conversations[conversation.slot] = conversation
-        refusal = _FATAL if self._is_dead else self._runtime.start_prompt(conversation)
+    def _begin(self, session: Participant[Any]) -> None:
+        self._sessions[session.slot] = session
+        refusal = _FATAL if self._is_dead else self._runtime.start(session)
         if refusal is not None:
-            conversation.events.append(refusal)
+            session.events.append(refusal)
 
-    def release(self, conversation: Conversation) -> None:
+    def release(self, session: Participant[Any]) -> None:
         """Forgets a session: its caches are emptied before its slot is offered again."""
         if not self._is_dead:
-            self._runtime.clear(conversation.slot)
-        del self._conversations[conversation.slot]
-        self._free.append(conversation.slot)
-        self._deliver([(conversation.sink, Closed())])
+            self._runtime.clear(session.slot)
+        del self._sessions[session.slot]
+        self._free.append(session.slot)
+        self._deliver([(session.sink, Closed())])
 
     def _flush(self) -> None:
         batch = []
-        for conversation in self._conversations.values():
-            batch += [(conversation.sink, event) for event in conversation.events]
-            conversation.events.clear()
+        for session in self._sessions.values():
+            batch += [(session.sink, event) for event in session.events]
+            session.events.clear()
         if batch:
             self._deliver(batch)
 
@@ -205,27 +174,9 @@ class LiveEngine:
         if not self._is_dead:
             self._is_dead = True
             try:
-                self._deliver([(c.sink, _FATAL) for c in self._conversations.values()])
+                self._deliver([(session.sink, _FATAL) for session in self._sessions.values()])
             finally:
                 self._on_fatal(message)
-
-
-def model_info(config: ModelConfig) -> ModelInfo:
-    """What sessions are told about a model. Raises `CheckpointError` for defaults that are no settings."""
-    try:
-        defaults = DuplexSettings(**config.duplex_defaults)
-    except TypeError as error:
-        raise CheckpointError(f"config.json has unknown duplex defaults: {error}.") from None
-    return ModelInfo(
-        name=config.name,
-        context_limit=config.context_limit,
-        input_sample_rate_hz=SAMPLE_RATE,
-        output_sample_rate_hz=config.vocoder.sample_rate_hz,
-        unit_seconds=1.0,
-        duplex_defaults=defaults,
-        window=Window(WindowMode.BASIC, config.window_high, config.window_low),
-        sees=config.vision is not None,
-    )
 
 
 def limited(config: ModelConfig, context_limit: int) -> ModelConfig:
@@ -264,5 +215,6 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     model, tokenizer, config = load(find(options.model), usable_device(options.device))
     if options.context_limit is not None:
         config = limited(config, options.context_limit)
-    warm_up(Runtime(model, tokenizer, config, 1))
-    return LiveEngine(model, tokenizer, config, options.slots, deliver, on_fatal)
+    warm_up(DuplexRuntime(model, tokenizer, config, 1))
+    runtime = DuplexRuntime(model, tokenizer, config, options.slots)
+    return LiveEngine(runtime, options.slots, deliver, on_fatal)

@@ -2,41 +2,40 @@
 
 from collections import deque
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import Generic
 
 from inference_service.engine.api import Failure, UnitOverrides
+from inference_service.engine.intake import Prepared
 
 
 @dataclass
-class PendingUnit:
-    """A unit's features and, once they have come, its orders to generate and finalise."""
+class PendingUnit(Generic[Prepared]):
+    """A unit's prepared input and, once they have come, its orders to generate and finalise."""
 
     number: int
-    mel: Tensor
+    input: Prepared | None
+    """None if it cannot be used; `failure` says why."""
     arrival: float
-    pictures: tuple[Tensor, ...] = ()
-    """uint8 [side, side, 3], oldest first."""
     failure: Failure | None = None
-    """Why it cannot be used; its features are empty then."""
     force_listen: bool = False
     overrides: UnitOverrides | None = None
     finalize: bool = False
+    keep_last_token: bool = False
 
 
-class Orders:
+class Orders(Generic[Prepared]):
     """The units of one session that are not closed yet, oldest first, and how far it is cancelled."""
 
     def __init__(self) -> None:
-        self._units: deque[PendingUnit] = deque()
+        self._units: deque[PendingUnit[Prepared]] = deque()
         self._cancelled_to = 0
 
     @property
-    def first(self) -> PendingUnit | None:
+    def first(self) -> PendingUnit[Prepared] | None:
         """The unit that is or will be worked on."""
         return self._units[0] if self._units else None
 
-    def prefill(self, unit: PendingUnit) -> None:
+    def prefill(self, unit: PendingUnit[Prepared]) -> None:
         """A unit has come."""
         self._units.append(unit)
 
@@ -46,17 +45,17 @@ class Orders:
             if unit.number == number:
                 unit.force_listen, unit.overrides = force_listen, overrides
 
-    def finalize(self, number: int) -> None:
+    def finalize(self, number: int, *, keep_last_token: bool = False) -> None:
         """The unit may be closed as soon as it is done."""
         for unit in self._units:
             if unit.number == number:
-                unit.finalize = True
+                unit.finalize, unit.keep_last_token = True, keep_last_token
 
     def cancel(self, number: int) -> None:
         """Units up to and including `number` end CANCELLED, also those not yet come."""
         self._cancelled_to = max(self._cancelled_to, number)
 
-    def is_cancelled(self, unit: PendingUnit) -> bool:
+    def is_cancelled(self, unit: PendingUnit[Prepared]) -> bool:
         """Whether the unit is to end without another word."""
         return unit.number <= self._cancelled_to
 

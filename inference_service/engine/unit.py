@@ -1,8 +1,7 @@
-"""The unit that a session is working on, and the stages it goes through."""
+"""The duplex unit that a session is working on."""
 
 import time
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from inference_service.engine.api import (
     UnitTimings,
     UnitUsage,
 )
+from inference_service.engine.intake import Perceived
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.speech import SpeechJob, SpeechState
 from inference_service.models.audio_encoder import AudioState
@@ -28,23 +28,11 @@ MAX_CHARACTERS = 28
 """A unit says fewer characters than this; the token that would reach it is not said."""
 
 
-class Stage(Enum):
-    """Where a session is in the unit loop."""
-
-    PROMPT = auto()
-    IDLE = auto()
-    PREFILL = auto()
-    HEARD = auto()
-    DECODE = auto()
-    SPEAK = auto()
-    DONE = auto()
-
-
 @dataclass
 class Running:
     """The unit being worked on. Times are monotonic seconds, 0 for what has not happened."""
 
-    unit: PendingUnit
+    unit: PendingUnit[Perceived]
     settings: DuplexSettings
     ear_before: AudioState
     turn_was_open: bool

@@ -4,10 +4,11 @@ import time
 
 import torch
 
-from inference_service.engine.api import DuplexSettings, SessionSetup, UnitOverrides, Window
+from inference_service.engine.api import DuplexSettings, DuplexSetup, UnitOverrides, Window
 from inference_service.engine.conversation import Conversation
+from inference_service.engine.duplex_runtime import DuplexRuntime
+from inference_service.engine.intake import Perceived
 from inference_service.engine.orders import PendingUnit
-from inference_service.engine.runtime import Runtime
 from inference_service.engine.speech import SpeechJob
 from inference_service.engine.tick import Tick
 from inference_service.media.mel import BANDS
@@ -16,11 +17,11 @@ UNITS = 3
 
 
 @torch.inference_mode()
-def warm_up(runtime: Runtime) -> float:
+def warm_up(runtime: DuplexRuntime) -> float:
     """Hears and speaks `UNITS` units on slot 0 and clears it again; the slowest unit in seconds."""
-    setup = SessionSetup("", DuplexSettings(force_listen_count=0), Window(), seed=0)
-    conversation = runtime.conversation("warm-up", 0, setup, lambda event: None)
-    runtime.start_prompt(conversation)
+    setup = DuplexSetup("", DuplexSettings(force_listen_count=0), Window(), seed=0)
+    conversation = runtime.open("warm-up", 0, setup, lambda event: None)
+    runtime.start(conversation)
     tick = Tick(runtime)
     vision = runtime.config.vision
     sides = (vision.image_size,) * 2 if vision else ()
@@ -28,8 +29,8 @@ def warm_up(runtime: Runtime) -> float:
     slowest = 0.0
     for number in range(1, UNITS + 1):
         begin = time.monotonic()
-        mel = torch.full((100, BANDS), -1.0)
-        unit = PendingUnit(number, mel, begin, pictures, overrides=UnitOverrides(), finalize=True)
+        perceived = Perceived(torch.full((100, BANDS), -1.0), pictures)
+        unit = PendingUnit(number, perceived, begin, overrides=UnitOverrides(), finalize=True)
         conversation.orders.prefill(unit)
         while tick.has_work([conversation]):
             tick.run([conversation])
@@ -39,7 +40,7 @@ def warm_up(runtime: Runtime) -> float:
     return slowest
 
 
-def _speak(runtime: Runtime, conversation: Conversation) -> None:
+def _speak(runtime: DuplexRuntime, conversation: Conversation) -> None:
     """One full second of speech, whatever the model would have said."""
     hidden = torch.zeros(2, runtime.config.language.hidden_size, device=runtime.device)
     voice = conversation.speech

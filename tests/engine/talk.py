@@ -11,21 +11,22 @@ from transformers import Qwen3Config, Qwen3Model
 from inference_service.engine.api import (
     Done,
     DuplexSettings,
+    DuplexSetup,
     Event,
     Failure,
     Finalized,
     Piece,
-    SessionSetup,
     UnitOverrides,
     Window,
 )
 from inference_service.engine.context import Context
 from inference_service.engine.conversation import Conversation
 from inference_service.engine.decoder import PackedDecoder
+from inference_service.engine.intake import DuplexIntake, Perceived
 from inference_service.engine.orders import PendingUnit
+from inference_service.engine.participant import Stage
 from inference_service.engine.sampler import TextSampler
 from inference_service.engine.speech import SpeechState
-from inference_service.engine.unit import Stage
 from inference_service.models.vocoder import VocoderState
 from tests.engine import golden
 
@@ -100,10 +101,11 @@ class Talk:
         self.conversation = Conversation(
             "talk",
             0,
-            SessionSetup("", duplex, window, seed=0, sees=sees),
             lambda event: None,
-            tokenizer,
             Context(_decoder(limit + 128), 0, window, limit),
+            DuplexIntake(0),
+            DuplexSetup("", duplex, window, seed=0, sees=sees),
+            tokenizer,
             [torch.zeros(1)],
             TextSampler(self.special, torch.tensor([self.special.chunk_eos]), generator),
             SpeechState(0, generator),
@@ -133,7 +135,8 @@ class Talk:
         self.number += 1
         self.said = Said()
         talk = self.conversation
-        talk.orders.prefill(PendingUnit(self.number, torch.zeros(100, 80), time.monotonic(), failure=failure))
+        perceived = Perceived(torch.zeros(100, 80))
+        talk.orders.prefill(PendingUnit(self.number, perceived, time.monotonic(), failure))
         assert talk.wants_unit
         if not talk.refuse_unit():
             carried = talk.context.carry()

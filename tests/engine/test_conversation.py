@@ -14,7 +14,8 @@ from inference_service.engine.api import (
     Window,
     WindowMode,
 )
-from inference_service.engine.unit import MAX_CHARACTERS, Stage
+from inference_service.engine.participant import Stage
+from inference_service.engine.unit import MAX_CHARACTERS
 from tests.engine.talk import PROMPT, UNIT_TOKENS, VOCABULARY, Talk
 
 NAN = torch.full((VOCABULARY,), torch.nan)

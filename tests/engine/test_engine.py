@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from inference_service.engine.api import (
     Closed,
     Done,
+    DuplexSetup,
     End,
     EngineSession,
     Event,
@@ -20,12 +21,12 @@ from inference_service.engine.api import (
     Prefilled,
     Ready,
     SessionFailed,
-    SessionSetup,
     Sink,
     UnitInput,
     UnitOverrides,
     Window,
 )
+from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
 from tests.engine import tiny
 
@@ -66,7 +67,7 @@ class Rig:
 
     def __init__(self, slots: int = 2) -> None:
         self.fatal: queue.Queue[str] = queue.Queue()
-        self.engine = LiveEngine(*tiny.model(), slots, self._deliver, self.fatal.put)
+        self.engine = LiveEngine(DuplexRuntime(*tiny.model(), slots), slots, self._deliver, self.fatal.put)
 
     @staticmethod
     def _deliver(batch: list[tuple[Sink, Event]]) -> None:
@@ -77,7 +78,7 @@ class Rig:
         self, *, prompt: str = "Be brief.", seed: int = 1, window: Window | None = None, **duplex: object
     ) -> Client:
         settings = replace(self.engine.info.duplex_defaults, **duplex)  # type: ignore[arg-type]
-        setup = SessionSetup(prompt, settings, window or self.engine.info.window, seed)
+        setup = DuplexSetup(prompt, settings, window or self.engine.info.window, seed)
         told: queue.Queue[Event] = queue.Queue()
         return Client(self.engine.open("session", setup, told.put), told)
 
@@ -185,11 +186,17 @@ def test_short_audio_is_padded_with_silence(rig: Rig) -> None:
     assert speech_of(short.until(Done)) == speech_of(padded.until(Done))
 
 
-def test_audio_longer_than_a_unit_is_the_callers_mistake(rig: Rig) -> None:
-    client = rig.open()
+def test_input_that_cannot_be_prepared_fails_its_unit_alone(rig: Rig) -> None:
+    client = rig.open(force_listen_count=0)
 
-    with pytest.raises(ValueError, match="at most 16000 samples, not 16001"):
-        client.session.prefill(1, UnitInput(sound(1, 16_001)))
+    client.session.prefill(1, UnitInput(sound(1, 16_001)))
+    client.session.generate(1, False, UnitOverrides())
+    client.session.finalize(1)
+    client.unit(2)
+
+    prefilled = [event for event in client.until(Done) if isinstance(event, Prefilled)]
+    assert [unit.failure and unit.failure.reason for unit in prefilled] == ["INFERENCE_FAILED"]
+    assert any(isinstance(event, Prefilled) and event.failure is None for event in client.until(Done))
 
 
 def test_timings_are_of_this_unit_and_add_up(rig: Rig) -> None:

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 
 from inference_service.checkpoint import find, load
-from inference_service.engine.api import Done, DuplexSettings, End, Piece, SessionSetup, UnitOverrides
+from inference_service.engine.api import Done, DuplexSettings, DuplexSetup, End, Piece, UnitOverrides
 from inference_service.engine.conversation import Conversation
-from inference_service.engine.engine import model_info
+from inference_service.engine.duplex_runtime import DuplexRuntime, model_info
+from inference_service.engine.intake import Perceived
 from inference_service.engine.orders import PendingUnit
-from inference_service.engine.runtime import Runtime
+from inference_service.engine.participant import Stage
 from inference_service.engine.tick import Tick
-from inference_service.engine.unit import Stage
 from inference_service.media.mel import CONTEXT, SAMPLE_RATE, log_mel, mel_power
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recordings").glob("*.wav"))
@@ -27,10 +27,10 @@ Sound = NDArray[np.float32]
 
 
 @cache
-def shipped() -> Runtime:
+def shipped() -> DuplexRuntime:
     """The shipped model with clean slots; whoever uses one leaves it clean."""
     model, tokenizer, config = load(find("antiphon-mini"), torch.device("cpu"))
-    return Runtime(model, tokenizer, config, SLOTS)
+    return DuplexRuntime(model, tokenizer, config, SLOTS)
 
 
 def recorded(path: Path) -> Sound:
@@ -67,19 +67,19 @@ class Visit:
     ends: list[End] = field(default_factory=list)
     heard: Sound = field(default_factory=lambda: np.zeros(CONTEXT, np.float32))
 
-    def enter(self, runtime: Runtime, slot: int) -> None:
-        setup = SessionSetup(self.prompt, self.settings, model_info(runtime.config).window, self.seed)
-        self.conversation = runtime.conversation("visit", slot, setup, lambda event: None)
-        assert runtime.start_prompt(self.conversation) is None
+    def enter(self, runtime: DuplexRuntime, slot: int) -> None:
+        setup = DuplexSetup(self.prompt, self.settings, model_info(runtime.config).window, self.seed)
+        self.conversation = runtime.open("visit", slot, setup, lambda event: None)
+        assert runtime.start(self.conversation) is None
 
     def send(self) -> None:
         """Writes the next second ahead."""
         assert self.conversation
         pcm = self.seconds.pop(0)
-        mel = torch.from_numpy(log_mel(mel_power(pcm, self.heard)))
+        perceived = Perceived(torch.from_numpy(log_mel(mel_power(pcm, self.heard))))
         self.heard = pcm[-CONTEXT:]
         number = len(self.ends) + 1
-        unit = PendingUnit(number, mel, 0.0, overrides=UnitOverrides(), finalize=True)
+        unit = PendingUnit(number, perceived, 0.0, overrides=UnitOverrides(), finalize=True)
         self.conversation.orders.prefill(unit)
 
     def listen(self) -> None:
@@ -132,7 +132,9 @@ def visits(seed: int, count: int) -> list[Visit]:
     ]
 
 
-def play(waiting: list[Visit], rng: random.Random, slots: list[int], runtime: Runtime | None = None) -> None:
+def play(
+    waiting: list[Visit], rng: random.Random, slots: list[int], runtime: DuplexRuntime | None = None
+) -> None:
     """Sessions join when a slot is free and chance wills, send their seconds at random, and leave."""
     runtime = runtime or shipped()
     tick = Tick(runtime, budget=rng.choice([16, 64, 1024]))
@@ -174,7 +176,7 @@ def test_sessions_that_come_and_go_say_what_they_say_alone(seed: int) -> None:
 def test_session_in_a_used_slot_says_what_it_says_in_a_fresh_engine() -> None:
     model, tokenizer, config = load(find("antiphon-mini"), torch.device("cpu"))
     fresh = visits(3, 2)[1]
-    play([fresh], random.Random(0), [0], Runtime(model, tokenizer, config, 1))
+    play([fresh], random.Random(0), [0], DuplexRuntime(model, tokenizer, config, 1))
 
     first, second = visits(3, 2)
     play([first, second], random.Random(0), [0])

@@ -11,19 +11,20 @@ import torch
 from inference_service.engine.api import (
     Closed,
     Done,
+    DuplexSetup,
     End,
     Failure,
     Finalized,
     Piece,
     Prefilled,
-    SessionSetup,
     UnitInput,
     UnitOverrides,
     UnitUsage,
     Window,
     WindowMode,
 )
-from inference_service.engine.engine import LiveEngine, model_info
+from inference_service.engine.duplex_runtime import DuplexRuntime, model_info
+from inference_service.engine.engine import LiveEngine
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.config import parse_config
 from inference_service.models.vision_encoder import Resampler, VisionEncoder
@@ -164,7 +165,9 @@ class Rig:
 
     def __init__(self, slots: int) -> None:
         fatal: queue.Queue[str] = queue.Queue()
-        self.engine = LiveEngine(*tiny.model(sees=True), slots, self._deliver, fatal.put)
+        self.engine = LiveEngine(
+            DuplexRuntime(*tiny.model(sees=True), slots), slots, self._deliver, fatal.put
+        )
 
     @staticmethod
     def _deliver(batch: list) -> None:
@@ -175,7 +178,7 @@ class Rig:
         info = self.engine.info
         settings = replace(info.duplex_defaults, force_listen_count=0)
         told: queue.Queue = queue.Queue()
-        setup = SessionSetup("Be brief.", settings, info.window, seed, sees=True)
+        setup = DuplexSetup("Be brief.", settings, info.window, seed, sees=True)
         return Client(self.engine.open("session", setup, told.put), told)
 
 

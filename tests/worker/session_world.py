@@ -11,13 +11,13 @@ from inference_service.engine.api import (
     Closed,
     Done,
     DuplexSettings,
+    DuplexSetup,
     End,
     EngineSession,
     Event,
     Finalized,
     Prefilled,
     Ready,
-    SessionSetup,
     UnitOverrides,
     UnitUsage,
     Window,
@@ -27,7 +27,7 @@ from inference_service.sessions import Answer, Limits, Session
 from inference_service.units import Run, Stream
 
 PCM = np.zeros(16_000, np.float32)
-SETUP = SessionSetup("", DuplexSettings(), Window(), 1)
+SETUP = DuplexSetup("", DuplexSettings(), Window(), 1)
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Stage:
 
     # -------------------------------------------------------------------- World
 
-    def open(self, setup: SessionSetup) -> EngineSession:
+    def open(self, setup: DuplexSetup) -> EngineSession:
         self.acts.append("open")
         return self.engine
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.config import MAX_PROMPT_CHARACTERS, SessionPlan, resolve
-from inference_service.engine.api import DuplexSettings, Window, WindowMode
+from inference_service.engine.api import KEEP_ALL, DuplexSettings, Window, WindowMode
 from inference_service.errors import (
     ConfigInvalid,
     ModelNotFound,
@@ -21,7 +21,7 @@ from inference_service.errors import (
     UnitRefused,
     VoiceNotFound,
 )
-from inference_service.sampling import DUPLEX_RANGES, KEEP_ALL, unit_overrides
+from inference_service.sampling import DUPLEX_RANGES, unit_overrides
 from tests.scripted_engine import INFO
 
 

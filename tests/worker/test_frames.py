@@ -11,6 +11,7 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import messages
 from inference_service.engine.api import Deliver, ModelInfo, OnFatal
+from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
 from inference_service.options import WorkerOptions
 from tests.drawing import encoded, jpeg, picture
@@ -33,7 +34,7 @@ def unit(*frames: bytes, **fields: int) -> pb.DuplexInput:
 
 
 def live_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> LiveEngine:
-    return LiveEngine(*tiny.model(sees=True), 2, deliver, on_fatal)
+    return LiveEngine(DuplexRuntime(*tiny.model(sees=True), 2), 2, deliver, on_fatal)
 
 
 @asynccontextmanager

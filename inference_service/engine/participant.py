@@ -1,0 +1,130 @@
+"""What every session in a tick has and can do, whatever its kind."""
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass, field
+from enum import Enum, auto
+from typing import Generic
+
+from torch import Tensor
+
+from inference_service.engine.api import Event, Sink, UnitUsage
+from inference_service.engine.context import Context
+from inference_service.engine.intake import Intake, Prepared
+from inference_service.engine.orders import Orders
+from inference_service.engine.speech import SpeechJob
+from inference_service.models.vocoder import VocoderState
+
+
+class Stage(Enum):
+    """Where a session is in the loop over its units."""
+
+    PROMPT = auto()
+    """What stands before the first unit is being fed."""
+    IDLE = auto()
+    PREFILL = auto()
+    """The input of a unit is being fed."""
+    HEARD = auto()
+    """It is in the context; the order to generate has not been looked at."""
+    DECODE = auto()
+    SPEAK = auto()
+    """Text waits to be said aloud."""
+    DONE = auto()
+    """The last word about the unit is out; it waits to be closed."""
+
+
+@dataclass(eq=False)
+class Participant(ABC, Generic[Prepared]):
+    """One session inside the engine: its slot, its context, its orders and what it has to say.
+
+    Only the engine thread touches it, but for `intake`, which belongs to the media thread. A tick calls, for
+    whoever is ready: `end_unit`, `finalize`; `refuse_unit`, then the runtime's `hear`; `take` after a
+    forward; `begin_generate`, `decide`, `feed`; `speech_job`, `spoken`.
+    """
+
+    id: str
+    slot: int
+    sink: Sink
+    context: Context
+    intake: Intake[Prepared]
+    _: KW_ONLY
+    stage: Stage = Stage.PROMPT
+    opened: float = field(default_factory=time.monotonic)
+    orders: Orders[Prepared] = field(default_factory=Orders)
+    to_feed: Tensor | None = None
+    """Embeddings [n, hidden] that wait for a forward."""
+    last_hidden: Tensor | None = None
+    """Final hidden state [hidden] of the row fed last, from which the next token is decided."""
+    usage: UnitUsage = field(default_factory=UnitUsage)
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def arrival(self) -> float:
+        """Monotonic seconds since which the session's current work has been waiting."""
+        return self.orders.first.arrival if self.orders.first else self.opened
+
+    @property
+    def wants_unit(self) -> bool:
+        """Whether the next unit may be heard now."""
+        return self.stage is Stage.IDLE and self.orders.first is not None
+
+    @property
+    def wants_decision(self) -> bool:
+        """Whether the pending logits may be turned into a decision now."""
+        first = self.orders.first
+        if self.stage is Stage.HEARD:
+            return first is not None and first.overrides is not None
+        return self.stage is Stage.DECODE and self.to_feed is None
+
+    @property
+    def wants_end(self) -> bool:
+        """Whether the running unit may be closed now."""
+        return self.stage is Stage.DONE and self.orders.first is not None and self.orders.first.finalize
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a tick would do anything for this session."""
+        waits = self.to_feed is not None or self.stage is Stage.SPEAK
+        return waits or self.wants_unit or self.wants_decision or self.wants_end
+
+    @abstractmethod
+    def refuse_unit(self) -> bool:
+        """Whether the next unit does not fit any more or cannot be used: then it is answered, not heard."""
+
+    @abstractmethod
+    def take(self, hidden: Tensor | None) -> None:
+        """Hidden states [n, hidden] of the rows just fed, `n` at most what waits; None if not numbers."""
+
+    @abstractmethod
+    def begin_generate(self) -> bool:
+        """Applies the heard unit's orders; False if it ends without the model."""
+
+    @abstractmethod
+    def decide(self, logits: Tensor) -> int | None:
+        """Takes one decision on float32 scores [vocabulary]: the token to feed, or None."""
+
+    @abstractmethod
+    def feed(self, token: int, embeds: Tensor) -> None:
+        """The decided token, embedded as [1, hidden], goes into the next forward."""
+
+    @abstractmethod
+    def end_unit(self) -> None:
+        """Closes the unit in the context, before the window is seen to."""
+
+    @abstractmethod
+    def finalize(self) -> None:
+        """The unit is over, and the window drops what has become too old."""
+
+
+class Speaking(ABC):
+    """A participant with a voice."""
+
+    vocoder: VocoderState
+
+    @abstractmethod
+    def speech_job(self) -> SpeechJob | None:
+        """The speech under way in stage SPEAK; None if nothing more is to be said aloud."""
+
+    @abstractmethod
+    def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
+        """The job's speech is ready, float32 [samples], or there is none."""

@@ -11,10 +11,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GENERATED := clients/python/antiphon/v1
 PROTOCOL := docs/protocol
+TYPESCRIPT := clients/typescript
+NODE_STAMP := $(TYPESCRIPT)/node_modules/.installed
+# Without Node the TypeScript client is left as it is.
+WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test pytest lint format types protos check-protos schemas check-schemas fuzz storm train eval bench clean
+.PHONY: help install run demo test pytest lint format types typescript protos check-protos schemas check-schemas fuzz storm train eval bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +59,7 @@ format: install ## rewrite Python and protos as `lint` wants them
 types: install ## mypy --strict on our packages
 	$(BIN)/mypy
 
-protos: install ## regenerate the Python code of protos/
+protos: install ## regenerate the code of protos/ in clients/python
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=clients/python --pyi_out=clients/python \
 		$(sort $(wildcard protos/antiphon/v1/*.proto))
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --grpc_python_out=clients/python \
@@ -63,9 +67,24 @@ protos: install ## regenerate the Python code of protos/
 		$(sort $(wildcard protos/antiphon/v1/*_service.proto))
 	ln -sf $(addprefix ../../../../,$(sort $(wildcard protos/antiphon/v1/*.proto))) $(GENERATED)
 
-check-protos: protos ## fail if the checked-in generated code is not that of protos/
-	@git diff --exit-code -- $(GENERATED) || \
-		{ echo "$(GENERATED) differs from what protos/ generates: add the regenerated files to the commit"; exit 1; }
+check-protos: protos $(if $(WITH_NODE),typescript-protos) ## fail if the checked-in generated code is not that of protos/
+	@git diff --exit-code -- $(GENERATED) $(TYPESCRIPT)/src || \
+		{ echo "Generated code differs from what protos/ generates: add the regenerated files to the commit"; exit 1; }
+
+$(NODE_STAMP): $(TYPESCRIPT)/package.json $(TYPESCRIPT)/package-lock.json
+	cd $(TYPESCRIPT) && npm ci --no-progress
+	@touch $@
+
+typescript-protos: install $(NODE_STAMP)
+	$(BIN)/python -m grpc_tools.protoc -Iprotos \
+		--plugin=protoc-gen-ts_proto=$(TYPESCRIPT)/node_modules/.bin/protoc-gen-ts_proto \
+		--ts_proto_out=$(TYPESCRIPT)/src \
+		--ts_proto_opt=outputServices=grpc-js,oneof=unions-value,forceLong=bigint,env=node \
+		--ts_proto_opt=esModuleInterop=true,importSuffix=.js,useExactTypes=false,unrecognizedEnum=true \
+		$(sort $(wildcard protos/antiphon/v1/*.proto))
+
+typescript: $(NODE_STAMP) ## build the TypeScript client (needs Node 20 or newer)
+	cd $(TYPESCRIPT) && npm run --silent build
 
 schemas: install ## regenerate the JSON Schema and AsyncAPI files of docs/protocol
 	$(BIN)/python -m ws_adapter.schemas $(PROTOCOL)
@@ -92,5 +111,6 @@ bench: install ## measure the adapter against its goals; ARGS='overload' narrows
 
 clean: ## remove .venv, build products and caches
 	rm -rf $(VENV) build dist *.egg-info clients/python/*.egg-info
+	rm -rf $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,95 @@
+"""Clients in other languages against the real worker and adapter, run by the Node of this machine."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.clients import vectors
+from tests.e2e.conftest import FOLDER
+
+ROOT = Path(__file__).parents[2]
+TYPESCRIPT = ROOT / "clients" / "typescript"
+JAVASCRIPT = ROOT / "clients" / "javascript"
+PATIENCE_S = 100
+
+needs_node = pytest.mark.skipif(
+    shutil.which("npm") is None, reason="Node is not installed here: apt-get install nodejs npm (20 or newer)"
+)
+
+
+def run(*command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def typescript() -> Path:
+    """The folder of the built client."""
+    built = run("make", "--no-print-directory", "typescript")
+    assert built.returncode == 0, built.stdout + built.stderr
+    return TYPESCRIPT / "dist"
+
+
+@pytest.mark.parametrize("vector", vectors.read(), ids=lambda vector: vector.type)
+def test_golden_vectors_in_python(vector: vectors.Vector) -> None:
+    message = vectors.message(vector)
+
+    assert message.SerializeToString(deterministic=True) == vector.data
+    assert type(message).FromString(vector.data) == message
+
+
+@needs_node
+def test_conformance_in_typescript(typescript: Path, worker: str) -> None:
+    checked = run("node", str(typescript / "conformance" / "main.js"), str(vectors.FILE), worker)
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    lines = checked.stdout.splitlines()
+    assert sum(line.startswith("ok ") for line in lines) == len(lines) > len(vectors.read())
+
+
+@needs_node
+def test_conformance_in_typescript_can_fail(typescript: Path, worker: str, tmp_path: Path) -> None:
+    rows = json.loads(vectors.FILE.read_text())
+    rows[1]["json"]["unit"] = "4"
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps(rows))
+
+    checked = run("node", str(typescript / "conformance" / "main.js"), str(wrong), worker)
+
+    assert checked.returncode == 1
+    assert [line for line in checked.stdout.splitlines() if line.startswith("FAILED")] == [
+        "FAILED  vector 1: PrefillRequest"
+    ]
+
+
+@needs_node
+def test_spoken_conversation_in_typescript(typescript: Path, worker: str, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.wav"
+
+    talk = run(
+        "node", str(typescript / "examples" / "talk.js"), str(FOLDER / "name.wav"), str(answer), worker
+    )
+
+    assert (talk.returncode, talk.stdout.strip()) == (0, "my name is antiphon"), talk.stderr
+    assert answer.stat().st_size > 44 + 24_000  # half a second of 16-bit sound
+
+
+@needs_node
+def test_typescript_says_why_it_cannot_talk(typescript: Path, worker: str, tmp_path: Path) -> None:
+    example = str(typescript / "examples" / "talk.js")
+    talk = run("node", example, str(vectors.FILE), str(tmp_path / "answer.wav"), worker)
+
+    assert (talk.returncode, talk.stderr) == (1, f"{vectors.FILE} is not a WAV file.\n")
+
+
+@needs_node
+def test_websocket_example_in_javascript(adapter: str) -> None:
+    source = JAVASCRIPT / "talk.js"
+    assert len(source.read_text().splitlines()) <= 40
+    url = adapter.replace("http", "ws") + "/v1/realtime?mode=audio"
+
+    talk = run("node", "--experimental-websocket", str(source), str(FOLDER / "name.wav"), url)
+
+    assert (talk.returncode, talk.stdout.strip()) == (0, "my name is antiphon"), talk.stderr

@@ -1,0 +1,36 @@
+"""The C library's allocator, told what an adapter does with memory.
+
+A unit needs a handful of buffers of 64 to 170 KB, which live for milliseconds. glibc by default asks the
+system for each of more than 128 KB and gives it back at once, and does the same with the end of its heap;
+every page is then cleared and mapped anew, which costs more than what is done with it.
+"""
+
+import ctypes
+import sys
+from typing import Final
+
+# mallopt(3)
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+
+_LARGEST: Final = 32 * 2**20
+"""From this size on memory goes back to the system when it is freed; glibc allows no more."""
+
+_KEPT: Final = 256 * 2**20
+"""So much may lie unused at the end of the heap."""
+
+
+def keep_freed_memory() -> bool:
+    """Lets this process keep what it frees for what it needs next; False where there is no glibc.
+
+    To be called before threads are started: all of them share one heap, so that what one frees another uses.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return False
+    settings = ((_M_MMAP_THRESHOLD, _LARGEST), (_M_TRIM_THRESHOLD, _KEPT), (_M_ARENA_MAX, 1))
+    return all(mallopt(option, value) == 1 for option, value in settings)

@@ -12,7 +12,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from inference_service.engine.api import Deliver, Engine, Event, ModelInfo, OnFatal, Sink, Window, WindowMode
+from inference_service.engine.api import (
+    Deliver,
+    Engine,
+    Event,
+    Mode,
+    ModelInfo,
+    OnFatal,
+    Sink,
+    Window,
+    WindowMode,
+)
 from inference_service.errors import ConfigurationError, Draining, EngineFatal
 from inference_service.host import Backend
 from inference_service.models.errors import CheckpointError
@@ -226,6 +236,8 @@ def _with_window(info: ModelInfo, options: WorkerOptions) -> ModelInfo:
     """`info` with the window that `options` name instead of the model's own."""
     if options.window_high is None and options.window_low is None:
         return info
+    if Mode.AUDIO not in info.modes:
+        raise ConfigurationError("The window is for full duplex, which this model cannot do: leave it out.")
     high = options.window_high or info.window.high_tokens or info.context_limit
     low = options.window_low or min(info.window.low_tokens or high, high * 3 // 4)
     if not 0 < low < high <= info.context_limit:

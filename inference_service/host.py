@@ -10,15 +10,18 @@ from typing import Any, cast
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID
+from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service import messages
+from inference_service import inputs, messages
 from inference_service.config import SessionPlan, resolve
 from inference_service.engine.api import (
+    Content,
     Done,
+    DuplexSetup,
     Engine,
     EngineSession,
     Event,
+    Failure,
     Finalized,
     ModelInfo,
     Piece,
@@ -82,6 +85,7 @@ class SessionHost:
         self._on_closed = on_closed
         self._plan: SessionPlan | None = None
         self._all_attached = asyncio.Event()
+        self._configured = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._outboxes: dict[Stream, Outbox[Any]] = {
             Stream.PREFILL: Outbox(),
@@ -165,6 +169,8 @@ class SessionHost:
                 with self._ruled():
                     self.session.half_close(stream, self._backend.clock())
                 return
+            if stream is Stream.GENERATE and request.HasField("run"):
+                await self._configured.wait()  # which settings a unit may have depends on its mode
             with self._ruled():
                 self._receive(stream, request)
 
@@ -175,7 +181,7 @@ class SessionHost:
             case Stream.GENERATE:
                 self._generate(cast(pb.GenerateRequest, request))
             case Stream.FINALIZE:
-                self.session.finalize(cast(pb.FinalizeRequest, request).unit, self._backend.clock())
+                self._finalize(cast(pb.FinalizeRequest, request))
 
     def _prefill(self, request: pb.PrefillRequest) -> None:
         now, info = self._backend.clock(), self._backend.info
@@ -185,12 +191,14 @@ class SessionHost:
             self.session.open(
                 plan.setup, now, max_duration_s=plan.max_duration_s, idle_timeout_s=plan.idle_timeout_s
             )
+            self._configured.set()
             return
         self.session.require_config()
-        content: Any
-        sees = self._plan is not None and self._plan.setup.sees
+        if self._plan is None:
+            return  # the config was refused: the session is over
+        content: Content | Failure
         try:
-            content = messages.unit_input(request, info, sees=sees)
+            content = inputs.content(request, self._plan.setup, info)
         except UnitRefused as refused:
             content = refused.failure
         self.session.prefill(request.unit, content, now, trace_context(request.traceparent))
@@ -198,11 +206,29 @@ class SessionHost:
     def _generate(self, request: pb.GenerateRequest) -> None:
         match request.WhichOneof("action"):
             case "run":
-                self.session.generate(request.unit, _run(request.run), self._backend.clock())
+                self.session.generate(request.unit, self._run(request.run), self._backend.clock())
             case "cancel":
                 self.session.cancel(request.unit)
             case _:
                 raise PayloadInvalid(BadField("action", "must be `run` or `cancel`"))
+
+    def _run(self, request: pb.GenerateUnit) -> Run:
+        assert self._plan is not None, "nothing is generated before the config"
+        setup = self._plan.setup
+        try:
+            if request.force_listen and not isinstance(setup, DuplexSetup):
+                raise UnitRefused(
+                    Reason.PARAMS_INVALID,
+                    "run.force_listen is for AUDIO and VIDEO sessions only.",
+                    "run.force_listen",
+                )
+            overrides = unit_overrides(request.sampling, "run.sampling", setup, self._backend.info)
+        except UnitRefused as refused:
+            return Run(request.force_listen, refusal=refused.failure)
+        return Run(request.force_listen, overrides)
+
+    def _finalize(self, request: pb.FinalizeRequest) -> None:
+        self.session.finalize(request.unit, self._backend.clock(), keep_last_token=request.keep_last_token)
 
     # ------------------------------------------------- what the session acts upon
 
@@ -234,9 +260,8 @@ class SessionHost:
             case Ready():
                 assert self._plan is not None, "an engine is ready only after the config"
                 backend = self._backend
-                return messages.session_ready(
-                    answer, self._plan, backend.info, backend.worker_id, backend.limits.window
-                )
+                window = backend.limits.window_of(self._plan.setup)
+                return messages.session_ready(answer, self._plan, backend.info, backend.worker_id, window)
             case Prefilled():
                 return messages.prefilled(answer)
             case Piece():
@@ -295,10 +320,3 @@ def _given_up(stream: Stream) -> Cancelled:
     return Cancelled(
         f"The caller gave up its {stream.value} stream, or sent more than {MAX_MESSAGE_BYTES} bytes at once."
     )
-
-
-def _run(request: pb.GenerateUnit) -> Run:
-    try:
-        return Run(request.force_listen, unit_overrides(request.sampling, "run.sampling"))
-    except UnitRefused as refused:
-        return Run(request.force_listen, refusal=refused.failure)

@@ -1,7 +1,6 @@
 """The book of a session's units: which may come, which are open, and that each gets its three answers."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from inference_service.engine.api import (
     Done,
@@ -60,14 +59,22 @@ class Ledger:
                 stream=stream.value,
                 unit=number,
             )
+        self._check_window(number)
+        self._asked[stream] = number
+        return self._units.setdefault(number, Unit(number))
+
+    def bound(self, window: int) -> None:
+        """At most `window` units may be open from now on. Raises `UnitWindow` if more are."""
+        self._window = window
+        self._check_window(max(self._asked.values()))
+
+    def _check_window(self, number: int) -> None:
         if number > self._answered[Stream.FINALIZE] + self._window:
             raise UnitWindow(
                 f"At most {self._window} units may be unfinalised; unit {number} is one more.",
                 unit=number,
                 max_units_in_flight=self._window,
             )
-        self._asked[stream] = number
-        return self._units.setdefault(number, Unit(number))
 
     def half_close(self, stream: Stream) -> None:
         """Nothing more comes on `stream`. Raises `UnitOutOfOrder` if a unit can then never be completed."""
@@ -100,7 +107,7 @@ class Ledger:
     def advance(self, engine: EngineSession, now: float) -> None:
         """Does all that has become possible: hands steps to the engine, answers refused units."""
         while (unit := self._units.get(self._handing_on)) is not None:
-            if not unit.hand_on(engine, may_silence=self._is_next(Stream.GENERATE, unit)):
+            if not unit.hand_on(engine):
                 break
             if unit.step is Step.NOTHING:
                 self._handing_on += 1
@@ -130,41 +137,34 @@ class Ledger:
         self._context_tokens = context_tokens
         self._progress_at = now
 
+    def progress(self, now: float) -> None:
+        """The engine is getting on."""
+        self._progress_at = now
+
     def answer(self, answer: UnitAnswer, now: float) -> None:
-        """Passes on one answer and books it."""
+        """Passes on one answer and books it; each is a sign of progress."""
+        self.progress(now)
         match answer:
             case Piece():
-                if self._run_refusal(answer.unit) is None:
-                    self._send(Stream.GENERATE, answer)
+                self._send(Stream.GENERATE, answer)
             case Prefilled():
                 if answer.failure is None:
                     self._context_tokens = answer.context_tokens
                 self._book(Stream.PREFILL, answer)
             case Done():
                 self._context_tokens = answer.context_tokens
-                self._book(Stream.GENERATE, self._judged(answer))
+                if answer.end is End.CONTEXT_FULL:
+                    self._context_full = True
+                    self._last = self._asked[Stream.PREFILL]
+                self._book(Stream.GENERATE, answer)
             case Finalized():
                 self._context_tokens, self._usage = answer.context_tokens, answer.session_usage
-                self._progress_at = now
                 self._units.pop(answer.unit, None)
                 self._book(Stream.FINALIZE, answer)
 
     def _book(self, stream: Stream, answer: Prefilled | Done | Finalized) -> None:
         self._answered[stream] = answer.unit
         self._send(stream, answer)
-
-    def _judged(self, done: Done) -> Done:
-        """`done` with what the session makes of it: the last unit, or one whose parameters were refused."""
-        if done.end is End.CONTEXT_FULL:
-            self._context_full = True
-            self._last = self._asked[Stream.PREFILL]
-            return done
-        refusal = self._run_refusal(done.unit)
-        return replace(done, end=End.FAILED, finish=None, failure=refusal) if refusal else done
-
-    def _run_refusal(self, number: int) -> Failure | None:
-        unit = self._units.get(number)
-        return unit.run.refusal if unit is not None and unit.run is not None else None
 
     # ------------------------------------------------------------------ questions
 
@@ -187,8 +187,8 @@ class Ledger:
     def deadlines(self, patience: float) -> Iterator[tuple[float, str]]:
         """When units will have waited for `patience` seconds, and what for.
 
-        A unit waits for its own requests from its Prefill on, and for the engine from the moment that the
-        unit before it was finalised.
+        A unit waits for its own requests from its Prefill on, and for the engine from the last sign of
+        progress on: a long answer may take its time as long as it goes on.
         """
         for unit in self._units.values():
             missing = unit.missing()

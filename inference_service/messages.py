@@ -5,31 +5,26 @@ from collections.abc import Sequence
 import numpy as np
 from google.protobuf.duration_pb2 import Duration
 
-from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.config import SessionPlan, duplex_config, modes
+from inference_service.config import SessionPlan, modes
+from inference_service.duplex_config import duplex_config
 from inference_service.engine.api import (
     Done,
     End,
     Failure,
     Finalized,
     Finish,
+    Mode,
     ModelInfo,
     Piece,
     Prefilled,
     Ready,
-    UnitInput,
     UnitTimings,
     UnitUsage,
 )
-from inference_service.errors import BadField, PayloadInvalid, UnitRefused
-from inference_service.media.image import MAX_FRAMES
-from inference_service.media.pcm import decode_pcm
-from inference_service.sampling import SAMPLING_TO_DUPLEX
-
-MAX_SLICES = 9
-"""Most slices that a caller may ask a picture to be cut into."""
+from inference_service.sampled_config import sampling_defaults
+from inference_service.sampling import SAMPLING_TO_DUPLEX, sampling_params
 
 _ENDS = {
     End.LISTEN: pb.UNIT_END_LISTEN,
@@ -42,45 +37,9 @@ _ENDS = {
 _FINISHES = {
     None: pb.FINISH_REASON_UNSPECIFIED,
     Finish.EOS: pb.FINISH_REASON_EOS,
+    Finish.STOP: pb.FINISH_REASON_STOP,
     Finish.LENGTH: pb.FINISH_REASON_LENGTH,
 }
-
-
-def unit_input(request: pb.PrefillRequest, info: ModelInfo, *, sees: bool) -> UnitInput:
-    """The content of a duplex unit; its pictures, of a session that `sees`, are still encoded.
-
-    Raises `UnitRefused` for content that cannot be used, `PayloadInvalid` for the input of another mode.
-    """
-    kind = request.WhichOneof("payload")
-    if kind != "duplex":
-        problem = f"holds `{kind}`" if kind else "is missing"
-        raise PayloadInvalid(BadField("payload", f"an AUDIO or VIDEO unit needs `duplex`; it {problem}"))
-    duplex = request.duplex
-    if duplex.frames:
-        _check_frames(duplex, sees)
-    if not duplex.HasField("audio"):
-        raise UnitRefused(Reason.AUDIO_INVALID, "duplex.audio is missing.", "duplex.audio")
-    pcm = decode_pcm(
-        duplex.audio,
-        field="duplex.audio",
-        sample_rate_hz=info.input_sample_rate_hz,
-        max_samples=round(info.unit_seconds * info.input_sample_rate_hz),
-    )
-    return UnitInput(pcm, tuple(frame.data for frame in duplex.frames))
-
-
-def _check_frames(duplex: pb.DuplexInput, sees: bool) -> None:
-    if not sees:
-        raise UnitRefused(
-            Reason.CONTENT_UNSUPPORTED, "duplex.frames: an AUDIO session sees no pictures.", "duplex.frames"
-        )
-    if len(duplex.frames) > MAX_FRAMES:
-        problem = f"must hold at most {MAX_FRAMES} pictures, not {len(duplex.frames)}"
-        raise UnitRefused(Reason.IMAGE_INVALID, f"duplex.frames {problem}.", "duplex.frames")
-    most = duplex.max_slice_nums
-    if duplex.HasField("max_slice_nums") and not 1 <= most <= MAX_SLICES:
-        problem = f"must be 1 to {MAX_SLICES}, not {most}"
-        raise UnitRefused(Reason.PARAMS_INVALID, f"duplex.max_slice_nums {problem}.", "duplex.max_slice_nums")
 
 
 def session_ready(
@@ -147,6 +106,7 @@ def finalized(answer: Finalized) -> pb.FinalizeResponse:
         unit=answer.unit,
         context_tokens=answer.context_tokens,
         dropped_units=answer.dropped_units,
+        discarded_tokens=answer.discarded_tokens,
         session_usage=usage(answer.session_usage),
         timings=timings(answer.timings),
     )
@@ -159,17 +119,25 @@ def go_away(time_left_s: float, reason: str) -> pb.GenerateResponse:
 
 def model_info(info: ModelInfo) -> pb.GetInfoResponse:
     """What GetInfo says about the model."""
-    settings = info.duplex_defaults
-    sampling = {name: getattr(settings, duplex) for name, duplex in SAMPLING_TO_DUPLEX.items()}
     return pb.GetInfoResponse(
         model=info.name,
         modes=modes(info),
         context_limit=info.context_limit,
         input_sample_rate_hz=info.input_sample_rate_hz,
         output_sample_rate_hz=info.output_sample_rate_hz,
-        duplex_defaults=duplex_config(settings, info),
-        sampling_defaults=common_pb2.SamplingParams(**sampling),
+        duplex_defaults=duplex_config(info.duplex_defaults, info) if Mode.AUDIO in info.modes else None,
+        sampling_defaults=_sampling_defaults(info),
     )
+
+
+def _sampling_defaults(info: ModelInfo) -> common_pb2.SamplingParams:
+    """Of chats and token streams; of duplex sessions where the model holds no others."""
+    for mode in (Mode.CHAT, Mode.TOKENS, Mode.TRANSCRIBE):
+        if mode in info.modes:
+            return sampling_params(sampling_defaults(info, mode))
+    settings = info.duplex_defaults
+    values = {name: getattr(settings, duplex) for name, duplex in SAMPLING_TO_DUPLEX.items()}
+    return common_pb2.SamplingParams(**values)
 
 
 def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from antiphon.semconv import MIN_WORKER_KEY_BYTES
 from inference_service.errors import ConfigurationError
 
+DTYPES = ("float32", "bfloat16", "float16")
+
 
 @dataclass(frozen=True)
 class WorkerOptions:
@@ -21,6 +23,9 @@ class WorkerOptions:
 
     device: str = "cpu"
     """Where the model runs: `cpu`, `cuda`, `cuda:1`."""
+
+    dtype: str | None = None
+    """Numbers of a causal language model: one of `DTYPES`; None is float32 on the CPU, else bfloat16."""
 
     threads: int | None = None
     """Threads of torch on the CPU; None is one, the fastest for small models beside other processes."""
@@ -53,6 +58,8 @@ class WorkerOptions:
         """Refuses values out of range, one sentence each."""
         if self.slots < 1:
             raise ConfigurationError(f"slots must be at least 1, not {self.slots}.")
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise ConfigurationError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}.")
         if self.threads is not None and self.threads < 1:
             raise ConfigurationError(f"threads must be at least 1, not {self.threads}.")
         if not 0 <= self.drain_timeout_s < float("inf"):

@@ -1,20 +1,35 @@
 """Which values decoding settings may have, and how those of the wire become those of the engine.
 
-A value is checked once, against one table: `DUPLEX_RANGES` for `DuplexConfig`, and for `SamplingParams`
-the ranges of the duplex settings that its fields stand for.
+A value is checked once, against one table for each kind of session.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2
-from inference_service.engine.api import KEEP_ALL, UnitOverrides
+from inference_service.engine.api import (
+    KEEP_ALL,
+    ChatSetup,
+    DuplexSetup,
+    ModelInfo,
+    Sampling,
+    SessionSetup,
+    UnitOverrides,
+)
 from inference_service.errors import BadField, UnitRefused
 
 Number = int | float
+
+MAX_CHAT_TOKENS = 4096
+"""Most tokens of one chat answer."""
+MAX_STOPS = 16
+"""Most strings that end a chat answer."""
+MAX_STOP_CHARACTERS = 256
+MAX_STOP_TOKENS = 1024
+"""Most ids that end a unit."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +77,25 @@ SAMPLING_TO_DUPLEX = {
 }
 """Fields of `SamplingParams` that a duplex session has a setting for."""
 
-_SAMPLING_RANGES = {name: DUPLEX_RANGES[duplex] for name, duplex in SAMPLING_TO_DUPLEX.items()} | {
-    "top_k": Range(0, 1000)  # here 0 keeps all
+_EVERY_K = Range(0, 1000)
+"""On the wire 0 keeps all."""
+
+DUPLEX_SAMPLING_RANGES = {name: DUPLEX_RANGES[duplex] for name, duplex in SAMPLING_TO_DUPLEX.items()} | {
+    "top_k": _EVERY_K
 }
+"""Fields of `SamplingParams` that hold a number, in a duplex session."""
+
+
+def sampling_ranges(most_tokens: int) -> dict[str, Range]:
+    """Fields of `SamplingParams` that hold a number, where a unit may sample `most_tokens`."""
+    return {
+        "max_new_tokens": Range(1, most_tokens),
+        "temperature": Range(0, 2),
+        "top_p": Range(0, 1, above_low=True),
+        "top_k": _EVERY_K,
+        "repetition_penalty": Range(0.5, 2),
+        "length_penalty": Range(0.1, 5),
+    }
 
 
 def decimal(value: Number) -> Number:
@@ -73,10 +104,10 @@ def decimal(value: Number) -> Number:
 
 
 def sampling_values(
-    params: common_pb2.SamplingParams, path: str
+    params: common_pb2.SamplingParams, path: str, ranges: Mapping[str, Range]
 ) -> Iterator[tuple[str, Number, BadField | None]]:
-    """The fields set in `params` that a duplex session can honour: name, value, and what is wrong with it."""
-    for name, allowed in _SAMPLING_RANGES.items():
+    """The numbers set in `params`: name, value as the engine takes it, and what is wrong with it."""
+    for name, allowed in ranges.items():
         if params.HasField(name):
             value = decimal(getattr(params, name))
             problem = allowed.problem(value)
@@ -85,7 +116,7 @@ def sampling_values(
             yield name, value, BadField(f"{path}.{name}", problem) if problem else None
 
 
-def unsupported_sampling(params: common_pb2.SamplingParams) -> list[str]:
+def without_meaning_in_duplex(params: common_pb2.SamplingParams) -> list[str]:
     """The fields set in `params` that a duplex session cannot honour."""
     given = {
         "stop_token_ids": bool(params.stop_token_ids),
@@ -95,14 +126,93 @@ def unsupported_sampling(params: common_pb2.SamplingParams) -> list[str]:
     return [name for name, is_given in given.items() if is_given]
 
 
-def unit_overrides(params: common_pb2.SamplingParams, path: str) -> UnitOverrides:
+def read_sampling(
+    params: common_pb2.SamplingParams, path: str, info: ModelInfo, *, chats: bool
+) -> tuple[UnitOverrides, list[BadField]]:
+    """What `params` sets for a session that `chats` or streams, and every field that it may not set so."""
+    ranges = sampling_ranges(MAX_CHAT_TOKENS if chats else info.context_limit)
+    values: dict[str, object] = {}
+    bad = []
+    for name, value, problem in sampling_values(params, path, ranges):
+        values[name] = value
+        bad += [problem] if problem else []
+    problems = {
+        "stop_token_ids": _stop_ids_problem(params.stop_token_ids, info.vocabulary),
+        "stop": _stops_problem(params.stop)
+        if chats
+        else "is for CHAT sessions only"
+        if params.stop
+        else None,
+    }
+    bad += [BadField(f"{path}.{name}", problem) for name, problem in problems.items() if problem]
+    if params.stop_token_ids:
+        values["stop_token_ids"] = tuple(params.stop_token_ids)
+    if params.stop:
+        values["stop"] = tuple(params.stop)
+    for name in ("ignore_eos", "seed"):
+        if params.HasField(name):
+            values[name] = getattr(params, name)
+    return UnitOverrides(**values), bad  # type: ignore[arg-type]
+
+
+def _stop_ids_problem(ids: Iterable[int], vocabulary: int) -> str | None:
+    ids = list(ids)
+    if len(ids) > MAX_STOP_TOKENS:
+        return f"must hold at most {MAX_STOP_TOKENS} ids, not {len(ids)}"
+    return unknown_id_problem(ids, vocabulary)
+
+
+def unknown_id_problem(ids: Iterable[int], vocabulary: int) -> str | None:
+    """What is wrong with ids of which one is not in the vocabulary; None if all are."""
+    highest = max(ids, default=-1)
+    return f"must be ids below {vocabulary}, not {highest}" if highest >= vocabulary else None
+
+
+def _stops_problem(stops: Sequence[str]) -> str | None:
+    if len(stops) > MAX_STOPS:
+        return f"must hold at most {MAX_STOPS} strings, not {len(stops)}"
+    wrong = next((stop for stop in stops if not 1 <= len(stop) <= MAX_STOP_CHARACTERS), None)
+    return (
+        None
+        if wrong is None
+        else f"must be strings of 1 to {MAX_STOP_CHARACTERS} characters, not {len(wrong)}"
+    )
+
+
+def sampling_params(sampling: Sampling) -> common_pb2.SamplingParams:
+    """`sampling` with every field stated, as GetInfo and SessionReady show it."""
+    return common_pb2.SamplingParams(
+        max_new_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=0 if sampling.top_k == KEEP_ALL else sampling.top_k,
+        repetition_penalty=sampling.repetition_penalty,
+        length_penalty=sampling.length_penalty,
+        stop_token_ids=sampling.stop_token_ids,
+        stop=sampling.stop,
+        ignore_eos=sampling.ignore_eos,
+    )
+
+
+def unit_overrides(
+    params: common_pb2.SamplingParams, path: str, setup: SessionSetup, info: ModelInfo
+) -> UnitOverrides:
     """What `params` changes for one unit. Raises `UnitRefused` (PARAMS_INVALID) naming a bad field."""
-    for name in unsupported_sampling(params):
+    if isinstance(setup, DuplexSetup):
+        return _duplex_overrides(params, path)
+    overrides, bad = read_sampling(params, path, info, chats=isinstance(setup, ChatSetup))
+    for field in bad:
+        raise UnitRefused(Reason.PARAMS_INVALID, f"{field.path} {field.problem}.", field.path)
+    return overrides
+
+
+def _duplex_overrides(params: common_pb2.SamplingParams, path: str) -> UnitOverrides:
+    for name in without_meaning_in_duplex(params):
         raise UnitRefused(
             Reason.PARAMS_INVALID, f"{path}.{name} has no meaning in a duplex unit.", f"{path}.{name}"
         )
     values: dict[str, Number] = {}
-    for name, value, bad in sampling_values(params, path):
+    for name, value, bad in sampling_values(params, path, DUPLEX_SAMPLING_RANGES):
         if bad:
             raise UnitRefused(Reason.PARAMS_INVALID, f"{bad.path} {bad.problem}.", bad.path)
         values[name] = value

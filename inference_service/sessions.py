@@ -11,14 +11,17 @@ from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from inference_service.engine.api import (
+    Advanced,
     Closed,
+    Content,
     EngineSession,
     Event,
     Failure,
     Ready,
     SessionFailed,
     SessionSetup,
-    UnitInput,
+    TokensSetup,
+    TranscribeSetup,
 )
 from inference_service.errors import (
     AttachTimeout,
@@ -56,7 +59,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Times in seconds, and the most units that may be unfinalised at once.
+    """Times in seconds, and the most units that may be unfinalised at once: fewer where units are long.
 
     `go_away_ahead_s` is how long before the end of a drain sessions are told.
     """
@@ -67,6 +70,12 @@ class Limits:
     cleanup_s: float = 5.0
     go_away_ahead_s: float = 30.0
     window: int = 2
+    stream_window: int = 8
+    """Of TRANSCRIBE and TOKENS sessions."""
+
+    def window_of(self, setup: SessionSetup) -> int:
+        """Most units in flight of a session of this kind."""
+        return self.stream_window if isinstance(setup, TokensSetup | TranscribeSetup) else self.window
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ class Session:
         self._attached: set[Stream] = set()
         self._configured = False
         self._cancelled = 0  # the highest unit cancelled before there was an engine session
-        self._units = Ledger(limits.window, world.send)
+        self._units = Ledger(max(limits.window, limits.stream_window), world.send)
         self._since = now  # when this phase began; CONFIGURING begins anew with the config
         self._max_duration_s: float | None = None
         self._idle_timeout_s: float | None = None
@@ -191,6 +200,7 @@ class Session:
     ) -> None:
         """Starts the session in the engine with a config that was found good."""
         if not self.is_over:
+            self._units.bound(self._limits.window_of(setup))
             self._since = now
             self._max_duration_s, self._idle_timeout_s = max_duration_s, idle_timeout_s
             self._engine = self._world.open(setup)
@@ -198,7 +208,7 @@ class Session:
                 self._engine.cancel(self._cancelled)
 
     def prefill(
-        self, number: int, content: UnitInput | Failure, now: float, traceparent: str | None = None
+        self, number: int, content: Content | Failure, now: float, traceparent: str | None = None
     ) -> None:
         """A unit's input, or why it cannot be used: the unit is accepted."""
         if self.is_over:
@@ -222,10 +232,10 @@ class Session:
             unit.run = run
             self._advance(now)
 
-    def finalize(self, number: int, now: float) -> None:
+    def finalize(self, number: int, now: float, *, keep_last_token: bool = False) -> None:
         """A unit may be closed."""
         if not self.is_over and (unit := self._units.admit(Stream.FINALIZE, number)):
-            unit.finalize = True
+            unit.finalize, unit.keep_last_token = True, keep_last_token
             self._advance(now)
 
     def cancel(self, number: int) -> None:
@@ -256,6 +266,8 @@ class Session:
                 self._enter(Phase.ACTIVE, now)
                 self._units.start(event.prompt_tokens, now)
                 self._world.send(Stream.PREFILL, event)
+            case Advanced():
+                self._units.progress(now)
             case SessionFailed():
                 self.fail(engine_error(event.reason, event.message), now)
             case _:

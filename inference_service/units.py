@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from inference_service.engine.api import EngineSession, Failure, UnitInput, UnitOverrides
+from inference_service.engine.api import Content, EngineSession, Failure, UnitOverrides
 
 
 class Stream(Enum):
@@ -25,7 +25,7 @@ class Step(IntEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """A unit's Generate. With a `refusal` the unit is heard, says nothing and ends FAILED."""
+    """A unit's Generate. With a `refusal` the unit says nothing and ends FAILED."""
 
     force_listen: bool = False
     overrides: UnitOverrides = field(default_factory=UnitOverrides)
@@ -39,12 +39,13 @@ class Unit:
     number: int
     accepted_at: float | None = None
     """When its Prefill was read; None as long as Generate or Finalize are ahead of it."""
-    content: UnitInput | None = None
+    content: Content | None = None
     refusal: Failure | None = None
     """Why its input cannot be used; such a unit never reaches the engine."""
     traceparent: str | None = None
     run: Run | None = None
     finalize: bool = False
+    keep_last_token: bool = False
     step: Step = Step.PREFILL
 
     def missing(self) -> Stream | None:
@@ -55,12 +56,8 @@ class Unit:
             return Stream.GENERATE
         return None if self.finalize else Stream.FINALIZE
 
-    def hand_on(self, engine: EngineSession, *, may_silence: bool) -> bool:
-        """Gives the engine the next step if it was asked for; False when there is none to give.
-
-        A refused `run` is cancelled, which would end earlier units too: it waits until `may_silence` says
-        that they are over.
-        """
+    def hand_on(self, engine: EngineSession) -> bool:
+        """Gives the engine the next step if it was asked for; False when there is none to give."""
         match self.step:
             case Step.PREFILL if self.accepted_at is not None:
                 if self.content is not None:
@@ -68,15 +65,17 @@ class Unit:
                     self.content = None
             case Step.GENERATE if self.run is not None:
                 if self.refusal is None:
-                    if self.run.refusal is not None:
-                        if not may_silence:
-                            return False
-                        engine.cancel(self.number)
-                    engine.generate(self.number, self.run.force_listen, self.run.overrides)
+                    self._run(engine, self.run)
             case Step.FINALIZE if self.finalize:
                 if self.refusal is None:
-                    engine.finalize(self.number)
+                    engine.finalize(self.number, keep_last_token=self.keep_last_token)
             case _:
                 return False
         self.step = Step(self.step + 1)
         return True
+
+    def _run(self, engine: EngineSession, run: Run) -> None:
+        if run.refusal is not None:
+            engine.reject(self.number, run.refusal)
+        else:
+            engine.generate(self.number, run.force_listen, run.overrides)

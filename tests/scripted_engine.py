@@ -18,23 +18,32 @@ from numpy.typing import NDArray
 
 from inference_service.app import Worker
 from inference_service.engine.api import (
+    ChatMessage,
     Closed,
+    Content,
     Deliver,
     Done,
     DuplexSettings,
+    DuplexSetup,
     End,
+    Engine,
     Event,
     Failure,
     Finalized,
     Finish,
+    Mode,
     ModelInfo,
     OnFatal,
+    Picture,
     Piece,
     Prefilled,
     Ready,
     SessionFailed,
     SessionSetup,
     Sink,
+    StreamInput,
+    TranscribeSetup,
+    TurnInput,
     UnitInput,
     UnitOverrides,
     UnitTimings,
@@ -55,7 +64,12 @@ INFO = ModelInfo(
     unit_seconds=1.0,
     duplex_defaults=DuplexSettings(),
     window=Window(WindowMode.BASIC, 3000, 2000),
+    vocabulary=1000,
 )
+
+
+EVERYTHING = replace(INFO, modes=frozenset(Mode), sees=True)
+"""A model that can hold every kind of session."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +88,13 @@ class Play:
     hold: str | None = None
     delay_s: float = 0.0
     """Time between the end of prefill and the first output."""
+    tokens: int = 1
+    """Text tokens that the unit counts as its output."""
+    finish: Finish | None = None
+    """Why decoding stopped, where a CHUNK or TURN is not to be an EOS."""
 
     tells: bool = False
-    """Says, as JSON, what the session was set up with and what it has heard and seen up to this unit."""
+    """Says, as JSON, what the session was set up with and what it has been given up to this unit."""
 
 
 def listen(**changes: Any) -> Play:
@@ -85,13 +103,18 @@ def listen(**changes: Any) -> Play:
 
 
 def speak(*texts: str, seconds: float = 1.0, end: End = End.CHUNK, **changes: Any) -> Play:
-    """The model says `texts`, each with its share of `seconds` of audio."""
+    """The model says `texts`, each with its share of `seconds` of audio; with 0 it only writes."""
     return Play(says=tuple((text, seconds / len(texts)) for text in texts), end=end, **changes)
 
 
 def turn_end(text: str = "", seconds: float = 0.5, **changes: Any) -> Play:
     """The model says its last words."""
     return speak(text, seconds=seconds, end=End.TURN, **changes)
+
+
+def write(*texts: str, **changes: Any) -> Play:
+    """The model writes `texts`, without a voice: a chat turn, or what it makes of a chunk of a stream."""
+    return speak(*texts, seconds=0.0, **{"tokens": len(texts), **changes})
 
 
 def context_full() -> Play:
@@ -113,6 +136,8 @@ def hang(step: str) -> Play:
 class Script:
     """What one session plays: `plays`, and then the model listens, or begins again with `repeat`.
 
+    Outside full duplex, listening is saying nothing: a turn ends with TURN, a chunk of a stream with CHUNK,
+    and with TURN if it ends the utterance.
     `key` is what the test calls the session, for `ScriptedEngine.release`.
     """
 
@@ -148,16 +173,17 @@ class Script:
 
 
 def _play_as_json(play: Play) -> dict[str, Any]:
-    return asdict(play) | {"end": play.end.name}
+    return asdict(play) | {"end": play.end.name, "finish": play.finish.name if play.finish else None}
 
 
 def _play_of_json(told: dict[str, Any]) -> Play:
     says = tuple((text, seconds) for text, seconds in told.pop("says"))
     end = End[told.pop("end")]
-    failures = {name: Failure(**told[name]) for name in ("refused", "failure") if told[name]}
+    finish = Finish[name] if (name := told.pop("finish")) else None
+    failures: dict[str, Any] = {name: Failure(**told[name]) for name in ("refused", "failure") if told[name]}
     if told["fails_session"]:
         failures["fails_session"] = SessionFailed(**told["fails_session"])
-    return Play(**{**told, **failures, "says": says, "end": end})
+    return Play(**{**told, **failures, "says": says, "end": end, "finish": finish})
 
 
 TALK = (listen(), listen(), speak("Hello", " there"), speak(" how are"), turn_end(" you?"))
@@ -176,8 +202,16 @@ class ScriptedSession:
     sink: Sink
     calls: list[Call] = field(default_factory=list)
     script: Script = field(default_factory=Script)
+    given: dict[int, Content] = field(default_factory=dict)
+    """The input of each unit."""
     heard: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    """The audio of each duplex unit."""
     seen: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    """The pictures of each duplex unit."""
+    overrides: dict[int, UnitOverrides] = field(default_factory=dict)
+    rejected: dict[int, Failure] = field(default_factory=dict)
+    kept: set[int] = field(default_factory=set)
+    """Units whose last token was to be kept."""
     is_closing: bool = False
     is_closed: bool = False
     _todo: deque[Call] = field(default_factory=deque)
@@ -191,14 +225,24 @@ class ScriptedSession:
 
     # -------------------------------------------------------------- EngineSession
 
-    def prefill(self, unit: int, content: UnitInput) -> None:
-        self.heard[unit], self.seen[unit] = content.pcm, content.frames
+    def prefill(self, unit: int, content: Content) -> None:
+        self.given[unit] = content
+        if isinstance(content, UnitInput):
+            self.heard[unit], self.seen[unit] = content.pcm, content.frames
+        if self.engine.is_prompted and isinstance(content, TurnInput):
+            self.script = Script.of_prompt(_system_text(content)) or self.script
         self._order("prefill", unit)
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
+        self.overrides[unit] = overrides
         self._order("generate", unit, force_listen, overrides)
 
+    def reject(self, unit: int, failure: Failure) -> None:
+        self.rejected[unit] = failure
+        self._order("generate", unit, False, UnitOverrides())
+
     def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
+        self.kept |= {unit} if keep_last_token else set()
         self._order("finalize", unit)
 
     def cancel(self, unit: int) -> None:
@@ -214,6 +258,12 @@ class ScriptedSession:
                 self.finish_cleanup()
 
     # -------------------------------------------------------------- for the test
+
+    @property
+    def duplex(self) -> DuplexSetup:
+        """What it was set up with, as the duplex session that it is."""
+        assert isinstance(self.setup, DuplexSetup)
+        return self.setup
 
     def be_ready(self) -> None:
         """The prompt is read."""
@@ -270,7 +320,8 @@ class ScriptedSession:
         if play.delay_s and not self._is_due(unit, play.delay_s):
             return False
         is_cancelled = unit <= self._cancelled
-        if not (is_cancelled or force_listen or unit in self._said):
+        failure = play.refused or self.rejected.get(unit)
+        if not (is_cancelled or force_listen or failure or unit in self._said):
             self._said.add(unit)
             for text, seconds in play.says:
                 self._say(Piece(unit, text, (7, 8) if text else (), _tone(seconds)))
@@ -278,30 +329,59 @@ class ScriptedSession:
                 self._say(Piece(unit, self._told(unit)))
         if self._holds(play, "generate", unit) and not is_cancelled:
             return False
-        end = End.CANCELLED if is_cancelled else End.LISTEN if force_listen else play.end
-        failure = play.refused or (None if is_cancelled else play.failure)
+        end = End.CANCELLED if is_cancelled else End.LISTEN if force_listen else self._end(unit, play)
+        failure = failure or (None if is_cancelled else play.failure)
         if play.breaks_device:
             self.engine.break_device()
         if play.fails_session is not None:
             self._say(play.fails_session)
-        finish = Finish.EOS if end in (End.CHUNK, End.TURN) else None
-        done = Done(unit, end, finish, self._tokens, self._spent(), UnitTimings(total=0.002))
+        finish = play.finish or Finish.EOS if end in (End.CHUNK, End.TURN) else None
+        done = Done(unit, end, finish, self._tokens, self._spent(play.tokens), UnitTimings(total=0.002))
         self._say(replace(done, end=End.FAILED, finish=None, failure=failure) if failure else done)
         return True
 
+    def _end(self, unit: int, play: Play) -> End:
+        given = self.given[unit]
+        if play.end is not End.LISTEN or isinstance(given, UnitInput):
+            return play.end
+        return End.TURN if isinstance(given, TurnInput) or given.ends else End.CHUNK
+
     def _told(self, unit: int) -> str:
-        forced = {call[1]: call[2] for call in self.calls if call[0] == "generate"}
-        units = [
-            {
-                "audio": [round(float(level), 4) for level in pcm[:: len(pcm) // 4]],
-                "frames": [hashlib.sha256(frame).hexdigest()[:8] for frame in self.seen[number]],
-                "force_listen": forced.get(number, False),
-            }
-            for number, pcm in self.heard.items()
-            if number <= unit
-        ]
-        setup = asdict(self.setup) | {"system_prompt": "", "window": self.setup.window.mode.name}
+        units = [self._told_of(number) for number in self.given if number <= unit]
+        setup = asdict(self.setup)
+        if not isinstance(self.setup, TranscribeSetup):
+            setup["system_prompt"] = ""  # it may be the script itself
+        if isinstance(self.setup, DuplexSetup):
+            setup["window"] = self.setup.window.mode.name
         return json.dumps({"setup": setup, "units": units})
+
+    def _told_of(self, unit: int) -> dict[str, Any]:
+        """What came with one unit."""
+        forced = {call[1]: call[2] for call in self.calls if call[0] == "generate"}
+        match self.given[unit]:
+            case UnitInput() as duplex:
+                return {
+                    "audio": _levels(duplex.pcm),
+                    "frames": [_digest(frame) for frame in duplex.frames],
+                    "force_listen": forced.get(unit, False),
+                }
+            case TurnInput() as turn:
+                told = {"messages": [_told_message(message) for message in turn.messages]}
+                settings = {name: value for name, value in vars(turn).items() if name != "messages"}
+                return told | settings | {"sampling": self._told_sampling(unit)}
+            case StreamInput() as stream:
+                chunk = stream.chunk
+                return {
+                    "chunk": _told_sound(chunk) if isinstance(chunk, np.ndarray) else chunk,
+                    "begins": stream.begins,
+                    "ends": stream.ends,
+                    "sampling": self._told_sampling(unit),
+                }
+
+    def _told_sampling(self, unit: int) -> dict[str, Any]:
+        """What the unit changes of the session's settings."""
+        overrides = self.overrides.get(unit, UnitOverrides())
+        return {name: value for name, value in vars(overrides).items() if value is not None}
 
     def _is_due(self, unit: int, delay_s: float) -> bool:
         if unit not in self._delayed:
@@ -312,12 +392,46 @@ class ScriptedSession:
     def _finalize(self, unit: int) -> bool:
         if self._holds(self.script.play(unit), "finalize", unit):
             return False
-        self._usage += self._spent()
-        self._say(Finalized(unit, self._tokens, 0, self._usage))
+        self._usage += self._spent(self.script.play(unit).tokens)
+        is_stream = isinstance(self.given[unit], StreamInput)
+        discarded = int(is_stream and unit not in self.kept and unit in self._said)
+        self._say(Finalized(unit, self._tokens, 0, self._usage, discarded_tokens=discarded))
         return True
 
-    def _spent(self) -> UnitUsage:
-        return UnitUsage(input_text_tokens=2, input_audio_tokens=10, output_text_tokens=1)
+    def _spent(self, tokens: int = 1) -> UnitUsage:
+        return UnitUsage(input_text_tokens=2, input_audio_tokens=10, output_text_tokens=tokens)
+
+
+def _levels(pcm: NDArray[np.float32]) -> list[float]:
+    """Four samples of a sound."""
+    return [round(float(level), 4) for level in pcm[:: max(1, len(pcm) // 4)]]
+
+
+def _told_sound(pcm: NDArray[np.float32]) -> dict[str, Any]:
+    return {"samples": len(pcm), "audio": _levels(pcm)}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:8]
+
+
+def _told_message(message: ChatMessage) -> dict[str, Any]:
+    parts = [
+        part
+        if isinstance(part, str)
+        else {"picture": _digest(part.data)}
+        if isinstance(part, Picture)
+        else {"clip": _told_sound(part.pcm)}
+        for part in message.parts
+    ]
+    return {"role": message.role, "parts": parts}
+
+
+def _system_text(turn: TurnInput) -> str:
+    """The text of a conversation's system message."""
+    return "".join(
+        part for m in turn.messages if m.role == "system" for part in m.parts if isinstance(part, str)
+    )
 
 
 def _tone(seconds: float) -> NDArray[np.float32]:
@@ -329,7 +443,8 @@ class ScriptedEngine:
     """Plays `script`, one entry per unit; after its end the model listens, or begins again with `repeat`.
 
     `sessions` keeps every session for the test, or with `forgetful` those that are open. With `prompted` a
-    session whose system prompt is `Script.as_prompt` plays that.
+    session whose system prompt is `Script.as_prompt` plays that, and so does a chat turn whose system message
+    is one; a session that can have no prompt plays the next of `scripts`.
     """
 
     def __init__(
@@ -351,7 +466,8 @@ class ScriptedEngine:
         self.is_stopped = False
         self.slow_cleanup = slow_cleanup
         self._forgetful = forgetful
-        self._prompted = prompted
+        self.is_prompted = prompted
+        self.scripts: deque[Script] = deque()
         self._released_early: list[tuple[str, str, int]] = []
         self.deliver: Deliver = lambda events: None
         self._on_fatal: OnFatal = lambda message: None
@@ -382,8 +498,7 @@ class ScriptedEngine:
         assert len(live) < self.slots, "a slot was given away before it was clean"
         if self._forgetful:
             self.sessions = live
-        prompted = Script.of_prompt(setup.system_prompt) if self._prompted else None
-        session = ScriptedSession(self, session_id, setup, sink, script=prompted or self.script)
+        session = ScriptedSession(self, session_id, setup, sink, script=self._script_of(setup))
         self.sessions.append(session)
         if session.script.refuses is not None:
             self.deliver([(sink, session.script.refuses)])
@@ -393,6 +508,12 @@ class ScriptedEngine:
             self._released_early.remove((key, step, unit))
             session.release(step, unit)
         return session
+
+    def _script_of(self, setup: SessionSetup) -> Script:
+        if isinstance(setup, TranscribeSetup):
+            return self.scripts.popleft() if self.scripts else self.script
+        prompted = Script.of_prompt(setup.system_prompt) if self.is_prompted else None
+        return prompted or self.script
 
     def break_device(self) -> None:
         """The device's state is gone."""
@@ -411,7 +532,7 @@ class RunningWorker:
     run: "asyncio.Task[int]"
 
 
-Factory = Callable[[WorkerOptions, Deliver, OnFatal], ScriptedEngine]
+Factory = Callable[[WorkerOptions, Deliver, OnFatal], Engine]
 
 
 @asynccontextmanager

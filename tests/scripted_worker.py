@@ -2,8 +2,9 @@
 
     python -m tests.scripted_worker --listen 127.0.0.1:0 --script talk
 
-Prints `worker ready on ADDRESS` when it serves. With `--prompted` the model sees, and a session whose system
-prompt is `Script.as_prompt` plays that; a line `release KEY STEP UNIT` on standard input lets its unit go on.
+Prints `worker ready on ADDRESS` when it serves. With `--prompted` a session whose system prompt is
+`Script.as_prompt` plays that, and so does a chat turn whose system message is one. On standard input a line
+`release KEY STEP UNIT` lets a unit go on, and `next PROMPT` is the script of the next TRANSCRIBE session.
 """
 
 import argparse
@@ -14,12 +15,14 @@ from dataclasses import replace
 
 from antiphon.cli.worker_key import add_worker_key_option
 from inference_service.app import EngineFactory, serve
+from inference_service.engine.api import Mode
 from inference_service.options import WorkerOptions
 from inference_service.sessions import Limits
 from tests.scripted_engine import (
     INFO,
     TALK,
     Play,
+    Script,
     ScriptedEngine,
     context_full,
     fails,
@@ -55,12 +58,15 @@ def main() -> int:
     parser.add_argument("--insecure-grpc", action="store_true")
     add_worker_key_option(parser)
     parser.add_argument("--prompted", action="store_true", help="sessions bring their scripts along")
+    parser.add_argument(
+        "--modes", help="such as chat,transcribe; without it audio, and with --prompted video"
+    )
     parser.add_argument("--unit-s", type=float, default=Limits.unit_s, help="longest time for a unit")
     arguments = parser.parse_args()
     engine = ScriptedEngine(
         *SCRIPTS[arguments.script],
         slots=arguments.slots,
-        info=replace(INFO, sees=arguments.prompted),
+        info=replace(INFO, sees=arguments.prompted, modes=_modes(arguments.modes, arguments.prompted)),
         repeat=True,
         slow_cleanup=arguments.slow_cleanup,
         slow_start=arguments.slow_start,
@@ -103,8 +109,21 @@ def _obey(engine: ScriptedEngine) -> None:
     if not told:
         asyncio.get_running_loop().remove_reader(0)
     for line in told.splitlines():
-        _, key, step, unit = line.split()
-        engine.release(key, step, int(unit))
+        command, rest = line.split(maxsplit=1)
+        if command == "next":
+            script = Script.of_prompt(rest)
+            assert script is not None
+            engine.scripts.append(script)
+            print("next script is known", flush=True)
+        else:
+            key, step, unit = rest.split()
+            engine.release(key, step, int(unit))
+
+
+def _modes(names: str | None, prompted: bool) -> frozenset[Mode]:
+    if names is None:
+        return frozenset({Mode.AUDIO, Mode.VIDEO} if prompted else {Mode.AUDIO})
+    return frozenset(Mode[name.upper()] for name in names.split(","))
 
 
 if __name__ == "__main__":

@@ -123,7 +123,6 @@ class TranscribeSetup:
 
     sampling: Sampling
     seed: int
-    language: str = ""
 
 
 SessionSetup = DuplexSetup | ChatSetup | TokensSetup | TranscribeSetup
@@ -305,6 +304,13 @@ class Prefilled:
 
 
 @dataclass(frozen=True)
+class Advanced:
+    """Unit `unit` is getting on: a sign of life in between for whoever watches, not for its caller."""
+
+    unit: int
+
+
+@dataclass(frozen=True)
 class Piece:
     """Output of a unit: text, the ids behind it, and float32 mono audio at the model's output rate."""
 
@@ -353,7 +359,7 @@ class Closed:
     """Every cache of the session is clean and its slot is free again; the last event, exactly once."""
 
 
-Event = Ready | Prefilled | Piece | Done | Finalized | SessionFailed | Closed
+Event = Ready | Prefilled | Advanced | Piece | Done | Finalized | SessionFailed | Closed
 Sink = Callable[[Event], None]
 
 Deliver = Callable[[list[tuple[Sink, Event]]], None]
@@ -375,13 +381,14 @@ class ModelInfo:
     duplex_defaults: DuplexSettings
     window: Window
     modes: frozenset[Mode] = frozenset({Mode.AUDIO})
+    """The kinds of session that it can hold."""
     sampling_defaults: Sampling = field(default_factory=Sampling)
     sees: bool = False
     """Whether it has a vision encoder."""
     speaks: bool = True
     """Whether it has a voice."""
     vocabulary: int = 0
-    """Token ids are below this; 0 where no mode takes ids."""
+    """Token ids are below this."""
 
 
 class EngineSession(Protocol):
@@ -396,6 +403,12 @@ class EngineSession(Protocol):
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
         """Decides and speaks for a prefilled unit."""
+
+    def reject(self, unit: int, failure: Failure) -> None:
+        """Instead of `generate`, whose settings cannot be used: the unit ends FAILED without a word.
+
+        A duplex unit stays heard; a chunk of a stream is taken out of the context again.
+        """
 
     def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
         """Closes a generated unit. A stream lets its last sampled token go, unless it is to be kept."""

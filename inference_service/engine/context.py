@@ -59,9 +59,18 @@ class Context:
         """`count` rows are in the slot now."""
         self.length += count
 
-    def end_prompt(self) -> None:
-        """Everything so far is the prompt, which the window never drops."""
-        self.prompt = self._unit_start = self.length
+    def restart(self) -> None:
+        """Forgets everything, so that the slot begins anew."""
+        self.length = self.dropped = self.closing = self.prompt = self._unit_start = 0
+        self.pending, self.units, self._masters = [], [], []
+
+    def cut(self, length: int) -> None:
+        """Forgets all but the first `length` entries, where no window has dropped any."""
+        self.length, self.pending = length, []
+
+    def end_prompt(self, tokens: int | None = None) -> None:
+        """The first `tokens`, or everything so far, are the prompt, which the window never drops."""
+        self.prompt = self._unit_start = self.length if tokens is None else tokens
         if self.window.mode is WindowMode.BASIC:
             self._masters = self.decoder.cache.snapshot_keys(self.slot, self.prompt)
 

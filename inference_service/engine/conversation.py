@@ -131,12 +131,16 @@ class Conversation(Participant[Perceived], Speaking):
         self.stage = Stage.HEARD
 
     def begin_generate(self) -> bool:
-        """Applies the unit's orders; False if it ends without the model: unheard, cancelled or forced."""
+        """Applies the unit's orders; False if it ends without the model: failed, cancelled or forced."""
         run = self._run
         assert run.unit.overrides is not None
         run.begin(self.setup.duplex, run.unit.overrides, self.context.free - _TERMINATORS)
         if run.failure is not None:
             self._finish(None, run.end)
+        elif run.unit.rejection is not None:
+            run.failure = run.unit.rejection
+            self._hush()
+            self._finish(self._special.chunk_eos, End.FAILED)
         elif self._is_cancelled:
             self._cancel()
         elif run.unit.force_listen or self.heard_units <= run.settings.force_listen_count:
@@ -190,7 +194,7 @@ class Conversation(Participant[Perceived], Speaking):
             self._cancel()
             return
         run.terminator, run.finish = terminator, finish
-        run.decoded_at = time.monotonic()
+        run.begin_speech()
         if run.steps == 0 and not self.turn_open:
             self._finish(terminator, End.LISTEN)
             return
@@ -210,7 +214,8 @@ class Conversation(Participant[Perceived], Speaking):
     def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
         """The unit's speech is ready (or there is none): the unit ends."""
         run = self._run
-        run.spoken_at = spoken_at
+        run.codes = len(run.job.codes) if run.job else 0
+        run.end_speech(spoken_at)
         if self._is_cancelled:
             self._cancel()
             return

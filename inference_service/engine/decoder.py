@@ -1,5 +1,6 @@
 """A transformers decoder that runs rows of many sessions in one forward."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,12 +22,22 @@ class Segment:
 
 
 class PackedDecoder:
-    """Any decoder-only backbone (`Qwen3Model`, `LlamaModel`, ...) over a `KVCache`."""
+    """Any decoder-only backbone (`Qwen3Model`, `LlamaModel`, ...) over a `KVCache`.
 
-    def __init__(self, backbone: PreTrainedModel, slots: int, capacity: int) -> None:
+    `conditions` are further arguments of its layers, the same for all sessions.
+    """
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        slots: int,
+        capacity: int,
+        conditions: Mapping[str, Tensor] | None = None,
+    ) -> None:
         parameter = next(backbone.parameters())
         self.backbone = backbone
         self.backbone.set_attn_implementation(NAME)
+        self._conditions = dict(conditions or {})
         self.cache = KVCache(backbone.config, slots, capacity, parameter.dtype, parameter.device)
 
     def forward(self, segments: list[Segment]) -> list[Tensor]:
@@ -42,9 +53,10 @@ class PackedDecoder:
         hidden = self.backbone(
             inputs_embeds=torch.cat([segment.embeds for segment in segments])[None],
             position_ids=positions[None],
-            attention_mask={"full_attention": None},
+            attention_mask={"full_attention": None, "sliding_attention": None},
             use_cache=False,
             packed=layout,
+            **self._conditions,
         ).last_hidden_state[0]
         return list(hidden.split([span.count for span in spans]))
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from inference_service.engine.api import (
+    ChatSetup,
     DuplexSettings,
     DuplexSetup,
     Mode,
@@ -16,9 +17,12 @@ from inference_service.engine.api import (
     SessionFailed,
     SessionSetup,
     Sink,
+    TokensSetup,
+    TranscribeSetup,
     Window,
     WindowMode,
 )
+from inference_service.engine.chat import Chat
 from inference_service.engine.context import Context
 from inference_service.engine.conversation import Conversation
 from inference_service.engine.decoder import PackedDecoder
@@ -27,6 +31,11 @@ from inference_service.engine.participant import Participant, Speaking
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sampler import TextSampler
 from inference_service.engine.speech import Speaker, SpeechState
+from inference_service.engine.spoken_turn import SpokenTurn
+from inference_service.engine.stream import Stream
+from inference_service.engine.tokens import Tokens
+from inference_service.engine.transcriber import Transcriber
+from inference_service.engine.transcript import Transcript
 from inference_service.media.image import MAX_FRAMES
 from inference_service.media.mel import HOP, SAMPLE_RATE
 from inference_service.models.config import ModelConfig
@@ -52,7 +61,8 @@ class DuplexRuntime(Runtime):
         self.picture_tokens = config.vision.queries + _MARKS if config.vision else 0
         room = _UNIT_ROOM + MAX_FRAMES * self.picture_tokens
         language = PackedDecoder(model.llm.model, slots, config.context_limit + room)
-        super().__init__(model_info(config), language, model.llm.model.embed_tokens, model.llm.lm_head)
+        info = model_info(config, chats=tokenizer.chat_template is not None)
+        super().__init__(info, language, model.llm.model.embed_tokens, model.llm.lm_head)
         self.model = model
         self.speaker = Speaker(model.tts, slots, SPEECH_CAPACITY)
         # A decision is text or a token of the unit loop; everything else would break the context's shape.
@@ -64,10 +74,32 @@ class DuplexRuntime(Runtime):
         self._side = config.vision.image_size if config.vision else 0
         self._prefix = tokenizer.encode_template(config.prompt_prefix)
         self._suffix = tokenizer.encode_template(config.prompt_suffix)
+        self._transcriber = Transcriber(
+            self, model.apm, tokenizer, config.transcription_prompt, self.unit_tokens
+        )
+        self._tokens = Tokens(self, tokenizer.plain, frozenset((tokenizer.special.im_end,)))
+        template = tokenizer.chat_template
+        self._chat = (
+            Chat(self, model, tokenizer, template, self._look, self.unit_tokens, self.picture_tokens)
+            if template is not None
+            else None
+        )
 
-    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Conversation:
-        if not isinstance(setup, DuplexSetup):
-            raise TypeError(f"This model takes no {type(setup).__name__}.")
+    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Participant[Any]:
+        match setup:
+            case DuplexSetup():
+                return self.converse(session_id, slot, setup, sink)
+            case ChatSetup() if self._chat is not None:
+                return self._chat.open(session_id, slot, setup, sink)
+            case TokensSetup():
+                return self._tokens.open(session_id, slot, setup, sink)
+            case TranscribeSetup():
+                return self._transcriber.open(session_id, slot, setup, sink)
+            case _:
+                raise TypeError(f"This model takes no {type(setup).__name__}.")
+
+    def converse(self, session_id: str, slot: int, setup: DuplexSetup, sink: Sink) -> Conversation:
+        """A full-duplex session in a clean slot."""
         generator = torch.Generator().manual_seed(setup.seed)
         return Conversation(
             session_id,
@@ -86,7 +118,16 @@ class DuplexRuntime(Runtime):
         )
 
     def start(self, session: Participant[Any]) -> SessionFailed | None:
-        conversation = cast(Conversation, session)
+        if isinstance(session, Transcript):
+            return self._transcriber.start(session)
+        if isinstance(session, Stream):
+            return self._tokens.start(session)
+        if isinstance(session, SpokenTurn):
+            session.ready()
+            return None
+        return self._start_conversation(cast(Conversation, session))
+
+    def _start_conversation(self, conversation: Conversation) -> SessionFailed | None:
         ids = [*self._prefix, *self.tokenizer.encode(conversation.setup.system_prompt), *self._suffix]
         window = conversation.setup.window
         room = self.config.context_limit
@@ -101,8 +142,16 @@ class DuplexRuntime(Runtime):
         return None
 
     def hear(self, sessions: Sequence[Participant[Any]]) -> None:
-        """Encodes the next unit of each session in one batch."""
-        conversations = cast(Sequence[Conversation], sessions)
+        """Encodes the next unit of each session, in one batch for each kind of session."""
+        self._hear_conversations([session for session in sessions if isinstance(session, Conversation)])
+        self._transcriber.hear([session for session in sessions if isinstance(session, Transcript)])
+        self._tokens.hear([session for session in sessions if isinstance(session, Stream)])
+        if self._chat is not None:
+            self._chat.hear([session for session in sessions if isinstance(session, SpokenTurn)])
+
+    def _hear_conversations(self, conversations: Sequence[Conversation]) -> None:
+        if not conversations:
+            return
         units = [c.orders.first.input for c in conversations if c.orders.first and c.orders.first.input]
         mels = [unit.mel.to(self.device) for unit in units]
         heard, states = self.model.apm.encode(mels, [c.ear for c in conversations])
@@ -150,8 +199,22 @@ def _refused(problem: str) -> SessionFailed:
     return SessionFailed("CONFIG_INVALID", problem)
 
 
-def model_info(config: ModelConfig) -> ModelInfo:
-    """What sessions are told about a model. Raises `CheckpointError` for defaults that are no settings."""
+def _modes(config: ModelConfig, chats: bool) -> frozenset[Mode]:
+    has = {
+        Mode.AUDIO: True,
+        Mode.TOKENS: True,
+        Mode.VIDEO: config.vision,
+        Mode.CHAT: chats,
+        Mode.TRANSCRIBE: config.transcription_prompt,
+    }
+    return frozenset(mode for mode, reason in has.items() if reason)
+
+
+def model_info(config: ModelConfig, *, chats: bool = False) -> ModelInfo:
+    """What sessions are told about a model, which `chats` if it has a chat template.
+
+    Raises `CheckpointError` for defaults that are no settings.
+    """
     try:
         defaults = DuplexSettings(**config.duplex_defaults)
     except TypeError as error:
@@ -164,6 +227,7 @@ def model_info(config: ModelConfig) -> ModelInfo:
         unit_seconds=1.0,
         duplex_defaults=defaults,
         window=Window(WindowMode.BASIC, config.window_high, config.window_low),
-        modes=frozenset({Mode.AUDIO, Mode.VIDEO} if config.vision else {Mode.AUDIO}),
+        modes=_modes(config, chats),
         sees=config.vision is not None,
+        vocabulary=config.language.vocab_size,
     )

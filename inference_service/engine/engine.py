@@ -5,13 +5,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from antiphon.semconv import Reason
-from inference_service.checkpoint import find, load
+from inference_service.checkpoint import find
+from inference_service.engine import families
 from inference_service.engine.api import (
     Closed,
     Content,
@@ -26,7 +26,6 @@ from inference_service.engine.api import (
     Sink,
     UnitOverrides,
 )
-from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.inbox import Inbox
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.participant import Participant
@@ -34,7 +33,6 @@ from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
 from inference_service.engine.warmup import warm_up
 from inference_service.errors import ConfigurationError, UnitRefused
-from inference_service.models.config import ModelConfig
 from inference_service.options import WorkerOptions
 
 logger = logging.getLogger(__name__)
@@ -45,7 +43,7 @@ _FATAL = SessionFailed("ENGINE_FATAL", "The model's device state is lost; the wo
 class LiveSession:
     """The engine's side of `EngineSession`: orders travel to the engine thread in the order given.
 
-    The input of units is prepared on the media thread, through which all orders of units pass so that they
+    The input of units is prepared on a media thread, through which all orders of units pass so that they
     keep their order. A cancel and a close go straight to the engine.
     """
 
@@ -53,10 +51,11 @@ class LiveSession:
         self._engine = engine
         self._session = session
         self._orders = session.orders
+        self._media = engine.media if session.intake.is_quick else engine.slow_media
         self._closed = False
 
     def prefill(self, unit: int, content: Content) -> None:
-        self._engine.media.submit(self._prepare, unit, content, time.monotonic())
+        self._media.submit(self._prepare, unit, content, time.monotonic())
 
     def _prepare(self, unit: int, content: Content, arrival: float) -> None:
         try:
@@ -72,11 +71,14 @@ class LiveSession:
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
         self._follow(lambda: self._orders.generate(unit, force_listen, overrides))
 
+    def reject(self, unit: int, failure: Failure) -> None:
+        self._follow(lambda: self._orders.reject(unit, failure))
+
     def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
         self._follow(lambda: self._orders.finalize(unit, keep_last_token=keep_last_token))
 
     def _follow(self, order: Callable[[], None]) -> None:
-        self._engine.media.submit(self._engine.inbox.put, order)
+        self._media.submit(self._engine.inbox.put, order)
 
     def cancel(self, unit: int) -> None:
         self._engine.inbox.put(lambda: self._orders.cancel(unit))
@@ -99,6 +101,7 @@ class LiveEngine:
         self._sessions: dict[int, Participant[Any]] = {}
         self.inbox = Inbox()
         self.media = ThreadPoolExecutor(1, "media")
+        self.slow_media = ThreadPoolExecutor(1, "slow-media")
         self._is_dead = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -123,7 +126,8 @@ class LiveEngine:
         self._stopped = True
         self.inbox.put(lambda: None)
         self._thread.join(timeout=10)
-        self.media.shutdown(wait=False, cancel_futures=True)
+        for media in (self.media, self.slow_media):
+            media.shutdown(wait=False, cancel_futures=True)
 
     # ------------------------------------------------------------------ on the engine thread
 
@@ -179,20 +183,6 @@ class LiveEngine:
                 self._on_fatal(message)
 
 
-def limited(config: ModelConfig, context_limit: int) -> ModelConfig:
-    """`config` with a smaller context. Raises `ConfigurationError` if it would be a larger one."""
-    if context_limit > config.context_limit:
-        raise ConfigurationError(
-            f"context_limit must be at most the model's {config.context_limit}, not {context_limit}."
-        )
-    return replace(
-        config,
-        context_limit=context_limit,
-        window_high=min(config.window_high, context_limit),
-        window_low=min(config.window_low, context_limit * 3 // 4),
-    )
-
-
 def usable_device(name: str) -> torch.device:
     """The device of that name. Raises `ConfigurationError` if this machine or build of torch has none."""
     try:
@@ -212,9 +202,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device cannot.
     """
     torch.set_num_threads(options.threads or 1)
-    model, tokenizer, config = load(find(options.model), usable_device(options.device))
-    if options.context_limit is not None:
-        config = limited(config, options.context_limit)
-    warm_up(DuplexRuntime(model, tokenizer, config, 1))
-    runtime = DuplexRuntime(model, tokenizer, config, options.slots)
-    return LiveEngine(runtime, options.slots, deliver, on_fatal)
+    device = usable_device(options.device)
+    build = families.load(find(options.model), device, options.context_limit, options.dtype)
+    warm_up(build(1))
+    return LiveEngine(build(options.slots), options.slots, deliver, on_fatal)

@@ -3,22 +3,24 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from inference_service.engine.api import Content, UnitInput
 from inference_service.media.image import decode_frame
-from inference_service.media.mel import CONTEXT, SAMPLE_RATE, log_mel, mel_power
+from inference_service.media.mel import SAMPLE_RATE, MelStream
 
 Prepared = TypeVar("Prepared")
 
 
 class Intake(ABC, Generic[Prepared]):
     """Prepares the units of one session, in their order. Nothing else of the session is touched here."""
+
+    is_quick: ClassVar[bool] = True
+    """Whether its units are small, and soon due: they never wait for one that is not."""
 
     @abstractmethod
     def prepare(self, content: Content) -> Prepared:
@@ -38,7 +40,7 @@ class DuplexIntake(Intake[Perceived]):
 
     def __init__(self, side: int) -> None:
         self._side = side
-        self._heard = np.zeros(CONTEXT, np.float32)
+        self._mel = MelStream()
 
     def prepare(self, content: Content) -> Perceived:
         if not isinstance(content, UnitInput):
@@ -46,7 +48,8 @@ class DuplexIntake(Intake[Perceived]):
         if len(content.pcm) > SAMPLE_RATE:
             raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(content.pcm)}.")
         pictures = self._look(content.frames)
-        return Perceived(torch.from_numpy(self._hear(content.pcm)), pictures)
+        pcm = np.pad(content.pcm, (0, SAMPLE_RATE - len(content.pcm)))
+        return Perceived(torch.from_numpy(self._mel.hear(pcm)), pictures)
 
     def _look(self, frames: Sequence[bytes]) -> tuple[Tensor, ...]:
         if frames and not self._side:
@@ -55,10 +58,3 @@ class DuplexIntake(Intake[Perceived]):
             torch.from_numpy(decode_frame(data, field=f"duplex.frames[{i}]", side=self._side))
             for i, data in enumerate(frames)
         )
-
-    def _hear(self, pcm: NDArray[np.float32]) -> NDArray[np.float32]:
-        pcm = np.pad(pcm, (0, SAMPLE_RATE - len(pcm)))
-        mel = log_mel(mel_power(pcm, self._heard))
-        # Sound that is none spoils its own unit only, not the next one's first frames.
-        self._heard = np.clip(np.nan_to_num(pcm[-CONTEXT:]), -1, 1)
-        return mel

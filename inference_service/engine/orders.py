@@ -19,6 +19,8 @@ class PendingUnit(Generic[Prepared]):
     failure: Failure | None = None
     force_listen: bool = False
     overrides: UnitOverrides | None = None
+    rejection: Failure | None = None
+    """Why its order to generate cannot be followed; it has come all the same."""
     finalize: bool = False
     keep_last_token: bool = False
 
@@ -44,6 +46,12 @@ class Orders(Generic[Prepared]):
         for unit in self._units:
             if unit.number == number:
                 unit.force_listen, unit.overrides = force_listen, overrides
+
+    def reject(self, number: int, failure: Failure) -> None:
+        """The unit is to fail as soon as it is heard."""
+        for unit in self._units:
+            if unit.number == number:
+                unit.rejection, unit.overrides = failure, UnitOverrides()
 
     def finalize(self, number: int, *, keep_last_token: bool = False) -> None:
         """The unit may be closed as soon as it is done."""

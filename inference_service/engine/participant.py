@@ -8,12 +8,15 @@ from typing import Generic
 
 from torch import Tensor
 
-from inference_service.engine.api import Event, Sink, UnitUsage
+from inference_service.engine.api import Advanced, Event, Sink, UnitUsage
 from inference_service.engine.context import Context
 from inference_service.engine.intake import Intake, Prepared
 from inference_service.engine.orders import Orders
 from inference_service.engine.speech import SpeechJob
 from inference_service.models.vocoder import VocoderState
+
+PROGRESS_S = 2.0
+"""How often a unit that takes long shows that it is getting on."""
 
 
 class Stage(Enum):
@@ -57,6 +60,13 @@ class Participant(ABC, Generic[Prepared]):
     """Final hidden state [hidden] of the row fed last, from which the next token is decided."""
     usage: UnitUsage = field(default_factory=UnitUsage)
     events: list[Event] = field(default_factory=list)
+    _told: float = field(default_factory=time.monotonic)
+
+    def tell_progress(self, now: float) -> None:
+        """The running unit has had rows in a forward; that is said once in `PROGRESS_S`."""
+        if self.orders.first is not None and now - self._told >= PROGRESS_S:
+            self._told = now
+            self.events.append(Advanced(self.orders.first.number))
 
     @property
     def arrival(self) -> float:

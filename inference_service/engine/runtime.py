@@ -16,6 +16,9 @@ from inference_service.engine.participant import Participant
 class Runtime(ABC):
     """One family of models. Only the engine thread calls it, but for `open`."""
 
+    budget = 1024
+    """Rows of one forward, all sessions together."""
+
     def __init__(
         self, info: ModelInfo, language: PackedDecoder, embeddings: nn.Module, head: nn.Module
     ) -> None:

@@ -1,5 +1,6 @@
 """One turn of the engine's loop over all sessions."""
 
+import time
 from collections.abc import Collection
 from typing import Any
 
@@ -9,16 +10,13 @@ from inference_service.engine.scheduler import Request, schedule
 
 Sessions = Collection[Participant[Any]]
 
-TOKEN_BUDGET = 1024
-"""Rows of one forward, all sessions together."""
-
 
 class Tick:
     """Close, hear, think, decide and speak: each step once, for everybody who is ready for it."""
 
-    def __init__(self, runtime: Runtime, budget: int = TOKEN_BUDGET) -> None:
+    def __init__(self, runtime: Runtime, budget: int | None = None) -> None:
         self._runtime = runtime
-        self._budget = budget
+        self._budget = budget or runtime.budget
 
     def has_work(self, sessions: Sessions) -> bool:
         """Whether a tick would do anything for anyone."""
@@ -65,6 +63,7 @@ class Tick:
         segments = [c.context.segment(rows[:tokens]) for c, rows, tokens in granted]
         for (session, _, _), hidden in zip(granted, self._runtime.think(segments), strict=True):
             session.take(hidden)
+            session.tell_progress(time.monotonic())
 
     def _decide(self, sessions: Sessions) -> None:
         ready = [c for c in sessions if c.wants_decision and (c.stage is Stage.DECODE or c.begin_generate())]

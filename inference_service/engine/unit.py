@@ -6,21 +6,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import (
-    Done,
-    DuplexSettings,
-    End,
-    Failure,
-    Finish,
-    Piece,
-    Prefilled,
-    UnitOverrides,
-    UnitTimings,
-    UnitUsage,
-)
+from inference_service.engine.api import DuplexSettings, End, Piece, UnitOverrides
 from inference_service.engine.intake import Perceived
-from inference_service.engine.orders import PendingUnit
 from inference_service.engine.speech import SpeechJob, SpeechState
+from inference_service.engine.work import Work
 from inference_service.models.audio_encoder import AudioState
 from inference_service.models.tokenizer import Tokenizer
 
@@ -29,25 +18,15 @@ MAX_CHARACTERS = 28
 
 
 @dataclass
-class Running:
-    """The unit being worked on. Times are monotonic seconds, 0 for what has not happened."""
+class Running(Work[Perceived]):
+    """The duplex unit being worked on."""
 
-    unit: PendingUnit[Perceived]
     settings: DuplexSettings
     ear_before: AudioState
     turn_was_open: bool
-    started: float = field(default_factory=time.monotonic)
-    text_rows: int = 0
-    """Rows of its first forward that are tokens: carried ones, `<unit>` and the marks round its pictures."""
-    vision_rows: int = 0
-    vision_slices: int = 0
-    audio_rows: int = 0
-    cached: int = 0
-    """Entries of the context that were there before it."""
     most_steps: int = 0
     steps: int = 0
     """Decided tokens that have been fed."""
-    sampled: int = 0
     said: list[int] = field(default_factory=list)
     """What the speech head is given: every token fed but the first, which is never text."""
     hidden: list[Tensor] = field(default_factory=list)
@@ -60,17 +39,6 @@ class Running:
     terminator: int | None = None
     """What its end leaves in the context; None if nothing of the unit is in it."""
     end: End = End.LISTEN
-    finish: Finish | None = None
-    failure: Failure | None = None
-    heard_at: float = 0.0
-    decided_at: float = 0.0
-    decoded_at: float = 0.0
-    spoken_at: float = 0.0
-
-    @property
-    def number(self) -> int:
-        """The unit's number."""
-        return self.unit.number
 
     def begin(self, settings: DuplexSettings, overrides: UnitOverrides, room: int) -> None:
         """The unit may be decided; it may feed at most `room` tokens."""
@@ -120,40 +88,3 @@ class Running:
                 generator=self.generator or state.generator,
             )
         return self.job
-
-    def usage(self) -> UnitUsage:
-        """Its tokens so far."""
-        return UnitUsage(
-            input_text_tokens=self.text_rows,
-            input_audio_tokens=self.audio_rows,
-            input_vision_tokens=self.vision_rows,
-            cached_tokens=self.cached,
-            output_text_tokens=self.sampled,
-            output_audio_tokens=len(self.job.codes) if self.job else 0,
-        )
-
-    def _timings(self) -> UnitTimings:
-        """Where its time went so far; a part that did not run took none."""
-        now = time.monotonic()
-        decoded = self.decoded_at or now
-        return UnitTimings(
-            queue=self.started - self.unit.arrival,
-            prefill=self.heard_at - self.started if self.heard_at else 0.0,
-            decode=decoded - self.decided_at if self.decided_at else 0.0,
-            speech=self.spoken_at - decoded if self.spoken_at else 0.0,
-            vocoder=now - self.spoken_at if self.spoken_at else 0.0,
-            total=now - self.unit.arrival,
-        )
-
-    def prefilled(self, context_tokens: int) -> Prefilled:
-        """The answer to its Prefill."""
-        if self.failure is not None:
-            return Prefilled(self.number, context_tokens, failure=self.failure)
-        return Prefilled(
-            self.number, context_tokens, self.usage(), self._timings(), vision_slices=self.vision_slices
-        )
-
-    def done(self, end: End, context_tokens: int) -> Done:
-        """The last word about its generation."""
-        failure = self.failure if end is End.FAILED else None
-        return Done(self.number, end, self.finish, context_tokens, self.usage(), self._timings(), failure)

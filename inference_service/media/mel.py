@@ -50,3 +50,19 @@ def mel_power(pcm: Array, context: Array) -> Array:
 def log_mel(power: Array) -> Array:
     """Compressed mel power: (ln(power + 1e-8) + 6) / 4, about -3 for silence and +3 for loud speech."""
     return np.asarray((np.log(power + 1e-8) + 6) / 4, dtype=np.float32)
+
+
+class MelStream:
+    """The log-mel of one stream of sound, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._heard = np.zeros(CONTEXT, np.float32)
+
+    def hear(self, pcm: Array) -> Array:
+        """The next chunk, a multiple of 160 samples: log-mel [len(pcm) // 160, 80]."""
+        if not len(pcm):
+            return np.zeros((0, BANDS), np.float32)
+        mel = log_mel(mel_power(pcm, self._heard))
+        # Sound that is none spoils its own chunk only, not the next one's first frames.
+        self._heard = np.clip(np.nan_to_num(np.concatenate([self._heard, pcm])[-CONTEXT:]), -1, 1)
+        return mel

@@ -1,4 +1,4 @@
-"""AudioChunk bytes become samples: strictly, once, within one unit."""
+"""AudioChunk bytes become samples: strictly and once."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,9 @@ _LAYOUTS: dict[int, tuple[str, float]] = {
 
 
 def decode_pcm(
-    chunk: common_pb2.AudioChunk, *, field: str, sample_rate_hz: int, max_samples: int
+    chunk: common_pb2.AudioChunk, *, field: str, sample_rate_hz: int, max_samples: int | None = None
 ) -> NDArray[np.float32]:
-    """The samples of `chunk` as float32 in [-1, 1], shape [samples], 1 to `max_samples` of them.
+    """The samples of `chunk` as float32 in [-1, 1], shape [samples]: one or more, at most `max_samples`.
 
     `field` is the path of `chunk` in its request. Raises `UnitRefused` (AUDIO_INVALID) that names the
     field at fault. 16-bit samples are divided by 32768; louder floats are clipped.
@@ -36,7 +36,7 @@ def decode_pcm(
             f"{field}.data",
             f"must hold one or more samples of {dtype.itemsize} bytes; it has {len(chunk.data)} bytes",
         )
-    if count > max_samples:
+    if max_samples is not None and count > max_samples:
         raise _refused(f"{field}.data", f"must hold at most one unit, {max_samples} samples, not {count}")
     samples = np.frombuffer(chunk.data, dtype).astype(np.float32)
     if scale != 1.0:

@@ -79,6 +79,8 @@ class ModelConfig:
     window_high: int
     window_low: int
     duplex_defaults: dict[str, Any]
+    transcription_prompt: str
+    """What stands before an utterance that is to be written down; empty for a model that does not."""
 
 
 def language_config(raw: dict[str, Any]) -> Qwen3Config:
@@ -137,6 +139,7 @@ def parse_config(raw: dict[str, Any]) -> ModelConfig:
             window_high=duplex["window_high"],
             window_low=duplex["window_low"],
             duplex_defaults=duplex["defaults"],
+            transcription_prompt=raw["transcription"]["prompt"] if "transcription" in raw else "",
         )
     except (KeyError, TypeError) as error:
         raise CheckpointError(

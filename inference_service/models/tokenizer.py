@@ -5,7 +5,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
 
+from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.errors import CheckpointError
+from inference_service.models.plain_tokenizer import PlainTokenizer
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,11 @@ SPECIAL_NAMES = {
 
 
 class Tokenizer:
-    """A checkpoint's `tokenizer.json`."""
+    """A checkpoint's `tokenizer.json` and chat template; without one, `chat_template` is None."""
 
-    def __init__(self, fast: FastTokenizer) -> None:
+    def __init__(self, fast: FastTokenizer, chat_template: ChatTemplate | None = None) -> None:
         self._fast = fast
+        self.chat_template = chat_template
         found = {name: fast.token_to_id(text) for name, text in SPECIAL_NAMES.items()}
         ids = {name: token for name, token in found.items() if token is not None}
         missing = [SPECIAL_NAMES[name] for name in found.keys() - ids.keys()]
@@ -72,7 +75,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Reads `folder/tokenizer.json`."""
+        """Reads `folder/tokenizer.json`, and the chat template beside it if there is one."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise CheckpointError(f"{folder} has no tokenizer.json. Is this an Antiphon checkpoint?")
@@ -80,7 +83,12 @@ class Tokenizer:
             fast = FastTokenizer.from_file(str(path))
         except Exception:  # the library raises no narrower type
             raise CheckpointError(f"{path} is not a readable tokenizer.") from None
-        return cls(fast)
+        return cls(fast, ChatTemplate.load(folder))
+
+    @property
+    def plain(self) -> PlainTokenizer:
+        """The same tokenizer for text alone."""
+        return PlainTokenizer(self._fast)
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text; nothing in it becomes a special token."""

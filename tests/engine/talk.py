@@ -38,7 +38,7 @@ PROMPT = 44
 E = TypeVar("E", bound=Event)
 
 
-def _decoder(capacity: int) -> PackedDecoder:
+def decoder(capacity: int) -> PackedDecoder:
     config = Qwen3Config(
         vocab_size=1, hidden_size=HIDDEN, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
         num_key_value_heads=1, head_dim=8, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
@@ -102,7 +102,7 @@ class Talk:
             "talk",
             0,
             lambda event: None,
-            Context(_decoder(limit + 128), 0, window, limit),
+            Context(decoder(limit + 128), 0, window, limit),
             DuplexIntake(0),
             DuplexSetup("", duplex, window, seed=0, sees=sees),
             tokenizer,

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaModel, PreTrainedModel, Qwen3Config, Qwen3Model
+from transformers import (
+    LlamaConfig,
+    LlamaModel,
+    MistralConfig,
+    MistralModel,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3Model,
+)
 
 from inference_service.engine.decoder import PackedDecoder, Segment
 
@@ -41,6 +49,16 @@ def llama() -> PreTrainedModel:
             vocab_size=8, hidden_size=HIDDEN, intermediate_size=48, num_hidden_layers=3,
             num_attention_heads=4, num_key_value_heads=4, rope_parameters=ROPE,
             bos_token_id=None, eos_token_id=None,
+        )
+    ))  # fmt: skip
+
+
+def mistral() -> PreTrainedModel:
+    """Every row sees seven rows, itself included."""
+    return sharp(MistralModel(
+        MistralConfig(
+            vocab_size=8, hidden_size=HIDDEN, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, rope_parameters=ROPE, sliding_window=7,
         )
     ))  # fmt: skip
 
@@ -84,7 +102,7 @@ def play(decoder: PackedDecoder, lengths: list[int], rng: random.Random) -> list
     return finished
 
 
-@pytest.mark.parametrize("build", [qwen3, llama])
+@pytest.mark.parametrize("build", [qwen3, llama, mistral])
 @pytest.mark.parametrize("seed", range(6))
 def test_packed_logits_equal_each_sessions_own(build: Callable[[], PreTrainedModel], seed: int) -> None:
     torch.manual_seed(seed)

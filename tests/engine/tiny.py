@@ -2,13 +2,17 @@
 
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
+from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.config import ModelConfig, parse_config
 from inference_service.models.duplex import DuplexModel
 from inference_service.models.tokenizer import Tokenizer
@@ -18,6 +22,23 @@ CODES = 32
 SIDE = 16
 """Width and height of the pictures that it sees."""
 PICTURE_TOKENS = 3
+CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{% if enable_thinking is defined and enable_thinking is false %}<think>
+
+</think>
+
+{% endif -%}
+{%- if use_tts_template is defined and use_tts_template is true -%}<|tts_bos|>{%- endif -%}
+{%- endif -%}
+"""
+"""What the recordings' chats are rendered with; it ends like theirs."""
+TRANSCRIPTION_PROMPT = "<|im_start|>system\nTranscribe.<|im_end|>"
 
 
 def raw_config(*, sees: bool = False) -> dict[str, Any]:
@@ -63,6 +84,7 @@ def raw_config(*, sees: bool = False) -> dict[str, Any]:
             "window_low": 192,
             "defaults": {"force_listen_count": 1, "temperature": 1.0, "tts_temperature": 0.8},
         },
+        "transcription": {"prompt": TRANSCRIPTION_PROMPT},
     }
 
 
@@ -76,7 +98,15 @@ def model(seed: int = 0, *, sees: bool = False) -> tuple[DuplexModel, Tokenizer,
         if parameter.dim() > 1:
             parameter.mul_(5)
     built.vocoder.codebook.copy_(codebook(config))
-    return built.eval(), golden.tokenizer(), config
+    return built.eval(), tokenizer(), config
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    """The recordings' tokenizer with a chat template."""
+    path = str(golden.FOLDER / "tokenizer.json")
+    chatting = PreTrainedTokenizerFast(tokenizer_file=path, chat_template=CHAT_TEMPLATE)
+    return Tokenizer(FastTokenizer.from_file(path), ChatTemplate(chatting))
 
 
 def codebook(config: ModelConfig) -> Tensor:
@@ -96,3 +126,4 @@ def save(folder: Path, *, sees: bool = False) -> None:
     tensors = {k: v.contiguous() for k, v in built.state_dict().items() if k != "llm.lm_head.weight"}
     save_file(tensors, folder / "model.safetensors")
     shutil.copyfile(golden.FOLDER / "tokenizer.json", folder / "tokenizer.json")
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)

@@ -22,6 +22,7 @@ from inference_service.units import Stream
 DEADLINE_S = 5.0
 SILENCE = np.zeros(16_000, "<f4")
 
+Content = pb.DuplexInput | pb.TurnInput | pb.StreamInput
 T = TypeVar("T")
 
 
@@ -94,6 +95,10 @@ class UnitAnswers:
         return "".join(piece.text.text for piece in self.pieces)
 
     @property
+    def token_ids(self) -> list[int]:
+        return [token for piece in self.pieces for token in piece.text.token_ids]
+
+    @property
     def samples(self) -> int:
         return sum(len(piece.audio.data) // 4 for piece in self.pieces)
 
@@ -150,8 +155,15 @@ class Caller:
         message = pb.SessionConfig(**{"mode": pb.SESSION_MODE_AUDIO, **config})
         await self.write(Stream.PREFILL, pb.PrefillRequest(unit=unit, config=message))
 
-    async def prefill(self, unit: int, content: pb.DuplexInput | None = None) -> None:
-        message = pb.PrefillRequest(unit=unit, duplex=content or duplex())
+    async def prefill(self, unit: int, content: Content | None = None) -> None:
+        message = pb.PrefillRequest(unit=unit)
+        match content or duplex():
+            case pb.DuplexInput() as heard:
+                message.duplex.CopyFrom(heard)
+            case pb.TurnInput() as turn:
+                message.turn.CopyFrom(turn)
+            case pb.StreamInput() as chunk:
+                message.stream.CopyFrom(chunk)
         await self.write(Stream.PREFILL, message)
 
     async def generate(self, unit: int, **run: Any) -> None:
@@ -162,14 +174,16 @@ class Caller:
         message = pb.GenerateRequest(unit=unit, cancel=pb.CancelUnits())
         await self.write(Stream.GENERATE, message)
 
-    async def finalize(self, unit: int) -> None:
-        await self.write(Stream.FINALIZE, pb.FinalizeRequest(unit=unit))
+    async def finalize(self, unit: int, **fields: Any) -> None:
+        await self.write(Stream.FINALIZE, pb.FinalizeRequest(unit=unit, **fields))
 
-    async def send_unit(self, unit: int, content: pb.DuplexInput | None = None, **run: Any) -> None:
+    async def send_unit(
+        self, unit: int, content: Content | None = None, *, keep_last_token: bool = False, **run: Any
+    ) -> None:
         """All three requests of a unit, without waiting for an answer."""
         await self.prefill(unit, content)
         await self.generate(unit, **run)
-        await self.finalize(unit)
+        await self.finalize(unit, keep_last_token=keep_last_token)
 
     async def send_last_unit(self, unit: int) -> None:
         """The requests of a unit whose generation ends the session.
@@ -189,7 +203,7 @@ class Caller:
         assert {prefill.unit, finalize.unit, *(piece.unit for piece in pieces)} == {unit}
         return UnitAnswers(prefill, pieces, pieces[-1].done, finalize)
 
-    async def unit(self, unit: int, content: pb.DuplexInput | None = None, **run: Any) -> UnitAnswers:
+    async def unit(self, unit: int, content: Content | None = None, **run: Any) -> UnitAnswers:
         """One unit from its input to its last answer."""
         await self.send_unit(unit, content, **run)
         return await self.answers(unit)

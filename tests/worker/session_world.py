@@ -5,19 +5,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inference_service.engine.api import (
     Closed,
+    Content,
     Done,
     DuplexSettings,
     DuplexSetup,
     End,
     EngineSession,
     Event,
+    Failure,
     Finalized,
     Prefilled,
     Ready,
+    SessionSetup,
+    UnitInput,
     UnitOverrides,
     UnitUsage,
     Window,
@@ -26,7 +29,7 @@ from inference_service.errors import SessionError
 from inference_service.sessions import Answer, Limits, Session
 from inference_service.units import Run, Stream
 
-PCM = np.zeros(16_000, np.float32)
+INPUT = UnitInput(np.zeros(16_000, np.float32))
 SETUP = DuplexSetup("", DuplexSettings(), Window(), 1)
 
 
@@ -36,16 +39,21 @@ class QueuedEngine:
 
     orders: deque[tuple[str, int]] = field(default_factory=deque)
     history: list[tuple[str, int]] = field(default_factory=list)
+    rejected: dict[int, Failure] = field(default_factory=dict)
     cancelled: int = 0
     closes: int = 0
 
-    def prefill(self, unit: int, pcm: NDArray[np.float32]) -> None:
+    def prefill(self, unit: int, content: Content) -> None:
         self._order("prefill", unit)
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
         self._order("generate", unit)
 
-    def finalize(self, unit: int) -> None:
+    def reject(self, unit: int, failure: Failure) -> None:
+        self.rejected[unit] = failure
+        self._order("generate", unit)
+
+    def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
         self._order("finalize", unit)
 
     def _order(self, step: str, unit: int) -> None:
@@ -67,6 +75,8 @@ class QueuedEngine:
             case "prefill":
                 return Prefilled(unit, tokens)
             case "generate":
+                if failure := self.rejected.get(unit):
+                    return Done(unit, End.FAILED, None, tokens, failure=failure)
                 end = End.CANCELLED if unit <= self.cancelled else end
                 return Done(unit, end, None, tokens)
             case _:
@@ -86,7 +96,7 @@ class Stage:
 
     # -------------------------------------------------------------------- World
 
-    def open(self, setup: DuplexSetup) -> EngineSession:
+    def open(self, setup: SessionSetup) -> EngineSession:
         self.acts.append("open")
         return self.engine
 
@@ -118,10 +128,10 @@ class Stage:
             self.session.attach(stream, self.now)
         return self
 
-    def configure(self) -> None:
+    def configure(self, setup: SessionSetup = SETUP) -> None:
         self.call("expect_config", 0)
         if not self.session.is_over:
-            self.session.open(SETUP, self.now)
+            self.call("open", setup, self.now)
 
     def active(self) -> "Stage":
         """A session that is attached, configured and ready."""
@@ -129,7 +139,7 @@ class Stage:
         self.event(Ready(10))
         return self
 
-    def ask(self, unit: int, content: Any = PCM, run: Run | None = None) -> None:
+    def ask(self, unit: int, content: Any = INPUT, run: Run | None = None) -> None:
         """All three requests of a unit."""
         self.call("prefill", unit, content, self.now)
         self.call("generate", unit, run or Run(), self.now)

@@ -171,5 +171,5 @@ async def test_the_window_of_the_options_is_the_default_of_sessions() -> None:
     async with running_worker(engine, window_high=500) as worker, channel_to(worker.address) as channel:
         caller = await Caller(channel).open()
         await caller.configure()
-        window = engine.session.setup.window
+        window = engine.session.duplex.window
     assert (window.high_tokens, window.low_tokens) == (500, 375)

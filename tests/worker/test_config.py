@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.config import MAX_PROMPT_CHARACTERS, SessionPlan, resolve
-from inference_service.engine.api import KEEP_ALL, DuplexSettings, Window, WindowMode
+from inference_service.config import SessionPlan, resolve
+from inference_service.config_reader import MAX_PROMPT_CHARACTERS
+from inference_service.engine.api import KEEP_ALL, DuplexSettings, DuplexSetup, Window, WindowMode
 from inference_service.errors import (
     ConfigInvalid,
     ModelNotFound,
@@ -30,6 +31,12 @@ def plan(info: Any = INFO, **fields: Any) -> SessionPlan:
     return resolve(config, info, draw_seed=lambda: 4711)
 
 
+def duplex_setup(**fields: Any) -> DuplexSetup:
+    setup = plan(**fields).setup
+    assert isinstance(setup, DuplexSetup)
+    return setup
+
+
 def bad_fields(**fields: Any) -> list[str]:
     with pytest.raises(ConfigInvalid) as refused:
         plan(**fields)
@@ -37,14 +44,14 @@ def bad_fields(**fields: Any) -> list[str]:
 
 
 def test_an_empty_config_is_the_model_s_defaults() -> None:
-    setup = plan().setup
+    setup = duplex_setup()
     assert setup.duplex == INFO.duplex_defaults
     assert setup.window == INFO.window
     assert setup.seed == 4711
 
 
 def test_what_is_given_replaces_the_defaults() -> None:
-    setup = plan(
+    setup = duplex_setup(
         system_prompt="Be brief.",
         seed=7,
         duplex=common.DuplexConfig(
@@ -57,7 +64,7 @@ def test_what_is_given_replaces_the_defaults() -> None:
             chunk_ms=1000,
             sample_rate=16000,
         ),
-    ).setup
+    )
     assert (setup.system_prompt, setup.seed) == ("Be brief.", 7)
     changed = replace(
         DuplexSettings(),
@@ -74,7 +81,7 @@ def test_a_default_sent_explicitly_is_the_default_exactly() -> None:
     """0.7 has no 32-bit float; it must not come out as 0.699999988."""
     settings = INFO.duplex_defaults
     given: dict[str, Any] = {name: getattr(settings, name) for name in DUPLEX_RANGES}
-    assert plan(duplex=common.DuplexConfig(**given)).setup.duplex == settings
+    assert duplex_setup(duplex=common.DuplexConfig(**given)).duplex == settings
 
 
 def test_every_bad_field_is_listed() -> None:
@@ -129,7 +136,7 @@ def test_the_ends_of_a_range_are_allowed(name: str, allowed: Any) -> None:
     whole = name not in ("temperature", "top_p", "tts_temperature") and "penalty" not in name
     for end in ends:
         value: Any = int(end) if whole and name != "listen_prob_scale" else end
-        assert getattr(plan(duplex=common.DuplexConfig(**{name: value})).setup.duplex, name) == value
+        assert getattr(duplex_setup(duplex=common.DuplexConfig(**{name: value})).duplex, name) == value
 
 
 def test_sampling_fills_what_duplex_leaves_open() -> None:
@@ -137,6 +144,7 @@ def test_sampling_fills_what_duplex_leaves_open() -> None:
         duplex=common.DuplexConfig(temperature=0.2),
         sampling=common.SamplingParams(temperature=1.5, max_new_tokens=9, top_k=0, seed=3),
     )
+    assert isinstance(resolved.setup, DuplexSetup)
     duplex = resolved.setup.duplex
     assert (duplex.temperature, duplex.max_new_speak_tokens_per_chunk, duplex.top_k) == (0.2, 9, KEEP_ALL)
     assert resolved.setup.seed == 3
@@ -193,7 +201,7 @@ def test_the_effective_config_given_again_is_the_same_session() -> None:
     ],
 )
 def test_windows(given: common.WindowConfig, expected: Window) -> None:
-    assert plan(window=given).setup.window == expected
+    assert duplex_setup(window=given).window == expected
 
 
 @pytest.mark.parametrize(
@@ -234,6 +242,7 @@ def test_durations_are_seconds() -> None:
 NUMBERS = st.one_of(st.floats(width=32), st.integers(0, 2**32 - 1))
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(sorted(DUPLEX_RANGES)), NUMBERS),
     st.integers(0, 9),
@@ -246,7 +255,7 @@ def test_any_config_is_a_plan_in_range_or_refused(values: dict[str, Any], mode: 
             setattr(duplex, name, value)
     window = common.WindowConfig(mode=mode, high_tokens=tokens)  # type: ignore[arg-type]
     with contextlib.suppress(ConfigInvalid):
-        setup = plan(duplex=duplex, window=window).setup
+        setup = duplex_setup(duplex=duplex, window=window)
         for name, allowed in DUPLEX_RANGES.items():
             setting = getattr(setup.duplex, name)
             assert setting is None or allowed.problem(setting) is None
@@ -257,7 +266,8 @@ class TestUnitOverrides:
     """`GenerateUnit.sampling`."""
 
     def test_only_what_is_set_is_overridden(self) -> None:
-        overrides = unit_overrides(common.SamplingParams(temperature=0.1, seed=9), "run.sampling")
+        params = common.SamplingParams(temperature=0.1, seed=9)
+        overrides = unit_overrides(params, "run.sampling", plan().setup, INFO)
         assert (overrides.temperature, overrides.seed, overrides.top_k) == (0.1, 9, None)
 
     @pytest.mark.parametrize(
@@ -274,5 +284,5 @@ class TestUnitOverrides:
         self, params: common.SamplingParams, field: str
     ) -> None:
         with pytest.raises(UnitRefused) as refused:
-            unit_overrides(params, "run.sampling")
+            unit_overrides(params, "run.sampling", plan().setup, INFO)
         assert refused.value.failure.field == field

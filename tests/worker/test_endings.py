@@ -167,7 +167,7 @@ async def test_a_defect_of_ours_ends_its_session_without_its_text(
     async with served(ScriptedEngine()) as new_caller:
         caller = await new_caller().open()
         await caller.configure()
-        monkeypatch.setattr("inference_service.host.messages.unit_input", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr("inference_service.host.inputs.content", lambda *_, **__: 1 / 0)
         await caller.prefill(1)
         ending = await caller.end()
     assert (ending.code, ending.reason) == (Code.INTERNAL, Reason.INFERENCE_FAILED)
@@ -214,4 +214,4 @@ class TestSlotReuse:
             second = await new_caller().open()
             ready = await second.configure()
         assert ready.effective.system_prompt == ""
-        assert engine.session.setup.system_prompt == ""
+        assert engine.session.duplex.system_prompt == ""

@@ -35,7 +35,7 @@ from inference_service.errors import SessionError
 from inference_service.options import WorkerOptions
 from inference_service.sessions import Limits
 from inference_service.units import Stream
-from tests.scripted_engine import INFO, Play, RunningWorker, ScriptedEngine, fails, hang, running_worker
+from tests.scripted_engine import EVERYTHING, Play, RunningWorker, ScriptedEngine, fails, hang, running_worker
 from tests.worker.caller import DEADLINE_S, Caller, Ending, channel_to, duplex, soon
 from tests.worker.test_process import process
 
@@ -427,7 +427,7 @@ ITEM_ROWS = [
 
 @pytest.mark.parametrize("row", ITEM_ROWS, ids=lambda row: f"{row.reason}: {row.when}")
 async def test_a_unit_fails_with_its_row_and_the_session_goes_on(row: ItemRow) -> None:
-    engine = ScriptedEngine(row.script, info=replace(INFO, sees=True))
+    engine = ScriptedEngine(row.script, info=EVERYTHING)
     async with desk_of(engine) as desk:
         caller = await desk.ready(mode=pb.SESSION_MODE_VIDEO)
         failed, after = await caller.unit(1, row.content, **row.run), await caller.unit(2)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import messages
-from inference_service.engine.api import Deliver, ModelInfo, OnFatal
+from inference_service.engine.api import Deliver, Mode, ModelInfo, OnFatal
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
 from inference_service.options import WorkerOptions
@@ -20,12 +21,12 @@ from tests.scripted_engine import INFO, ScriptedEngine, listen, running_worker
 from tests.worker.caller import Caller, channel_to, duplex
 from tests.worker.conftest import Served
 
-SEEING = replace(INFO, sees=True)
+SEEING = replace(INFO, sees=True, modes=frozenset({Mode.AUDIO, Mode.VIDEO}))
 VIDEO = pb.SESSION_MODE_VIDEO
 MARKS = 2
 
 
-def unit(*frames: bytes, **fields: int) -> pb.DuplexInput:
+def unit(*frames: bytes, **fields: Any) -> pb.DuplexInput:
     """A silent unit with pictures."""
     content = duplex()
     content.frames.extend(common.Image(data=frame) for frame in frames)
@@ -40,7 +41,7 @@ def live_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
 @asynccontextmanager
 async def video_session() -> AsyncIterator[Caller]:
     """A VIDEO session with a tiny model that sees."""
-    async with running_worker(live_engine) as worker, channel_to(worker.address) as channel:  # type: ignore[arg-type]
+    async with running_worker(live_engine) as worker, channel_to(worker.address) as channel:
         caller = await Caller(channel).open()
         await caller.configure(mode=VIDEO)
         yield caller
@@ -85,7 +86,7 @@ async def test_pictures_reach_the_engine_as_they_were_sent(served: Served) -> No
         await caller.configure(mode=VIDEO)
         await caller.unit(1, unit(b"first", b"second", max_slice_nums=9))
 
-        assert engine.session.setup.sees
+        assert engine.session.duplex.sees
         assert engine.session.seen[1] == (b"first", b"second")
 
 

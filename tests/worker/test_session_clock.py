@@ -9,7 +9,7 @@ from inference_service.engine.api import (
 )
 from inference_service.sessions import Limits
 from inference_service.units import Run, Stream
-from tests.worker.session_world import PCM, SETUP, Stage
+from tests.worker.session_world import INPUT, SETUP, Stage
 
 
 def test_the_limits_are_those_of_the_contract() -> None:
@@ -49,7 +49,7 @@ def test_the_model_must_read_the_config() -> None:
 @pytest.mark.parametrize("missing", ["generate", "finalize"])
 def test_generate_and_finalize_must_follow_the_prefill(missing: str) -> None:
     stage = Stage(Limits(unit_s=10)).active()
-    stage.call("prefill", 1, PCM, stage.now)
+    stage.call("prefill", 1, INPUT, stage.now)
     if missing == "finalize":
         stage.call("generate", 1, Run(), stage.now)
     stage.wait(10)

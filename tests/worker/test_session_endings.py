@@ -15,7 +15,7 @@ from inference_service.engine.api import (
 from inference_service.errors import Draining
 from inference_service.sessions import GoAway, Limits, Phase
 from inference_service.units import Run, Stream
-from tests.worker.session_world import PCM, Stage
+from tests.worker.session_world import INPUT, Stage
 
 
 def test_half_closing_prefill_drains_and_ends_with_ok() -> None:
@@ -54,7 +54,7 @@ def test_half_closing_prefill_before_the_config_ends_the_session() -> None:
 @pytest.mark.parametrize("stream", [Stream.GENERATE, Stream.FINALIZE])
 def test_half_closing_a_stream_with_accepted_units_unasked_is_out_of_order(stream: Stream) -> None:
     stage = Stage().active()
-    stage.call("prefill", 1, PCM, stage.now)
+    stage.call("prefill", 1, INPUT, stage.now)
     stage.call("half_close", stream, stage.now)
     stage.work()
     assert stage.reason == Reason.UNIT_OUT_OF_ORDER
@@ -65,7 +65,7 @@ def test_a_unit_accepted_after_such_a_half_close_is_out_of_order(stream: Stream)
     stage = Stage().active()
     stage.call("half_close", stream, stage.now)
     assert not stage.session.is_over
-    stage.call("prefill", 1, PCM, stage.now)
+    stage.call("prefill", 1, INPUT, stage.now)
     stage.work()
     assert stage.reason == Reason.UNIT_OUT_OF_ORDER
 
@@ -152,7 +152,7 @@ def test_an_abandoned_session_ends_at_once() -> None:
 
 def test_the_first_end_of_a_session_counts() -> None:
     stage = Stage().active()
-    stage.call("prefill", 9, PCM, stage.now)
+    stage.call("prefill", 9, INPUT, stage.now)
     stage.session.fail(Draining("late"), stage.now)
     stage.work()
     assert stage.reason == Reason.UNIT_OUT_OF_ORDER

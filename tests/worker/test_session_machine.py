@@ -20,7 +20,7 @@ from inference_service.engine.api import (
 from inference_service.errors import Cancelled, StreamExists
 from inference_service.sessions import GoAway, Limits
 from inference_service.units import Run, Stream
-from tests.worker.session_world import PCM, SETUP, Stage
+from tests.worker.session_world import INPUT, SETUP, Stage
 
 WINDOW = 3
 LIMITS = Limits(window=WINDOW)
@@ -96,7 +96,7 @@ class SessionMachine(RuleBasedStateMachine):
     def prefill(self, is_refused: bool) -> None:
         if is_refused:
             self.refused.add(self.asked[Stream.PREFILL] + 1)
-        self.ask(Stream.PREFILL, REFUSAL if is_refused else PCM)
+        self.ask(Stream.PREFILL, REFUSAL if is_refused else INPUT)
 
     @precondition(lambda self: self.may_ask(Stream.GENERATE))
     @rule(is_unparsed=st.booleans())
@@ -143,7 +143,7 @@ class SessionMachine(RuleBasedStateMachine):
     def break_the_order(self, stream: Stream, unit: int) -> None:
         if unit == self.asked[stream] + 1:
             return
-        content = {Stream.PREFILL: (PCM,), Stream.GENERATE: (Run(),), Stream.FINALIZE: ()}[stream]
+        content = {Stream.PREFILL: (INPUT,), Stream.GENERATE: (Run(),), Stream.FINALIZE: ()}[stream]
         was_over = self.session.is_over
         self.broken = self.broken or not was_over
         self.stage.call(stream.value.lower(), unit, *content, self.stage.now)

@@ -4,17 +4,21 @@ import pytest
 
 from antiphon.semconv import Reason
 from inference_service.engine.api import (
+    Advanced,
     End,
     Failure,
     Finalized,
     Piece,
     Ready,
+    Sampling,
+    StreamInput,
+    TokensSetup,
     UnitOverrides,
 )
 from inference_service.errors import StreamExists
 from inference_service.sessions import Limits, Phase
 from inference_service.units import Run, Stream
-from tests.worker.session_world import PCM, Stage
+from tests.worker.session_world import INPUT, Stage
 
 BAD_AUDIO = Failure(Reason.AUDIO_INVALID, "duplex.audio.data must be finite.", "duplex.audio.data")
 BAD_PARAMS = Failure(Reason.PARAMS_INVALID, "run.sampling.top_p must be at most 1.", "run.sampling.top_p")
@@ -44,8 +48,8 @@ def test_the_engine_gets_the_steps_in_order_whatever_the_order_of_the_streams() 
     stage.call("finalize", 1, stage.now)
     stage.call("generate", 1, Run(), stage.now)
     stage.call("generate", 2, Run(), stage.now)
-    stage.call("prefill", 1, PCM, stage.now)
-    stage.call("prefill", 2, PCM, stage.now)
+    stage.call("prefill", 1, INPUT, stage.now)
+    stage.call("prefill", 2, INPUT, stage.now)
     stage.call("finalize", 2, stage.now)
     steps = [(step, unit) for unit in (1, 2) for step in ("prefill", "generate", "finalize")]
     assert stage.engine.history == steps
@@ -63,13 +67,13 @@ def test_units_sent_before_the_model_is_ready_wait_for_it() -> None:
 @pytest.mark.parametrize("unit", [0, 2, 7])
 def test_a_first_unit_other_than_1_is_out_of_order(unit: int) -> None:
     stage = Stage().active()
-    stage.call("prefill", unit, PCM, stage.now)
+    stage.call("prefill", unit, INPUT, stage.now)
     stage.work()
     assert stage.reason == Reason.UNIT_OUT_OF_ORDER
 
 
 @pytest.mark.parametrize(
-    ("method", "arguments"), [("prefill", (PCM,)), ("generate", (Run(),)), ("finalize", ())]
+    ("method", "arguments"), [("prefill", (INPUT,)), ("generate", (Run(),)), ("finalize", ())]
 )
 def test_a_repeated_unit_is_out_of_order_on_every_stream(method: str, arguments: tuple[object, ...]) -> None:
     stage = Stage().active()
@@ -82,7 +86,7 @@ def test_a_repeated_unit_is_out_of_order_on_every_stream(method: str, arguments:
 def test_one_unit_more_than_the_window_ends_the_session() -> None:
     stage = Stage(Limits(window=2)).active()
     for unit in (1, 2, 3):
-        stage.call("prefill", unit, PCM, stage.now)
+        stage.call("prefill", unit, INPUT, stage.now)
     stage.work()
     assert stage.reason == Reason.UNIT_WINDOW
 
@@ -104,7 +108,7 @@ def test_a_config_that_comes_twice_ends_the_session() -> None:
 
 def test_input_before_the_config_ends_the_session() -> None:
     stage = Stage().attach_all()
-    stage.call("prefill", 1, PCM, stage.now)
+    stage.call("prefill", 1, INPUT, stage.now)
     assert stage.reason == Reason.CONFIG_REQUIRED
 
 
@@ -116,7 +120,7 @@ def test_the_config_is_unit_0() -> None:
 
 def test_a_cancel_reaches_the_engine_at_once() -> None:
     stage = Stage().active()
-    stage.call("prefill", 1, PCM, stage.now)
+    stage.call("prefill", 1, INPUT, stage.now)
     stage.call("cancel", 1)
     assert stage.engine.cancelled == 1
 
@@ -191,11 +195,34 @@ def test_refused_parameters_of_a_unit_do_not_silence_the_one_before() -> None:
     assert [a.end for a in stage.answers(Stream.GENERATE)] == [End.LISTEN, End.FAILED]
 
 
-def test_a_unit_with_refused_parameters_says_nothing() -> None:
+def test_a_unit_with_refused_parameters_is_not_run() -> None:
     stage = Stage().active()
     stage.ask(1, run=Run(refusal=BAD_PARAMS))
-    stage.event(Piece(1, "no"))
-    assert stage.answers(Stream.GENERATE) == []
+    assert stage.engine.rejected == {1: BAD_PARAMS}
+
+
+def test_a_long_answer_may_go_on_while_it_makes_progress() -> None:
+    stage = Stage().active()
+    stage.ask(1)
+    for odd in (True, False, True):
+        stage.wait(8)
+        stage.event(Advanced(1) if odd else Piece(1, "on"))
+    assert stage.outcome is None
+    stage.wait(11)
+    stage.work()
+    assert stage.reason == Reason.UNIT_TIMEOUT
+
+
+def test_a_session_of_a_stream_has_a_wider_window() -> None:
+    stage = Stage()
+    stage.attach_all().configure(TokensSetup(Sampling(), 1))
+    stage.event(Ready(0))
+    for unit in range(1, 9):
+        stage.ask(unit, StreamInput((1,)))
+    assert stage.outcome is None
+    stage.ask(9, StreamInput((1,)))
+    stage.work()
+    assert stage.reason == Reason.UNIT_WINDOW
 
 
 def test_overrides_and_force_listen_pass_through() -> None:

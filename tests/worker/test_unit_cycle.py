@@ -40,7 +40,7 @@ async def test_the_config_reaches_the_engine(served: Served) -> None:
     async with served(engine) as new_caller:
         caller = await new_caller().open()
         await caller.configure(system_prompt="Be brief.", seed=3)
-    assert (engine.session.setup.system_prompt, engine.session.setup.seed) == ("Be brief.", 3)
+    assert (engine.session.duplex.system_prompt, engine.session.duplex.seed) == ("Be brief.", 3)
 
 
 async def test_sessions_without_a_seed_draw_theirs_from_the_worker_s(served: Served) -> None:
@@ -170,7 +170,7 @@ async def test_sessions_side_by_side_do_not_mix(served: Served) -> None:
             await caller.send_unit(1, duplex(np.full(16_000, number / 10)))
         for caller in callers:
             assert (await caller.answers(1)).text == "Hello"
-    assert [s.setup.system_prompt for s in engine.sessions] == ["prompt 0", "prompt 1", "prompt 2"]
+    assert [s.duplex.system_prompt for s in engine.sessions] == ["prompt 0", "prompt 1", "prompt 2"]
     assert [round(float(s.heard[1][0]), 3) for s in engine.sessions] == [0.0, 0.1, 0.2]
 
 

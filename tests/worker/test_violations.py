@@ -123,11 +123,12 @@ async def test_a_repeat_is_out_of_order_and_says_what_was_expected(served: Serve
     async def repeat(caller: Caller) -> None:
         await caller.configure()
         await caller.unit(1)
-        await {
-            Stream.PREFILL: caller.prefill,
-            Stream.GENERATE: caller.generate,
-            Stream.FINALIZE: caller.finalize,
-        }[stream](1)
+        again: dict[Stream, Act] = {
+            Stream.PREFILL: lambda caller: caller.prefill(1),
+            Stream.GENERATE: lambda caller: caller.generate(1),
+            Stream.FINALIZE: lambda caller: caller.finalize(1),
+        }
+        await again[stream](caller)
 
     ending = await ending_of(served, repeat)
     assert ending.reason == Reason.UNIT_OUT_OF_ORDER

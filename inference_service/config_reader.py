@@ -1,0 +1,120 @@
+"""What the configs of all modes have in common, read field by field."""
+
+import re
+from abc import ABC, abstractmethod
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.engine.api import ModelInfo, SessionSetup
+from inference_service.errors import BadField, ConfigInvalid, VoiceNotFound
+
+MAX_PROMPT_CHARACTERS = 32_768
+_VOICE_ID = re.compile(r"[a-z0-9_-]{1,64}")
+
+
+class ConfigReader(ABC):
+    """Collects what is wrong and what is without effect while it reads a config."""
+
+    default_idle_timeout_s: float | None = None
+
+    def __init__(self, config: pb.SessionConfig, info: ModelInfo) -> None:
+        self._config = config
+        self._info = info
+        self._bad: list[BadField] = []
+        self.ignored: list[str] = []
+        """Paths of fields that are given and have no effect."""
+        self.max_duration_s: float | None = None
+        self.idle_timeout_s: float | None = None
+
+    def read(self) -> SessionSetup:
+        """The setup of the session. Raises `VoiceNotFound`, or `ConfigInvalid` listing every bad field."""
+        setup = self._setup(self._read_seed())
+        self.max_duration_s = self._read_duration("max_duration")
+        idle_timeout_s = self._read_duration("idle_timeout")
+        self.idle_timeout_s = self.default_idle_timeout_s if idle_timeout_s is None else idle_timeout_s
+        self._read_voice()
+        if self._bad:
+            raise ConfigInvalid(*self._bad)
+        if self._config.voice.voice_id and self._speaks:
+            voice_id = self._config.voice.voice_id
+            raise VoiceNotFound(f"No voice {voice_id!r} is registered here.", voice_id=voice_id)
+        return setup
+
+    @property
+    def has_seed(self) -> bool:
+        """Whether the config names a seed."""
+        return self._config.HasField("seed") or self._config.sampling.HasField("seed")
+
+    def effective(self, setup: SessionSetup) -> pb.SessionConfig:
+        """The config as it applies, every value stated."""
+        result = pb.SessionConfig(mode=self._config.mode, model=self._info.name, seed=setup.seed)
+        for name, seconds in (("max_duration", self.max_duration_s), ("idle_timeout", self.idle_timeout_s)):
+            if seconds is not None:
+                getattr(result, name).FromNanoseconds(round(seconds * 1e9))
+        self._state(setup, result)
+        return result
+
+    @abstractmethod
+    def _setup(self, seed: int) -> SessionSetup:
+        """What the mode makes of the config."""
+
+    @abstractmethod
+    def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
+        """Adds the mode's own values to the effective config."""
+
+    @property
+    @abstractmethod
+    def _speaks(self) -> bool:
+        """Whether sessions of the mode have a voice."""
+
+    # ------------------------------------------------------------------- fields
+
+    def _read_prompt(self) -> str:
+        length = len(self._config.system_prompt)
+        if length > MAX_PROMPT_CHARACTERS:
+            self._refuse(
+                "system_prompt", f"must have at most {MAX_PROMPT_CHARACTERS} characters, not {length}"
+            )
+        return self._config.system_prompt
+
+    def _read_seed(self) -> int:
+        config = self._config
+        if not config.HasField("seed"):
+            return config.sampling.seed
+        if config.sampling.HasField("seed"):
+            self.ignored.append("sampling.seed")
+        return config.seed
+
+    def _read_duration(self, name: str) -> float | None:
+        if not self._config.HasField(name):
+            return None
+        duration: Duration = getattr(self._config, name)
+        seconds = duration.seconds + duration.nanos * 1e-9
+        if seconds <= 0:
+            self._refuse(name, f"must be more than 0 s, not {seconds:g} s")
+        return seconds
+
+    def _read_voice(self) -> None:
+        voice = self._config.voice
+        if not self._speaks:
+            self._ignore("voice", voice)
+            return
+        if voice.voice_id and not _VOICE_ID.fullmatch(voice.voice_id):
+            self._refuse("voice.voice_id", "must match [a-z0-9_-]{1,64}")
+        for name in ("llm_reference", "speech_reference"):
+            if voice.HasField(name):
+                self.ignored.append(f"voice.{name}")  # the model has one voice and clones none
+
+    def _refuse(self, path: str, problem: str | None) -> None:
+        if problem:
+            self._bad.append(BadField(path, problem))
+
+    def _ignore(self, path: str, message: Message) -> None:
+        """Every field that is set in `message` has no effect."""
+        self.ignored += [f"{path}.{field.name}" for field, _ in message.ListFields()]
+
+    def _ignore_if_given(self, *names: str) -> None:
+        """Fields of the config itself that have no effect."""
+        self.ignored += [name for name in names if getattr(self._config, name)]

@@ -1,0 +1,157 @@
+"""Voxtral Realtime: an audio encoder and a decoder that advance together, 80 ms a step.
+
+The network is transformers' own. Every row of the decoder is the sum of one audio embedding and the embedding
+of the token that was decided on the row before. The decoder is told by how many tokens its text lags behind
+the sound. Nothing of a stream is kept here: the past of the convolutions is an explicit state, and keys and
+values of both stacks belong to whoever runs them.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, VoxtralRealtimeForConditionalGeneration
+
+from inference_service.models.errors import CheckpointError
+
+LONGEST_WORD = 10
+"""Tokens of silence beyond the delay after which the last word is out; as in mistral-common."""
+
+ConvState = tuple[Tensor, ...]
+"""Left context [channels, steps] of each convolution of one stream."""
+
+
+@dataclass(frozen=True)
+class Pacing:
+    """How sound becomes tokens: each stands for `samples_per_token` samples, `mels_per_token` mel frames."""
+
+    sample_rate_hz: int
+    samples_per_token: int
+    mels_per_token: int
+    left_pad_tokens: int
+    """Silence before an utterance."""
+    delay_tokens: int
+    """By how many tokens the text lags behind the sound."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens fed at once at the start of an utterance: one that begins it, then silence and delay."""
+        return 1 + self.left_pad_tokens + self.delay_tokens
+
+    @property
+    def right_pad_tokens(self) -> int:
+        """Silence after an utterance; the token of the last row is not needed."""
+        return self.delay_tokens + LONGEST_WORD
+
+
+def parse_pacing(audio: Mapping[str, Any], config: Any) -> Pacing:
+    """The pacing of a `tekken.json`'s `audio`; raises `CheckpointError` where `config` contradicts it."""
+    try:
+        rate, hop = int(audio["sampling_rate"]), int(audio["audio_encoding_config"]["hop_length"])
+        samples = int(rate / audio["frame_rate"])
+        delay, uneven = divmod(audio["transcription_delay_ms"] * rate / 1000, samples)
+        pacing = Pacing(rate, samples, samples // hop, int(audio["streaming_n_left_pad_tokens"]), int(delay))
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise CheckpointError(
+            f"The audio part of tekken.json is not of a streaming model: {error!r}."
+        ) from None
+    if uneven or pacing.delay_tokens < 1:
+        raise CheckpointError(
+            f"transcription_delay_ms in tekken.json must be a multiple of {1000 * samples / rate:g}, "
+            f"not {audio['transcription_delay_ms']}."
+        )
+    if samples % hop or pacing.mels_per_token != config.audio_length_per_tok:
+        raise CheckpointError(
+            f"A token has {samples / hop:g} mel frames in tekken.json and {config.audio_length_per_tok} in "
+            "config.json."
+        )
+    return pacing
+
+
+class VoxtralModel(nn.Module):
+    """The network of one checkpoint and its pacing, without streams."""
+
+    def __init__(self, network: VoxtralRealtimeForConditionalGeneration, pacing: Pacing) -> None:
+        super().__init__()
+        self.network = network
+        self.pacing = pacing
+
+    @property
+    def encoder(self) -> PreTrainedModel:
+        """The audio encoder; it takes the embeddings of `embed`."""
+        tower: PreTrainedModel = self.network.model.audio_tower
+        return tower
+
+    @property
+    def language(self) -> PreTrainedModel:
+        """The decoder; its layers want `condition` as `t_cond`."""
+        model: PreTrainedModel = self.network.model.language_model
+        return model
+
+    @property
+    def rows_per_token(self) -> int:
+        """Rows of the encoder that become one audio embedding."""
+        return int(self.network.config.downsample_factor)
+
+    def condition(self) -> Tensor:
+        """What tells the decoder its delay, [1, hidden]."""
+        weight = self.network.lm_head.weight
+        delay = torch.full((1,), self.pacing.delay_tokens, device=weight.device, dtype=weight.dtype)
+        condition: Tensor = self.network.model.time_embedding(delay)[None]
+        return condition
+
+    def initial_state(self) -> ConvState:
+        """The state of a stream that has heard nothing."""
+        embedder = self.network.model.audio_tower.embedder
+        weight = embedder.conv1.weight
+        return tuple(weight.new_zeros(conv.in_channels, conv.left_pad) for conv in _convolutions(embedder))
+
+    def embed(self, mels: list[Tensor], states: list[ConvState]) -> tuple[list[Tensor], list[ConvState]]:
+        """Mel frames [2 n, bands] of each stream, after its state: encoder rows [n, hidden] and new states.
+
+        Streams that bring equally many frames share a batch.
+        """
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        for index, mel in enumerate(mels):
+            groups[len(mel)].append(index)
+        embedded: dict[int, Tensor] = {}
+        after: dict[int, ConvState] = {}
+        embedder = self.network.model.audio_tower.embedder
+        for members in groups.values():
+            past = _Past([states[i] for i in members], embedder)
+            batch = torch.stack([mels[i] for i in members]).to(embedder.conv1.weight).transpose(1, 2)
+            embedded |= zip(members, embedder(batch, padding_cache=past), strict=True)
+            after |= zip(members, past.states(), strict=True)
+        order = range(len(mels))
+        return [embedded[i] for i in order], [after[i] for i in order]
+
+    def project(self, rows: Tensor) -> Tensor:
+        """Encoder outputs [n * rows_per_token, hidden] become audio embeddings [n, hidden of the decoder]."""
+        joined = rows.reshape(len(rows) // self.rows_per_token, -1)
+        embeddings: Tensor = self.network.model.multi_modal_projector(joined)
+        return embeddings
+
+
+def _convolutions(embedder: nn.Module) -> list[Any]:
+    return [embedder.conv1, embedder.conv2]
+
+
+class _Past:
+    """The padding cache that transformers' convolutions ask for, over the states of a batch of streams."""
+
+    def __init__(self, states: list[ConvState], embedder: nn.Module) -> None:
+        keys = [conv.cache_key for conv in _convolutions(embedder)]
+        self._past = dict(zip(keys, map(torch.stack, zip(*states, strict=True)), strict=True))
+
+    def update(self, x: Tensor, key: str, convolution: Any) -> Tensor:
+        """`x` [batch, channels, time] with its past in front; its end is the past of what comes next."""
+        x = torch.cat([self._past[key], x], dim=2)
+        self._past[key] = x[:, :, x.shape[2] - convolution.left_pad :]
+        return x
+
+    def states(self) -> list[ConvState]:
+        """The state of each stream."""
+        return list(zip(*(past.unbind() for past in self._past.values()), strict=True))

@@ -1,0 +1,215 @@
+"""Token streams over a tiny model, tick by tick on the test's own thread; every row fed is counted."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inference_service import causal_checkpoint
+from inference_service.causal_checkpoint import CausalCheckpoint
+from inference_service.engine.api import (
+    Done,
+    Event,
+    Failure,
+    Finalized,
+    Piece,
+    Prefilled,
+    Sampling,
+    StreamInput,
+    TokensSetup,
+    UnitOverrides,
+)
+from inference_service.engine.causal_runtime import CausalRuntime
+from inference_service.engine.decoder import Segment
+from inference_service.engine.orders import PendingUnit
+from inference_service.engine.stream import Stream
+from inference_service.engine.tick import Tick
+from inference_service.errors import UnitRefused
+
+GREEDY = Sampling(max_new_tokens=4, temperature=0.0, top_p=1.0)
+
+
+def load(folder: Path) -> CausalCheckpoint:
+    """A model that was made on the spot."""
+    return causal_checkpoint.load(folder, torch.device("cpu"), torch.float32)
+
+
+class CountingRuntime(CausalRuntime):
+    """Keeps the number of rows of each forward, by slot, and may be told to spoil some."""
+
+    def __init__(self, checkpoint: CausalCheckpoint, context_limit: int, slots: int) -> None:
+        super().__init__(checkpoint, context_limit, slots)
+        self.forwards: list[dict[int, int]] = []
+        self.spoiled: set[int] = set()
+        """Slots whose next rows are not numbers."""
+
+    @property
+    def rows(self) -> int:
+        """All rows fed so far."""
+        return sum(sum(forward.values()) for forward in self.forwards)
+
+    def think(self, segments: list[Segment]) -> list[Tensor | None]:
+        self.forwards.append({segment.slot: len(segment.embeds) for segment in segments})
+        hidden = super().think(segments)
+        for i, segment in enumerate(segments):
+            if segment.slot in self.spoiled:
+                self.spoiled.remove(segment.slot)
+                hidden[i] = None
+        return hidden
+
+
+def most(count: int) -> UnitOverrides:
+    """At most so many tokens for one chunk."""
+    return UnitOverrides(max_new_tokens=count)
+
+
+@dataclass
+class Chunked:
+    """What became of one unit."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def one(self, kind: type[Any]) -> Any:
+        """The only event of a kind."""
+        (event,) = [event for event in self.events if isinstance(event, kind)]
+        return event
+
+    @property
+    def prefilled(self) -> Prefilled:
+        answer: Prefilled = self.one(Prefilled)
+        return answer
+
+    @property
+    def done(self) -> Done:
+        answer: Done = self.one(Done)
+        return answer
+
+    @property
+    def closed(self) -> Finalized:
+        answer: Finalized = self.one(Finalized)
+        return answer
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for event in self.events if isinstance(event, Piece) for token in event.token_ids]
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Piece))
+
+
+class Player:
+    """One stream and what it said; several of them share a `Stage`."""
+
+    def __init__(self, stage: "Stage", stream: Stream) -> None:
+        self.stage = stage
+        self.stream = stream
+        self.events: list[Event] = []
+        self.sent = 0
+
+    def send(
+        self,
+        chunk: Sequence[int] | str | None,
+        *,
+        begins: bool = False,
+        ends: bool = False,
+        overrides: UnitOverrides | None = None,
+        rejection: Failure | None = None,
+        keep: bool = False,
+        asks: bool = True,
+    ) -> int:
+        """Sends a unit, with its orders unless not `asks`; nothing runs."""
+        self.sent += 1
+        content = StreamInput(
+            chunk if chunk is None or isinstance(chunk, str) else tuple(chunk), begins, ends
+        )
+        try:
+            pending = PendingUnit(self.sent, self.stream.intake.prepare(content), time.monotonic())
+        except UnitRefused as refused:
+            pending = PendingUnit(self.sent, None, time.monotonic(), refused.failure)
+        self.stream.orders.prefill(pending)
+        if asks:
+            self.ask(overrides, rejection, keep=keep)
+        return self.sent
+
+    def ask(
+        self,
+        overrides: UnitOverrides | None = None,
+        rejection: Failure | None = None,
+        *,
+        keep: bool = False,
+    ) -> None:
+        """The orders of the unit sent last."""
+        orders = self.stream.orders
+        if rejection is not None:
+            orders.reject(self.sent, rejection)
+        else:
+            orders.generate(self.sent, False, overrides or UnitOverrides())
+        orders.finalize(self.sent, keep_last_token=keep)
+
+    def unit(self, chunk: Sequence[int] | str | None, **settings: Any) -> Chunked:
+        """A whole unit, run to its end."""
+        number = self.send(chunk, **settings)
+        self.stage.run()
+        return self.said(number)
+
+    def said(self, number: int) -> Chunked:
+        """What became of a unit so far."""
+        return Chunked([event for event in self.events if getattr(event, "unit", None) == number])
+
+
+class Stage:
+    """A runtime and the streams in it."""
+
+    def __init__(
+        self, checkpoint: CausalCheckpoint, *, slots: int = 1, limit: int = 128, budget: int | None = None
+    ) -> None:
+        self.runtime = CountingRuntime(checkpoint, limit, slots)
+        self.tick = Tick(self.runtime, budget)
+        self.players: dict[int, Player] = {}
+
+    def open(self, sampling: Sampling = GREEDY, *, seed: int = 0, prompt: str = "") -> Player:
+        """A session whose prompt has been read."""
+        player = self.join(sampling, seed=seed, prompt=prompt)
+        self.run(until=lambda: bool(player.events))
+        return player
+
+    def join(self, sampling: Sampling = GREEDY, *, seed: int = 0, prompt: str = "") -> Player:
+        """A session in the lowest free slot; nothing runs."""
+        slot = next(i for i in range(len(self.players) + 1) if i not in self.players)
+        setup = TokensSetup(sampling, seed, prompt)
+        stream = self.runtime.open(f"s{slot}", slot, setup, lambda event: None)
+        assert isinstance(stream, Stream)
+        player = self.players[slot] = Player(self, stream)
+        refusal = self.runtime.start(stream)
+        if refusal is not None:
+            stream.events.append(refusal)
+        return player
+
+    def leave(self, player: Player) -> None:
+        """The session ends and its slot is clean."""
+        self.runtime.clear(player.stream.slot)
+        del self.players[player.stream.slot]
+
+    def step(self) -> None:
+        """One tick for everybody."""
+        self.tick.run([player.stream for player in self.players.values()])
+        self._collect()
+
+    def _collect(self) -> None:
+        for player in self.players.values():
+            player.events += player.stream.events
+            player.stream.events.clear()
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Ticks until nobody has work, or until a condition holds."""
+        self._collect()
+        for _ in range(2000):
+            if until() or not self.tick.has_work([player.stream for player in self.players.values()]):
+                return
+            self.step()
+        raise AssertionError("the streams do not come to an end")

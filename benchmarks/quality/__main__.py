@@ -1,7 +1,8 @@
 """Measures a checkpoint through a real gRPC worker: `python -m benchmarks.quality`.
 
-Starts a worker, plays every session of `script.py` into it unit by unit with an empty config (the
-public defaults), several sessions at a time, and prints the table. Exit code 1 if a bar is missed.
+Starts a worker, plays every full-duplex session of `script.py`, every conversation of `chat.py` and every
+utterance of `dictation.py` into it with an empty config (the public defaults), several sessions at a time,
+and prints the tables. Exit code 1 if a bar is missed.
 """
 
 import argparse
@@ -20,13 +21,22 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.quality.player import Player, channel_to
-from benchmarks.quality.report import BARS, Row, table
+from benchmarks.quality import chat, dictation
+from benchmarks.quality.chat import ChatCondition
+from benchmarks.quality.dictation import DictationCondition, Written
+from benchmarks.quality.player import Player
+from benchmarks.quality.report import BARS, ChatRow, DictationRow, Measured, Row, tables
 from benchmarks.quality.scoring import Score, Turn, add
-from benchmarks.quality.script import SEED, Condition, Question, Script, scripts
+from benchmarks.quality.script import SEED, Condition, Script, scripts
+from benchmarks.quality.session import channel_to
+from inference_service.training.domain import Exchange
 from inference_service.training.listener import Listener
 
 SESSIONS_AT_ONCE = 12
+_SPOKEN = (Condition.PLAIN, Condition.VISION, ChatCondition.TEXT)
+"""Conditions in which the sound of the answers is judged too."""
+AnyCondition = Condition | ChatCondition | DictationCondition
+CONDITIONS: tuple[AnyCondition, ...] = (*Condition, *ChatCondition, *DictationCondition)
 
 
 @contextmanager
@@ -47,11 +57,22 @@ def running_worker(model: str) -> Iterator[str]:
             process.terminate()
 
 
-async def measure(target: str, condition: Condition, questions: int, judge_speech: bool) -> Score:
+async def measure(target: str, condition: AnyCondition, questions: int) -> Measured:
     """All sessions of one condition."""
+    match condition:
+        case Condition():
+            return Row(condition, await measure_spoken(target, condition, questions))
+        case ChatCondition():
+            return ChatRow(condition, await measure_chat(target, condition, questions))
+        case DictationCondition():
+            return DictationRow(condition, await measure_dictation(target, condition, questions))
+
+
+async def measure_spoken(target: str, condition: Condition, questions: int) -> Score:
+    """Full-duplex sessions."""
     written = await asyncio.to_thread(scripts, condition, questions, SEED)
     score = Score()
-    right: list[tuple[Question, Turn]] = []
+    right: list[tuple[Exchange, Turn]] = []
     gate = asyncio.Semaphore(SESSIONS_AT_ONCE)
     bar = tqdm(total=sum(s.units for s in written), desc=str(condition), unit="unit", disable=None)
 
@@ -59,21 +80,64 @@ async def measure(target: str, condition: Condition, questions: int, judge_speec
         async with gate:
             turns = await Player(channel, script, SEED + index).play()
         bar.update(script.units)
-        right.extend(add(score, script, turns))
+        right.extend((question.exchange, turn) for question, turn in add(score, script, turns))
 
     async with channel_to(target) as channel:
         await asyncio.gather(*(one(i, script) for i, script in enumerate(written)))
     bar.close()
-    if judge_speech:
+    if condition in _SPOKEN:
         judge(score, right)
     return score
 
 
-def judge(score: Score, right: list[tuple[Question, Turn]]) -> None:
+async def measure_chat(target: str, condition: ChatCondition, questions: int) -> Score:
+    """Conversations in turns."""
+    talks = await asyncio.to_thread(chat.talks, condition, questions, SEED)
+    score = Score()
+    right: list[tuple[Exchange, Turn]] = []
+    speaks = condition in _SPOKEN
+    gate = asyncio.Semaphore(SESSIONS_AT_ONCE)
+    bar = tqdm(total=len(talks), desc=str(condition), unit="talk", disable=None)
+
+    async def one(index: int, talk: list[chat.Asked]) -> None:
+        async with gate:
+            answered = await chat.converse(channel, talk, SEED + index, speaks)
+        bar.update()
+        right.extend(chat.add(score, answered))
+
+    async with channel_to(target) as channel:
+        await asyncio.gather(*(one(i, talk) for i, talk in enumerate(talks)))
+    bar.close()
+    if speaks:
+        judge(score, right)
+    return score
+
+
+async def measure_dictation(target: str, condition: DictationCondition, utterances: int) -> Written:
+    """Utterances written down while they come in."""
+    sessions = await asyncio.to_thread(dictation.sessions, condition, utterances, SEED)
+    written = Written()
+    gate = asyncio.Semaphore(SESSIONS_AT_ONCE)
+    bar = tqdm(total=len(sessions), desc=str(condition), unit="session", disable=None)
+
+    async def one(index: int, session: list[dictation.Utterance]) -> None:
+        async with gate:
+            texts = await dictation.dictate(channel, session, SEED + index)
+        bar.update()
+        for utterance, text in zip(session, texts, strict=True):
+            written.add(utterance, text)
+
+    async with channel_to(target) as channel:
+        await asyncio.gather(*(one(i, session) for i, session in enumerate(sessions)))
+    bar.close()
+    return written
+
+
+def judge(score: Score, right: list[tuple[Exchange, Turn]]) -> None:
     """Counts the right replies whose sound an independent recogniser understands."""
     listener = Listener()
-    for question, turn in tqdm(right, desc="listening", unit="reply", disable=None):
-        tally = score.by_intent[question.exchange.intent]
+    for exchange, turn in tqdm(right, desc="listening", unit="reply", disable=None):
+        tally = score.by_intent[exchange.intent]
         tally.spoken += 1
         heard = listener.hear(np.concatenate(turn.audio)) if turn.audio else ""
         tally.understood += heard == turn.text
@@ -85,9 +149,11 @@ async def main() -> int:
     """Runs every condition and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", default="antiphon-mini", help="name or folder of the checkpoint")
-    parser.add_argument("--questions", type=int, default=420, help="questions of each condition")
-    parser.add_argument("--conditions", nargs="*", type=Condition, default=list(Condition))
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument(
+        "--questions", type=int, default=420, help="questions or utterances of each condition"
+    )
+    parser.add_argument("--conditions", nargs="*", choices=[str(c) for c in CONDITIONS], help="default: all")
+    parser.add_argument("--json", type=Path, help="put the figures into this file; its other rows stay")
     parser.add_argument("--wrong", action="store_true", help="print every wrong answer")
     arguments = parser.parse_args()
     missing = [program for program in ("espeak-ng", "flite") if shutil.which(program) is None]
@@ -95,25 +161,44 @@ async def main() -> int:
         print(f"Questions are spoken by {' and '.join(missing)}: apt-get install espeak-ng flite")
         return 2
     begin = time.monotonic()
-    rows: list[Row] = []
+    rows: list[Measured] = []
     with running_worker(arguments.model) as target:
-        for condition in arguments.conditions:
-            spoken = condition in (Condition.PLAIN, Condition.VISION)
-            score = await measure(target, condition, arguments.questions, spoken)
-            rows.append(Row(condition, score))
+        for condition in CONDITIONS:
+            if arguments.conditions and str(condition) not in arguments.conditions:
+                continue
+            row = await measure(target, condition, arguments.questions)
+            rows.append(row)
             if arguments.wrong:
-                for question, reply, said in score.wrong:
-                    print(f"  {condition}: {question!r} -> {said!r}, not {reply!r}")
-                for said, heard in score.misheard:
-                    print(f"  {condition}: said {said!r}, understood {heard!r}")
-    print(table(rows))
+                print_wrong(row)
+    print(tables(rows))
     machine = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
     print(f"{datetime.now(UTC):%Y-%m-%d}, {machine}, {time.monotonic() - begin:.0f} s, seed {SEED}")
     if arguments.json:
-        arguments.json.write_text(json.dumps([row.figures() for row in rows], indent=1) + "\n")
+        put(arguments.json, rows)
     missed = [text for row in rows for text in row.missed()]
     print("\n".join(missed) if missed else f"every bar is met ({', '.join(BARS)})")
     return 1 if missed else 0
+
+
+def print_wrong(row: Measured) -> None:
+    """Every wrong answer of a condition."""
+    match row:
+        case Row() | ChatRow():
+            for question, reply, said in row.score.wrong:
+                print(f"  {row.name}: {question!r} -> {said!r}, not {reply!r}")
+            for said, heard in row.score.misheard:
+                print(f"  {row.name}: said {said!r}, understood {heard!r}")
+        case DictationRow():
+            for words, text in row.written.wrong:
+                print(f"  {row.name}: {words!r} written as {text!r}")
+
+
+def put(path: Path, rows: list[Measured]) -> None:
+    """Puts figures into a file, each in the place of those of its condition."""
+    old = json.loads(path.read_text()) if path.exists() else []
+    figures = {row["condition"]: row for row in old} | {row.name: row.figures() for row in rows}
+    ordered = [figures[str(condition)] for condition in CONDITIONS if str(condition) in figures]
+    path.write_text(json.dumps(ordered, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,31 +1,23 @@
 """Plays a script into a worker through the three streams and collects what the model says."""
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc.aio
 import numpy as np
 
-from antiphon.semconv import CLIENT_OPTIONS, METADATA_SESSION_ID
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from benchmarks.quality.scoring import Turn
 from benchmarks.quality.script import Script
+from benchmarks.quality.session import Streams, answers, sound
 from inference_service.training.voices import SAMPLE_RATE
 
 
 class Player:
-    """One session, played as fast as the worker answers."""
+    """One full-duplex session, played as fast as the worker answers."""
 
     def __init__(self, channel: grpc.aio.Channel, script: Script, seed: int) -> None:
-        stub: Any = InferenceServiceStub(channel)
-        metadata = ((METADATA_SESSION_ID, f"quality-{uuid.uuid4().hex[:12]}"),)
-        self._prefill, self._generate, self._finalize = (
-            method(metadata=metadata) for method in (stub.Prefill, stub.Generate, stub.Finalize)
-        )
+        self._streams = Streams(channel)
         self._script = script
         self._seed = seed
         self._turns: list[Turn] = []
@@ -33,9 +25,7 @@ class Player:
     async def play(self) -> list[Turn]:
         """Everything the model says in this session; raises if the worker fails the session or a unit."""
         mode = pb.SESSION_MODE_VIDEO if self._script.frames else pb.SESSION_MODE_AUDIO
-        config = pb.SessionConfig(mode=mode, seed=self._seed)
-        await self._prefill.write(pb.PrefillRequest(unit=0, config=config))
-        ready = (await self._prefill.read()).ready
+        ready = await self._streams.open(pb.SessionConfig(mode=mode, seed=self._seed))
         window = asyncio.Semaphore(ready.max_units_in_flight)
         await asyncio.gather(self._send(window), self._check(), self._listen(), self._release(window))
         for turn in self._turns:
@@ -45,28 +35,22 @@ class Player:
     async def _send(self, window: asyncio.Semaphore) -> None:
         for unit in range(1, self._script.units + 1):
             await window.acquire()
-            await self._prefill.write(pb.PrefillRequest(unit=unit, duplex=self._content(unit)))
-            await self._generate.write(pb.GenerateRequest(unit=unit, run=pb.GenerateUnit()))
-            await self._finalize.write(pb.FinalizeRequest(unit=unit))
-        for call in (self._prefill, self._generate, self._finalize):
-            await call.done_writing()
+            await self._streams.send(pb.PrefillRequest(unit=unit, duplex=self._content(unit)))
+        await self._streams.done()
 
     def _content(self, unit: int) -> pb.DuplexInput:
-        samples = self._script.pcm[(unit - 1) * SAMPLE_RATE : unit * SAMPLE_RATE].astype("<f4")
-        chunk = common.AudioChunk(
-            encoding=common.AUDIO_ENCODING_PCM_F32LE, sample_rate_hz=SAMPLE_RATE, data=samples.tobytes()
-        )
+        samples = self._script.pcm[(unit - 1) * SAMPLE_RATE : unit * SAMPLE_RATE]
         frames = self._script.frames[unit - 1] if self._script.frames else ()
-        return pb.DuplexInput(audio=chunk, frames=[common.Image(data=frame) for frame in frames])
+        return pb.DuplexInput(audio=sound(samples), frames=[common.Image(data=frame) for frame in frames])
 
     async def _check(self) -> None:
-        async for answer in _answers(self._prefill):
+        async for answer in answers(self._streams.prefill):
             if answer.HasField("error"):
                 raise RuntimeError(f"unit {answer.unit}: {answer.error.message}")
 
     async def _listen(self) -> None:
         speaking = False
-        async for answer in _answers(self._generate):
+        async for answer in answers(self._streams.generate):
             if answer.text.text and not speaking:
                 self._turns.append(Turn(answer.unit - 1))
                 speaking = True
@@ -81,15 +65,5 @@ class Player:
                     speaking = answer.done.end == pb.UNIT_END_CHUNK
 
     async def _release(self, window: asyncio.Semaphore) -> None:
-        async for _ in _answers(self._finalize):
+        async for _ in answers(self._streams.finalize):
             window.release()
-
-
-async def _answers(call: Any) -> AsyncIterator[Any]:
-    while (answer := await call.read()) is not grpc.aio.EOF:
-        yield answer
-
-
-def channel_to(target: str) -> grpc.aio.Channel:
-    """A channel to a worker's own address."""
-    return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)

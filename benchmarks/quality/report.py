@@ -1,8 +1,11 @@
 """The figures of an evaluation as tables."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from benchmarks.quality.chat import ChatCondition
+from benchmarks.quality.dictation import DictationCondition, Written
 from benchmarks.quality.scoring import Score, Tally
 from benchmarks.quality.script import Condition
 from inference_service.training.domain import Intent
@@ -10,20 +13,42 @@ from inference_service.training.domain import Intent
 BARS: dict[str, float] = {"right": 0.75, "onset": 0.95, "false speech": 0.03, "understood": 0.8}
 """At least these, and for false speech at most."""
 _RIGHT_OF_VISION = 0.8
+CHAT_BARS = {ChatCondition.TEXT: 0.9, ChatCondition.PICTURE: 0.8, ChatCondition.CLIP: 0.75}
+"""At least this share of right answers."""
+WORD_ERROR_BAR = 0.3
+"""At most this word error rate in the domain, on unseen voices."""
 _JUDGED = (Condition.PLAIN, Condition.PAUSES, Condition.THIRD_MINUTE, Condition.CAMERA, Condition.VISION)
+
+
+class Measured(Protocol):
+    """A row of one of the tables."""
+
+    @property
+    def name(self) -> str:
+        """Its condition."""
+
+    def missed(self) -> list[str]:
+        """The bars that it misses, in words."""
+
+    def figures(self) -> dict[str, Any]:
+        """The row for a JSON file."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One condition and its score."""
+    """One condition of full-duplex sessions and its score."""
 
     condition: Condition
     score: Score
 
     @property
+    def name(self) -> str:
+        return str(self.condition)
+
+    @property
     def right(self) -> float:
         """Share of questions answered exactly right."""
-        return self.score.total.right / max(1, self.score.total.asked)
+        return self.score.right
 
     @property
     def onset(self) -> float:
@@ -38,11 +63,9 @@ class Row:
     @property
     def understood(self) -> float | None:
         """Share of right replies whose sound an independent recogniser understood exactly."""
-        total = self.score.total
-        return total.understood / total.spoken if total.spoken else None
+        return self.score.understood
 
     def missed(self) -> list[str]:
-        """The bars that this row misses, in words."""
         if self.condition not in _JUDGED:
             return []
         bars = BARS | ({"right": _RIGHT_OF_VISION} if self.condition is Condition.VISION else {})
@@ -57,20 +80,124 @@ class Row:
         return [f"MISSED ({self.condition}): {text}" for text in texts]
 
     def figures(self) -> dict[str, Any]:
-        """The row for a JSON file."""
         return {
-            "condition": str(self.condition),
+            "condition": self.name,
             "questions": self.score.total.asked,
             "right": round(self.right, 4),
             "onset": round(self.onset, 4),
             "false_speech": round(self.false_speech, 4),
             "listening_units": self.score.listening_units,
             "understood": None if self.understood is None else round(self.understood, 4),
-            "right_by_intent": {
-                str(intent): round(tally.right / max(1, tally.asked), 3)
-                for intent, tally in sorted(self.score.by_intent.items())
+            "right_by_intent": right_by_intent(self.score),
+        }
+
+
+@dataclass(frozen=True)
+class ChatRow:
+    """One condition of chat and its score."""
+
+    condition: ChatCondition
+    score: Score
+
+    @property
+    def name(self) -> str:
+        return str(self.condition)
+
+    def missed(self) -> list[str]:
+        bar, found = CHAT_BARS[self.condition], []
+        if self.score.right < bar:
+            found.append(f"MISSED ({self.name}): right {self.score.right:.3f} is below {bar}")
+        if self.score.understood is not None and self.score.understood < BARS["understood"]:
+            found.append(
+                f"MISSED ({self.name}): understood {self.score.understood:.3f} is below {BARS['understood']}"
+            )
+        return found
+
+    def figures(self) -> dict[str, Any]:
+        understood = self.score.understood
+        return {
+            "condition": self.name,
+            "questions": self.score.total.asked,
+            "right": round(self.score.right, 4),
+            "understood": None if understood is None else round(understood, 4),
+            "right_by_intent": right_by_intent(self.score),
+        }
+
+
+@dataclass(frozen=True)
+class DictationRow:
+    """One condition of transcription and its errors."""
+
+    condition: DictationCondition
+    written: Written
+
+    @property
+    def name(self) -> str:
+        return str(self.condition)
+
+    def missed(self) -> list[str]:
+        rate = self.written.total(in_domain=True).rate
+        if self.condition is not DictationCondition.UNSEEN or rate <= WORD_ERROR_BAR:
+            return []
+        return [f"MISSED ({self.name}): word error rate {rate:.3f} is above {WORD_ERROR_BAR}"]
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "condition": self.name,
+            "utterances": self.written.utterances,
+            "words": self.written.total(in_domain=True).words,
+            "word_error_rate": round(self.written.total(in_domain=True).rate, 4),
+            "word_error_rate_out_of_domain": round(self.written.total(in_domain=False).rate, 4),
+            "word_error_rate_by_intent": {
+                str(intent): round(errors.rate, 3)
+                for intent, errors in sorted(self.written.by_intent.items())
             },
         }
+
+
+def right_by_intent(score: Score) -> dict[str, float]:
+    """Share of right answers to each intent."""
+    return {
+        str(intent): round(tally.right / max(1, tally.asked), 3)
+        for intent, tally in sorted(score.by_intent.items())
+    }
+
+
+def tables(rows: Sequence[Measured]) -> str:
+    """All tables that there are rows for."""
+    spoken = [row for row in rows if isinstance(row, Row)]
+    chats = [row for row in rows if isinstance(row, ChatRow)]
+    dictations = [row for row in rows if isinstance(row, DictationRow)]
+    parts = [
+        *([table(spoken)] if spoken else []),
+        *([chat_table(chats)] if chats else []),
+        *([dictation_table(dictations)] if dictations else []),
+    ]
+    return "\n\n".join(parts)
+
+
+def chat_table(rows: list[ChatRow]) -> str:
+    """A Markdown table of chats."""
+    lines = ["| condition | questions | exactly right | understood |", "|---|---:|---:|---:|"]
+    for row in rows:
+        understood = "" if row.score.understood is None else f"{row.score.understood:.3f}"
+        lines.append(f"| {row.condition} | {row.score.total.asked} | {row.score.right:.3f} | {understood} |")
+    return "\n".join(lines)
+
+
+def dictation_table(rows: list[DictationRow]) -> str:
+    """A Markdown table of transcriptions."""
+    lines = [
+        "| condition | utterances | words of the domain | word error rate | outside the domain |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        inside, outside = (row.written.total(in_domain=inside) for inside in (True, False))
+        lines.append(
+            f"| {row.condition} | {row.written.utterances} | {inside.words} "
+            f"| {inside.rate:.3f} | {outside.rate:.3f} |"
+        )
+    return "\n".join(lines)
 
 
 def table(rows: list[Row]) -> str:

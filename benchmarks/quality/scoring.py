@@ -60,6 +60,17 @@ class Score:
             total += tally
         return total
 
+    @property
+    def right(self) -> float:
+        """Share of questions answered exactly right."""
+        return self.total.right / max(1, self.total.asked)
+
+    @property
+    def understood(self) -> float | None:
+        """Share of right replies whose sound was understood exactly; None if none was judged."""
+        total = self.total
+        return total.understood / total.spoken if total.spoken else None
+
 
 def replies(script: Script, turns: list[Turn]) -> Iterable[tuple[Question, list[Turn]]]:
     """Each measured question with the turns begun between its start and the next question's start.

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.quality.film import Film
+from inference_service.models.pacing import chunks
 from inference_service.training.composition import FRAMES, onset_unit
 from inference_service.training.domain import HEARING, Exchange, Intent, Split, draw
-from inference_service.training.pacing import chunks
 from inference_service.training.voices import SAMPLE_RATE, flite_voice, held_out_voice
 
 SEED = 7_102_026

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_service.media.mel import BANDS, log_mel
+from inference_service.models.pacing import chunks
 from inference_service.training.augment import Augmenter, Power
 from inference_service.training.camera import Camera, Pixels
 from inference_service.training.corpus import Utterance
 from inference_service.training.domain import Exchange, Intent
-from inference_service.training.pacing import chunks
 from inference_service.training.pictures import Album
 
 FRAMES = 100

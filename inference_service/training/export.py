@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from inference_service.training import chat
 from inference_service.training.recipe import (
     AUDIO,
     CONTEXT_LIMIT,
@@ -17,6 +18,7 @@ from inference_service.training.recipe import (
     PROMPT_PREFIX,
     PROMPT_SUFFIX,
     SPEECH,
+    TRANSCRIPTION_PROMPT,
     VISION,
     VOCODER,
     WINDOW_HIGH,
@@ -69,6 +71,7 @@ def config() -> dict[str, Any]:
             "window_low": WINDOW_LOW,
             "defaults": DUPLEX_DEFAULTS,
         },
+        "transcription": {"prompt": TRANSCRIPTION_PROMPT},
     }
 
 
@@ -81,9 +84,11 @@ def export(joint: Path, speech: Path, codec: Path, tokenizer: Path, out: Path) -
     # Pitch needs more than bfloat16's three digits, so the codebook stays in float32.
     stored = {k: v.float() if k == "vocoder.codebook" else v.to(torch.bfloat16) for k, v in tensors.items()}
     save_file({k: v.contiguous() for k, v in stored.items()}, out / "model.safetensors")
+    (out / "model.safetensors").chmod(0o644)
     (out / "config.json").write_text(json.dumps(config(), indent=1) + "\n")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if (tokenizer / name).resolve() != (out / name).resolve():
             shutil.copy(tokenizer / name, out / name)
+    shutil.copy(chat.TEMPLATE, out / chat.TEMPLATE.name)
     size = (out / "model.safetensors").stat().st_size / 1e6
     print(f"{out}: {sum(v.numel() for v in tensors.values()) / 1e6:.2f} M parameters, {size:.1f} MB")

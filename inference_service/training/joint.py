@@ -2,7 +2,7 @@
 
 import random
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,111 +16,29 @@ from inference_service.media.mel import BANDS
 from inference_service.models.audio_encoder import AudioEncoder
 from inference_service.models.tokenizer import Tokenizer
 from inference_service.models.vision_encoder import Resampler, VisionEncoder
+from inference_service.training import chat
+from inference_service.training.alignment import load_ends
 from inference_service.training.augment import Augmenter
-from inference_service.training.camera import Camera, Pixels
-from inference_service.training.composition import FRAMES, LISTEN, Composer, Conversation, reply_plans
-from inference_service.training.corpus import load
-from inference_service.training.domain import Exchange, Intent, Split, draw
+from inference_service.training.camera import Camera
+from inference_service.training.composition import Composer
+from inference_service.training.corpus import Utterance, load
+from inference_service.training.domain import Intent, Split, draw
 from inference_service.training.pictures import Album
-from inference_service.training.recipe import AUDIO, LANGUAGE, PROMPT_PREFIX, PROMPT_SUFFIX, VISION
+from inference_service.training.recipe import AUDIO, LANGUAGE, VISION
+from inference_service.training.transcription import Dictator, dictated
+from inference_service.training.writing import (
+    AUDIO_SLOT,
+    FRAMES_PER_SLOT,
+    IGNORED,
+    PICTURE_SLOT,
+    Row,
+    Writer,
+)
 
-_AUDIO = -1
-_PICTURE = -2
-_IGNORED = -100
-_PER_UNIT = FRAMES // (2 * AUDIO.pool)
+_DICTATED_UNITS = (5, 8, 13, 20, 40)
 _LISTEN_WEIGHT = 0.5
-_GROUPS = 3
+_GROUPS = 6
 """Rows of similar length are run together, so that little is spent on padding."""
-PROMPTS = (
-    "You are a helpful assistant.", "Answer briefly.", "", "You are a friendly voice assistant.",
-    "Be brief and clear.", "You help people with numbers.", "Speak with the user.",
-    "Today is a good day. Answer in one sentence.",
-)  # fmt: skip
-
-
-@dataclass
-class Row:
-    """One training sequence: ids (-1 for audio, -2 for pictures), next tokens, what is heard and seen."""
-
-    ids: list[int]
-    labels: list[int]
-    mel: np.ndarray | None = None
-    pictures: list[Pixels] = field(default_factory=list)
-
-    def add(self, ids: list[int]) -> None:
-        """Appends ids that the model does not decide."""
-        self.ids += ids
-        self.labels += [_IGNORED] * len(ids)
-
-
-class Writer:
-    """Writes conversations as token sequences."""
-
-    def __init__(self, tokenizer: Tokenizer, rng: random.Random) -> None:
-        self._tokenizer = tokenizer
-        self._rng = rng
-        self._ids: dict[str, list[int]] = {}
-        self.listen = self._one(LISTEN)
-
-    def _one(self, token: str) -> int:
-        return self.encode(token)[0]
-
-    def encode(self, token: str) -> list[int]:
-        """Ids of one planned token: a special token by its name or a word with its leading space."""
-        if token not in self._ids:
-            encode = self._tokenizer.encode_template if token.startswith("<") else self._tokenizer.encode
-            self._ids[token] = encode(token)
-        return self._ids[token]
-
-    def _prompt(self) -> list[int]:
-        prompt = self._rng.choice(PROMPTS)
-        return [
-            *self._tokenizer.encode_template(PROMPT_PREFIX),
-            *self._tokenizer.encode(prompt),
-            *self._tokenizer.encode_template(PROMPT_SUFFIX),
-        ]
-
-    def _decisions(self, row: Row, tokens: list[str], taught: bool) -> None:
-        decided = [token for planned in tokens for token in self.encode(planned)]
-        for token in decided:
-            row.labels[-1] = token if taught else _IGNORED
-            row.ids.append(token)
-            row.labels.append(_IGNORED)
-
-    def _open(self, row: Row, pictures: list[Pixels]) -> None:
-        """The start of a unit: `<unit>` and its pictures."""
-        row.add([self._one("<unit>")])
-        for picture in pictures:
-            row.add([self._one("<image>"), *[_PICTURE] * VISION.queries, self._one("</image>")])
-            row.pictures.append(picture)
-
-    def conversation(self, conversation: Conversation) -> Row:
-        """The sequence of a whole spoken session."""
-        prompt = self._prompt()
-        row = Row(prompt, [_IGNORED] * len(prompt), conversation.mel)
-        for plan in conversation.units:
-            self._open(row, plan.pictures)
-            row.add([_AUDIO] * _PER_UNIT)
-            self._decisions(row, plan.tokens, plan.taught)
-            row.add([self._one("</unit>")])
-        return row
-
-    def text(self, exchanges: list[Exchange], pictures: list[list[Pixels]] | None = None) -> Row:
-        """Questions in writing instead of sound, several in one sequence: the cheap way to learn facts.
-
-        `pictures` are shown with each question.
-        """
-        prompt = self._prompt()
-        row = Row(prompt, [_IGNORED] * len(prompt))
-        for i, exchange in enumerate(exchanges):
-            self._open(row, pictures[i] if pictures else [])
-            row.add(self._tokenizer.encode(exchange.question))
-            for j, plan in enumerate(reply_plans(exchange.reply)):
-                if j:
-                    self._open(row, [])
-                self._decisions(row, plan.tokens, True)
-                row.add([self._one("</unit>")])
-        return row
 
 
 class JointModel(nn.Module):
@@ -137,28 +55,38 @@ class JointModel(nn.Module):
         """Final hidden states [rows, length, hidden] and labels [rows, length] of a padded batch."""
         length = -(-max(len(row.ids) for row in rows) // 32) * 32
         ids = torch.zeros(len(rows), length, dtype=torch.long)
-        labels = torch.full((len(rows), length), _IGNORED)
+        labels = torch.full((len(rows), length), IGNORED)
         for i, row in enumerate(rows):
             ids[i, : len(row.ids)] = torch.tensor(row.ids)
             labels[i, : len(row.labels)] = torch.tensor(row.labels)
         embeds = self.llm.model.embed_tokens(ids.clamp(min=0))
-        heard = [row.mel for row in rows if row.mel is not None]
-        if heard:
-            frames = -(-max(len(mel) for mel in heard) // (2 * FRAMES)) * 2 * FRAMES
-            mel = torch.full((len(heard), frames, BANDS), -3.0)
-            for i, sound in enumerate(heard):
-                mel[i, : len(sound)] = torch.from_numpy(sound)
-            with torch.set_grad_enabled(ear_learns):
-                states = self.apm.hear(mel)
-            embedded = self.apm.embed(states)
-            counts = [len(sound) // (2 * AUDIO.pool) for sound in heard]
-            audio = torch.cat([embedded[i, :count] for i, count in enumerate(counts)])
-            embeds = embeds.masked_scatter((ids == _AUDIO)[..., None], audio.to(embeds.dtype))
+        sounds = [sound for row in rows for sound in row.sounds]
+        if sounds:
+            audio = torch.cat(self._heard(sounds, ear_learns))
+            embeds = embeds.masked_scatter((ids == AUDIO_SLOT)[..., None], audio.to(embeds.dtype))
         shown = [picture for row in rows for picture in row.pictures]
         if shown:
             seen = self.resampler(self.vpm(torch.from_numpy(np.stack(shown)))).flatten(0, 1)
-            embeds = embeds.masked_scatter((ids == _PICTURE)[..., None], seen.to(embeds.dtype))
+            embeds = embeds.masked_scatter((ids == PICTURE_SLOT)[..., None], seen.to(embeds.dtype))
         return self.llm.model(inputs_embeds=embeds, use_cache=False).last_hidden_state, labels
+
+    def _heard(self, sounds: list[np.ndarray], ear_learns: bool) -> list[Tensor]:
+        """Embeddings of each sound; sounds of similar length are run together."""
+        order = sorted(range(len(sounds)), key=lambda i: len(sounds[i]))
+        embedded: dict[int, Tensor] = {}
+        while order:
+            shortest = len(sounds[order[0]])
+            group = [i for i in order if len(sounds[i]) <= 1.5 * shortest]
+            order = order[len(group) :]
+            frames = -(-len(sounds[group[-1]]) // FRAMES_PER_SLOT) * FRAMES_PER_SLOT
+            mel = torch.full((len(group), frames, BANDS), -3.0)
+            for row, i in zip(mel, group, strict=True):
+                row[: len(sounds[i])] = torch.from_numpy(sounds[i])
+            with torch.set_grad_enabled(ear_learns):
+                states = self.apm.hear(mel)
+            for slots, i in zip(self.apm.embed(states), group, strict=True):
+                embedded[i] = slots[: len(sounds[i]) // FRAMES_PER_SLOT]
+        return [embedded[i] for i in range(len(sounds))]
 
 
 def loss_of(
@@ -171,8 +99,8 @@ def loss_of(
     with torch.autocast("cpu", torch.bfloat16):
         for group in (rows[a:b] for a, b in pairwise(cuts) if a < b):
             hidden, labels = model.hidden(group, ear_learns)
-            decisions.append(hidden[labels != _IGNORED])
-            targets.append(labels[labels != _IGNORED])
+            decisions.append(hidden[labels != IGNORED])
+            targets.append(labels[labels != IGNORED])
         logits = model.llm.lm_head(torch.cat(decisions)).float()
     target = torch.cat(targets)
     loss = F.cross_entropy(logits, target, reduction="none", label_smoothing=smoothing)
@@ -195,11 +123,18 @@ class Lesson:
     """Share of written questions that are about a picture, where there is one."""
     unfilmed: float = 1.0
     """Share of sequences and sessions without a camera."""
+    spoken: float = 1.0
+    """How many spoken sessions there are, as a share of a batch's usual number."""
+    chats: int = 0
+    """Conversations in the chat template in a batch."""
+    dictations: int = 0
+    """Seconds of sound to write down in a batch."""
 
 
 HEARING_LESSON = Lesson()
 LOOKING_LESSON = Lesson(units=(8,), written=14, questions=5, about_pictures=0.6, unfilmed=0.1)
 SEEING_LESSON = Lesson(about_pictures=0.4, unfilmed=0.4)
+TURNS_LESSON = Lesson(about_pictures=0.4, unfilmed=0.45, written=4, spoken=0.35, chats=7, dictations=52)
 
 
 def written(rng: random.Random, writer: Writer, camera: Camera, lesson: Lesson) -> Row:
@@ -216,38 +151,71 @@ def written(rng: random.Random, writer: Writer, camera: Camera, lesson: Lesson) 
     return writer.text(exchanges, camera.units)
 
 
+class Teacher:
+    """Makes the batches of a round; the same seed makes the same."""
+
+    def __init__(
+        self, corpus: list[Utterance], album: Album | None, ends: list[list[int]] | None,
+        tokenizer: Tokenizer, lesson: Lesson, seed: int,
+    ) -> None:  # fmt: skip
+        self._a = Augmenter(seed)
+        self._lesson = lesson
+        self._album = album
+        self._composer = Composer(corpus, self._a, album, lesson.unfilmed)
+        self._talker = chat.Talker(corpus, album, self._a)
+        self._dictator = Dictator(corpus, ends, self._a) if ends else None
+        self.writer = Writer(tokenizer, self._a.rng)
+
+    def batch(self, size: int) -> list[Row]:
+        """The rows of one step; there are `size` spoken sessions of 18 units or as much of other lengths."""
+        rng, lesson, writer = self._a.rng, self._lesson, self.writer
+        units = rng.choice(lesson.units)
+        sessions = max(round(4 * lesson.spoken), round(size * 18 * lesson.spoken) // units)
+        rows = [writer.conversation(self._composer.conversation(units)) for _ in range(sessions)]
+        for _ in range(lesson.written):
+            camera = Camera(self._a.noise_rng, self._album, lesson.unfilmed)
+            rows.append(written(rng, writer, camera, lesson))
+        rows += [chat.written(writer, self._talker.talk()) for _ in range(lesson.chats)]
+        if self._dictator:
+            length = rng.choice(_DICTATED_UNITS)
+            for _ in range(lesson.dictations // length):
+                rows.append(dictated(writer, self._dictator.dictation(length)))
+        return rows
+
+
 def train(
     corpus_path: Path, tokenizer_path: Path, ear: Path, out: Path, seconds: float, resume: bool = False,
     frozen_share: float = 0.4, peak: float = 2e-3, batch: int = 12, seed: int = 2, smoothing: float = 0.02,
-    questions: Path | None = None, pictures: Path | None = None, lesson: Lesson = HEARING_LESSON,
+    questions: Path | None = None, pictures: Path | None = None, word_ends: Path | None = None,
+    lesson: Lesson = HEARING_LESSON, eye_learns: bool = True,
 ) -> None:  # fmt: skip
     """Trains for `seconds` of wall time: first with the ear held still, then everything together.
 
-    With `pictures`, sessions have cameras; `questions` is a further corpus, of sentences about pictures.
+    With `pictures`, sessions have cameras; `questions` is a further corpus, of sentences about pictures;
+    `word_ends` are those of both corpora, for dictations.
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    tokenizer = Tokenizer.load(tokenizer_path)
     model = JointModel()
     if resume:
         model.load_state_dict(torch.load(out, weights_only=True))
     else:
         model.apm.load_state_dict(torch.load(ear, weights_only=True))
-    augmenter = Augmenter(seed)
-    corpus = load(corpus_path) + (load(questions) if questions else [])
-    album = Album(pictures) if pictures else None
-    composer = Composer(corpus, augmenter, album, lesson.unfilmed)
-    writer = Writer(tokenizer, augmenter.rng)
+    model.vpm.requires_grad_(eye_learns)
+    model.resampler.requires_grad_(eye_learns)
+    teacher = Teacher(
+        load(corpus_path) + (load(questions) if questions else []),
+        Album(pictures) if pictures else None,
+        load_ends(word_ends) if word_ends else None,
+        Tokenizer.load(tokenizer_path),
+        lesson,
+        seed,
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.02, betas=(0.9, 0.98))
     start, step, loss_average, right_average, preparing = time.monotonic(), 0, 0.0, 0.0, 0.0
     while (elapsed := time.monotonic() - start) < seconds:
         before = time.monotonic()
-        units = augmenter.rng.choice(lesson.units)
-        size = max(4, batch * 18 // units)
-        rows = [writer.conversation(composer.conversation(units)) for _ in range(size)]
-        for _ in range(lesson.written):
-            camera = Camera(augmenter.noise_rng, album, lesson.unfilmed)
-            rows.append(written(augmenter.rng, writer, camera, lesson))
+        rows = teacher.batch(batch)
         preparing += time.monotonic() - before
         share = elapsed / seconds
         ear_learns = share >= frozen_share
@@ -255,7 +223,7 @@ def train(
             settings["lr"] = (
                 peak * min(1, step / 100 + 0.02) * (1 - share * 0.95) * (0.6 if ear_learns else 1)
             )
-        loss, right = loss_of(model, rows, ear_learns, writer.listen, smoothing)
+        loss, right = loss_of(model, rows, ear_learns, teacher.writer.listen, smoothing)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

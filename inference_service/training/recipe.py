@@ -7,6 +7,7 @@ from inference_service.models.config import AudioConfig, SpeechConfig, VisionCon
 VOCABULARY = 672
 PROMPT_PREFIX = "<|im_start|>system\n"
 PROMPT_SUFFIX = "<|im_end|>"
+TRANSCRIPTION_PROMPT = "<|im_start|>system\nTranscribe.<|im_end|>"
 LANGUAGE = Qwen3Config(
     vocab_size=VOCABULARY,
     hidden_size=256,

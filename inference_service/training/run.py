@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from inference_service.training import (
+    alignment,
     codec,
     corpus,
     ear,
@@ -45,6 +46,8 @@ class Budget:
     eye: float = 480
     looking: float = 900
     seeing: float = 2_600
+    word_ends: float = 30
+    turns: float = 5_000
     speech: float = 2_200
 
     def scaled(self, factor: float) -> "Budget":
@@ -92,10 +95,12 @@ class Recipe:
         self.stage("eye.pt", lambda part, _: eye.train(self.file("pictures.npz"), part, self.budget.eye))
         self.stage("looking.pt", self._look)
         self.stage("seeing.pt", self._see)
+        self.stage("word_ends.npz", self._word_ends)
+        self.stage("turns.pt", self._take_turns)
         self.stage("replies.npz", lambda part, _: speech_corpus.build(part))
         self.stage("codec.pt", lambda part, _: codec.make(replies, part))
         self.stage("speech.pt", self._speech)
-        export.export(self.file("seeing.pt"), self.file("speech.pt"), voice, tokenizer, out)
+        export.export(self.file("turns.pt"), self.file("speech.pt"), voice, tokenizer, out)
 
     def _joint(self, part: Path, resume: bool) -> None:
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
@@ -142,9 +147,24 @@ class Recipe:
             lesson=joint.SEEING_LESSON,
         )  # fmt: skip
 
+    def _word_ends(self, part: Path, _: bool) -> None:
+        spoken = [self.file("corpus.npz"), self.file("questions.npz")]
+        alignment.build(spoken, self.file("ear.pt"), part, self.budget.word_ends)
+
+    def _take_turns(self, part: Path, resume: bool) -> None:
+        """Chats and transcriptions beside sessions of all kinds; ear and eye stand still."""
+        if not resume:
+            shutil.copy(self.file("seeing.pt"), part)
+        files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
+        joint.train(
+            *files, part, self.budget.turns, True, frozen_share=1.0, peak=5e-4, seed=11, smoothing=0.0,
+            questions=self.file("questions.npz"), pictures=self.file("pictures.npz"),
+            word_ends=self.file("word_ends.npz"), lesson=joint.TURNS_LESSON, eye_learns=False,
+        )  # fmt: skip
+
     def _speech(self, part: Path, resume: bool) -> None:
         files = self.file("replies.npz"), self.file("codec.pt"), self.file("tokenizer")
-        speech.train(*files, self.file("seeing.pt"), part, self.budget.speech, resume)
+        speech.train(*files, self.file("turns.pt"), part, self.budget.speech, resume)
 
 
 def main() -> int:

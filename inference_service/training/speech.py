@@ -11,26 +11,35 @@ from torch import Tensor, nn
 
 from inference_service.models.speech_head import SpeechHead
 from inference_service.models.tokenizer import Tokenizer
+from inference_service.training import chat
+from inference_service.training.chat import Message
 from inference_service.training.domain import Exchange, Intent, Split, draw, seen_replies, standing_replies
-from inference_service.training.joint import JointModel, Row, Writer
+from inference_service.training.joint import JointModel
 from inference_service.training.recipe import LANGUAGE, SPEECH
 from inference_service.training.speech_corpus import SpokenReply, load
+from inference_service.training.writing import Row, Writer
 
 _IGNORED = -100
 _WRONG_CODES = 0.05
 _CUT_SHORT = 0.08
 _SEEN_SHARE = 0.15
+_CHATTED_SHARE = 0.35
 HELD_OUT = 60
 """Replies with numbers kept aside to watch the loss, at most a tenth."""
 
 
 @dataclass
 class Turn:
-    """One reply: the text tokens of each unit with their hidden states, and the codes of each unit."""
+    """One reply: the text tokens of each unit and the codes of each unit.
+
+    `hidden` has the tokens' hidden states as part of a spoken session, `chatted` as an answer in a chat,
+    after which the end of the turn is fed for its hidden state alone.
+    """
 
     text: str
     tokens: list[list[int]]
     hidden: list[Tensor]
+    chatted: list[Tensor]
     codes: list[list[int]]
 
 
@@ -39,24 +48,32 @@ def turns(
     corpus: list[SpokenReply], codes: list[list[list[int]]], writer: Writer, model: JointModel
 ) -> list[Turn]:
     """Runs the language model over each reply to find the hidden states of what it says."""
-    turn_end = writer.encode("<|turn_eos|>")[0]
+    turn_end = writer.encode("<|turn_eos|>")
     result = []
     for reply, units in zip(corpus, codes, strict=True):
         text = reply.text
-        row: Row = writer.text([Exchange(Intent.ARITHMETIC, text, text)])
-        hidden, _ = model.hidden([row], ear_learns=False)
+        spoken = writer.text([Exchange(Intent.ARITHMETIC, text, text)])
+        chatted = chat.written(writer, [Message("user", [text]), Message("assistant", [text])])
+        chatted.ids = [*chatted.ids[:-1], *turn_end]
         tokens = [[t for word in chunk for t in writer.encode(f" {word}")] for chunk in reply.words]
-        tokens[-1].append(turn_end)
-        states: list[Tensor] = []
-        at = len(row.ids) - 1
-        for chunk in reversed(tokens):
-            while row.ids[at] != chunk[-1]:
-                at -= 1
-            assert row.ids[at - len(chunk) + 1 : at + 1] == chunk
-            states.insert(0, hidden[0, at - len(chunk) + 1 : at + 1].float())
-            at -= len(chunk)
-        result.append(Turn(text, tokens, states, units))
+        tokens[-1] += turn_end
+        hidden, answered = (_states(model, row, tokens) for row in (spoken, chatted))
+        result.append(Turn(text, tokens, hidden, answered, units))
     return result
+
+
+def _states(model: JointModel, row: Row, tokens: list[list[int]]) -> list[Tensor]:
+    """Hidden states of the tokens of each unit, which are the last such tokens of the row."""
+    hidden, _ = model.hidden([row], ear_learns=False)
+    states: list[Tensor] = []
+    at = len(row.ids) - 1
+    for chunk in reversed(tokens):
+        while row.ids[at] != chunk[-1]:
+            at -= 1
+        assert row.ids[at - len(chunk) + 1 : at + 1] == chunk
+        states.insert(0, hidden[0, at - len(chunk) + 1 : at + 1].float())
+        at -= len(chunk)
+    return states
 
 
 def write(
@@ -64,6 +81,7 @@ def write(
 ) -> tuple[Tensor, list[int]]:
     """Embeddings [length, hidden] and labels of one turn; now and then it is cut short by an interruption."""
     units = len(turn.tokens)
+    states = turn.chatted if float(torch.rand(1, generator=generator)) < _CHATTED_SHARE else turn.hidden
     cut = units
     if units > 1 and float(torch.rand(1, generator=generator)) < _CUT_SHORT:
         cut = int(torch.randint(1, units, (1,), generator=generator))
@@ -78,12 +96,12 @@ def write(
         wrong = torch.rand(len(codes), generator=generator) < _WRONG_CODES
         heard = torch.where(wrong, torch.randint(SPEECH.codes, (len(codes),), generator=generator), heard)
         rows += [
-            head.condition(torch.tensor(turn.tokens[i]), _blurred(turn.hidden[i], generator)),
+            head.condition(torch.tensor(turn.tokens[i]), _blurred(states[i], generator)),
             head.embed_codes(heard),
         ]
         labels += [_IGNORED] * len(turn.tokens[i]) + target + [_IGNORED] * (len(codes) + 1 - len(target))
     if cut < units:
-        rows.append(head.condition(torch.tensor([turn_end]), _blurred(turn.hidden[-1][-1:], generator)))
+        rows.append(head.condition(torch.tensor([turn_end]), _blurred(states[-1][-1:], generator)))
         labels += [_IGNORED, SPEECH.end_code]
     return torch.cat(rows), labels
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from inference_service.models.pacing import chunks
 from inference_service.training.acoustics import analyse, resample_frames, silence
 from inference_service.training.domain import ONES, Split, all_replies, draw
-from inference_service.training.pacing import chunks
 from inference_service.training.recipe import VOCODER
 from inference_service.training.voices import OWN_VOICE, SAMPLE_RATE, read_wav
 

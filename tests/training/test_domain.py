@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from inference_service.models.pacing import chunks
 from inference_service.training.domain import (
     Exchange,
     Intent,
@@ -14,7 +15,6 @@ from inference_service.training.domain import (
     spell,
     split_of,
 )
-from inference_service.training.pacing import chunks
 
 DRAWS = 400
 

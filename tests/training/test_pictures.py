@@ -14,8 +14,9 @@ from inference_service.training.camera import Camera
 from inference_service.training.composition import CHUNK_END, SPEAK, TURN_END, Composer
 from inference_service.training.corpus import Utterance
 from inference_service.training.domain import COLOURS, NOTHING_SEEN_REPLY, SHAPES, Intent, Split, draw
-from inference_service.training.joint import SEEING_LESSON, Writer, written
+from inference_service.training.joint import SEEING_LESSON, written
 from inference_service.training.pictures import NOTHING, SCENES, Album, Scene, draw_picture, encoded
+from inference_service.training.writing import Writer
 
 SIZE = (320, 240)
 

@@ -1,6 +1,7 @@
 """A short run of every stage of the recipe, on the shipped recordings instead of synthesised speech."""
 
 import json
+import shutil
 import wave
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import torch
 
 from inference_service.checkpoint import load
 from inference_service.media.mel import CONTEXT, mel_power
-from inference_service.training import codec, ear, export, eye, joint, pictures, speech, vocabulary
+from inference_service.models.pacing import chunks
+from inference_service.training import alignment, codec, ear, export, eye, joint, pictures, speech, vocabulary
 from inference_service.training.acoustics import analyse
 from inference_service.training.domain import HEARING, Intent
-from inference_service.training.pacing import chunks
 from inference_service.training.recipe import VOCODER
 from inference_service.training.speech_corpus import UNIT_FRAMES
 from tests.recordings import make
@@ -60,10 +61,21 @@ def look_and_see(work: Path) -> None:
     torch.save(heard | eyes, work / "seeing.pt")
     common = {"frozen_share": 1.0, "batch": 2, "smoothing": 0.0, "pictures": work / "pictures.npz"}
     files = (work / "tokenizer", work / "ear.pt", work / "seeing.pt", SECONDS, True)
-    joint.train(work / "questions.npz", *files, lesson=joint.LOOKING_LESSON, **common)  # type: ignore[arg-type]
+    questions, spoken = work / "questions.npz", work / "corpus.npz"
+    joint.train(questions, *files, lesson=joint.LOOKING_LESSON, **common)  # type: ignore[arg-type]
+    joint.train(spoken, *files, questions=questions, lesson=joint.SEEING_LESSON, **common)  # type: ignore[arg-type]
+
+
+def take_turns(work: Path) -> None:
+    """The stages that teach it to chat and to write down, from `seeing.pt` to `turns.pt`."""
+    spoken = [work / "corpus.npz", work / "questions.npz"]
+    alignment.build(spoken, work / "ear.pt", work / "word_ends.npz", SECONDS)
+    shutil.copy(work / "seeing.pt", work / "turns.pt")
     joint.train(
-        work / "corpus.npz", *files, questions=work / "questions.npz", lesson=joint.SEEING_LESSON, **common
-    )  # type: ignore[arg-type]
+        work / "corpus.npz", work / "tokenizer", work / "ear.pt", work / "turns.pt", SECONDS, True,
+        frozen_share=1.0, batch=2, smoothing=0.0, questions=work / "questions.npz",
+        pictures=work / "pictures.npz", word_ends=work / "word_ends.npz", lesson=joint.TURNS_LESSON,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +89,11 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ear.train(work / "corpus.npz", work / "ear.pt", SECONDS, batch=24)
     joint.train(work / "corpus.npz", work / "tokenizer", work / "ear.pt", work / "joint.pt", SECONDS, batch=2)
     look_and_see(work)
+    take_turns(work)
     codec.make(work / "replies.npz", work / "codec.pt")
-    files = (work / "replies.npz", work / "codec.pt", work / "tokenizer", work / "seeing.pt")
+    files = (work / "replies.npz", work / "codec.pt", work / "tokenizer", work / "turns.pt")
     speech.train(*files, work / "speech.pt", SECONDS, resume=False)
-    export.export(*(work / f for f in ("seeing.pt", "speech.pt", "codec.pt", "tokenizer", "checkpoint")))
+    export.export(*(work / f for f in ("turns.pt", "speech.pt", "codec.pt", "tokenizer", "checkpoint")))
     torch.set_num_threads(threads)
     return work
 

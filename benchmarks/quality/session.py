@@ -1,0 +1,102 @@
+"""A session whose units are played one after another: what goes in, and what comes back."""
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.semconv import CLIENT_OPTIONS, METADATA_SESSION_ID
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
+from benchmarks.quality.scoring import Turn
+from inference_service.training.voices import SAMPLE_RATE
+
+
+class Streams:
+    """The three streams of one session."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        stub: Any = InferenceServiceStub(channel)
+        metadata = ((METADATA_SESSION_ID, f"quality-{uuid.uuid4().hex[:12]}"),)
+        self.prefill, self.generate, self.finalize = (
+            method(metadata=metadata) for method in (stub.Prefill, stub.Generate, stub.Finalize)
+        )
+
+    async def open(self, config: pb.SessionConfig) -> pb.SessionReady:
+        """Sends the first message and waits for its answer."""
+        await self.prefill.write(pb.PrefillRequest(unit=0, config=config))
+        ready: pb.SessionReady = (await self.prefill.read()).ready
+        return ready
+
+    async def send(self, request: pb.PrefillRequest) -> None:
+        """Orders one whole unit."""
+        await self.prefill.write(request)
+        await self.generate.write(pb.GenerateRequest(unit=request.unit, run=pb.GenerateUnit()))
+        await self.finalize.write(pb.FinalizeRequest(unit=request.unit))
+
+    async def done(self) -> None:
+        """Nothing more is sent."""
+        for call in (self.prefill, self.generate, self.finalize):
+            await call.done_writing()
+
+
+class UnitByUnit:
+    """A session of whole turns or chunks, each of them sent when the one before is over."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._streams = Streams(channel)
+        self._unit = 0
+
+    async def open(self, config: pb.SessionConfig) -> None:
+        """Opens the session."""
+        await self._streams.open(config)
+
+    async def play(self, request: pb.PrefillRequest) -> Turn:
+        """Runs one unit, whose number is set here; raises if it fails."""
+        self._unit += 1
+        request.unit = self._unit
+        await self._streams.send(request)
+        answer = await self._streams.prefill.read()
+        if answer.HasField("error"):
+            raise RuntimeError(f"unit {self._unit}: {answer.error.message}")
+        turn = Turn(self._unit)
+        async for piece in answers(self._streams.generate):
+            turn.text += piece.text.text
+            if piece.audio.data:
+                turn.audio.append(np.frombuffer(piece.audio.data, "<f4"))
+            if piece.HasField("done"):
+                if piece.done.HasField("error"):
+                    raise RuntimeError(f"unit {self._unit}: {piece.done.error.message}")
+                break
+        await self._streams.finalize.read()
+        return turn
+
+    async def close(self) -> None:
+        """Ends the session."""
+        await self._streams.done()
+        async for _ in answers(self._streams.finalize):
+            pass
+
+
+async def answers(call: Any) -> AsyncIterator[Any]:
+    """Every message of a stream up to its end."""
+    while (answer := await call.read()) is not grpc.aio.EOF:
+        yield answer
+
+
+def channel_to(target: str) -> grpc.aio.Channel:
+    """A channel to a worker's own address."""
+    return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
+
+
+def sound(samples: NDArray[np.float32]) -> common.AudioChunk:
+    """Mono sound at 16 kHz as a message."""
+    return common.AudioChunk(
+        encoding=common.AUDIO_ENCODING_PCM_F32LE,
+        sample_rate_hz=SAMPLE_RATE,
+        data=samples.astype("<f4").tobytes(),
+    )

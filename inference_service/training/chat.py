@@ -1,0 +1,279 @@
+"""Written conversations in the chat template: questions as people type them, with pictures and clips."""
+
+import random
+import re
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from inference_service.media.mel import BANDS, log_mel
+from inference_service.training.augment import Augmenter
+from inference_service.training.camera import Pixels
+from inference_service.training.composition import FRAMES
+from inference_service.training.corpus import Utterance
+from inference_service.training.domain import ONES, OUT_OF_DOMAIN_REPLY, Exchange, Intent, Split, draw
+from inference_service.training.pictures import NOTHING, Album, Scene, random_scene
+from inference_service.training.vocabulary import SPECIAL
+from inference_service.training.writing import PROMPTS, Row, Writer
+
+TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+
+CLIP_ASIDE = (
+    "", "", "", "Please answer.", "listen", "answer the question", "Listen to this.", "here is my question",
+    "Answer the question in the recording.", "What do you say?", "Please reply to this recording.",
+    "please listen to the audio and answer", "Here is a recording.",
+)  # fmt: skip
+"""What may be written beside a spoken question."""
+_WEIGHTS = {Intent.ARITHMETIC: 7.0, Intent.DIGITS: 3.0, Intent.COUNTING: 1.5, Intent.OUT_OF_DOMAIN: 2.5}
+_HEARING_WEIGHTS = [(i, _WEIGHTS.get(i, 1.0)) for i in Intent if i is not Intent.VISION]
+_DRILLS = 0.45
+"""Share of conversations that are long and in text alone."""
+_ASKING = frozenset("what what's who how can could do are whats where when why did does".split())
+_SIGNS = {"plus": ("+",), "minus": ("-", "-", "−"), "times": ("*", "x", "×")}
+_OPENERS = frozenset("oh well please hey so okay great no now and good hello".split())
+_SYLLABLES = (
+    "ba be bo ca co da di do en er fi fo ga ge ha he hi in ja ka ki la le li lo ma me mi mo na ne ni no on "
+    "or pa pe po qu ra re ri ro sa se si so ta te ti to un ur va ve wa we wi xi ya yo za zu ing th sh ch ent"
+).split()
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,:;-_/()äöüßéñ漢字"
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A recording inside a message: log-mel [frames, 80] of whole seconds."""
+
+    mel: NDArray[np.float32]
+
+
+Part = str | Pixels | Clip
+
+
+@dataclass
+class Message:
+    """One message; its parts are text, pictures [side, side, 3] and clips."""
+
+    role: str
+    parts: list[Part]
+    taught: bool = True
+    """For an answer: whether it is a lesson."""
+
+
+@dataclass
+class _Memory:
+    """What a conversation has shown so far."""
+
+    seen: Scene = NOTHING
+    messages: list[Message] = field(default_factory=list)
+
+
+def with_digits(text: str, rng: random.Random) -> str:
+    """Number words up to nineteen and twenty as digits, and perhaps the signs of arithmetic."""
+    words = text.split()
+    numbers = {word: str(i) for i, word in enumerate(ONES)} | {"twenty": "20"}
+    signs = rng.random() < 0.7
+    told = [
+        numbers.get(word, rng.choice(_SIGNS[word]) if signs and word in _SIGNS else word) for word in words
+    ]
+    written = " ".join(told)
+    if rng.random() < 0.4:
+        written = re.sub(r"(\d) ([^\w\s]|x) (\d)", r"\1\2\3", written)
+    if rng.random() < 0.25:
+        written = re.sub(r"(?<=\d) (?=\d)", ", ", written)
+    return written
+
+
+def styled(text: str, rng: random.Random) -> str:
+    """A sentence as somebody might type it: capitals, punctuation, digits, apostrophes, none of them."""
+    words = text.split()
+    if not words or rng.random() < 0.3:
+        return text
+    if rng.random() < 0.45:
+        text = with_digits(text, rng)
+    if rng.random() < 0.25:
+        text = text.replace("what's", rng.choice(["whats", "what’s", "what is"]))
+    elif rng.random() < 0.15:
+        text = text.replace("what is", "what's", 1)
+    if words[0] in _OPENERS and len(words) > 1 and rng.random() < 0.4:
+        text = text.replace(words[0], words[0] + ",", 1)
+    if text.endswith((" please", " my friend")) and rng.random() < 0.4:
+        text = re.sub(r" (please|my friend)$", r", \1", text)
+    asks = words[0] in _ASKING or (len(words) > 1 and words[0] in _OPENERS and words[1] in _ASKING)
+    if rng.random() < 0.75:
+        end = rng.random()
+        mark = "?" if asks and end < 0.85 else rng.choice([".", ".", "!"])
+        if re.search(r"\d$", text) and _SIGNS.keys() & words and not asks and end < 0.3:
+            mark = rng.choice([" =", "=", " = ?", "=?", "?"])
+        text += rng.choice(["!!", "??", " ?", "..."]) if end > 0.97 else mark
+    if rng.random() < 0.8:
+        text = re.sub(r"\bi\b", "I", text)
+        text = text[0].upper() + text[1:]
+    shape = rng.random()
+    if shape < 0.03:
+        text = text.upper()
+    elif shape < 0.05:
+        text = text.title()
+    if rng.random() < 0.04:
+        text = rng.choice([f" {text}", f"{text} ", f"{text}\n", f"\n{text}", text.replace(" ", "  ", 1)])
+    return text
+
+
+def strange(rng: random.Random) -> str:
+    """Text that is about nothing the model knows: made-up words, numbers, other marks."""
+    words = []
+    for _ in range(rng.randint(1, 14)):
+        word = "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(1, 4)))
+        words.append(word.capitalize() if rng.random() < 0.15 else word)
+    opening = rng.choice([
+        "what is the", "who is", "how do i", "why is the", "tell me about", "can you", "write", "what is a",
+        "how many", "where is", "translate", "explain the", "do you like", "what was", "i want to", "please",
+        "", "", "", "", "",
+    ])  # fmt: skip
+    text = f"{opening} {' '.join(words)}".strip()
+    if rng.random() < 0.1:
+        text = "".join(
+            rng.choice("abcdefghijklmnopqrstuvwxyz0123456789 .,:;-_/()äöüßéñ漢字") for _ in range(20)
+        )
+    return text.strip() or "hm"
+
+
+class Talker:
+    """Draws conversations with a training corpus for clips and an album for pictures."""
+
+    def __init__(self, corpus: list[Utterance], album: Album | None, augmenter: Augmenter) -> None:
+        self._a = augmenter
+        self._album = album
+        by_intent: dict[Intent, list[Utterance]] = {}
+        for utterance in corpus:
+            by_intent.setdefault(utterance.exchange.intent, []).append(utterance)
+        self._by_intent = by_intent
+        self._intents = [intent for intent, _ in _HEARING_WEIGHTS]
+        self._cumulative = list(accumulate(weight for _, weight in _HEARING_WEIGHTS))
+
+    def talk(self) -> list[Message]:
+        """One conversation of one to five questions, each with its answer, or a longer one in text alone."""
+        rng = self._a.rng
+        memory = _Memory()
+        if rng.random() < 0.45:
+            prompt = rng.choice(PROMPTS) if rng.random() < 0.8 else strange(rng)
+            memory.messages.append(Message("system", [prompt]))
+        drill = rng.random() < _DRILLS
+        turns = rng.randint(6, 9) if drill else 1 if rng.random() < 0.25 else rng.randint(2, 5)
+        only_last = not drill and rng.random() < 0.35
+        sighted = not drill and self._album is not None and rng.random() < 0.5
+        heard = not drill and rng.random() < 0.5
+        for turn in range(turns):
+            answer = self._ask(memory, sighted, heard)
+            said = answer if rng.random() < 0.6 else f" {answer}"
+            memory.messages.append(Message("assistant", [said], turn == turns - 1 or not only_last))
+        return memory.messages
+
+    def _ask(self, memory: _Memory, sighted: bool, heard: bool) -> str:
+        """Adds a question; returns the answer to it."""
+        rng = self._a.rng
+        parts: list[Part] = []
+        if sighted and rng.random() < 0.6:
+            for _ in range(1 if rng.random() < 0.8 else rng.randint(2, 3)):
+                parts.append(self._picture(memory))
+        vision = rng.random() < (0.75 if parts else 0.3 if sighted else 0.04)
+        intent = Intent.VISION if vision else rng.choices(self._intents, cum_weights=self._cumulative)[0]
+        if parts and vision and rng.random() < 0.08:
+            memory.messages.append(Message("user", parts))
+            return memory.seen.reply
+        if heard and rng.random() < 0.7 and intent in self._by_intent:
+            utterance = rng.choice(self._by_intent[intent])
+            exchange = utterance.exchange
+            words: list[Part] = [self._clip(utterance)]
+            if aside := rng.choice(CLIP_ASIDE):
+                words.insert(rng.randint(0, 1), aside)
+        else:
+            exchange = draw(rng, Split.TRAIN, intent)
+            if intent is Intent.OUT_OF_DOMAIN and rng.random() < 0.5:
+                exchange = Exchange(intent, strange(rng), OUT_OF_DOMAIN_REPLY)
+            words = [styled(exchange.question, rng)]
+        if exchange.intent is Intent.VISION:
+            exchange = replace(exchange, reply=memory.seen.reply)
+        parts = parts + words if rng.random() < 0.7 else words + parts
+        memory.messages.append(Message("user", parts))
+        return exchange.reply
+
+    def _picture(self, memory: _Memory) -> Pixels:
+        assert self._album is not None
+        memory.seen = random_scene(self._a.noise_rng)
+        return self._album.picture(self._a.noise_rng, memory.seen)
+
+    def _clip(self, utterance: Utterance) -> Clip:
+        """A recording of one utterance, padded with nothing to whole seconds."""
+        rng = self._a.rng
+        speech = self._a.speech(utterance.power)
+        before = rng.choice([0, rng.randint(0, 30), rng.randint(0, 200)])
+        after = rng.choice([0, rng.randint(0, 30), rng.randint(0, 150)])
+        length = before + len(speech) + after
+        power = np.zeros((-(-length // FRAMES) * FRAMES, BANDS), np.float32)
+        if rng.random() > 0.3:
+            power[:length] = self._a.noise(length, float(speech.mean()))
+        power[before : before + len(speech)] += speech
+        return Clip(log_mel(power))
+
+
+def rendered(messages: list[dict[str, str]], add_generation_prompt: bool = False) -> str:
+    """The chat template's text of messages."""
+    texts, _ = render_jinja_template(
+        [messages], chat_template=TEMPLATE.read_text(), add_generation_prompt=add_generation_prompt
+    )
+    return str(texts[0])
+
+
+_FIRST_MARK = 0xE000
+_SPECIAL = re.compile("(" + "|".join(re.escape(token) for token in SPECIAL) + "|[\ue000-\uf8ff])")
+
+
+def written(writer: Writer, messages: list[Message]) -> Row:
+    """The sequence of a conversation, whose answers are lessons where they say so.
+
+    The text of messages is encoded together with the template's text around it.
+    """
+    parts = [part for message in messages for part in message.parts]
+    marks = iter(range(_FIRST_MARK, _FIRST_MARK + len(parts)))
+    text = rendered(
+        [
+            {"role": message.role, "content": "\n".join(chr(next(marks)) for _ in message.parts)}
+            for message in messages
+        ]
+    )
+    lessons = {id(m.parts[0]) for m in messages if m.role == "assistant" and m.taught}
+    row, pending, in_lesson = Row(), "", False
+    for piece in _SPECIAL.split(text):
+        part = parts[ord(piece) - _FIRST_MARK] if len(piece) == 1 and ord(piece) >= _FIRST_MARK else None
+        in_lesson = in_lesson or id(part) in lessons
+        if part is None and piece not in SPECIAL:
+            pending += piece
+        elif isinstance(part, str) and not in_lesson:
+            pending += part
+        else:
+            if pending:
+                row.add(writer.plain(pending))
+                pending = ""
+            if part is not None:
+                _insert(writer, row, part)
+            else:
+                (row.decide if in_lesson else row.add)(writer.encode(piece))
+                in_lesson = False
+    return row
+
+
+def _insert(writer: Writer, row: Row, part: Part) -> None:
+    if isinstance(part, str):
+        row.decide(writer.plain(f" {part.strip()}"))
+    elif isinstance(part, Clip):
+        row.add(writer.encode("<|audio_start|>"))
+        row.sounds.append(part.mel)
+        row.hear(len(part.mel))
+        row.add(writer.encode("<|audio_end|>"))
+    else:
+        row.add(writer.encode("<image>"))
+        row.look(part)
+        row.add(writer.encode("</image>"))

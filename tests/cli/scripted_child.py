@@ -3,11 +3,15 @@
 import functools
 import os
 import runpy
+from dataclasses import replace
 
 import inference_service.app
-from tests.scripted_engine import ScriptedEngine
+from inference_service.engine.api import Mode
+from tests.scripted_engine import INFO, ScriptedEngine
 from tests.scripted_worker import SCRIPTS
 
-engine = ScriptedEngine(*SCRIPTS[os.environ["ANTIPHON_TEST_SCRIPT"]], repeat=True)
+engine = ScriptedEngine(
+    *SCRIPTS[os.environ["ANTIPHON_TEST_SCRIPT"]], repeat=True, info=replace(INFO, modes=frozenset(Mode))
+)
 inference_service.app.serve = functools.partial(inference_service.app.serve, factory=engine.start)
 runpy.run_module("antiphon.cli.guarded", run_name="__main__", alter_sys=True)

@@ -121,11 +121,18 @@ def test_missing_extra(command: str, module: str, text: str) -> None:
     assert_failed(run_without(module, command, *arguments), 2, text)
 
 
-def test_server_that_is_not_there(question: Path, closed_port: int) -> None:
-    url = f"ws://127.0.0.1:{closed_port}"
-    done = run_cli("talk", question, "--url", url)
+@pytest.mark.parametrize(
+    ("command", "address"),
+    [
+        ("talk", "ws://127.0.0.1:{port}/v1/realtime?mode=audio"),
+        ("chat", "ws://127.0.0.1:{port}/ws/chat"),
+        ("transcribe", "http://127.0.0.1:{port}/v1/models"),
+    ],
+)
+def test_server_that_is_not_there(question: Path, closed_port: int, command: str, address: str) -> None:
+    done = run_cli(command, question, "--url", f"ws://127.0.0.1:{closed_port}")
 
-    text = f"Nothing listens at {url}/v1/realtime?mode=audio (refused). Is the server running? "
+    text = f"Nothing listens at {address.format(port=closed_port)} (refused). Is the server running? "
     assert_failed(done, 4, text + "Start one with: antiphon serve")
 
 
@@ -136,20 +143,55 @@ def test_url_that_is_none(question: Path) -> None:
     assert "Write it like ws://localhost:8006." in done.err
 
 
-def test_file_that_is_not_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["talk"], ["transcribe"], ["chat", "--audio"], ["chat", "--image"]])
+def test_file_that_is_not_there(tmp_path: Path, command: list[str]) -> None:
     path = tmp_path / "none.wav"
 
-    assert_failed(run_cli("talk", path), 2, f"{path} does not exist. Check the path.")
+    assert_failed(run_cli(*command, path), 2, f"{path} does not exist. Check the path.")
 
 
-def test_file_that_cannot_be_played(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["talk", "transcribe"])
+def test_file_that_cannot_be_played(tmp_path: Path, command: str) -> None:
     path = tmp_path / "music.wav"
     write_wav(path, np.zeros(100, np.float32), 44_100)
-    done = run_cli("talk", path)
+    done = run_cli(command, path)
 
     assert done.code == 2
     assert "mono at 16000 Hz" in done.err
     assert "ffmpeg -i" in done.err
+
+
+def test_recording_that_is_no_wav_file(tmp_path: Path) -> None:
+    path = tmp_path / "music.mp3"
+    path.write_bytes(b"ID3")
+    done = run_cli("chat", "--audio", path)
+
+    assert done.code == 2
+    assert done.err.startswith(f"{path} is no WAV file. Convert it: ffmpeg -i {path}")
+
+
+def test_out_without_speak(tmp_path: Path) -> None:
+    done = run_cli("chat", "Prime?", "--out", tmp_path / "answer.wav")
+
+    assert_failed(done, 2, "--out is for the spoken answer. Add --speak.")
+
+
+def test_question_that_is_none() -> None:
+    done = run_cli("chat", "  ")
+
+    assert_failed(done, 2, "There is no question. Write one as PROMPT, or pipe it in.")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"), [("", "is empty: it should hold the key and nothing else"), (None, "cannot read ")]
+)
+def test_key_file_that_holds_no_key(tmp_path: Path, content: str | None, text: str) -> None:
+    if content is not None:
+        (tmp_path / "key").write_text(content)
+    done = run_cli("transcribe", "a.wav", "--key-file", tmp_path / "key")
+
+    assert done.code == 2
+    assert text in done.err
 
 
 @pytest.mark.parametrize("command", ["talk", "demo"])

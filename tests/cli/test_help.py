@@ -16,7 +16,7 @@ from antiphon.cli.main import main
 from tests.cli.process import run_cli
 from ws_adapter.options import AdapterOptions
 
-COMMANDS = ["serve", "talk", "demo", "worker", "adapter", "key"]
+COMMANDS = ["serve", "talk", "chat", "transcribe", "demo", "probe", "bench", "worker", "adapter", "key"]
 SCREEN_LINES, SCREEN_COLUMNS = 25, 80
 
 
@@ -31,6 +31,14 @@ def test_help_fits_a_screen_and_ends_with_two_examples(command: list[str]) -> No
     assert lines[-3] == "examples:"
     assert all("antiphon " in line for line in lines[-2:])
     assert all(name in done.out for name in (COMMANDS if not command else []))
+
+
+def test_help_all_shows_how_a_chat_is_drawn() -> None:
+    usual, everything = run_cli("chat", "--help"), run_cli("chat", "--help-all")
+
+    for option in ("--max-new-tokens", "--temperature", "--top-p", "--length-penalty", "--thinking"):
+        assert option not in usual.out
+        assert f"  {option}" in everything.out
 
 
 def test_help_all_shows_every_option_of_the_adapter() -> None:
@@ -73,6 +81,12 @@ def test_installed_script_is_the_same_command() -> None:
         ["worker", "--slots", "0"],
         ["worker", "--drain-timeout-s", "-1"],
         ["talk", "a.wav", "--session-timeout", "nan"],
+        ["talk", "a.wav", "--key-file", "/none"],
+        ["transcribe"],
+        ["transcribe", "a.wav", "b.wav"],
+        ["chat", "one", "two"],
+        ["chat", "Prime?", "--max-new-tokens", "0"],
+        ["chat", "Prime?", "--speak", "--out", "/none/answer.wav"],
     ],
     ids=" ".join,
 )

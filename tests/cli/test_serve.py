@@ -4,14 +4,18 @@ import asyncio
 import os
 import signal
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import antiphon
+from antiphon.cli.serve import print_banner
 from antiphon.grpc import get_info
+from inference_service.engine.api import Mode
 from tests.cli.processes import serving, wait_until
+from tests.scripted_engine import INFO, ScriptedEngine, running_worker
 
 SECOND = np.zeros(16_000, np.float32)
 
@@ -32,17 +36,49 @@ async def one_turn(url: str) -> str:
     return said
 
 
+async def one_answer(url: str) -> str:
+    async with antiphon.connect(url) as client, client.chat("Is it true?") as turn:
+        return (await turn.answer()).text
+
+
+async def one_utterance(url: str) -> str:
+    async with antiphon.connect(url) as client, client.transcribe() as session:
+        await session.send_audio(SECOND)
+        await session.end_utterance()
+        async for event in session:
+            if isinstance(event, antiphon.Transcript):
+                break
+    return event.text
+
+
 def test_every_address_of_the_banner_answers(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         with urllib.request.urlopen(serve.address("Health"), timeout=10) as answer:
             assert answer.status == 200
         info = asyncio.run(get_info(serve.address("gRPC")))
         said = asyncio.run(one_turn(serve.address("WebSocket")))
+        assert serve.address("Chat").endswith("/ws/chat")
+        assert serve.address("Transcribe").endswith("/v1/transcription")
 
     title = f"Antiphon {antiphon.__version__} | scripted | 2 slots | no key: loopback only"
     assert serve.banner.splitlines()[0].strip() == title
     assert info.model == "scripted"
     assert said == "Hello there how are you?"
+
+
+def test_chat_and_transcription_at_their_addresses(tmp_path: Path) -> None:
+    with serving(tmp_path, "reply") as serve:
+        assert asyncio.run(one_answer(serve.address("Chat"))) == "Yes."
+        assert asyncio.run(one_utterance(serve.address("Transcribe"))).startswith("Yes.")
+
+
+async def test_banner_offers_only_what_the_model_can_do(capsys: pytest.CaptureFixture[str]) -> None:
+    writes = replace(INFO, modes=frozenset({Mode.CHAT, Mode.TOKENS}))
+    async with running_worker(ScriptedEngine(info=writes)) as worker:
+        await print_banner("http://127.0.0.1:8006", worker.address, "no key: loopback only")
+
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert names == ["Chat", "gRPC", "Health", "Ctrl-C"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

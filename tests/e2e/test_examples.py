@@ -1,4 +1,4 @@
-"""The examples of the README, run as they stand there."""
+"""The examples of the README and of the guide for clients, run as they stand there."""
 
 import subprocess
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.drawing import jpeg
 from tests.e2e.conftest import FOLDER
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +35,32 @@ def test_a_question_straight_at_a_worker(worker: str) -> None:
     assert run("direct.py", worker, str(QUESTION)).strip()
 
 
-@pytest.mark.parametrize("example", ["talk.py", "direct.py"])
-def test_the_readme_shows_the_example_as_it_is(example: str) -> None:
+def test_a_picture_in_a_chat(adapter: str, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.wav"
+    (tmp_path / "circle.jpg").write_bytes(jpeg("red", "circle"))
+    said = run("chat.py", adapter.replace("http", "ws"), str(tmp_path / "circle.jpg"), str(answer))
+    assert said.count("\n") == 2
+    with wave.open(str(answer)) as file:
+        assert file.getframerate() == 24_000
+        assert file.getnframes() > 0
+
+
+def test_recordings_written_down(adapter: str) -> None:
+    files = [str(FOLDER / name) for name in ("counting.wav", "goodbye.wav")]
+    first, second = run("transcribe.py", adapter.replace("http", "ws"), *files).splitlines()
+    assert "count" in first
+    assert second.strip()
+
+
+@pytest.mark.parametrize(
+    ("example", "page"),
+    [
+        ("talk.py", "README.md"),
+        ("direct.py", "README.md"),
+        ("chat.py", "docs/clients.md"),
+        ("transcribe.py", "docs/clients.md"),
+    ],
+)
+def test_the_page_shows_the_example_as_it_is(example: str, page: str) -> None:
     code = (EXAMPLES / example).read_text().split('"""', 2)[2].strip()
-    assert code in (ROOT / "README.md").read_text()
+    assert code in (ROOT / page).read_text()

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import Request, Response, ServerConnection, serve
 
 from tests.schemas import check_client, check_server
 
@@ -21,11 +21,21 @@ for proper in (CREATED, QUEUE_DONE, CLOSED):
     check_server("realtime", proper)
 
 
+_DIALECTS = {"/v1/realtime": "realtime", "/v1/transcription": "transcription", "/ws/chat": "chat"}
+
+MODELS = {
+    "object": "list",
+    "data": [{"id": "antiphon-mini", "object": "model", "created": 0, "owned_by": "a"}],
+}
+
+
 class Peer:
     """The server's end of one conversation."""
 
     def __init__(self, socket: ServerConnection) -> None:
         self.socket = socket
+        assert socket.request is not None
+        self.path, _, _ = socket.request.path.partition("?")
 
     async def send(self, *events: dict[str, object]) -> None:
         for event in events:
@@ -38,8 +48,12 @@ class Peer:
 
     async def _next(self) -> dict[str, object]:
         event: dict[str, object] = json.loads(await self.socket.recv())
-        check_client("realtime", event)
+        check_client(_DIALECTS[self.path], event)
         return event
+
+    async def request(self) -> dict[str, object]:
+        """The client's next event, whatever its type."""
+        return await self._next()
 
     async def begin(self) -> dict[str, object]:
         """Plays the opening; returns the client's `session.init`."""
@@ -57,7 +71,9 @@ class Peer:
 
 @asynccontextmanager
 async def replay(
-    script: Callable[[Peer], Awaitable[None]], headers: dict[str, str] | None = None
+    script: Callable[[Peer], Awaitable[None]],
+    headers: dict[str, str] | None = None,
+    max_message_bytes: int = 2**25,
 ) -> AsyncIterator[str]:
     """Runs `script` for each client and then closes its socket; yields the server's address."""
 
@@ -67,8 +83,17 @@ async def replay(
     def add_headers(_socket: ServerConnection, _request: object, response: object) -> None:
         response.headers.update(headers or {})  # type: ignore[attr-defined]
 
+    def answer_page(connection: ServerConnection, request: Request) -> Response | None:
+        return connection.respond(200, json.dumps(MODELS)) if request.path == "/v1/models" else None
+
     async with serve(
-        play, "127.0.0.1", 0, process_response=add_headers, close_timeout=0.2, max_size=2**24
+        play,
+        "127.0.0.1",
+        0,
+        process_request=answer_page,
+        process_response=add_headers,
+        close_timeout=0.2,
+        max_size=max_message_bytes,
     ) as server:
         port = server.sockets[0].getsockname()[1]
         yield f"ws://127.0.0.1:{port}"

@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon import ConnectError
-from antiphon.endpoint import endpoint
+from antiphon.endpoint import CHAT, MODELS, REALTIME, TRANSCRIPTION, endpoint, page
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,34 @@ from antiphon.endpoint import endpoint
     ],
 )
 def test_address_is_completed(written: str, meant: str) -> None:
-    assert endpoint(written, mode="audio") == meant
+    assert endpoint(written, REALTIME, mode="audio") == meant
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "ws://localhost:8006",
+        "http://localhost:8006/",
+        "ws://localhost:8006/ws/chat",
+        "ws://localhost:8006/v1/realtime?mode=audio",
+        "ws://localhost:8006/v1/realtime?intent=transcription",
+        "ws://localhost:8006/v1/transcription/",
+    ],
+)
+def test_address_of_one_service_leads_to_the_others(written: str) -> None:
+    assert endpoint(written, CHAT) == "ws://localhost:8006/ws/chat"
+    assert endpoint(written, TRANSCRIPTION) == "ws://localhost:8006/v1/transcription"
+    assert endpoint(written, REALTIME, mode="video") == "ws://localhost:8006/v1/realtime?mode=video"
+    assert page(written, MODELS) == "http://localhost:8006/v1/models"
+
+
+def test_page_of_a_server_with_tls_keeps_its_root_and_no_query() -> None:
+    assert page("wss://example.org/speech/ws/chat?probe=1", MODELS) == "https://example.org/speech/v1/models"
 
 
 @pytest.mark.parametrize("written", ["localhost:8006", "ftp://localhost", "", "ws://", "8006"])
 def test_what_is_no_address_is_refused_with_an_example(written: str) -> None:
     with pytest.raises(ConnectError, match="ws://localhost:8006") as caught:
-        endpoint(written, mode="audio")
+        endpoint(written, REALTIME, mode="audio")
 
     assert not caught.value.retryable

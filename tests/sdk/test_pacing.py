@@ -140,3 +140,19 @@ async def test_stream_runs_only_inside_its_block() -> None:
 
     with pytest.raises(RuntimeError, match="async with"):
         await FileStream(listen, np.ones(1, np.float32), then_silence=False).wait_sent()
+
+
+async def test_recording_may_be_sent_ahead_of_time_and_is_finished_once() -> None:
+    clock = VirtualClock()
+    ear = Ear(clock, most=5)
+    finished: list[int] = []
+
+    async def finish() -> None:
+        finished.append(len(ear.heard))
+
+    samples = np.zeros(5 * RATE, np.float32)
+    async with FileStream(ear.listen, samples, lead_s=2.0, finish=finish, clock=clock) as stream:
+        await asyncio.wait_for(stream.wait_sent(), 5)
+
+    assert ear.times == [0.0, 0.0, 1.0, 2.0, 3.0]
+    assert finished == [5]

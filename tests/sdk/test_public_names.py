@@ -8,11 +8,15 @@ import antiphon.grpc
 SDK = {
     "INPUT_RATE_HZ",
     "OUTPUT_RATE_HZ",
+    "Answer",
     "AntiphonError",
     "AudioDelta",
     "AudioError",
     "AuthError",
+    "ChatEvent",
+    "ChatTurn",
     "Client",
+    "Clip",
     "Closed",
     "ConnectError",
     "Created",
@@ -21,13 +25,23 @@ SDK = {
     "ErrorEvent",
     "Event",
     "FileStream",
+    "GenerationConfig",
+    "Image",
+    "ImageConfig",
     "Interrupted",
     "Listening",
+    "Message",
+    "Part",
+    "Prefilled",
     "ProtocolError",
     "QueueFull",
     "Queued",
     "SessionClosed",
+    "Speech",
     "TextDelta",
+    "Transcript",
+    "TranscriptionEvent",
+    "TranscriptionSession",
     "TurnEnd",
     "connect",
     "read_wav",
@@ -36,6 +50,7 @@ SDK = {
 GRPC = {
     "Audio",
     "Finalized",
+    "Finish",
     "GoAway",
     "Output",
     "Prefilled",
@@ -70,6 +85,14 @@ def test_session_offers_what_the_guide_shows() -> None:
     methods = {"send_audio", "force_listen", "stream_file", "close", "__aiter__", "__anext__"}
 
     assert methods <= set(dir(antiphon.DuplexSession))
+
+
+def test_client_offers_what_the_guide_shows() -> None:
+    assert {"duplex", "chat", "transcribe", "models"} <= set(dir(antiphon.Client))
+    assert {"answer", "close", "__aiter__", "__anext__"} <= set(dir(antiphon.ChatTurn))
+    sends = {"use_model", "send_audio", "end_utterance", "stream_file", "close", "__aiter__", "__anext__"}
+    assert sends <= set(dir(antiphon.TranscriptionSession))
+    assert {"send_unit", "send_chunk", "send_turn", "cancel", "half_close"} <= set(dir(antiphon.grpc.Session))
 
 
 def test_everything_public_is_documented() -> None:

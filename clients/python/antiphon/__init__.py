@@ -10,12 +10,15 @@
 ...                     case antiphon.TurnEnd():
 ...                         break
 
-Callers inside the house use `antiphon.grpc.Session`, which talks to a worker directly.
+`client.chat` asks for one answer to a chat of text, pictures and recordings, `client.transcribe` writes down
+what is said. Callers inside the house use `antiphon.grpc.Session`, which talks to a worker directly.
 """
 
 __version__ = "0.1.0"  # before the imports: a module below reads it
 
 from antiphon.audio import INPUT_RATE_HZ, OUTPUT_RATE_HZ
+from antiphon.chat import ChatTurn
+from antiphon.chat_wire import GenerationConfig, ImageConfig, Speech
 from antiphon.client import Client, connect
 from antiphon.duplex import DuplexSession
 from antiphon.errors import (
@@ -28,29 +31,40 @@ from antiphon.errors import (
     SessionClosed,
 )
 from antiphon.events import (
+    Answer,
     AudioDelta,
+    ChatEvent,
     Closed,
     Created,
     ErrorEvent,
     Event,
     Interrupted,
     Listening,
+    Prefilled,
     Queued,
     TextDelta,
+    Transcript,
+    TranscriptionEvent,
     TurnEnd,
 )
+from antiphon.messages import Clip, Image, Message, Part
 from antiphon.pacing import FileStream
+from antiphon.transcription import TranscriptionSession
 from antiphon.wav import read_wav, write_wav
 from antiphon.wire import DuplexConfig
 
 __all__ = [
     "INPUT_RATE_HZ",
     "OUTPUT_RATE_HZ",
+    "Answer",
     "AntiphonError",
     "AudioDelta",
     "AudioError",
     "AuthError",
+    "ChatEvent",
+    "ChatTurn",
     "Client",
+    "Clip",
     "Closed",
     "ConnectError",
     "Created",
@@ -59,13 +73,23 @@ __all__ = [
     "ErrorEvent",
     "Event",
     "FileStream",
+    "GenerationConfig",
+    "Image",
+    "ImageConfig",
     "Interrupted",
     "Listening",
+    "Message",
+    "Part",
+    "Prefilled",
     "ProtocolError",
     "QueueFull",
     "Queued",
     "SessionClosed",
+    "Speech",
     "TextDelta",
+    "Transcript",
+    "TranscriptionEvent",
+    "TranscriptionSession",
     "TurnEnd",
     "connect",
     "read_wav",

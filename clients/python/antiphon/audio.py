@@ -1,5 +1,4 @@
-"""Samples between numpy arrays and the bytes of the wire: little-endian float32, mono, full scale at -1 and
-1."""
+"""Samples between numpy arrays, float32, mono, full scale at -1 and 1, and the bytes of the wire."""
 
 import base64
 import binascii
@@ -53,8 +52,14 @@ def as_samples(audio: Samples | bytes | bytearray | memoryview) -> Samples:
 
 
 def to_base64(samples: Samples) -> str:
-    """The samples as the JSON protocols carry them."""
+    """The samples as conversations carry them: float32."""
     return base64.b64encode(np.asarray(samples, _WIRE_DTYPE).tobytes()).decode("ascii")
+
+
+def to_base64_pcm16(samples: Samples) -> str:
+    """The samples as transcription carries them: little-endian int16; louder ones are clipped."""
+    pcm = np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype("<i2")
+    return base64.b64encode(pcm.tobytes()).decode("ascii")
 
 
 def from_base64(text: str) -> Samples:

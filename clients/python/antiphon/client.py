@@ -1,14 +1,22 @@
 """The way in: `antiphon.connect`."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
+from antiphon import chat_wire
+from antiphon.chat import ChatTurn
+from antiphon.chat_wire import GenerationConfig, ImageConfig, Speech
 from antiphon.duplex import DuplexSession
-from antiphon.endpoint import endpoint
+from antiphon.endpoint import CHAT, MODELS, REALTIME, TRANSCRIPTION, endpoint, page
 from antiphon.events import Queued
+from antiphon.messages import Message, history
+from antiphon.models import served_models
+from antiphon.transcription import TranscriptionSession
 from antiphon.wire import DuplexConfig
+
+_Opened = TypeVar("_Opened", DuplexSession, ChatTurn, TranscriptionSession)
 
 
 def connect(url: str, api_key: str | None = None) -> "Client":
@@ -24,9 +32,12 @@ class Client:
     """Opens conversations with one server."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        self._duplex_url = endpoint(url, mode="audio")
+        self._duplex_url = endpoint(url, REALTIME, mode="audio")
+        self._chat_url = endpoint(url, CHAT)
+        self._transcription_url = endpoint(url, TRANSCRIPTION)
+        self._models_url = page(url, MODELS)
         self._api_key = api_key
-        self._sessions: set[DuplexSession] = set()
+        self._open: set[DuplexSession | ChatTurn | TranscriptionSession] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -35,8 +46,8 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Closes conversations that another task still holds open."""
-        for session in list(self._sessions):
-            await session.close()
+        for conversation in list(self._open):
+            await conversation.close()
 
     @asynccontextmanager
     async def duplex(
@@ -59,9 +70,72 @@ class Client:
         session = await DuplexSession.open(
             self._duplex_url, self._api_key, instructions, config, seed, on_queue
         )
-        self._sessions.add(session)
-        try:
+        async with self._holding(session):
             yield session
+
+    @asynccontextmanager
+    async def chat(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        generation: GenerationConfig | None = None,
+        speech: Speech | None = None,
+        images: ImageConfig | None = None,
+        streaming: bool = True,
+        omni_mode: bool = False,
+        enable_thinking: bool = False,
+        on_queue: Callable[[Queued], object] | None = None,
+    ) -> AsyncIterator[ChatTurn]:
+        """Asks for one answer to a chat: `messages` is all that was said so far, or just what the user says.
+
+        The server remembers nothing: the next question brings its history along. `speech` has the answer
+        spoken, too. With `streaming` it comes in pieces while it is made; without, as one `Answer`.
+        `omni_mode` says that pictures and recordings of a message belong together in time, as in a video;
+        `enable_thinking` lets a model that can do so think before it answers. `on_queue` is called with a
+        `Queued` when no slot is free, and every few seconds until one is. Leaving the block before the
+        answer is complete stops it.
+
+        Raises `AudioError`, `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if something in the
+        request is refused.
+        """
+        request = chat_wire.request(
+            history(messages),
+            streaming=streaming,
+            generation=generation,
+            speech=speech,
+            images=images,
+            omni_mode=omni_mode,
+            enable_thinking=enable_thinking,
+        )
+        turn = await ChatTurn.open(self._chat_url, self._api_key, request, on_queue)
+        async with self._holding(turn):
+            yield turn
+
+    @asynccontextmanager
+    async def transcribe(self, model: str | None = None) -> AsyncIterator[TranscriptionSession]:
+        """Opens a session that writes down what is said, with `model`, or with the one that is served.
+
+        Leaving the block ends it.
+
+        Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if nobody transcribes there.
+        """
+        name = model if model is not None else (await self.models())[0]
+        session = await TranscriptionSession.open(self._transcription_url, self._api_key, name)
+        async with self._holding(session):
+            yield session
+
+    async def models(self) -> tuple[str, ...]:
+        """Names of the models that are ready to serve; at least one.
+
+        Raises `ConnectError`, `AuthError` or `ProtocolError`.
+        """
+        return await served_models(self._models_url, self._api_key)
+
+    @asynccontextmanager
+    async def _holding(self, conversation: _Opened) -> AsyncIterator[_Opened]:
+        self._open.add(conversation)
+        try:
+            yield conversation
         finally:
-            self._sessions.discard(session)
-            await session.close()
+            self._open.discard(conversation)
+            await conversation.close()

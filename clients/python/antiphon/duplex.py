@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 from antiphon import refusals, wire
 from antiphon.audio import INPUT_RATE_HZ, Samples, as_samples, pieces
-from antiphon.endpoint import CLOSE_TIMEOUT_S, open_websocket
+from antiphon.endpoint import CLOSE_TIMEOUT_S, NORMAL_CLOSURE, close_websocket, open_websocket
 from antiphon.errors import AntiphonError, ConnectError, ProtocolError, SessionClosed
 from antiphon.events import Closed, Created, ErrorEvent, Event, Queued
 from antiphon.mailbox import EventMailbox
@@ -29,8 +29,6 @@ _LONGEST_APPEND: Final = 30 * INPUT_RATE_HZ
 _EXPECTED_ENDS: Final = frozenset({"timeout", "context_full"})
 """Ends that belong to a session's life: its time or its context is used up."""
 
-_TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012, 1013})
-_NORMAL_CLOSURE: Final = 1000
 _PROTOCOL_ERROR: Final = 1002
 
 
@@ -75,7 +73,7 @@ class DuplexSession:
         try:
             created = await _await_created(socket, decoder, wire.init(instructions, config, seed), on_queue)
         except BaseException:
-            await socket.close()
+            await close_websocket(socket)
             raise
         return cls(socket, decoder, created)
 
@@ -172,7 +170,7 @@ class DuplexSession:
             pass
         finally:
             self._mailbox.finish(error or self._verdict())
-        await self._socket.close(_PROTOCOL_ERROR if error else _NORMAL_CLOSURE)
+        await close_websocket(self._socket, _PROTOCOL_ERROR if error else NORMAL_CLOSURE)
 
     async def _receive(self) -> None:
         """Reads until the server has closed the conversation and then the socket."""
@@ -232,9 +230,7 @@ async def _await_created(
             text = f"The server said nothing for {_SILENCE_OF_SERVER_S:.0f} s before the conversation began."
             raise ConnectError(text, reason="timeout", retryable=True) from None
         except ConnectionClosed:
-            code = socket.close_code
-            text = f"The server closed the connection before the conversation began (code {code})."
-            raise ConnectError(text, reason="closed", retryable=code in _TRY_AGAIN_CODES) from None
+            raise refusals.from_close(socket.close_code) from None
         if isinstance(event, Queued) and on_queue:
             on_queue(event)
         elif isinstance(event, ErrorEvent):

@@ -1,4 +1,4 @@
-"""What a full-duplex conversation yields, in the order in which it came."""
+"""What conversations yield, in the order in which it came."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Queued:
 
 @dataclass(frozen=True)
 class Created:
-    """The session is ready for audio; the first event of every conversation."""
+    """The session is ready for audio; the first event of every full-duplex conversation."""
 
     session_id: str
     mode: str
@@ -49,24 +49,30 @@ class Listening:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """A piece of what the model says, as text; append it to the earlier pieces of the response."""
+    """A piece of what the model says or writes down; append it to the earlier pieces.
+
+    What follows `text` is told by full-duplex conversations alone.
+    """
 
     text: str
-    response_id: str | None
-    unit: int | None
-    input_id: str | None
+    response_id: str | None = None
+    unit: int | None = None
+    input_id: str | None = None
     metrics: Metrics = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class AudioDelta:
-    """A piece of what the model says, as audio; play it after the earlier pieces."""
+    """A piece of what the model says, as audio; play it after the earlier pieces.
+
+    What follows `samples` is told by full-duplex conversations alone.
+    """
 
     samples: Samples
     """float32 in [-1, 1], shape `(samples,)`, 24 kHz mono."""
-    response_id: str | None
-    unit: int | None
-    input_id: str | None
+    response_id: str | None = None
+    unit: int | None = None
+    input_id: str | None = None
     metrics: Metrics = field(default_factory=dict)
 
 
@@ -91,14 +97,17 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class ErrorEvent:
-    """Something the server could not do; the conversation goes on unless `Closed` follows."""
+    """Something the server could not do; the conversation goes on unless `Closed` follows.
+
+    What follows `message` is told by full-duplex conversations alone.
+    """
 
     code: str
     message: str
-    param: str | None
+    param: str | None = None
     """Path of the field at fault."""
-    input_id: str | None
-    by_server: bool
+    input_id: str | None = None
+    by_server: bool = False
     """True: a fault of the server's; False: of what was sent."""
 
 
@@ -112,5 +121,44 @@ class Closed:
     trace_id: str | None
 
 
+@dataclass(frozen=True)
+class Prefilled:
+    """The model has read the whole history; the first event of every chat answer."""
+
+    input_tokens: int
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A chat answer as a whole, whether or not it came in pieces before; its last event."""
+
+    text: str
+    samples: Samples
+    """float32 in [-1, 1], shape `(samples,)`, 24 kHz mono; empty if the answer is not spoken."""
+    input_tokens: int
+    generated_tokens: int
+    recording_session_id: str | None
+    """Names the server's recording of it; None if there is none."""
+    unsupported_fields: tuple[str, ...] = ()
+    """What was asked for and had no effect, by path."""
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """An utterance as a whole, after its pieces; exactly one for each that did not fail."""
+
+    text: str
+    prompt_tokens: int
+    """Tokens of the prompt and of the first audio."""
+    completion_tokens: int
+    """All tokens that the model drew, also those that are no text."""
+
+
 Event: TypeAlias = Created | Listening | TextDelta | AudioDelta | TurnEnd | Interrupted | ErrorEvent | Closed
-"""What iterating over a session yields."""
+"""What iterating over a full-duplex session yields."""
+
+ChatEvent: TypeAlias = Prefilled | TextDelta | AudioDelta | Answer
+"""What iterating over a chat answer yields."""
+
+TranscriptionEvent: TypeAlias = TextDelta | Transcript | ErrorEvent
+"""What iterating over a transcription yields."""

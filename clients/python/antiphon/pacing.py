@@ -40,13 +40,30 @@ class RealTime:
         await asyncio.sleep(seconds)
 
 
-class FileStream:
-    """Sends samples in real time for as long as its block is open.
+class Pace:
+    """Says when audio may be sent: when a microphone would have recorded it, or `lead_s` before that."""
 
-    Each chunk of one second goes out when a microphone would have recorded its last sample; a late chunk
-    does not delay the next. With `then_silence` the last chunk is filled up and one second of silence
-    follows every second, so that the model has time to answer; without it the stream falls silent, and a
-    model that is fed no time answers nothing.
+    def __init__(self, lead_s: float = 0.0, clock: Clock | None = None) -> None:
+        self._lead_s = lead_s
+        self._clock = clock or RealTime()
+        self._start = self._clock.now()
+        self._samples = 0
+
+    async def wait(self, samples: int) -> None:
+        """Returns when the next `samples` may be sent; a late call does not delay those after it."""
+        self._samples += samples
+        due = self._start + self._samples / INPUT_RATE_HZ - self._lead_s
+        await self._clock.sleep(max(0.0, due - self._clock.now()))
+
+
+class FileStream:
+    """Sends samples in real time, or with a lead, for as long as its block is open.
+
+    Each chunk of one second goes out when a microphone would have recorded its last sample, or `lead_s`
+    before that; a late chunk does not delay the next. `finish` is called when the recording is out. With
+    `then_silence` the last chunk is filled up and one second of silence follows every second, so that the
+    model has time to answer; without it the stream falls silent, and a model that is fed no time answers
+    nothing.
     """
 
     def __init__(
@@ -54,7 +71,9 @@ class FileStream:
         send: Callable[[Samples], Awaitable[object]],
         samples: Samples,
         *,
-        then_silence: bool,
+        then_silence: bool = False,
+        lead_s: float = 0.0,
+        finish: Callable[[], Awaitable[object]] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.duration_s = len(samples) / INPUT_RATE_HZ
@@ -62,7 +81,9 @@ class FileStream:
         self._send = send
         self._samples = samples
         self._then_silence = then_silence
-        self._clock = clock or RealTime()
+        self._lead_s = lead_s
+        self._finish = finish
+        self._clock = clock
         self._sent = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -96,16 +117,17 @@ class FileStream:
             self._task.result()
 
     async def _run(self) -> None:
-        start = self._clock.now()
+        pace = Pace(self._lead_s, self._clock)
         # A conversation that ended tells so to whoever iterates over it; there is nothing more to send.
         with contextlib.suppress(SessionClosed):
             out = 0
             for chunk in self._chunks():
                 out += len(chunk)
-                due = start + out / INPUT_RATE_HZ
-                await self._clock.sleep(max(0.0, due - self._clock.now()))
+                await pace.wait(len(chunk))
                 await self._send(chunk)
-                if out >= len(self._samples):
+                if out >= len(self._samples) and not self._sent.is_set():
+                    if self._finish is not None:
+                        await self._finish()
                     self._sent.set()
 
     def _chunks(self) -> Iterator[Samples]:

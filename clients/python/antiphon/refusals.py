@@ -13,11 +13,14 @@ _NO_ROOM: Final = frozenset({"queue_full", "queue_timeout", "worker_busy"})
 _NOT_NOW: Final = frozenset(
     {"service_unavailable", "worker_connect_failed", "rate_limited", "inference_error"}
 )
+_TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012, 1013})
+_MESSAGE_TOO_BIG: Final = 1009
 
 
 def from_error_event(event: ErrorEvent) -> AntiphonError:
     """An `error` that came instead of a session."""
-    text = f"The server refused the conversation: {event.message or event.code}"
+    why = (event.message or event.code).rstrip(".")
+    text = f"The server refused the conversation: {why}."
     if event.code in _NO_ROOM:
         return QueueFull(text, reason=event.code)
     if event.code in _NOT_NOW:
@@ -29,11 +32,24 @@ def from_error_event(event: ErrorEvent) -> AntiphonError:
     return ProtocolError(text, reason=event.code, param=event.param)
 
 
+def from_close(code: int | None) -> AntiphonError:
+    """The server closed the socket, or the connection broke, before there was anything to lose."""
+    if code == _MESSAGE_TOO_BIG:
+        text = "The server closed the connection: the message was too large for it (code 1009)."
+        return ProtocolError(f"{text} Send less at once.", reason="too_large")
+    text = f"The server closed the connection before the conversation began (code {code})."
+    return ConnectError(text, reason="closed", retryable=code in _TRY_AGAIN_CODES)
+
+
 def from_handshake(url: str, error: InvalidHandshake) -> AntiphonError:
     """The server spoke HTTP, but did not open a WebSocket."""
     if not isinstance(error, InvalidStatus):
         return ConnectError(f"{url} does not answer as a WebSocket server does.", reason="no_websocket")
-    status = error.response.status_code
+    return from_http_status(url, error.response.status_code)
+
+
+def from_http_status(url: str, status: int) -> AntiphonError:
+    """The server answered with an HTTP status that is none of success."""
     if status == 401:
         return AuthError(
             f"{url} wants a key, or another one (HTTP 401). Pass api_key.", reason="unauthorized"
@@ -42,10 +58,11 @@ def from_handshake(url: str, error: InvalidHandshake) -> AntiphonError:
         return AuthError(f"{url} does not serve this origin (HTTP 403).", reason="forbidden")
     if status == 404:
         return ConnectError(
-            f"{url} does not exist (HTTP 404). Is this an Antiphon server?", reason="not_found"
+            f"{url} does not exist (HTTP 404). Is this an Antiphon server, and can its model do this?",
+            reason="not_found",
         )
     return ConnectError(
-        f"{url} answered HTTP {status} instead of opening a WebSocket.",
+        f"{url} answered HTTP {status}.",
         reason=f"http_{status}",
         retryable=status == 429 or status >= 500,
     )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from antiphon.audio import Samples, from_base64, to_base64
-from antiphon.errors import ProtocolError
 from antiphon.events import (
     AudioDelta,
     Closed,
@@ -20,6 +19,7 @@ from antiphon.events import (
     TextDelta,
     TurnEnd,
 )
+from antiphon.fields import Fields
 
 
 class DuplexConfig(TypedDict, total=False):
@@ -82,6 +82,16 @@ def close(reason: str) -> str:
     return json.dumps({"type": "session.close", "reason": reason})
 
 
+def queued(fields: Fields) -> Queued:
+    """A place in the queue, which all dialects that have one tell alike."""
+    return Queued(
+        position=fields.integer("position") or 0,
+        queue_length=fields.integer("queue_length") or 0,
+        estimated_wait_s=fields.number("estimated_wait_s") or 0.0,
+        ticket_id=fields.text("ticket_id") or "",
+    )
+
+
 class Decoder:
     """Turns server frames of one conversation into events; remembers only whether a response is open.
 
@@ -95,23 +105,10 @@ class Decoder:
     def decode(self, frame: str | bytes) -> Event | Queued | Assigned | None:
         """One frame; None if it means nothing to this version. Raises `ProtocolError` if it breaks the
         protocol."""
-        if isinstance(frame, bytes):
-            raise ProtocolError("The server sent a binary frame.", reason="invalid_frame")
-        try:
-            message = json.loads(frame)
-        except ValueError:
-            raise ProtocolError("The server sent a frame that is no JSON.", reason="invalid_json") from None
-        if not isinstance(message, dict):
-            raise ProtocolError("The server sent JSON that is no object.", reason="invalid_payload")
-        fields = _Fields(message)
+        fields = Fields.of(frame)
         match fields.text("type"):
             case "session.queued" | "session.queue_update":
-                return Queued(
-                    position=fields.integer("position") or 0,
-                    queue_length=fields.integer("queue_length") or 0,
-                    estimated_wait_s=fields.number("estimated_wait_s") or 0.0,
-                    ticket_id=fields.text("ticket_id") or "",
-                )
+                return queued(fields)
             case "session.queue_done":
                 return Assigned()
             case "session.created":
@@ -129,7 +126,7 @@ class Decoder:
                 return _error(fields.object("error"))
         return None
 
-    def _delta(self, fields: "_Fields") -> Event | None:
+    def _delta(self, fields: Fields) -> Event | None:
         response_id = fields.text("response_id")
         unit = fields.integer("chunk_index")
         input_id = fields.text("input_id")
@@ -152,52 +149,7 @@ class Decoder:
         return None
 
 
-@dataclass(frozen=True)
-class _Fields:
-    """A JSON object, read with types; a field of another type is a breach of the protocol."""
-
-    values: Mapping[str, object]
-
-    def text(self, name: str) -> str | None:
-        value = self.values.get(name)
-        if value is None or isinstance(value, str):
-            return value
-        raise self._breach(name, "a string")
-
-    def integer(self, name: str) -> int | None:
-        value = self.values.get(name)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-            return value
-        raise self._breach(name, "an integer")
-
-    def number(self, name: str) -> float | None:
-        value = self.values.get(name)
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-            return value
-        raise self._breach(name, "a number")
-
-    def object(self, name: str) -> "_Fields":
-        value = self.values.get(name)
-        if value is None:
-            return _Fields({})
-        if isinstance(value, dict):
-            return _Fields(value)
-        raise self._breach(name, "an object")
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        value = self.values.get(name)
-        if value is None:
-            return ()
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return tuple(value)
-        raise self._breach(name, "a list of strings")
-
-    def _breach(self, name: str, expected: str) -> ProtocolError:
-        text = f"The server sent `{name}` of {self.values.get('type', 'an event')} that is not {expected}."
-        return ProtocolError(text, reason="invalid_payload", param=name)
-
-
-def _created(fields: _Fields) -> Created:
+def _created(fields: Fields) -> Created:
     return Created(
         session_id=fields.text("session_id") or "",
         mode=fields.text("mode") or "",
@@ -206,7 +158,7 @@ def _created(fields: _Fields) -> Created:
     )
 
 
-def _error(fields: _Fields) -> ErrorEvent:
+def _error(fields: Fields) -> ErrorEvent:
     return ErrorEvent(
         code=fields.text("code") or "unknown",
         message=fields.text("message") or "",

@@ -110,7 +110,7 @@ def _add_session_options(command: argparse.ArgumentParser) -> None:
     add(
         "--default-realtime-mode",
         metavar="MODE",
-        choices=("video", "audio"),
+        choices=("video", "audio", "chat", "transcription"),
         help="of /v1/realtime without a mode (default video)",
     )
     add("--session-limit-audio-s", type=seconds, metavar="S", help="longest session, 0: any (default 600)")
@@ -118,6 +118,9 @@ def _add_session_options(command: argparse.ArgumentParser) -> None:
     add("--init-timeout-s", type=positive_float, metavar="S", help="from slot to first event (default 20)")
     add("--pause-timeout-s", type=positive_float, metavar="S", help="pause if none is asked for (default 60)")
     add("--duplex-idle-s", type=positive_float, metavar="S", help="idle while others wait (default 60)")
+    add("--chat-idle-s", type=positive_float, metavar="S", help="of a chat between turns (default 600)")
+    add("--transcription-idle-s", type=positive_float, metavar="S", help="then it is over (default 30)")
+    add("--transcription-buffer-s", type=positive_float, metavar="S", help="audio waiting (default 1800)")
     add("--unit-flush-s", type=positive_float, metavar="S", help="then short input is padded (default 1.25)")
     add("--silence-tail-units", type=limit, metavar="N", help="of silence after an utterance (default 10)")
     add("--recordings-max-days", type=amount, metavar="D", help="then they go, 0: never (default 7)")
@@ -128,6 +131,7 @@ def _add_session_options(command: argparse.ArgumentParser) -> None:
 def _add_client_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("what a client may send, and what may wait for it").add_argument
     add("--max-message-mib", type=positive_float, metavar="MIB", help="largest message (default 16)")
+    add("--max-chat-message-mib", type=positive_float, metavar="MIB", help="of a chat (default 32)")
     add("--max-append-s", type=positive_float, metavar="S", help="longest audio at once (default 60)")
     add("--max-lag-s", type=positive_float, metavar="S", help="older input is dropped (default 3)")
     add("--max-waiting-units", type=positive_int, metavar="N", help="of input (default 32)")
@@ -161,6 +165,7 @@ def given_listen_options(arguments: argparse.Namespace) -> list[str]:
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `adapter ready on URL` when it listens."""
     require_extra("adapter", "adapter")
+    from ws_adapter.allocator import keep_freed_memory
     from ws_adapter.app import serve
     from ws_adapter.errors import ConfigurationError
     from ws_adapter.options import AdapterOptions
@@ -170,6 +175,7 @@ def run(arguments: argparse.Namespace) -> int:
         options = given_options(AdapterOptions, arguments)
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
+    keep_freed_memory()
     return asyncio.run(serve(options))
 
 

@@ -17,6 +17,8 @@ class ExitCode(IntEnum):
     """Usage or configuration."""
     DEVICE_LOST = 3
     NO_CONNECTION = 4
+    VIOLATION = 5
+    """`antiphon probe` found a broken rule."""
 
 
 class Failure(Exception):
@@ -76,7 +78,7 @@ def explain(error: Exception) -> Failure:
             text = f"{error} Is the server running? Start one with: antiphon serve"
             return Failure(text, ExitCode.NO_CONNECTION)
         case AuthError():
-            text = f"{error} The key is read from the variable ANTIPHON_API_KEY."
+            text = f"{error} The key is read from --key-file or the variable ANTIPHON_API_KEY."
             return Failure(text, ExitCode.NO_CONNECTION)
         case QueueFull() | ConnectError(retryable=True):
             return Failure(f"{error} Try again later.", ExitCode.NO_CONNECTION)

@@ -12,7 +12,7 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "key",
-        "make a key for clients, and the line for the adapter's file of keys",
+        "make a key for clients, and its line for the file of keys",
         examples("antiphon key alice >> keys", "antiphon key operator --admin >> keys"),
         run,
         "NAME",

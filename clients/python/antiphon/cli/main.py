@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 import antiphon
-from antiphon.cli import adapter, demo, key, serve, talk, worker
+from antiphon.cli import adapter, bench, chat, demo, key, probe, serve, talk, transcribe, worker
 from antiphon.cli.arguments import examples, parser
 from antiphon.cli.failure import ExitCode, explain
 from antiphon.cli.terminal import Style
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     program.add_argument("--version", action="version", version=VERSION)
     commands = program.add_subparsers(metavar="COMMAND", required=True)
-    for command in (serve, talk, demo, worker, adapter, key):
+    for command in (serve, talk, chat, transcribe, demo, probe, bench, worker, adapter, key):
         command.add_to(commands)
     arguments = program.parse_args(argv)
     try:

@@ -14,7 +14,7 @@ from antiphon.cli.failure import ExitCode, Failure, bind_failure, require_extra
 from antiphon.cli.stack import Stack
 from antiphon.cli.terminal import Style
 from antiphon.cli.worker import add_model_options, given_model_options
-from antiphon.endpoint import endpoint
+from antiphon.endpoint import CHAT, REALTIME, TRANSCRIPTION, endpoint
 from antiphon.grpc import get_info
 from antiphon.v1 import inference_service_pb2 as pb
 
@@ -53,7 +53,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
             access = "keys"
         else:
             access = f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
-        await _print_banner(starting.result(), stack.worker_target, access)
+        await print_banner(starting.result(), stack.worker_target, access)
         dying = asyncio.create_task(stack.died())
         if not await _signalled_before(dying, stopping):
             raise dying.result()
@@ -91,7 +91,7 @@ async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) 
     return stopping.is_set()
 
 
-async def _print_banner(address: str, worker: str, access: str) -> None:
+async def print_banner(address: str, worker: str, access: str) -> None:
     """Who serves, then where: the last thing printed, and only when it is true."""
     info: pb.GetInfoResponse = await get_info(worker)
     style = Style()
@@ -99,12 +99,21 @@ async def _print_banner(address: str, worker: str, access: str) -> None:
     name = style(f"Antiphon {antiphon.__version__}", "bold")
     print(f"  {name} | {info.model} | {slots} | {access}\n")
     for name, where in (
-        ("WebSocket", endpoint(address, mode="audio")),
+        *((name, where) for mode, name, where in _services(address) if mode in info.modes),
         ("gRPC", worker),
         ("Health", f"{address.rstrip('/')}/readyz"),
     ):
         print(f"  {name:<11} {style(where, 'cyan')}")
     print("  Ctrl-C to drain and stop", flush=True)
+
+
+def _services(address: str) -> tuple[tuple[int, str, str], ...]:
+    """What the public may be offered, by the mode that the model needs for it."""
+    return (
+        (pb.SESSION_MODE_AUDIO, "WebSocket", endpoint(address, REALTIME, mode="audio")),
+        (pb.SESSION_MODE_CHAT, "Chat", endpoint(address, CHAT)),
+        (pb.SESSION_MODE_TRANSCRIBE, "Transcribe", endpoint(address, TRANSCRIPTION)),
+    )
 
 
 def _check_adapter(arguments: argparse.Namespace) -> None:

@@ -2,19 +2,14 @@
 
 import argparse
 import asyncio
-import os
 from pathlib import Path
-from typing import Final
 
+from antiphon.cli.access import KEY_VARIABLE, add_access_options
 from antiphon.cli.arguments import Subcommands, add_command, examples, output_file, positive_float
 from antiphon.cli.conversation import converse
 from antiphon.cli.failure import ExitCode, Failure
 from antiphon.cli.terminal import Style
 from antiphon.cli.timeline import Timeline
-
-DEFAULT_URL: Final = "ws://localhost:8006"
-KEY_VARIABLE: Final = "ANTIPHON_API_KEY"
-"""Secrets come from the environment: arguments are visible to everybody on the machine."""
 
 
 def add_to(commands: Subcommands) -> None:
@@ -22,7 +17,7 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "talk",
-        "play a WAV file into a full-duplex conversation and print what happens",
+        "play a WAV file into a full-duplex conversation",
         examples(
             "antiphon talk question.wav --out answer.wav",
             f"{KEY_VARIABLE}=... antiphon talk question.wav --url wss://example.org",
@@ -31,7 +26,7 @@ def add_to(commands: Subcommands) -> None:
         "FILE",
     )
     command.add_argument("file", metavar="FILE", type=Path, help="mono, 16 kHz, PCM16 or float32")
-    command.add_argument("--url", default=DEFAULT_URL, help=f"the server (default {DEFAULT_URL})")
+    add_access_options(command)
     command.add_argument(
         "--out", metavar="FILE", type=output_file, default=None, help="write the answer as a 24 kHz WAV file"
     )
@@ -50,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     heard = asyncio.run(
         converse(
             arguments.url,
-            os.environ.get(KEY_VARIABLE),
+            arguments.api_key,
             arguments.file,
             arguments.session_timeout,
             timeline,

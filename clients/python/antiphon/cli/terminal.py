@@ -1,8 +1,10 @@
-"""Colour, where somebody sees it."""
+"""Colour and passing notes, where somebody sees them."""
 
 import os
 import sys
 from typing import Final, TextIO
+
+from antiphon.events import Queued
 
 _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "36"}
 
@@ -16,3 +18,35 @@ class Style:
     def __call__(self, text: str, colour: str) -> str:
         """The text in `bold`, `dim`, `red`, `green` or `cyan`."""
         return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if self._on else text
+
+
+class QueueNote:
+    """The place in the queue, on a line of standard error that is taken back; only on a terminal."""
+
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
+        self._stream = stream
+        self._on = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown = False
+
+    def show(self, place: Queued) -> None:
+        """Shows it in place of the one before."""
+        wait = f", about {place.estimated_wait_s:.0f} s" if place.estimated_wait_s else ""
+        self._write(f"waiting: place {place.position} of {place.queue_length}{wait}")
+        self._shown = True
+
+    def clear(self) -> None:
+        """Takes the line back, if there is one."""
+        if self._shown:
+            self._shown = False
+            self._write("")
+
+    def _write(self, text: str) -> None:
+        if self._on:
+            print(f"\r\x1b[K{text}", end="", file=self._stream, flush=True)
+
+
+def printable(text: str, stream: TextIO = sys.stdout) -> str:
+    """What a model wrote; on a terminal without the control characters that could command it."""
+    if not stream.isatty():
+        return text
+    return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")

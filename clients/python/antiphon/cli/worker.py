@@ -6,6 +6,7 @@ import asyncio
 from antiphon.cli.arguments import (
     Subcommands,
     add_command,
+    add_help_all,
     add_log_level,
     as_given,
     configure_log,
@@ -40,10 +41,18 @@ def add_to(commands: Subcommands) -> None:
     add(
         "--context-limit", type=positive_int, metavar="TOKENS", help="most per session (default: the model's)"
     )
-    add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
-    add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
+    add(
+        "--dtype",
+        metavar="TYPE",
+        choices=("float32", "bfloat16", "float16"),
+        help="float32, bfloat16, float16 (default: by device)",
+    )
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
     add_log_level(command)
+    add_help_all(command)
+    add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
+    add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
+    add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
 
 
 def add_model_options(command: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ from antiphon.grpc.info import get_info
 from antiphon.grpc.outputs import (
     Audio,
     Finalized,
+    Finish,
     GoAway,
     Output,
     Prefilled,
@@ -21,6 +22,7 @@ from antiphon.grpc.session import Session
 __all__ = [
     "Audio",
     "Finalized",
+    "Finish",
     "GoAway",
     "Output",
     "Prefilled",

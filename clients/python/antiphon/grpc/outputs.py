@@ -1,7 +1,7 @@
 """What a worker answers, typed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -26,6 +26,19 @@ class UnitEnd(StrEnum):
     FAILED = "failed"
     UNSPECIFIED = "unspecified"
     """A newer worker's reason that this version does not know."""
+
+
+class Finish(StrEnum):
+    """Why drawing tokens stopped."""
+
+    EOS = "eos"
+    """The model's own end token."""
+    STOP = "stop"
+    """A hit of `stop` or `stop_token_ids`."""
+    LENGTH = "length"
+    """`max_new_tokens` were drawn."""
+    UNSPECIFIED = "unspecified"
+    """Nothing was drawn to an end, or for a newer worker's reason."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,7 @@ class Prefilled:
     unit: int
     context_tokens: int
     error: UnitError | None
+    usage: common.Usage = field(default_factory=common.Usage)
 
 
 @dataclass(frozen=True)
@@ -78,6 +92,7 @@ class Text:
     unit: int
     text: str
     token_ids: tuple[int, ...]
+    """The tokens behind it; in TOKENS always, also without text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +115,7 @@ class UnitDone:
     error: UnitError | None
     usage: common.Usage
     timings: common.Timings
+    finish: Finish = Finish.UNSPECIFIED
 
 
 @dataclass(frozen=True)
@@ -110,6 +126,10 @@ class Finalized:
     context_tokens: int
     dropped_units: int
     """Old units that the sliding window forgot just now."""
+    discarded_tokens: int = 0
+    """Tokens that were drawn and did not stay in the context."""
+    session_usage: common.Usage = field(default_factory=common.Usage)
+    """Of all units up to this one."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +151,11 @@ _ENDS = {
     pb.UNIT_END_CANCELLED: UnitEnd.CANCELLED,
     pb.UNIT_END_FAILED: UnitEnd.FAILED,
 }
+_FINISHES = {
+    pb.FINISH_REASON_EOS: Finish.EOS,
+    pb.FINISH_REASON_STOP: Finish.STOP,
+    pb.FINISH_REASON_LENGTH: Finish.LENGTH,
+}
 
 
 def from_prefill(response: pb.PrefillResponse) -> Ready | Prefilled:
@@ -150,7 +175,8 @@ def from_prefill(response: pb.PrefillResponse) -> Ready | Prefilled:
             ignored_fields=tuple(ready.ignored_fields),
         )
     error = _error(response.error) if response.HasField("error") else None
-    return Prefilled(response.unit, response.prefilled.context_tokens, error)
+    prefilled = response.prefilled
+    return Prefilled(response.unit, prefilled.context_tokens, error, prefilled.usage)
 
 
 def from_generate(response: pb.GenerateResponse) -> Iterator[Text | Audio | UnitDone | GoAway]:
@@ -174,12 +200,19 @@ def from_generate(response: pb.GenerateResponse) -> Iterator[Text | Audio | Unit
             error=_error(done.error) if done.HasField("error") else None,
             usage=done.usage,
             timings=done.timings,
+            finish=_FINISHES.get(done.finish_reason, Finish.UNSPECIFIED),
         )
 
 
 def from_finalize(response: pb.FinalizeResponse) -> Finalized:
     """One message of the Finalize stream."""
-    return Finalized(response.unit, response.context_tokens, response.dropped_units)
+    return Finalized(
+        response.unit,
+        response.context_tokens,
+        response.dropped_units,
+        response.discarded_tokens,
+        response.session_usage,
+    )
 
 
 def _error(error: common.ItemError) -> UnitError:

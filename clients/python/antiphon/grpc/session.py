@@ -2,28 +2,34 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import grpc
+import numpy as np
 
 from antiphon.audio import Samples, as_samples
 from antiphon.errors import AntiphonError, AudioError, ConnectError, ProtocolError, SessionClosed
 from antiphon.grpc.outputs import Finalized, Output, Ready, from_finalize, from_generate, from_prefill
 from antiphon.grpc.status import Status
 from antiphon.mailbox import Mailbox, WaitingMailbox
+from antiphon.messages import Clip, Image, Message, Part, history
 from antiphon.semconv import CLIENT_OPTIONS, METADATA_LEASE, METADATA_SESSION_ID, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 _READY_TIMEOUT_S: Final = 40.0
-_UNIT_TIMEOUT_S: Final = 30.0
+_SILENCE_TIMEOUT_S: Final = 30.0
+"""How long a sender waits for anything to come back while the window is full."""
+
 _DRAIN_TIMEOUT_S: Final = 10.0
 
 _SIBLINGS_TIMEOUT_S: Final = 1.0
 """How long after one stream failed the others may take to end by themselves, as the contract says they do."""
+
+_ROLES: Final = {"system": pb.ROLE_SYSTEM, "user": pb.ROLE_USER, "assistant": pb.ROLE_ASSISTANT}
 
 Request = TypeVar("Request")
 _Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
@@ -46,11 +52,13 @@ class _Requests(Mailbox[Request]):
 
 
 class Session:
-    """A conversation with one worker. Send units and iterate over outputs at the same time.
+    """A session on one worker. Send units and iterate over outputs at the same time.
 
-    Iterating yields `Ready` first. It ends when the worker has answered everything after `half_close`, or
-    after the unit that filled the context; any other end raises, after the last output, the error that the
-    worker gave. Outputs must be read: when 512 wait, the streams stop, and `send_unit` with them.
+    A unit is what the session's mode makes it: `send_unit` in AUDIO and VIDEO, `send_turn` in CHAT,
+    `send_chunk` in TRANSCRIBE and TOKENS. Iterating yields `Ready` first. It ends when the worker has
+    answered everything after `half_close`, or after the unit that filled the context; any other end raises,
+    after the last output, the error that the worker gave. Outputs must be read: when 512 wait, the streams
+    stop, and sending with them.
     """
 
     def __init__(
@@ -120,32 +128,76 @@ class Session:
         return self._ready.result()
 
     async def send_unit(self, audio: Samples | bytes, *, force_listen: bool = False) -> int:
-        """Sends one unit and asks for its answer, without waiting for it; returns the unit's number, from 1.
+        """Sends one unit of an AUDIO or VIDEO session and asks for its answer, without waiting for it.
 
         `audio`: float32 in [-1, 1], shape `(samples,)`, at `ready.input_rate_hz`, at most
         `ready.unit_samples` long; less is padded with silence. With `force_listen` the model says nothing in
-        this unit. Waits only while `ready.max_units_in_flight` units are unfinished. Raises `AudioError`,
-        `SessionClosed`.
+        this unit. Returns the unit's number, from 1. Waits only while `ready.max_units_in_flight` units are
+        unfinished. Raises `AudioError`, `SessionClosed`.
         """
         samples = as_samples(audio)
         if len(samples) > self.ready.unit_samples:
             raise AudioError(
                 f"A unit holds at most {self.ready.unit_samples} samples, not {len(samples)}. Cut the audio."
             )
-        async with self._sending:
-            await self._wait_for_window()
-            self._sent += 1
-            unit = self._sent
-            chunk = common.AudioChunk(
-                encoding=common.AUDIO_ENCODING_PCM_F32LE,
-                sample_rate_hz=self.ready.input_rate_hz,
-                data=samples.astype("<f4", copy=False).tobytes(),
-            )
-            self._prefill.write(pb.PrefillRequest(unit=unit, duplex=pb.DuplexInput(audio=chunk)))
-            run = pb.GenerateUnit(force_listen=force_listen)
-            self._generate.write(pb.GenerateRequest(unit=unit, run=run))
-            self._finalize.write(pb.FinalizeRequest(unit=unit))
-            return unit
+        duplex = pb.DuplexInput(audio=self._audio(samples))
+        run = pb.GenerateUnit(force_listen=force_listen)
+        return await self._send(pb.PrefillRequest(duplex=duplex), run)
+
+    async def send_chunk(
+        self,
+        chunk: Sequence[int] | str | Samples | bytes | None = None,
+        *,
+        begin: bool = False,
+        end: bool = False,
+        sampling: common.SamplingParams | None = None,
+        keep_last_token: bool = False,
+    ) -> int:
+        """Appends to the context of a TOKENS or TRANSCRIBE session, and asks for what follows from it.
+
+        `chunk` is token ids or text in TOKENS; in TRANSCRIBE audio of any length, as in `send_unit`; None
+        with `end` alone. `begin` drops the context first, `end` says that the utterance is complete.
+        `sampling` holds for this chunk only. The last token that is drawn does not stay in the context,
+        unless `keep_last_token`. Returns the unit's number, from 1. Waits only while
+        `ready.max_units_in_flight` units are unfinished. Raises `AudioError`, `SessionClosed`.
+        """
+        stream = pb.StreamInput(begin_utterance=begin, end_utterance=end)
+        if isinstance(chunk, str):
+            stream.text = chunk
+        elif isinstance(chunk, bytes) or (isinstance(chunk, np.ndarray) and chunk.dtype.kind == "f"):
+            stream.audio.CopyFrom(self._audio(as_samples(chunk)))
+        elif chunk is not None:
+            stream.token_ids.SetInParent()
+            stream.token_ids.ids.extend(int(token) for token in chunk)
+        run = pb.GenerateUnit(sampling=sampling)
+        return await self._send(pb.PrefillRequest(stream=stream), run, keep_last_token=keep_last_token)
+
+    async def send_turn(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        sampling: common.SamplingParams | None = None,
+        tts: pb.TtsConfig | None = None,
+        image: pb.ImageConfig | None = None,
+        omni_mode: bool = False,
+        enable_thinking: bool = False,
+        use_tts_template: bool = False,
+    ) -> int:
+        """Asks a CHAT session to answer a whole history, or just what the user says.
+
+        Nothing of an earlier unit is remembered. Clips are mono at `ready.input_rate_hz`. `sampling` holds
+        for this answer only. Returns the unit's number, from 1. Waits only while `ready.max_units_in_flight`
+        units are unfinished. Raises `AudioError`, `SessionClosed`.
+        """
+        turn = pb.TurnInput(
+            messages=[self._message(message) for message in history(messages)],
+            tts=tts,
+            image=image,
+            omni_mode=omni_mode,
+            enable_thinking=enable_thinking,
+            use_tts_template=use_tts_template,
+        )
+        return await self._send(pb.PrefillRequest(turn=turn), pb.GenerateUnit(sampling=sampling))
 
     def cancel(self) -> None:
         """Stops what the worker says about every unit sent so far; they are heard all the same.
@@ -180,15 +232,50 @@ class Session:
         text = f"The worker at {self._target} took longer than {_READY_TIMEOUT_S:.0f} s to begin the session."
         raise ConnectError(text, reason=Reason.ATTACH_TIMEOUT, retryable=True)
 
+    async def _send(
+        self, prefill: pb.PrefillRequest, run: pb.GenerateUnit, *, keep_last_token: bool = False
+    ) -> int:
+        """Gives a unit its number and writes its three requests ahead."""
+        async with self._sending:
+            await self._wait_for_window()
+            self._sent += 1
+            prefill.unit = self._sent
+            self._prefill.write(prefill)
+            self._generate.write(pb.GenerateRequest(unit=self._sent, run=run))
+            self._finalize.write(pb.FinalizeRequest(unit=self._sent, keep_last_token=keep_last_token))
+            return self._sent
+
+    def _audio(self, samples: Samples) -> common.AudioChunk:
+        """The samples as a message; they have the rate of the session."""
+        return common.AudioChunk(
+            encoding=common.AUDIO_ENCODING_PCM_F32LE,
+            sample_rate_hz=self.ready.input_rate_hz,
+            data=samples.astype("<f4", copy=False).tobytes(),
+        )
+
+    def _message(self, message: Message) -> pb.ChatMessage:
+        return pb.ChatMessage(
+            role=_ROLES[message.role], content=[self._content(part) for part in message.parts]
+        )
+
+    def _content(self, part: Part) -> pb.Content:
+        match part:
+            case str():
+                return pb.Content(text=part)
+            case Image():
+                return pb.Content(image=common.Image(data=part.data))
+            case Clip():
+                return pb.Content(audio=self._audio(part.samples(self.ready.input_rate_hz)))
+
     async def _wait_for_window(self) -> None:
-        try:
-            async with asyncio.timeout(_UNIT_TIMEOUT_S):
-                while not self._run.done() and self._sent - self._finalized >= self.ready.max_units_in_flight:
-                    self._progress.clear()
+        while not self._run.done() and self._sent - self._finalized >= self.ready.max_units_in_flight:
+            self._progress.clear()
+            try:
+                async with asyncio.timeout(_SILENCE_TIMEOUT_S):
                     await self._progress.wait()
-        except TimeoutError:
-            text = f"No unit was finished for {_UNIT_TIMEOUT_S:.0f} s. Are the outputs read?"
-            raise SessionClosed(Reason.UNIT_TIMEOUT, message=text) from None
+            except TimeoutError:
+                text = f"The worker said nothing for {_SILENCE_TIMEOUT_S:.0f} s. Are the outputs read?"
+                raise SessionClosed(Reason.UNIT_TIMEOUT, message=text) from None
         if self._run.done():
             raise self._end or SessionClosed("ended", grpc.StatusCode.OK.value[0])
         if self._half_closed:
@@ -230,6 +317,7 @@ class Session:
     async def _on_generate(self, response: pb.GenerateResponse) -> None:
         for output in from_generate(response):
             await self._outputs.put(output)
+        self._progress.set()
 
     async def _on_finalize(self, response: pb.FinalizeResponse) -> None:
         output: Finalized = from_finalize(response)

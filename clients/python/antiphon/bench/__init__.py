@@ -1,0 +1,1 @@
+"""Many conversations at once, each in real time, and how fast they are answered."""

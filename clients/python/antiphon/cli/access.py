@@ -1,0 +1,40 @@
+"""Which server a command talks to, and with which key."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any, Final
+
+DEFAULT_URL: Final = "ws://localhost:8006"
+KEY_VARIABLE: Final = "ANTIPHON_API_KEY"
+"""Secrets come from the environment or a file: arguments are visible to everybody on the machine."""
+
+
+def add_access_options(command: argparse.ArgumentParser) -> None:
+    """The options of commands that talk to a server: `url`, and `api_key`, which is None without one."""
+    add = command.add_argument
+    add("--url", default=DEFAULT_URL, help=f"the server (default {DEFAULT_URL})")
+    add(
+        "--key-file",
+        dest="api_key",
+        metavar="FILE",
+        action=_KeyFile,
+        default=os.environ.get(KEY_VARIABLE),
+        help=f"key for the server (or {KEY_VARIABLE})",
+    )
+
+
+class _KeyFile(argparse.Action):
+    """Puts what the file holds in place of its name, which a `type` would do with the default too."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, path: Any, *_: object
+    ) -> None:
+        try:
+            key = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise argparse.ArgumentError(self, f"cannot read {path}: {why}") from None
+        if not key:
+            raise argparse.ArgumentError(self, f"{path} is empty: it should hold the key and nothing else")
+        setattr(namespace, self.dest, key)

@@ -1,0 +1,66 @@
+"""Events as lines of JSON, for programs."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+
+from antiphon.audio import OUTPUT_RATE_HZ, Samples
+from antiphon.events import (
+    Answer,
+    AudioDelta,
+    ErrorEvent,
+    Prefilled,
+    Queued,
+    TextDelta,
+    Transcript,
+)
+
+
+class EventLines:
+    """Prints each event as one JSON object: `type`, `time_s` since it was made, and the event's own fields.
+
+    Audio is told by its length in seconds alone.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._start = now()
+
+    def event(self, event: object) -> None:
+        """One event of a chat or of a transcription."""
+        name, fields = _fields(event)
+        line = {"type": name, "time_s": round(self._now() - self._start, 3), **fields}
+        print(json.dumps(line, ensure_ascii=False), flush=True)
+
+
+def _fields(event: object) -> tuple[str, Mapping[str, object]]:
+    match event:
+        case Queued():
+            return "queued", {"position": event.position, "estimated_wait_s": event.estimated_wait_s}
+        case Prefilled():
+            return "prefilled", {"input_tokens": event.input_tokens}
+        case TextDelta():
+            return "text", {"text": event.text}
+        case AudioDelta():
+            return "audio", {"audio_s": _seconds(event.samples)}
+        case Answer():
+            return "answer", {
+                "text": event.text,
+                "audio_s": _seconds(event.samples),
+                "input_tokens": event.input_tokens,
+                "generated_tokens": event.generated_tokens,
+                "unsupported_fields": event.unsupported_fields,
+            }
+        case Transcript():
+            return "transcript", {
+                "text": event.text,
+                "prompt_tokens": event.prompt_tokens,
+                "completion_tokens": event.completion_tokens,
+            }
+        case ErrorEvent():
+            return "error", {"code": event.code, "message": event.message}
+    raise TypeError(f"no event of a chat or of a transcription: {event!r}")
+
+
+def _seconds(samples: Samples) -> float:
+    return round(len(samples) / OUTPUT_RATE_HZ, 3)

@@ -1,0 +1,1 @@
+"""A client that takes nothing for granted: it holds one exchange and checks each event by the rules."""

@@ -1,0 +1,105 @@
+"""`/v1/realtime` in the earlier dialect: one event for each unit."""
+
+import base64
+from collections.abc import Iterator
+
+from antiphon.probe.rules import (
+    NORMAL_CLOSURE,
+    Event,
+    Queue,
+    Rules,
+    audio,
+    envelope,
+    fields,
+    sample_count,
+)
+
+_UNIT_SAMPLES = 24_000
+
+
+class Earlier(Rules):
+    """Deltas inside a turn hold exactly one second; the first and the last may hold less."""
+
+    path = "/v1/realtime"
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.query = f"mode={mode}"
+        self._queue = Queue("session.")
+        self._response_id: str | None = None
+        self._short: bool = False
+        self._answers = 0
+
+    def reply(self, event: Event) -> list[Event]:
+        if event["type"] != "session.queue_done":
+            return []
+        return [{"type": "session.update", "session": {"instructions": "You are a helpful assistant."}}]
+
+    def append(self, pcm: bytes) -> Event:
+        self.units += 1
+        text = base64.b64encode(pcm).decode()
+        return {"type": "input_audio_buffer.append", "audio": text, "input_id": f"probe-{self.units}"}
+
+    def ending(self) -> list[Event]:
+        return [{"type": "session.close", "reason": "user_stop"}]
+
+    def received(self, event: Event) -> Iterator[str]:
+        if self.is_over:
+            yield f"{event['type']} after session.closed"
+        if self._queue.takes(event):
+            yield from self._queue.received(event)
+            return
+        match event["type"]:
+            case "session.created":
+                if not self._queue.is_done:
+                    yield "session.created before session.queue_done"
+                yield from fields(event, session_id=str, prompt_length=int)
+                if not str(event.get("session_id")).startswith("rt_"):
+                    yield "session_id does not begin with rt_"
+                self.is_ready = True
+            case "response.listen":
+                yield from fields(event, kv_cache_length=int, input_id=str, metrics=dict)
+                yield from self._answer(event)
+                self._response_id = None
+            case "response.output_audio.delta":
+                yield from self._delta(event)
+            case "session.closed":
+                self.is_over = True
+                yield from fields(event, reason=str, session_id=str)
+                if event.get("reason") != "stopped":
+                    yield f"reason is {event.get('reason')!r}, not stopped"
+            case "error":
+                yield from envelope(event)
+                yield f"an error without a fault of ours: {event.get('error')}"
+            case other:
+                yield f"there is no event {other}"
+
+    def _answer(self, event: Event) -> Iterator[str]:
+        self._answers += 1
+        if not self.is_ready:
+            yield "output before session.created"
+        if self._answers > self.units:
+            yield f"answer {self._answers} to {self.units} units"
+
+    def _delta(self, event: Event) -> Iterator[str]:
+        kinds = {"text": str, "audio": str, "end_of_turn": bool, "kv_cache_length": int}
+        yield from fields(event, **kinds, response_id=str, input_id=str, metrics=dict)
+        yield from self._answer(event)
+        yield from audio(event.get("audio"))
+        begins = event.get("response_id") != self._response_id
+        if begins and self._response_id is not None:
+            yield f"a response begins before {self._response_id} has ended"
+        if not begins and self._short:
+            yield "a delta inside a turn held less than a second"
+        samples = sample_count(str(event.get("audio", "")))
+        self._short = not begins and samples != _UNIT_SAMPLES
+        self._response_id = event.get("response_id")
+        self.is_answered = bool(event.get("end_of_turn"))
+        if self.is_answered:
+            self._response_id, self._short = None, False
+
+    def finished(self, code: int | None) -> Iterator[str]:
+        if not self.is_over:
+            yield "the socket closed without session.closed"
+        if code != NORMAL_CLOSURE:
+            yield f"the close code is {code}, not {NORMAL_CLOSURE}"

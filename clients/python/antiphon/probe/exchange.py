@@ -1,0 +1,149 @@
+"""One exchange with a server, event by event."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Final, Literal, Protocol
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from antiphon import refusals
+from antiphon.audio import INPUT_RATE_HZ, Samples, pieces
+from antiphon.endpoint import endpoint, open_websocket
+from antiphon.errors import ProtocolError
+from antiphon.events import ErrorEvent
+from antiphon.pacing import Pace
+from antiphon.probe.rules import Event, Rules
+
+SILENT_UNITS: Final = 12
+"""Seconds of silence after the recording, within which an answer ends."""
+
+Direction = Literal["sent", "received", "closed"]
+
+
+class Observer(Protocol):
+    """Sees everything that happens."""
+
+    def event(self, direction: Direction, event: Event) -> None:
+        """An event goes one way or the other; the end is an object with `code` and `reason`."""
+
+    def violation(self, text: str) -> None:
+        """A rule is broken."""
+
+
+async def probe(
+    url: str, api_key: str | None, rules: Rules, recording: Samples, limit_s: float, observer: Observer
+) -> int:
+    """Holds the exchange to its end, at most `limit_s`; returns how many rules were broken.
+
+    `recording` is float32 mono at 16 kHz, played in real time and followed by silence until it is answered.
+    Raises `ConnectError`, `QueueFull` or `AuthError`.
+    """
+    socket = await open_websocket(_address(url, rules), api_key)
+    exchange = _Exchange(socket, rules, observer)
+    try:
+        async with asyncio.timeout(limit_s):
+            await exchange.hold(recording)
+    except TimeoutError:
+        exchange.note([f"the exchange was not over within {limit_s:g} s"])
+    finally:
+        await socket.close()
+    return exchange.violations
+
+
+def _address(url: str, rules: Rules) -> str:
+    root = endpoint(url, "")
+    return root.partition("?")[0].rstrip("/") + rules.path + (f"?{rules.query}" if rules.query else "")
+
+
+def _raise_if_unavailable(event: Event) -> None:
+    """A server without room breaks no rule, but cannot be probed."""
+    told = event.get("error")
+    code, message = (
+        (told.get("code"), told.get("message")) if isinstance(told, dict) else (event.get("code"), told)
+    )
+    error = refusals.from_error_event(ErrorEvent(str(code), str(message)))
+    if not isinstance(error, ProtocolError):
+        raise error
+
+
+class _Exchange:
+    def __init__(self, socket: ClientConnection, rules: Rules, observer: Observer) -> None:
+        self._socket = socket
+        self._rules = rules
+        self._observer = observer
+        self._ready = asyncio.Event()
+        self._answered = asyncio.Event()
+        self.violations = 0
+
+    def note(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.violations += 1
+            self._observer.violation(text)
+
+    async def hold(self, recording: Samples) -> None:
+        for event in self._rules.opening():
+            await self._send(event)
+        feeding = asyncio.create_task(self._feed(recording)) if self._rules.takes_audio else None
+        try:
+            await self._receive()
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+                await asyncio.gather(feeding, return_exceptions=True)
+        self._observer.event("closed", {"code": self._socket.close_code, "reason": self._socket.close_reason})
+        self.note(self._rules.finished(self._socket.close_code))
+
+    async def _receive(self) -> None:
+        """Until the server closes, or the exchange is over in a dialect in which it does not."""
+        try:
+            while True:
+                data = await self._socket.recv()
+                await self._take(data)
+                if self._rules.is_over and self._rules.client_closes:
+                    await self._socket.close()
+        except ConnectionClosed:
+            return
+
+    async def _take(self, data: str | bytes) -> None:
+        self.note(self._rules.frame(data))
+        try:
+            event = json.loads(data)
+        except ValueError:
+            self.note(["a frame is not JSON"])
+            return
+        if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+            self.note(["an event is no object with a type"])
+            return
+        self._observer.event("received", event)
+        if event["type"] == "error" and not self._rules.is_ready:
+            _raise_if_unavailable(event)
+        self.note(self._rules.received(event))
+        for answer in self._rules.reply(event):
+            await self._send(answer)
+        if self._rules.is_ready:
+            self._ready.set()
+        if self._rules.is_answered:
+            self._answered.set()
+
+    async def _feed(self, recording: Samples) -> None:
+        await self._ready.wait()
+        pace = Pace()
+        for second in pieces(recording, INPUT_RATE_HZ):
+            await self._append(pace, second.tobytes())
+        silence = bytes(4 * INPUT_RATE_HZ)
+        for _ in range(SILENT_UNITS):
+            if self._answered.is_set():
+                break
+            await self._append(pace, silence)
+        for event in self._rules.ending():
+            await self._send(event)
+
+    async def _append(self, pace: Pace, pcm: bytes) -> None:
+        await pace.wait(INPUT_RATE_HZ)
+        await self._send(self._rules.append(pcm.ljust(4 * INPUT_RATE_HZ, b"\0")))
+
+    async def _send(self, event: Event) -> None:
+        self._observer.event("sent", event)
+        await self._socket.send(json.dumps(event))

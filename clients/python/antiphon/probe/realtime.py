@@ -1,0 +1,135 @@
+"""`/v1/realtime` in the current dialect, full duplex."""
+
+import base64
+from collections.abc import Iterator
+
+from antiphon.probe.rules import NORMAL_CLOSURE, Event, Queue, Rules, audio, envelope, fields, is_whole
+
+_ONCE_A_UNIT = ("chunk_index", "usage", "chunk_usage")
+
+
+class Realtime(Rules):
+    """Each unit has a listen or audio; a turn keeps its id and ends with a listen that says so."""
+
+    path = "/v1/realtime"
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.query = f"mode={mode}"
+        self._queue = Queue("session.")
+        self._session_id: str | None = None
+        self._response_id: str | None = None
+        self._ended: set[str] = set()
+        self._chunks = 0
+        self._total_tokens = 0
+        self._sent_ids: list[str] = []
+        self._answered_ids: set[str] = set()
+
+    def reply(self, event: Event) -> list[Event]:
+        return [{"type": "session.init", "payload": {}}] if event["type"] == "session.queue_done" else []
+
+    def append(self, pcm: bytes) -> Event:
+        self.units += 1
+        self._sent_ids.append(f"probe-{self.units}")
+        text = base64.b64encode(pcm).decode()
+        return {"type": "input.append", "input": {"audio": text, "input_id": self._sent_ids[-1]}}
+
+    def ending(self) -> list[Event]:
+        return [{"type": "session.close", "reason": "user_stop"}]
+
+    def received(self, event: Event) -> Iterator[str]:
+        if self.is_over:
+            yield f"{event['type']} after session.closed"
+        yield from (
+            f"{name} is null; a field without a value is left out" for name in event if event[name] is None
+        )
+        yield from self._stamped(event)
+        if self._queue.takes(event):
+            yield from self._queue.received(event)
+            return
+        match event["type"]:
+            case "session.created":
+                yield from self._created(event)
+            case "response.output.delta":
+                yield from self._delta(event)
+            case "session.closed":
+                self.is_over = True
+                yield from fields(event, reason=str)
+            case "error":
+                yield from envelope(event)
+                yield f"an error without a fault of ours: {event.get('error')}"
+            case other:
+                yield f"there is no event {other}"
+
+    def _created(self, event: Event) -> Iterator[str]:
+        if not self._queue.is_done:
+            yield "session.created before session.queue_done"
+        if self.is_ready:
+            yield "session.created came twice"
+        yield from fields(event, session_id=str, mode=str, metrics=dict)
+        if event.get("mode") != "full_duplex":
+            yield f"mode is {event.get('mode')!r}, not full_duplex"
+        self._session_id = event.get("session_id")
+        self.is_ready = True
+
+    def _delta(self, event: Event) -> Iterator[str]:
+        if not self.is_ready:
+            yield "output before session.created"
+        yield from fields(event, kind=str, session_id=str, input_id=str, metrics=dict)
+        if event.get("session_id") != self._session_id:
+            yield "session_id is another one"
+        input_id = event.get("input_id")
+        if input_id not in self._sent_ids:
+            yield f"input_id {input_id!r} is none of ours"
+        yield from self._counted(event)
+        kind = event.get("kind")
+        carried = [name for name in ("text", "audio") if name in event]
+        if carried != ([] if kind == "listen" else [kind]):
+            yield f"kind is {kind!r}, but it carries {' and '.join(carried) or 'nothing'}"
+        if kind == "audio":
+            yield from audio(event.get("audio"))
+        if kind in ("listen", "audio"):
+            self._answered_ids.add(str(input_id))
+        yield from self._listening(event) if kind == "listen" else self._speaking(event)
+
+    def _counted(self, event: Event) -> Iterator[str]:
+        there = [name for name in _ONCE_A_UNIT if name in event]
+        if "chunk_index" in event:
+            if event["chunk_index"] != self._chunks:
+                yield f"chunk_index is {event['chunk_index']}, not {self._chunks}"
+            self._chunks = int(event["chunk_index"]) + 1 if is_whole(event["chunk_index"]) else self._chunks
+        elif there:
+            yield f"{there[0]} without chunk_index: both belong to the first event of a unit"
+        total = event.get("usage", {}).get("total_tokens")
+        if total is not None:
+            if total < self._total_tokens:
+                yield "usage goes down"
+            self._total_tokens = total
+
+    def _speaking(self, event: Event) -> Iterator[str]:
+        response_id = event.get("response_id")
+        if not isinstance(response_id, str):
+            yield "output without response_id"
+        elif response_id in self._ended:
+            yield f"{response_id} goes on after its end"
+        elif self._response_id not in (None, response_id):
+            yield f"{response_id} begins before {self._response_id} has ended"
+        self._response_id = response_id
+        self.is_answered = False
+
+    def _listening(self, event: Event) -> Iterator[str]:
+        ends_turn = event.get("reason") == "turn_end"
+        if ends_turn and event.get("response_id") != self._response_id:
+            yield "a turn ends that was not open"
+        if not ends_turn and self._response_id is not None and not event["metrics"].get("dropped"):
+            yield "a listen inside an open turn that nobody interrupted: clients stop playing there"
+        if self._response_id is not None:
+            self._ended.add(self._response_id)
+            self.is_answered = ends_turn
+        self._response_id = None
+
+    def finished(self, code: int | None) -> Iterator[str]:
+        if not self.is_over:
+            yield "the socket closed without session.closed"
+        if code != NORMAL_CLOSURE:
+            yield f"the close code is {code}, not {NORMAL_CLOSURE}"

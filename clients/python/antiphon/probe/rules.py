@@ -1,0 +1,182 @@
+"""What every dialect's events must be, and what a prober needs to know of a dialect."""
+
+import base64
+import binascii
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+Event = dict[str, Any]
+"""A JSON object with a string `type`."""
+
+LARGEST_FRAME: Final = 16 * 2**20
+NORMAL_CLOSURE: Final = 1000
+
+
+class Rules(ABC):
+    """One exchange in one dialect. `received` yields what is wrong with an event, a sentence each."""
+
+    path: str
+    query: str = ""
+    takes_audio: bool = True
+    """Whether it is fed a second of sound every second."""
+
+    client_closes: bool = False
+    """Whether the client has to close the socket when all is said."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        """Whether input may be sent."""
+        self.is_over = False
+        """Whether the last event has come."""
+        self.units = 0
+        """Seconds that were sent."""
+        self.is_answered = False
+        """Whether a whole answer has come."""
+        self._last_send_ts = 0.0
+
+    # ------------------------------------------------------------------ what to send
+
+    def opening(self) -> list[Event]:
+        """Sent as soon as the socket is open."""
+        return []
+
+    def reply(self, event: Event) -> list[Event]:
+        """Sent in answer to an event."""
+        return []
+
+    @abstractmethod
+    def append(self, pcm: bytes) -> Event:
+        """The next second, float32 mono 16 kHz; counts it."""
+
+    @abstractmethod
+    def ending(self) -> list[Event]:
+        """Sent to end the exchange."""
+
+    # ---------------------------------------------------------------- what must hold
+
+    @abstractmethod
+    def received(self, event: Event) -> Iterator[str]:
+        """Takes an event and yields what is wrong with it."""
+
+    @abstractmethod
+    def finished(self, code: int | None) -> Iterator[str]:
+        """The socket is closed, with `code`: what is missing."""
+
+    def frame(self, data: str | bytes) -> Iterator[str]:
+        """What is wrong with a frame, whatever is in it."""
+        if isinstance(data, bytes):
+            yield "a binary frame came; every event is text"
+        elif len(data) > LARGEST_FRAME:
+            yield f"a frame has {len(data)} bytes, more than {LARGEST_FRAME}"
+
+    def _stamped(self, event: Event) -> Iterator[str]:
+        """Checks the time of sending, where it is told."""
+        at = event.get("server_send_ts")
+        if at is None:
+            return
+        if not is_number(at):
+            yield f"server_send_ts is {at!r}, no number"
+        elif at < self._last_send_ts:
+            yield "server_send_ts goes back"
+        else:
+            self._last_send_ts = at
+
+
+class Queue:
+    """Checks the queue events, whose names have a prefix in one dialect."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._waits = False
+        self.is_done = False
+
+    def takes(self, event: Event) -> bool:
+        """Whether an event is one of the queue's."""
+        return event["type"] in {f"{self._prefix}{name}" for name in ("queued", "queue_update", "queue_done")}
+
+    def received(self, event: Event) -> Iterator[str]:
+        """What is wrong with an event of the queue."""
+        kind = event["type"].removeprefix(self._prefix)
+        if self.is_done:
+            yield f"{event['type']} after the slot was given"
+        match kind:
+            case "queue_done":
+                self.is_done = True
+                return
+            case "queued" if self._waits:
+                yield "queued came twice"
+            case "queue_update" if not self._waits:
+                yield "queue_update without queued before it"
+        self._waits = True
+        position, length = event.get("position"), event.get("queue_length")
+        if not isinstance(position, int) or position < 1:
+            yield f"position is {position!r}, not a number from 1"
+        elif not isinstance(length, int) or length < position:
+            yield f"queue_length is {length!r}, less than the position {position}"
+        if not is_number(event.get("estimated_wait_s")):
+            yield "estimated_wait_s is no number"
+        if not isinstance(event.get("ticket_id"), str):
+            yield "ticket_id is no text"
+
+
+def is_number(value: object) -> bool:
+    """Whether a JSON value is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    """Whether a JSON value is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def fields(event: Event, **kinds: type | tuple[type, ...]) -> Iterator[str]:
+    """Yields which fields are missing or of another kind; `float` takes whole numbers too."""
+    for name, kind in kinds.items():
+        if name not in event:
+            yield f"{event['type']} has no {name}"
+        elif kind is float:
+            if not is_number(event[name]):
+                yield f"{name} is {event[name]!r}, no number"
+        elif not isinstance(event[name], kind) or (kind is int and isinstance(event[name], bool)):
+            yield f"{name} is {str(event[name])[:40]!r}, not of the kind it should be"
+
+
+def audio(text: object) -> Iterator[str]:
+    """What is wrong with output audio: base64 of float32 samples between -1 and 1."""
+    if not isinstance(text, str):
+        yield "audio is no text"
+        return
+    try:
+        data = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        yield "audio is not base64"
+        return
+    if len(data) % 4:
+        yield f"audio has {len(data)} bytes, no multiple of 4"
+        return
+    samples = np.frombuffer(data, "<f4")
+    if not bool(np.isfinite(samples).all()):
+        yield "audio holds values that are not numbers"
+    elif len(samples) and float(np.abs(samples).max()) > 1:
+        yield "audio goes beyond -1 to 1"
+
+
+def sample_count(text: str) -> int:
+    """Samples of output audio."""
+    return len(text.rstrip("=")) * 3 // 16
+
+
+def envelope(event: Event) -> Iterator[str]:
+    """What is wrong with an `error` that holds an object."""
+    error = event.get("error")
+    if not isinstance(error, dict):
+        yield "error holds no object"
+        return
+    for name in ("code", "message", "type"):
+        if not isinstance(error.get(name), str):
+            yield f"error.{name} is no text"
+    if error.get("type") not in ("client_error", "server_error"):
+        yield f"error.type is {error.get('type')!r}"

@@ -1,0 +1,389 @@
+"""`antiphon chat` against a server that plays a script: one question, and a chat in a terminal."""
+
+import asyncio
+import base64
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import wave
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon import write_wav
+from antiphon.audio import to_base64
+from tests.cli.process import ANTIPHON, Outcome, run
+from tests.sdk.replay import Peer, replay
+
+Script = Callable[[Peer], Awaitable[None]]
+
+PREFILLED = {"type": "prefill_done", "input_tokens": 27}
+HALF_SECOND = (0.1 * np.sin(np.arange(12_000) * 0.2)).astype(np.float32)
+DEADLINE_S = 30.0
+
+
+def chunk(text: str, audio: np.ndarray | None = None) -> dict[str, object]:
+    return {"type": "chunk", "text_delta": text, "audio_data": None if audio is None else to_base64(audio)}
+
+
+def done(text: str, audio: str | None = None) -> dict[str, object]:
+    counts = {"generated_tokens": 4, "input_tokens": 27}
+    return {"type": "done", "text": text, **counts, "audio_data": audio, "recording_session_id": None}
+
+
+class Requests(list[dict[str, Any]]):
+    """What clients asked; each is answered with the next of `texts`, and spoken if that was asked for."""
+
+    def __init__(self, *texts: str) -> None:
+        self._texts = list(texts)
+
+    async def answer(self, peer: Peer) -> None:
+        request: dict[str, Any] = await peer.request()
+        self.append(request)
+        text = self._texts.pop(0)
+        audio = HALF_SECOND if request["tts"]["enabled"] else None
+        if request["streaming"]:
+            await peer.send(PREFILLED, chunk(text[:3], audio), chunk(text[3:]), done(text))
+        else:
+            await peer.send(PREFILLED, done(text, None if audio is None else to_base64(audio)))
+
+
+async def chat(script: Script, *arguments: str | Path, piped: str | None = None, **options: Any) -> Outcome:
+    """Runs `antiphon chat` against a server that plays `script`; standard input is a pipe."""
+    async with replay(script) as url:
+        command = [*ANTIPHON, "chat", *map(str, arguments), "--url", url]
+        if piped is None:
+            return await asyncio.to_thread(run, command, options.get("env"), options.get("cwd"), DEADLINE_S)
+        done = await asyncio.to_thread(
+            subprocess.run, command, input=piped, capture_output=True, text=True, timeout=DEADLINE_S
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+async def test_one_question() -> None:
+    requests = Requests("Seven.")
+    outcome = await chat(requests.answer, "Name a prime.")
+
+    assert outcome == Outcome(0, "Seven.\n", "")
+    assert requests[0]["messages"] == [{"role": "user", "content": "Name a prime."}]
+    assert (requests[0]["streaming"], requests[0]["tts"]) == (True, {"enabled": False})
+    assert requests[0]["generation"] == {}
+
+
+@pytest.mark.parametrize("dash", [[], ["-"]])
+async def test_question_from_a_pipe(dash: list[str]) -> None:
+    requests = Requests("Seven.")
+    outcome = await chat(requests.answer, *dash, piped="Name a prime.\n")
+
+    assert outcome == Outcome(0, "Seven.\n", "")
+    assert requests[0]["messages"] == [{"role": "user", "content": "Name a prime."}]
+
+
+async def test_every_option_reaches_the_server() -> None:
+    requests = Requests("Seven.")
+    numbers = ("--max-new-tokens", "9", "--temperature", "0", "--top-p", "0.5", "--length-penalty", "1.2")
+    outcome = await chat(
+        requests.answer, "Prime?", "--system", "Be brief.", "--thinking", "--no-stream", *numbers
+    )
+
+    assert outcome == Outcome(0, "Seven.\n", "")
+    [request] = requests
+    assert request["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert request["generation"] == {
+        "max_new_tokens": 9,
+        "temperature": 0.0,
+        "top_p": 0.5,
+        "length_penalty": 1.2,
+    }
+    assert (request["enable_thinking"], request["streaming"]) == (True, False)
+
+
+async def test_pictures_and_recordings_stand_before_the_text(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    (tmp_path / "b.jpg").write_bytes(b"\xff\xd8")
+    write_wav(tmp_path / "c.wav", HALF_SECOND)
+    requests = Requests("A circle.")
+    attached = ("--image", tmp_path / "a.png", "--audio", tmp_path / "c.wav", "--image", tmp_path / "b.jpg")
+    outcome = await chat(requests.answer, "What is it?", *attached)
+
+    assert outcome.code == 0, outcome
+    content = requests[0]["messages"][0]["content"]
+    assert [part["type"] for part in content] == ["image", "image", "audio", "text"]
+    assert base64.b64decode(content[1]["data"]) == b"\xff\xd8"
+    assert base64.b64decode(content[2]["data"]) == (tmp_path / "c.wav").read_bytes()
+
+
+async def test_recording_is_a_question_by_itself(tmp_path: Path) -> None:
+    write_wav(tmp_path / "question.wav", HALF_SECOND)
+    requests = Requests("Seven.")
+    outcome = await chat(requests.answer, "--audio", tmp_path / "question.wav")
+
+    assert outcome == Outcome(0, "Seven.\n", "")
+    assert [part["type"] for part in requests[0]["messages"][0]["content"]] == ["audio"]
+
+
+@pytest.mark.parametrize("stream", [[], ["--no-stream"]])
+async def test_spoken_answer_is_saved(tmp_path: Path, stream: list[str]) -> None:
+    requests = Requests("Seven.")
+    answer = tmp_path / "seven.wav"
+    outcome = await chat(requests.answer, "Prime?", "--speak", "--out", answer, *stream)
+
+    assert outcome == Outcome(0, "Seven.\n", f"saved {answer}, 0.50 s of audio\n")
+    assert requests[0]["tts"] == {"enabled": True}
+    with wave.open(str(answer)) as file:
+        assert (file.getframerate(), file.getnframes()) == (24_000, 12_000)
+
+
+async def test_spoken_answer_goes_to_answer_wav_unless_told_otherwise(tmp_path: Path) -> None:
+    outcome = await chat(Requests("Seven.").answer, "Prime?", "--speak", cwd=tmp_path)
+
+    assert outcome.err == "saved answer.wav, 0.50 s of audio\n"
+    assert (tmp_path / "answer.wav").exists()
+
+
+async def test_answer_that_was_not_spoken_is_told() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(PREFILLED, chunk("Seven."), done("Seven."))
+
+    outcome = await chat(script, "Prime?", "--speak")
+
+    assert (outcome.code, outcome.out) == (1, "Seven.\n")
+    assert outcome.err == "The answer was written, but not spoken. Does this model speak?\n"
+
+
+async def test_events_as_json() -> None:
+    place = {"position": 1, "queue_length": 1, "estimated_wait_s": 9.5, "ticket_id": "t"}
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send({"type": "queued", **place}, {"type": "queue_done"})
+        await peer.send(PREFILLED, chunk("Sept é", HALF_SECOND), done("Sept é"))
+
+    outcome = await chat(script, "Prime?", "--json")
+
+    events = [json.loads(line) for line in outcome.out.splitlines()]
+    assert all(event.pop("time_s") >= 0 for event in events)
+    assert events == [
+        {"type": "queued", "position": 1, "estimated_wait_s": 9.5},
+        {"type": "prefilled", "input_tokens": 27},
+        {"type": "text", "text": "Sept é"},
+        {"type": "audio", "audio_s": 0.5},
+        {
+            "type": "answer",
+            "text": "Sept é",
+            "audio_s": 0.5,
+            "input_tokens": 27,
+            "generated_tokens": 4,
+            "unsupported_fields": [],
+        },
+    ]
+    assert outcome.err == ""
+
+
+@pytest.mark.parametrize("where", ["file", "variable"])
+async def test_key_comes_from_a_file_or_a_variable(tmp_path: Path, where: str) -> None:
+    seen: list[str | None] = []
+
+    async def script(peer: Peer) -> None:
+        assert peer.socket.request is not None
+        seen.append(peer.socket.request.headers.get("Authorization"))
+        await peer.request()
+        await peer.send(PREFILLED, done("Seven."))
+
+    (tmp_path / "key").write_text("of-file\n")
+    options = ["--key-file", tmp_path / "key"] if where == "file" else []
+    await chat(script, "Prime?", *options, env=os.environ | {"ANTIPHON_API_KEY": "of-variable"})
+
+    assert seen == [f"Bearer of-{where}"]
+
+
+async def test_what_had_no_effect_is_told() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(PREFILLED, done("Seven.") | {"unsupported_fields": ["enable_thinking"]})
+
+    outcome = await chat(script, "Prime?", "--thinking")
+
+    assert outcome == Outcome(0, "Seven.\n", "without effect here: enable_thinking\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "exit_code"),
+    [
+        ("queue_full", "The server refused the conversation: No. Try again later.", 4),
+        ("invalid_payload", "The server refused the conversation: No.", 1),
+        ("unauthorized", "The server refused the conversation: No. The key is read from --key-file or", 4),
+    ],
+)
+async def test_refusal_is_told(code: str, text: str, exit_code: int) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send({"type": "error", "error": "No.", "code": code})
+        await peer.socket.close(1008)
+
+    outcome = await chat(script, "Prime?")
+
+    assert (outcome.code, outcome.out) == (exit_code, "")
+    assert outcome.err.startswith(text)
+
+
+async def test_answer_that_breaks_off_fails_after_what_came() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(
+            PREFILLED, chunk("Sev"), {"type": "error", "error": "Lost.", "code": "inference_error"}
+        )
+
+    outcome = await chat(script, "Prime?")
+
+    assert (outcome.code, outcome.out) == (1, "Sev\n")
+    assert outcome.err == "The session ended: inference_error. Lost.\n"
+
+
+async def test_ctrl_c_stops_the_answer() -> None:
+    begun, gone = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(PREFILLED, chunk("One, "))
+        begun.set()
+        await peer.socket.wait_closed()
+        gone.set()
+
+    async with replay(script) as url:
+        process = await asyncio.create_subprocess_exec(
+            *ANTIPHON, "chat", "Count.", "--url", url, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readexactly(5), DEADLINE_S) == b"One, "
+        process.send_signal(signal.SIGINT)
+        out, err = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        await asyncio.wait_for(gone.wait(), DEADLINE_S)
+
+    assert (process.returncode, out, err) == (1, b"\n", b"Interrupted.\n")
+
+
+class Terminal:
+    """`antiphon chat` on a terminal of its own."""
+
+    def __init__(self, url: str, *arguments: str, no_color: str = "") -> None:
+        self._parent, child = pty.openpty()
+        env = os.environ | {"TERM": "xterm", "NO_COLOR": no_color, "INPUTRC": os.devnull}
+        command = [*ANTIPHON, "chat", "--url", url, *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=child, stdout=child, stderr=child, env=env, start_new_session=True
+        )
+        os.close(child)
+        self.seen = ""
+
+    async def until(self, text: str) -> str:
+        """Reads until `text` comes; returns what came up to it, without escape sequences."""
+        async with asyncio.timeout(DEADLINE_S):
+            while text not in self.seen:
+                self.seen += (await asyncio.to_thread(os.read, self._parent, 4096)).decode()
+        before, _, self.seen = self.seen.partition(text)
+        return re.sub(r"\x1b\[\??[0-9;]*[a-zA-Z]|\r", "", before)
+
+    def type(self, text: str) -> None:
+        os.write(self._parent, text.encode())
+
+    async def ends(self) -> int:
+        code = await asyncio.to_thread(self.process.wait, DEADLINE_S)
+        os.close(self._parent)
+        return code
+
+
+async def test_chat_in_a_terminal_remembers_what_was_said(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    requests = Requests("A circle.", "Red.")
+    async with replay(requests.answer) as url:
+        terminal = Terminal(url, "--image", str(tmp_path / "a.png"), "--system", "Be brief.")
+        assert "Ctrl-D ends the chat" in await terminal.until("> ")
+        terminal.type("What is it?\n")
+        assert "A circle.\n" in await terminal.until("> ")
+        terminal.type("\nWhich colour?\n")
+        await terminal.until("> ")
+        assert "Red.\n" in await terminal.until("> ")
+        terminal.type("\x04")
+        assert await terminal.ends() == 0
+
+    first, second = (request["messages"] for request in requests)
+    assert [part["type"] for part in first[1]["content"]] == ["image", "text"]
+    assert second == [
+        *first,
+        {"role": "assistant", "content": "A circle."},
+        {"role": "user", "content": "Which colour?"},
+    ]
+
+
+async def test_ctrl_c_in_a_terminal_stops_the_answer_and_then_the_chat() -> None:
+    requests: list[dict[str, Any]] = []
+
+    async def script(peer: Peer) -> None:
+        requests.append(await peer.request())
+        await peer.send(PREFILLED, chunk("One, "))
+        if len(requests) == 1:
+            await peer.socket.wait_closed()
+        else:
+            await peer.send(done("One, "))
+
+    async with replay(script) as url:
+        terminal = Terminal(url)
+        await terminal.until("> ")
+        terminal.type("Count.\n")
+        await terminal.until("One, ")
+        terminal.process.send_signal(signal.SIGINT)
+        assert "(stopped, and forgotten)" in await terminal.until("> ")
+        terminal.type("Again.\n")
+        await terminal.until("One, ")
+        await terminal.until("> ")
+        terminal.process.send_signal(signal.SIGINT)
+        assert await terminal.ends() == 0
+
+    assert requests[1]["messages"] == [{"role": "user", "content": "Again."}]
+
+
+async def test_error_in_a_terminal_ends_the_first_question_only() -> None:
+    count = 0
+
+    async def script(peer: Peer) -> None:
+        nonlocal count
+        count += 1
+        await peer.request()
+        if count == 2:
+            await peer.send({"type": "error", "error": "Not now.", "code": "queue_full"})
+        else:
+            await peer.send(PREFILLED, done("Seven."))
+
+    async with replay(script) as url:
+        terminal = Terminal(url)
+        for answer in ("Seven.", "Not now.", "Seven."):
+            await terminal.until("> ")
+            terminal.type("Prime?\n")
+            await terminal.until(answer)
+        await terminal.until("> ")
+        terminal.type("\x04")
+        assert await terminal.ends() == 0
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+async def test_place_in_the_queue_is_shown_on_a_terminal_and_taken_back(no_color: str) -> None:
+    place = {"position": 2, "queue_length": 3, "estimated_wait_s": 9.5, "ticket_id": "t"}
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send({"type": "queued", **place}, {"type": "queue_done"})
+        await peer.send(PREFILLED, done("Seven\x1b]0;title\x07."))
+
+    async with replay(script) as url:
+        terminal = Terminal(url, "Prime?", no_color=no_color)
+        await terminal.until("waiting: place 2 of 3, about 10 s")
+        assert await terminal.until("]0;title.") == "Seven"
+        assert await terminal.ends() == 0

@@ -1,0 +1,294 @@
+"""`antiphon transcribe` against a server that plays a script: the text, and apart from it everything else."""
+
+import asyncio
+import json
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon import write_wav
+from tests.cli.process import ANTIPHON, Outcome
+from tests.sdk.replay import Peer, replay
+from tests.sdk.test_transcription import APPEND, COMMIT, GREETING, UPDATE, delta, done, fault, utterance
+from tests.sdk.test_wav import wav_bytes
+
+DEADLINE_S = 30.0
+TONE = (0.1 * np.sin(np.arange(40_000) * 0.2)).astype(np.float32)
+PCM = (TONE * 32768).round().astype("<i2")
+
+
+@pytest.fixture
+def question(tmp_path: Path) -> Path:
+    path = tmp_path / "question.wav"
+    write_wav(path, TONE, 16_000)
+    return path
+
+
+class Scribe:
+    """Hears one utterance, then writes " good morning"."""
+
+    def __init__(self) -> None:
+        self.heard = np.zeros(0, "<i2")
+        self.model: object = None
+
+    async def write(self, peer: Peer) -> None:
+        await peer.send(GREETING)
+        self.model = (await peer.receive(UPDATE))["model"]
+        self.heard = np.concatenate(await utterance(peer))
+        await peer.send(delta(" good"), delta(" morning"), done(" good morning"))
+        await peer.socket.wait_closed()
+
+
+async def transcribe(
+    script: Callable[[Peer], Awaitable[None]], *arguments: str | Path, piped: bytes | None = None
+) -> Outcome:
+    async with replay(script) as url:
+        command = [*ANTIPHON, "transcribe", *map(str, arguments), "--url", url]
+        done = await asyncio.to_thread(
+            subprocess.run, command, input=piped, capture_output=True, timeout=DEADLINE_S
+        )
+    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+async def test_text_of_a_file(question: Path) -> None:
+    scribe = Scribe()
+
+    assert await transcribe(scribe.write, question) == Outcome(0, "good morning\n", "")
+    assert scribe.model == "antiphon-mini"
+    assert len(scribe.heard) == len(TONE)
+    assert np.abs(scribe.heard - PCM).max() <= 1
+
+
+async def test_model_by_name(question: Path) -> None:
+    scribe = Scribe()
+    await transcribe(scribe.write, question, "--model", "voxtral")
+
+    assert scribe.model == "voxtral"
+
+
+async def test_realtime_takes_as_long_as_the_recording(question: Path) -> None:
+    begin = time.monotonic()
+    outcome = await transcribe(Scribe().write, question, "--realtime")
+
+    assert outcome.code == 0
+    assert time.monotonic() - begin >= len(TONE) / 16_000
+
+
+async def test_words_are_printed_while_the_recording_is_sent(question: Path) -> None:
+    printed = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.send(GREETING)
+        await peer.receive(UPDATE)
+        await peer.receive(COMMIT)
+        await peer.receive(APPEND)
+        await peer.send(delta(" good"))
+        await asyncio.wait_for(printed.wait(), DEADLINE_S)
+        while (await peer.request())["type"] == APPEND:
+            pass
+        await peer.send(done(" good"))
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url:
+        process = await asyncio.create_subprocess_exec(
+            *ANTIPHON, "transcribe", str(question), "--realtime", "--url", url, stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readexactly(4), DEADLINE_S) == b"good"
+        printed.set()
+        out, _ = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+
+    assert (process.returncode, out) == (0, b"\n")
+
+
+async def test_events_as_json(question: Path) -> None:
+    outcome = await transcribe(Scribe().write, question, "--json")
+
+    events = [json.loads(line) for line in outcome.out.splitlines()]
+    assert all(event.pop("time_s") >= 0 for event in events)
+    assert events == [
+        {"type": "text", "text": " good"},
+        {"type": "text", "text": " morning"},
+        {"type": "transcript", "text": " good morning", "prompt_tokens": 39, "completion_tokens": 2},
+    ]
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+@pytest.mark.parametrize("form", ["raw", "wav", "wav with more after the samples", "wav of unknown size"])
+async def test_standard_input(form: str) -> None:
+    scribe = Scribe()
+    piped = {
+        "raw": PCM.tobytes() + b"\0",
+        "wav": wav_bytes(PCM.tobytes()),
+        "wav with more after the samples": wav_bytes(PCM.tobytes()) + b"LIST\4\0\0\0mood",
+        "wav of unknown size": wav_bytes(b"")[:-4] + b"\xff\xff\xff\xff" + PCM.tobytes(),
+    }[form]
+
+    assert await transcribe(scribe.write, "-", piped=piped) == Outcome(0, "good morning\n", "")
+    assert len(scribe.heard) == len(TONE)
+    assert np.abs(scribe.heard - PCM).max() <= 1
+
+
+async def test_ctrl_c_ends_what_comes_from_a_pipe_and_its_text_is_printed() -> None:
+    heard = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.send(GREETING)
+        await peer.receive(UPDATE)
+        await peer.receive(COMMIT)
+        await peer.receive(APPEND)
+        heard.set()
+        assert (await peer.receive(COMMIT))["final"] is True
+        await peer.send(delta(" good"), done(" good"))
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url:
+        process = await asyncio.create_subprocess_exec(
+            *ANTIPHON,
+            "transcribe",
+            "-",
+            "--url",
+            url,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        process.stdin.write(PCM[:1600].tobytes())
+        await asyncio.wait_for(heard.wait(), DEADLINE_S)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        out = await asyncio.wait_for(process.stdout.read(), DEADLINE_S)
+        err = await asyncio.wait_for(process.stderr.read(), DEADLINE_S)
+        code = await asyncio.wait_for(process.wait(), DEADLINE_S)
+        process.stdin.close()
+
+    assert (code, out, err) == (0, b"good\n", b"")
+
+
+async def test_second_ctrl_c_ends_everything() -> None:
+    heard, final = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.send(GREETING)
+        await peer.receive(UPDATE)
+        await peer.receive(COMMIT)
+        await peer.receive(APPEND)
+        heard.set()
+        await peer.receive(COMMIT)
+        final.set()
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url:
+        process = await asyncio.create_subprocess_exec(
+            *ANTIPHON, "transcribe", "-", "--url", url, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(PCM[:1600].tobytes())
+        for event in (heard, final):
+            await asyncio.wait_for(event.wait(), DEADLINE_S)
+            process.send_signal(signal.SIGINT)
+        err = await asyncio.wait_for(process.stderr.read(), DEADLINE_S)
+        code = await asyncio.wait_for(process.wait(), DEADLINE_S)
+        process.stdin.close()
+
+    assert (code, err) == (1, b"Interrupted.\n")
+
+
+@pytest.mark.parametrize(
+    ("piped", "text"),
+    [
+        (b"", "Standard input held no audio."),
+        (b"\0", "Standard input held no audio."),
+        (b"RIFF\0\0\0\0AVI " + bytes(1 << 17), "stdin.wav is no WAV file."),
+        ("44100", "stdin.wav has 44100 Hz and 1 channel; mono at 16000 Hz"),
+    ],
+)
+async def test_standard_input_that_cannot_be_heard(piped: bytes | str, text: str, tmp_path: Path) -> None:
+    if isinstance(piped, str):
+        write_wav(tmp_path / "music.wav", TONE, int(piped))
+        piped = (tmp_path / "music.wav").read_bytes()
+
+    async def script(peer: Peer) -> None:
+        await peer.send(GREETING)
+        await peer.socket.wait_closed()
+
+    outcome = await transcribe(script, "-", piped=piped)
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(text)
+
+
+async def test_no_standard_input_at_all() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(GREETING)
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url:
+        command = shlex.join([*ANTIPHON, "transcribe", "-", "--url", url])
+        process = await asyncio.create_subprocess_shell(f"{command} <&-", stderr=subprocess.PIPE)
+        _, err = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+
+    assert (process.returncode, err[:33]) == (2, b"Standard input held no audio. Pip")
+
+
+async def test_server_that_ends_it_early_says_why(question: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(GREETING)
+        await peer.receive(UPDATE)
+        await peer.receive(COMMIT)
+        await peer.send(delta(" good"), done(" good"), fault("idle_timeout", "No audio came for 30 s."))
+        await peer.socket.wait_closed()
+
+    outcome = await transcribe(script, question, "--realtime")
+
+    assert (outcome.code, outcome.out) == (1, "good\n")
+    assert outcome.err == "The server did not go on: No audio came for 30 s (idle_timeout).\n"
+
+
+async def test_what_the_server_adds_after_the_text_is_told(question: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(GREETING)
+        await peer.receive(UPDATE)
+        await utterance(peer)
+        await peer.send(delta(" good"), done(" good"), fault("context_full", "The context is full."))
+        await peer.socket.wait_closed()
+
+    outcome = await transcribe(script, question)
+
+    assert (outcome.code, outcome.out) == (1, "good\n")
+    assert "context_full" in outcome.err
+
+
+async def test_model_that_is_not_served(question: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(GREETING)
+        await peer.receive(UPDATE)
+        await peer.send(fault("model_not_found", "There is no model 'sphinx'."))
+        await peer.socket.wait_closed()
+
+    outcome = await transcribe(script, question, "--model", "sphinx")
+
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "There is no model 'sphinx'." in outcome.err
+
+
+async def test_lost_server(question: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(GREETING)
+        await peer.receive(UPDATE)
+        await peer.receive(COMMIT)
+        await peer.socket.close(1012)
+
+    outcome = await transcribe(script, question, "--realtime")
+
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("The session ended: server_shutdown (code 1012).")

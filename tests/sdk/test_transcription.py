@@ -1,0 +1,396 @@
+"""What is said is written down, utterance after utterance, also with a server that misbehaves."""
+
+import asyncio
+import base64
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import antiphon
+from antiphon import (
+    AntiphonError,
+    AudioError,
+    AuthError,
+    ConnectError,
+    ErrorEvent,
+    ProtocolError,
+    QueueFull,
+    SessionClosed,
+    TextDelta,
+    Transcript,
+    TranscriptionEvent,
+    TranscriptionSession,
+)
+from tests.schemas import check_server
+from tests.sdk import replay as server
+from tests.sdk.replay import Peer, replay
+
+pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
+
+SECOND = np.full(16_000, 0.25, np.float32)
+GREETING = {"type": "session.created", "id": "sess-" + 32 * "0", "created": 1795159650}
+UPDATE, APPEND, COMMIT = "session.update", "input_audio_buffer.append", "input_audio_buffer.commit"
+
+
+def delta(text: str) -> dict[str, object]:
+    return {"type": "transcription.delta", "delta": text}
+
+
+def done(text: str) -> dict[str, object]:
+    usage = {"prompt_tokens": 39, "total_tokens": 41, "completion_tokens": 2}
+    details = {"prompt_tokens_details": None, "completion_tokens_details": None}
+    return {"type": "transcription.done", "text": text, "usage": usage | details}
+
+
+def fault(code: str, text: str = "So it is.") -> dict[str, object]:
+    return {"type": "error", "error": text, "code": code}
+
+
+for proper in (GREETING, delta(" good"), done(" good"), fault("queue_full")):
+    check_server("transcription", proper)
+
+
+async def greet(peer: Peer) -> None:
+    """Plays the opening; the model is the one that is served."""
+    assert peer.path == "/v1/transcription"
+    await peer.send(GREETING)
+    assert (await peer.receive(UPDATE))["model"] == "antiphon-mini"
+
+
+async def utterance(peer: Peer) -> list[np.ndarray]:
+    """Hears one utterance to its end; returns its pieces as int16."""
+    assert (await peer.receive(COMMIT))["final"] is False
+    heard = []
+    while (event := await peer.request())["type"] == APPEND:
+        heard.append(np.frombuffer(base64.b64decode(str(event["audio"])), "<i2"))
+    assert event == {"type": COMMIT, "final": True}
+    return heard
+
+
+async def until_transcript(session: TranscriptionSession) -> list[TranscriptionEvent]:
+    events = []
+    async for event in session:
+        events.append(event)
+        if isinstance(event, Transcript):
+            break
+    return events
+
+
+async def test_words_come_while_audio_is_still_sent() -> None:
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        await peer.receive(COMMIT)
+        await peer.receive(APPEND)
+        await peer.send(delta(" good"))
+        await peer.receive(APPEND)
+        await peer.receive(COMMIT)
+        await peer.send(delta(" morning"), done(" good morning"))
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
+        assert session.id == GREETING["id"]
+        await session.send_audio(SECOND)
+        assert await anext(session) == TextDelta(" good")
+        await session.send_audio(SECOND)
+        await session.end_utterance()
+        assert await until_transcript(session) == [
+            TextDelta(" morning"),
+            Transcript(" good morning", prompt_tokens=39, completion_tokens=2),
+        ]
+
+
+async def test_several_utterances_over_one_socket_each_begin_and_end() -> None:
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        for text in (" one", " two"):
+            assert len(await utterance(peer)) == 1
+            await peer.send(delta(text), done(text))
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
+        for text in (" one", " two"):
+            await session.send_audio(SECOND)
+            await session.end_utterance()
+            await session.end_utterance()
+            assert (await until_transcript(session))[0] == TextDelta(text)
+
+
+async def test_audio_is_int16_and_long_audio_is_cut() -> None:
+    heard: list[np.ndarray] = []
+
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        heard.extend(await utterance(peer))
+        await peer.send(done(""))
+        await peer.socket.wait_closed()
+
+    audio = np.zeros(70 * 16_000, np.float32)
+    audio[:5] = [0.0, 0.5, -1.0, 1.0, 2.0]
+    async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
+        await session.send_audio(audio)
+        await session.end_utterance()
+        await until_transcript(session)
+
+    assert [len(piece) for piece in heard] == [480_000, 480_000, 160_000]
+    assert heard[0][:5].tolist() == [0, 16384, -32768, 32767, 32767]
+
+
+async def test_model_can_be_chosen_and_changed() -> None:
+    models = []
+
+    async def script(peer: Peer) -> None:
+        await peer.send(GREETING)
+        for _ in range(2):
+            models.append((await peer.receive(UPDATE))["model"])
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        async with client.transcribe("voxtral") as session:
+            await session.use_model("antiphon-mini")
+
+    assert models == ["voxtral", "antiphon-mini"]
+
+
+async def test_file_is_one_utterance(tmp_path: Path) -> None:
+    antiphon.write_wav(tmp_path / "question.wav", np.tile(SECOND, 3)[:40_000], 16_000)
+    heard: list[np.ndarray] = []
+
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        heard.extend(await utterance(peer))
+        await peer.send(done(" good"))
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
+        async with session.stream_file(tmp_path / "question.wav") as stream:
+            assert stream.duration_s == 2.5
+            assert [type(event) for event in await until_transcript(session)] == [Transcript]
+
+    assert sum(map(len, heard)) == 40_000
+
+
+async def test_unfit_audio_is_refused_before_anything_is_sent() -> None:
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
+        with pytest.raises(AudioError):
+            await session.send_audio(SECOND.astype(np.float64))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", ["processing_error", "queue_full", "idle_timeout", "context_full"])
+async def test_failed_utterance_is_an_event_and_the_next_audio_begins_another(code: str) -> None:
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        await peer.receive(COMMIT)
+        await peer.receive(APPEND)
+        await peer.send(fault(code))
+        assert await utterance(peer)
+        await peer.send(done(" good"))
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
+        await session.send_audio(SECOND)
+        assert await anext(session) == ErrorEvent(code, "So it is.")
+        await session.send_audio(SECOND)
+        await session.end_utterance()
+        assert isinstance((await until_transcript(session))[-1], Transcript)
+
+
+async def test_error_that_is_read_late_does_not_keep_the_next_utterance_from_ending() -> None:
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        await utterance(peer)
+        await peer.send(fault("processing_error"))
+        await utterance(peer)
+        await peer.send(done(" two"))
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
+        await session.send_audio(SECOND)
+        await session.end_utterance()
+        await session.send_audio(SECOND)
+        assert isinstance(await anext(session), ErrorEvent)
+        await session.end_utterance()
+        assert [type(event) for event in await until_transcript(session)] == [Transcript]
+
+
+@pytest.mark.parametrize("code", ["buffer_full", "invalid_audio"])
+async def test_rejected_audio_is_an_event_of_the_same_utterance(code: str) -> None:
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        await peer.receive(COMMIT)
+        await peer.receive(APPEND)
+        await peer.send(fault(code))
+        await peer.receive(APPEND)
+        await peer.receive(COMMIT)
+        await peer.send(done(""))
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
+        await session.send_audio(SECOND)
+        assert await anext(session) == ErrorEvent(code, "So it is.")
+        await session.send_audio(SECOND)
+        await session.end_utterance()
+        await until_transcript(session)
+
+
+@pytest.mark.parametrize("code", ["model_not_found", "model_not_validated"])
+async def test_model_that_is_not_served_raises(code: str) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(GREETING)
+        await peer.receive(UPDATE)
+        await peer.send(fault(code, "There is no model 'sphinx'."))
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.transcribe("sphinx") as session:
+        for _ in range(2):
+            with pytest.raises(ProtocolError, match="sphinx"):
+                await anext(session)
+        with pytest.raises(ProtocolError, match="sphinx"):
+            await session.send_audio(SECOND)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("service_unavailable", ConnectError), ("queue_full", QueueFull), ("unsupported_mode", ProtocolError)],
+)
+async def test_refusal_instead_of_a_greeting(code: str, kind: type[AntiphonError]) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(fault(code))
+        await peer.socket.close(1013)
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        with pytest.raises(kind) as caught:
+            async with client.transcribe():
+                pytest.fail("a session began")
+
+    assert caught.value.reason == code
+
+
+async def test_server_without_a_model_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(server.MODELS, "data", [])
+
+    async def script(peer: Peer) -> None:
+        pytest.fail("a socket was opened")
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        with pytest.raises(ConnectError) as caught:
+            async with client.transcribe():
+                pytest.fail("a session began")
+
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, AuthError), (404, ConnectError), (503, ConnectError)])
+async def test_models_that_are_not_told(status: int, kind: type[AntiphonError]) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        url = f"ws://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        async with antiphon.connect(url) as client:
+            with pytest.raises(kind):
+                await client.models()
+
+
+async def test_models_are_asked_for_with_the_key() -> None:
+    asked = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        body = b'{"object":"list","data":[{"id":"one"},{"id":"two"}]}'
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        url = f"ws://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1/realtime?mode=audio"
+        async with antiphon.connect(url, api_key="secret") as client:
+            assert await client.models() == ("one", "two")
+
+    assert asked[0].startswith("GET /v1/models HTTP/1.1\r\n")
+    assert "Authorization: Bearer secret\r\n" in asked[0]
+
+
+async def test_models_of_what_is_no_server() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example.org ESMTP\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as listening:
+        url = f"ws://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        async with antiphon.connect(url) as client:
+            with pytest.raises(ConnectError):
+                await client.models()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(1012, "server_shutdown"), (1008, "slow_consumer"), (1011, "connection_lost")]
+)
+async def test_server_that_ends_the_session_raises(code: int, reason: str) -> None:
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        await peer.send(delta(" good"))
+        await peer.socket.close(code)
+
+    async with replay(script, headers={"antiphon-trace-id": "4bf92f"}) as url:
+        async with antiphon.connect(url) as client, client.transcribe() as session:
+            assert await anext(session) == TextDelta(" good")
+            with pytest.raises(SessionClosed) as caught:
+                await anext(session)
+            with pytest.raises(SessionClosed):
+                await session.send_audio(SECOND)
+
+    assert (caught.value.reason, caught.value.code, caught.value.trace_id) == (reason, code, "4bf92f")
+
+
+async def test_server_that_breaks_the_protocol_ends_the_session() -> None:
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        await peer.socket.send("{")
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
+        with pytest.raises(ProtocolError):
+            await anext(session)
+
+
+async def test_what_came_before_the_close_can_still_be_read() -> None:
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        await utterance(peer)
+        await peer.send(done(" good"), fault("context_full"))
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        async with client.transcribe() as session:
+            await session.send_audio(SECOND)
+            await session.end_utterance()
+            assert isinstance(await anext(session), Transcript)
+        assert [event async for event in session] == [ErrorEvent("context_full", "So it is.")]
+        with pytest.raises(SessionClosed, match="user_stop"):
+            await session.send_audio(SECOND)
+
+
+async def test_program_may_send_everything_before_it_reads() -> None:
+    async def script(peer: Peer) -> None:
+        await greet(peer)
+        await peer.receive(COMMIT)
+        heard = 0
+        while (await peer.request())["type"] == APPEND:
+            heard += 1
+            await peer.send(delta(" a"))
+        await peer.send(done(" a" * heard))
+        await peer.socket.wait_closed()
+
+    async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
+        for _ in range(1000):
+            await session.send_audio(SECOND[:160])
+        await session.end_utterance()
+        events = await until_transcript(session)
+
+    assert len(events) == 1001

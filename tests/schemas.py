@@ -14,16 +14,7 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 FOLDER: Final = Path(__file__).parents[1] / "docs/protocol"
-DIALECTS: Final = ("realtime", "earlier", "duplex")
-
-_UNSERVED: Final = "transcription"
-_REFUSAL: Final = {
-    "type": "object",
-    "properties": {"type": {"const": "error"}, "error": {"type": "string"}, "code": {"type": "string"}},
-    "required": ["type", "error", "code"],
-    "additionalProperties": False,
-}
-"""All that is said of transcription until somebody transcribes; it is not published before."""
+DIALECTS: Final = ("realtime", "realtime_chat", "earlier", "duplex", "chat", "transcription")
 
 _CLIENT: Final = "ClientEvent"
 _SERVER: Final = "ServerEvent"
@@ -94,9 +85,13 @@ def examples(dialect: str) -> list[Event]:
 
 
 def _spoken_on(path: str) -> tuple[str, ...]:
-    if "=transcription" in path:
-        return (_UNSERVED,)
-    return ("duplex",) if path.startswith("/ws/") else ("realtime", "earlier")
+    if "transcription" in path:
+        return ("transcription",)
+    if path.startswith("/ws/"):
+        return ("chat",) if path.startswith("/ws/chat") else ("duplex",)
+    if "mode=" in path:
+        return ("realtime_chat",) if "mode=chat" in path else ("realtime", "earlier")
+    return ("realtime", "earlier", "realtime_chat", "transcription")
 
 
 def _narrowed(dialects: Iterable[str], side: str, event: Any) -> tuple[str, ...]:
@@ -112,7 +107,8 @@ def _fault(dialect: str, side: str, event: Any) -> str | None:
         return f"an event is an object, not {type(event).__name__}"
     name, kind = event.get("type"), event.get("kind")
     known = _validators(dialect, side)
-    validator = known.get(f"{name} {kind}", known.get(str(name)))
+    # A request without a name is told from others by being the only one.
+    validator = known.get(f"{name} {kind}", known.get(str(name), known.get("")))
     if validator is None:
         return f"no {side} of {dialect}: type {name!r}, kind {kind!r}"
     for error in validator.iter_errors(event):
@@ -123,8 +119,6 @@ def _fault(dialect: str, side: str, event: Any) -> str | None:
 @cache
 def _validators(dialect: str, side: str) -> dict[str, Draft202012Validator]:
     """A validator for each event by its `type`, or `type` and `kind`."""
-    if dialect == _UNSERVED:
-        return {"error": Draft202012Validator(_REFUSAL)} if side == _SERVER else {}
     document = load(f"{dialect}.schema.json")
     definitions = document["$defs"]
     if side == _SERVER:

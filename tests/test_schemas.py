@@ -19,6 +19,7 @@ from ws_adapter import codec
 from ws_adapter.dialects.config import Mode
 from ws_adapter.dialects.errors import CloseCode, ErrorCode
 from ws_adapter.dialects.events import ServerEvent
+from ws_adapter.dialects.transcription_events import Code
 from ws_adapter.routes import Dialect, Selection, select
 from ws_adapter.schemas import codes
 from ws_adapter.schemas.__main__ import write
@@ -76,13 +77,15 @@ def test_every_example_is_valid_and_every_event_has_one(dialect: str) -> None:
         whole.validate(example)
         if not is_client_event(dialect, example):
             check_server(dialect, example)
-    shown = {(example["type"], example.get("kind")) for example in examples}
+    shown = {(example.get("type"), example.get("kind")) for example in examples}
     events = [definition["properties"] for definition in events_of(dialect).values()]
-    assert shown == {(fields["type"]["const"], fields.get("kind", {}).get("const")) for fields in events}
+    names = [[fields.get(part, {}).get("const") for part in ("type", "kind")] for fields in events]
+    assert shown == {(name, kind) for name, kind in names}
 
 
 def test_codes_are_all_explained() -> None:
     assert set(codes.ERRORS) == set(ErrorCode)
+    assert set(codes.UTTERANCE_ERRORS) == set(Code)
     assert set(codes.CLOSES) == {*CloseCode, 1002, 1009}
 
 
@@ -122,12 +125,13 @@ def test_asyncapi_says_who_may_say_what(asyncapi: Event) -> None:
         ("realtime", Dialect.REALTIME),
         ("duplex", Dialect.DUPLEX),
         ("unnamedDuplex", Dialect.DUPLEX),
+        ("transcription", Dialect.TRANSCRIPTION),
     ],
 )
 def test_asyncapi_names_the_paths_that_are_served(asyncapi: Event, channel: str, dialect: Dialect) -> None:
     address = asyncapi["channels"][channel]["address"].format(session_id="adx_1")
 
-    found = select(address, (), Mode.VIDEO)
+    found = select(address, (), Mode.VIDEO, frozenset(Mode))
 
     assert isinstance(found, Selection)
     assert found.dialect is dialect
@@ -137,7 +141,9 @@ def test_asyncapi_names_the_modes_that_are_served(asyncapi: Event) -> None:
     query = asyncapi["channels"]["realtime"]["bindings"]["ws"]["query"]["properties"]
 
     for mode in query["mode"]["enum"]:
-        assert select(f"/v1/realtime?mode={mode}", (), Mode.VIDEO) == Selection(Dialect.REALTIME, Mode(mode))
+        found = select(f"/v1/realtime?mode={mode}", (), Mode.VIDEO, frozenset(Mode))
+        assert isinstance(found, Selection)
+        assert found.mode == mode
 
 
 # -------------------------------------------------------------------------------- the checks of the tests
@@ -172,6 +178,10 @@ def example(dialect: str, name: str) -> Event:
         ("duplex", "result", {"current_time": 0}),
         ("duplex", "queued", {"eta_seconds": ...}),
         ("duplex", "error", {"code": "odd"}),
+        ("transcription", "session.created", {"id": "sess_31d0c7aa54ef"}),
+        ("transcription", "transcription.delta", {"delta": ""}),
+        ("transcription", "transcription.done", {"usage": {"prompt_tokens": 1}}),
+        ("transcription", "error", {"error": {"code": "invalid_audio"}}),
     ],
 )
 def test_wrong_server_event_fails(dialect: str, name: str, change: Event) -> None:
@@ -211,6 +221,11 @@ def test_audio_may_miss_where_the_model_is_told_to_listen(given: Event) -> None:
         ("duplex", {"type": ["stop"]}),
         ("duplex", {}),
         ("duplex", ["stop"]),
+        ("transcription", {"type": "session.update", "session": {"model": "antiphon-mini"}}),
+        ("transcription", {"type": "input_audio_buffer.append", "audio": None}),
+        ("transcription", {"type": "input_audio_buffer.commit", "final": None}),
+        ("transcription", {"type": "input_audio_buffer.commit", "final": "maybe"}),
+        ("transcription", {"type": "response.create"}),
     ],
 )
 def test_wrong_client_event_fails(dialect: str, event: Any) -> None:

@@ -22,7 +22,6 @@ from ws_adapter.recording.recorder import Recorder
 from ws_adapter.server import PublicServer
 from ws_adapter.tls import Certificate
 from ws_adapter.voices import read_default_voice
-from ws_adapter.wakeup import unclogged
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +101,7 @@ class Adapter:
             certificate = Certificate(options.tls_cert, options.tls_key)
         voice = read_default_voice(options.voices) if options.voices is not None else None
         recorder = _recorder(options, self._clock)
-        with unclogged(asyncio.get_running_loop()):
-            fleet = Fleet(options.workers)
+        fleet = Fleet(options.workers)
         load = Load(options.load_limits, self._clock)
         rules = QueueRules(
             capacity=options.queue_capacity,

@@ -29,9 +29,12 @@ class Clock(Protocol):
 class LoopClock:
     """The running event loop's own time."""
 
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
     def now(self) -> float:
         """Seconds of the event loop."""
-        return asyncio.get_running_loop().time()
+        return self._loop.time()
 
     def unix(self) -> float:
         """Unix time in seconds."""
@@ -39,7 +42,7 @@ class LoopClock:
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """As `loop.call_at`."""
-        return asyncio.get_running_loop().call_at(when, callback)
+        return self._loop.call_at(when, callback)
 
 
 async def sleep(clock: Clock, seconds: float) -> None:

@@ -73,7 +73,6 @@ class EventDecoder(Generic[E]):
 
     def __init__(self, union: Any) -> None:
         self._typed: msgspec.json.Decoder[E] = msgspec.json.Decoder(union)
-        self._generic: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=float)
         self._union = union
         self._shapes: dict[str, type] = {str(shape.__struct_config__.tag): shape for shape in get_args(union)}
 
@@ -118,9 +117,7 @@ class EventDecoder(Generic[E]):
         return None
 
     def _decode_whole(self, frame: bytes) -> E:
-        _check_utf8(frame)
-        if len(frame) > MAX_ITEMS and frame.count(b",") > MAX_ITEMS:
-            raise Refusal(ErrorCode.INVALID_PAYLOAD, f"an event has at most {MAX_ITEMS} items, got more")
+        _check(frame)
         try:
             return self._typed.decode(frame)
         except msgspec.ValidationError:
@@ -129,12 +126,7 @@ class EventDecoder(Generic[E]):
             raise Refusal(ErrorCode.INVALID_JSON, _NOT_JSON) from None
 
     def _explain(self, frame: bytes) -> E:
-        try:
-            value = self._generic.decode(frame)
-        except (msgspec.DecodeError, RecursionError):
-            raise Refusal(ErrorCode.INVALID_JSON, _NOT_JSON) from None
-        if not isinstance(value, dict):
-            raise Refusal(ErrorCode.INVALID_PAYLOAD, f"an event is a JSON object, got {shown(value)}")
+        value = _decode_object(frame)
         name = value.get("type")
         if name is None or name == "":
             raise missing("type", "the name of the event")
@@ -148,6 +140,50 @@ class EventDecoder(Generic[E]):
             raise fault
         event: E = convert(value, self._union, "event")
         return event
+
+
+class RequestDecoder(Generic[E]):
+    """Decodes the frames of a dialect whose clients send one kind of object, `shape`, without a name."""
+
+    def __init__(self, shape: type[E]) -> None:
+        self._typed: msgspec.json.Decoder[E] = msgspec.json.Decoder(shape)
+        self._shape = shape
+
+    def decode(self, frame: bytes) -> E:
+        """The object in a text frame.
+
+        Raises `InvalidUtf8`, or `Refusal` with `invalid_json`, `invalid_payload` or `missing_field`. With
+        duplicate keys the last counts.
+        """
+        _check(frame)
+        try:
+            return self._typed.decode(frame)
+        except msgspec.ValidationError:
+            request: E = convert(_decode_object(frame), self._shape, "")
+            return request
+        except (msgspec.DecodeError, RecursionError):
+            raise Refusal(ErrorCode.INVALID_JSON, _NOT_JSON) from None
+
+
+_generic: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(float_hook=float)
+
+
+def _decode_object(frame: bytes) -> dict[str, Any]:
+    """What a frame holds whose form is not that of its struct."""
+    try:
+        value = _generic.decode(frame)
+    except (msgspec.DecodeError, RecursionError):
+        raise Refusal(ErrorCode.INVALID_JSON, _NOT_JSON) from None
+    if not isinstance(value, dict):
+        raise Refusal(ErrorCode.INVALID_PAYLOAD, f"an event is a JSON object, got {shown(value)}")
+    return value
+
+
+def _check(frame: bytes) -> None:
+    """What can be said of a frame without parsing it; raises `InvalidUtf8` or `Refusal`."""
+    _check_utf8(frame)
+    if len(frame) > MAX_ITEMS and frame.count(b",") > MAX_ITEMS:
+        raise Refusal(ErrorCode.INVALID_PAYLOAD, f"an event has at most {MAX_ITEMS} items, got more")
 
 
 def _size_audio(fields: Any, names: Sequence[str] = _AUDIO_FIELDS) -> None:
@@ -167,7 +203,7 @@ def convert(value: object, shape: Any, path: str) -> Any:
         return msgspec.convert(value, shape, strict=True)
     except (msgspec.ValidationError, RecursionError):
         fault = find_fault(value, shape, path) if isinstance(shape, type) else None
-        raise fault or invalid(path, "does not have the expected form") from None
+        raise fault or invalid(path or "event", "does not have the expected form") from None
 
 
 def _check_utf8(frame: bytes) -> None:
@@ -244,7 +280,7 @@ def bounded(samples: Samples, param: str) -> Clip:
     if not samples.size:
         return Clip(samples)
     # NaN wins both comparisons, so two reductions without a temporary find everything.
-    peak = max(float(samples.max()), -float(samples.min()))
+    peak = max(float(np.maximum.reduce(samples)), -float(np.minimum.reduce(samples)))
     if not np.isfinite(peak):
         raise invalid(param, "expected finite samples, got NaN or infinity")
     if peak > LOUDEST:

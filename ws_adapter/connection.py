@@ -1,6 +1,7 @@
 """One public WebSocket, as frames of bytes."""
 
 import asyncio
+import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,12 +9,14 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
+from msgspec import Struct
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
-from websockets.protocol import Event
+from websockets.protocol import Event, State
 
 from ws_adapter.keys import Key
+from ws_adapter.routes import Misdirected, Selection
 
 WRITE_LIMIT: Final = 32 * 1024
 """Bytes that the transport holds before `send` waits: what is hidden there cannot be taken back."""
@@ -23,6 +26,8 @@ LARGE: Final = 2**20
 """Only who is in the middle of a message longer than this is cut for want of room."""
 
 _MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
+_TEXT: Final = 0x80 | Opcode.TEXT
+"""The first byte of a text message that is one frame."""
 
 
 @dataclass
@@ -42,8 +47,7 @@ class Disconnected(Exception):
     """The connection is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """What a client sent. `age_s` is how long it has waited since it was read from the network."""
 
     is_text: bool
@@ -62,6 +66,8 @@ class PublicConnection(ServerConnection):
     def __init__(self, *args: Any, arriving: Arriving, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.key: Key | None = None
+        self.selection: Selection | Misdirected | None = None
+        """What it is going to be, once its request was accepted."""
         self._arriving = arriving
         self._unfinished = 0
         self._arrivals: deque[tuple[Opcode, float]] = deque()
@@ -151,8 +157,13 @@ class PublicConnection(ServerConnection):
     async def send_text(self, data: bytes) -> None:
         """Sends UTF-8 as a text message; waits while the transport is full. Raises `Disconnected`."""
         try:
-            await self.send(data, text=True)
-        except ConnectionClosed:
+            if self.state is not State.OPEN:
+                await self.send(data, text=True)  # which knows how to fail
+            elif not self.transport.is_closing():
+                # The library copies a frame twice before it is written.
+                self.transport.writelines((_text_head(len(data)), data))
+            await self.drain()
+        except (ConnectionClosed, OSError):
             raise Disconnected from None
 
     def buffered(self) -> int:
@@ -162,3 +173,10 @@ class PublicConnection(ServerConnection):
     def abort(self) -> None:
         """Cuts the transport, whatever waits in it."""
         self.transport.abort()
+
+
+def _text_head(size: int) -> bytes:
+    """What stands before an unmasked text message of one frame: RFC 6455, section 5.2."""
+    if size < 126:
+        return struct.pack("!BB", _TEXT, size)
+    return struct.pack("!BBH", _TEXT, 126, size) if size < 2**16 else struct.pack("!BBQ", _TEXT, 127, size)

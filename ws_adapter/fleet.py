@@ -1,45 +1,45 @@
-"""The workers an adapter knows: one channel to each, watched until the adapter ends."""
+"""The workers an adapter knows: one channel to each, watched until the adapter ends, and one for uploads."""
 
 import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-import grpc
-import grpc.aio
-
-from antiphon.semconv import CLIENT_OPTIONS
 from antiphon.v1 import inference_service_pb2 as pb
-from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
-from ws_adapter.dialects.config import Catalogue
+from ws_adapter.dialects.config import Catalogue, Mode
 from ws_adapter.dialects.render import OUTPUT_RATE_HZ
 from ws_adapter.dialects.voice import RATE_HZ
+from ws_adapter.dispatch.base import Kind
+from ws_adapter.rpc import Channel, RpcError
+from ws_adapter.worker_messages import MODES
 
 logger = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S: Final = 2.0
 
-_RECONNECT: Final = (
-    # gRPC's own backoff reaches two minutes, in which a restarted worker would stay unseen.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-)
+_RATES: Final[dict[Mode, tuple[Set[int], Set[int]]]] = {
+    Mode.AUDIO: ({RATE_HZ}, {OUTPUT_RATE_HZ}),
+    Mode.VIDEO: ({RATE_HZ}, {OUTPUT_RATE_HZ}),
+    Mode.CHAT: ({RATE_HZ, 0}, {OUTPUT_RATE_HZ, 0}),
+    Mode.TRANSCRIPTION: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
+}
+"""Sample rates of input and output with which a mode can be served; 0 is a model without ears, or a voice."""
 
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a worker that takes sessions says about itself."""
+    """What a worker that takes sessions says about itself; of its modes, those that can be served here."""
 
     worker_id: str
     model: str
     slots: int
     voices: frozenset[str]
+    modes: frozenset[Mode]
 
 
 @dataclass(frozen=True)
@@ -69,22 +69,25 @@ class Worker:
         self.target = target
         self.info: WorkerInfo | None = None
         self.condition = Condition.OFFLINE
-        self.channel = grpc.aio.insecure_channel(target, options=(*CLIENT_OPTIONS, *_RECONNECT))
+        self.channel = Channel(target, self.suspect)
+        self.upload_channel = Channel(target)
+        """For sessions with large input, which others would have to wait for."""
         self._pace = pace
         self._changed = changed
         self._news = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._asking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins to watch."""
-        self._tasks = [asyncio.create_task(self._ask()), asyncio.create_task(self._watch_connection())]
+        self._asking = asyncio.create_task(self._ask())
 
     async def stop(self) -> None:
-        """Ends watching and closes the channel."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.channel.close()
+        """Ends watching and closes the channels."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        self.channel.close()
+        self.upload_channel.close()
 
     def suspect(self) -> None:
         """The worker failed a session: gives it none until it has answered again."""
@@ -93,13 +96,14 @@ class Worker:
         self._news.set()
 
     async def _ask(self) -> None:
-        stub = InferenceServiceStub(self.channel)
         retry_s = self._pace.retry_s
         while True:
             self._news.clear()
             try:
-                answer: pb.GetInfoResponse = await stub.GetInfo(pb.GetInfoRequest(), timeout=ASK_TIMEOUT_S)
-            except grpc.aio.AioRpcError:
+                answer = await self.channel.ask(
+                    "GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=ASK_TIMEOUT_S
+                )
+            except RpcError:
                 self.condition = Condition.OFFLINE
                 self._know(None)
                 await asyncio.sleep(retry_s * random.uniform(0.8, 1.2))
@@ -113,22 +117,18 @@ class Worker:
                 async with asyncio.timeout(self._pace.ask_s):
                     await self._news.wait()
 
-    async def _watch_connection(self) -> None:
-        """Notices a lost connection at once; asking alone would take until the next question."""
-        while True:
-            state = self.channel.get_state(try_to_connect=True)
-            await self.channel.wait_for_state_change(state)
-            if state is grpc.ChannelConnectivity.READY:
-                self.suspect()
-
     def _usable(self, answer: pb.GetInfoResponse) -> WorkerInfo | None:
-        if answer.state != pb.WORKER_STATE_READY or pb.SESSION_MODE_AUDIO not in answer.modes:
+        if answer.state != pb.WORKER_STATE_READY:
             return None
+        offered = {mode for mode, number in MODES.items() if number in answer.modes}
         rates = (answer.input_sample_rate_hz, answer.output_sample_rate_hz)
-        if rates != (RATE_HZ, OUTPUT_RATE_HZ):
-            logger.error("worker %s has sample rates %s; it is not used", self.target, rates)
+        modes = {mode for mode in offered if rates[0] in _RATES[mode][0] and rates[1] in _RATES[mode][1]}
+        if not modes:
+            if offered:
+                logger.error("worker %s has sample rates %s; it is not used", self.target, rates)
             return None
-        return WorkerInfo(answer.worker_id, answer.model, answer.slots, frozenset(answer.voice_ids))
+        voices = frozenset(answer.voice_ids)
+        return WorkerInfo(answer.worker_id, answer.model, answer.slots, voices, frozenset(modes))
 
     def _know(self, info: WorkerInfo | None) -> None:
         if info != self.info:
@@ -171,9 +171,10 @@ class Fleet:
         """How many workers are in each condition."""
         return Counter(worker.condition for worker in self._workers.values())
 
-    def channel(self, target: str) -> grpc.aio.Channel:
-        """The channel to `target`; all streams of a session go over one."""
-        return self._workers[target].channel
+    def channel(self, target: str, kind: Kind) -> Channel:
+        """The channel to `target` for sessions of this kind; all streams of a session go over one."""
+        worker = self._workers[target]
+        return worker.upload_channel if kind is Kind.CHAT else worker.channel
 
     def suspect(self, target: str) -> None:
         """A session failed at `target` before it began."""
@@ -184,5 +185,8 @@ class Fleet:
         infos = [info for _, info in self.ready()]
         if not infos:
             return None
-        models = frozenset(info.model for info in infos)
-        return Catalogue(models, frozenset().union(*(info.voices for info in infos)))
+        return Catalogue(
+            frozenset(info.model for info in infos),
+            frozenset().union(*(info.voices for info in infos)),
+            frozenset().union(*(info.modes for info in infos)),
+        )

@@ -5,11 +5,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ws_adapter.clock import Clock
-from ws_adapter.dialects.config import Catalogue
+from ws_adapter.dialects.chat import Chat
+from ws_adapter.dialects.config import Catalogue, Mode
+from ws_adapter.dialects.contract import Machine
 from ws_adapter.dialects.duplex import Duplex
 from ws_adapter.dialects.limits import Limits
 from ws_adapter.dialects.machine import DuplexMachine
 from ws_adapter.dialects.opening import Opening
+from ws_adapter.dialects.realtime_chat import RealtimeChat
+from ws_adapter.dialects.transcription import Transcription
 from ws_adapter.dialects.vocabulary import Vocabulary
 from ws_adapter.routes import Dialect, Selection
 
@@ -17,6 +21,13 @@ from ws_adapter.routes import Dialect, Selection
 def new_id(prefix: str) -> str:
     """`prefix`, an underscore and 12 hexadecimal digits."""
     return f"{prefix}_{secrets.token_hex(6)}"
+
+
+def new_session_id(dialect: Dialect) -> str:
+    """What a session is called, in the form that the dialect has for it."""
+    if dialect is Dialect.TRANSCRIPTION:
+        return f"sess-{secrets.token_hex(16)}"
+    return new_id("sess")
 
 
 class MachineMaker:
@@ -29,10 +40,14 @@ class MachineMaker:
 
     def make(
         self, selection: Selection, session_id: str, limits: Limits, recording_id: str | None = None
-    ) -> DuplexMachine:
+    ) -> Machine:
         """The machine of one session; `recording_id` is that of its recording, if one is made."""
         vocabulary: Vocabulary
         match selection.dialect:
+            case Dialect.REALTIME if selection.mode is Mode.CHAT:
+                return RealtimeChat(session_id, limits, self._catalogue, new_id, recording_id)
+            case Dialect.CHAT:
+                return Chat(limits, self._catalogue, recording_id)
             case Dialect.REALTIME:
                 vocabulary = Opening(
                     session_id,
@@ -53,6 +68,8 @@ class MachineMaker:
                     announces_slot=selection.announces_slot,
                     recording_id=recording_id,
                 )
+            case Dialect.TRANSCRIPTION:
+                return Transcription(session_id, int(self._clock.unix()), limits, self._catalogue)
         return DuplexMachine(vocabulary, limits, self._catalogue, new_id)
 
     def _new_earlier_id(self) -> str:

@@ -17,6 +17,7 @@ DISCONNECTED: Final = "disconnected"
 _REASONS: Final = frozenset(
     {
         errors.USER_STOP,
+        errors.DONE,
         errors.TIMEOUT,
         errors.CONTEXT_FULL,
         errors.SHUTDOWN,

@@ -17,7 +17,7 @@ _MIB = 2**20
 WORKERS_PATIENCE_S = 30.0
 """How long a worker waits for the settings of a session."""
 
-_DefaultMode = Literal["video", "audio"]
+_DefaultMode = Literal["video", "audio", "chat", "transcription"]
 _Auth = Literal["off", "keys"]
 
 
@@ -119,6 +119,15 @@ class AdapterOptions:
     """From the slot to valid settings, below `WORKERS_PATIENCE_S`."""
 
     duplex_idle_s: float = 60.0
+    chat_idle_s: float = 600.0
+    """How long a chat may stay silent between two turns."""
+
+    transcription_idle_s: float = 30.0
+    """How long nothing may come for an open utterance, and how long a slot is kept for the next one."""
+
+    transcription_buffer_s: float = 1800.0
+    """How many seconds of audio may wait to be transcribed."""
+
     unit_flush_s: float = 1.25
     max_lag_s: float = 3.0
     max_waiting_units: int = 32
@@ -126,6 +135,8 @@ class AdapterOptions:
     silence_tail_units: int = 10
     max_append_s: float = 60.0
     max_message_mib: float = 16.0
+    max_chat_message_mib: float = 32.0
+    """Of a chat, whose messages hold whole histories with their pictures and clips."""
 
     max_inflight_mib: float = 128.0
     """Input and output of all sessions together beyond which new input is dropped undecoded, 0 for any."""
@@ -234,6 +245,8 @@ class AdapterOptions:
         return {
             Kind.AUDIO_DUPLEX: self.session_limit_audio_s,
             Kind.OMNI_DUPLEX: self.session_limit_video_s,
+            Kind.CHAT: 0.0,
+            Kind.TRANSCRIPTION: 0.0,
         }
 
     def limits(self, kind: Kind) -> Limits:
@@ -243,6 +256,9 @@ class AdapterOptions:
             pause_timeout_s=self.pause_timeout_s,
             init_timeout_s=self.init_timeout_s,
             duplex_idle_s=self.duplex_idle_s,
+            chat_idle_s=self.chat_idle_s,
+            transcription_idle_s=self.transcription_idle_s,
+            transcription_buffer_s=self.transcription_buffer_s,
             unit_flush_s=self.unit_flush_s,
             max_lag_s=self.max_lag_s,
             max_waiting_units=self.max_waiting_units,
@@ -261,31 +277,34 @@ class AdapterOptions:
         """What all sessions together may hold, and once more what may have arrived in part; 0 for any."""
         return round(self.max_inflight_mib * _MIB)
 
-    @property
-    def max_message_bytes(self) -> int:
+    def message_bytes_of(self, kind: Kind) -> int:
         """Largest frame that a client may send."""
-        return round(self.max_message_mib * _MIB)
+        return round((self.max_chat_message_mib if kind is Kind.CHAT else self.max_message_mib) * _MIB)
 
     @property
     def recordings_max_bytes(self) -> int:
         """What all recordings may use on disk, 0 for any amount."""
         return round(self.recordings_max_gib * 1024 * _MIB)
 
-    @property
-    def outbox_bytes(self) -> int:
-        """Output that may wait for a slow client."""
-        return round(self.outbox_mib * _MIB)
+    def outbox_bytes_of(self, kind: Kind) -> int:
+        """Output that may wait for a slow client. A chat may have to send a whole answer at once."""
+        bound = round(self.outbox_mib * _MIB)
+        return max(bound, self.message_bytes_of(kind)) if kind is Kind.CHAT else bound
 
 
 _POSITIVE = (
     "queue_update_s",
     "init_timeout_s",
     "duplex_idle_s",
+    "chat_idle_s",
+    "transcription_idle_s",
+    "transcription_buffer_s",
     "unit_flush_s",
     "max_lag_s",
     "max_waiting_mib",
     "max_append_s",
     "max_message_mib",
+    "max_chat_message_mib",
     "outbox_audio_s",
     "outbox_mib",
     "slow_consumer_s",

@@ -1,14 +1,14 @@
 """Which path and query mean what: section 1 of the protocol. Pure: text in, a choice out."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import parse_qs, unquote
 
 from ws_adapter.dialects.config import Mode
-from ws_adapter.dialects.errors import CloseCode, ErrorCode, Verdict
+from ws_adapter.dialects.errors import NO_WORKER, CloseCode, ErrorCode, Verdict
 from ws_adapter.dispatch.base import Kind
 
 SUBPROTOCOL: Final = "realtime"
@@ -16,6 +16,8 @@ LONGEST_LABEL: Final = 128
 
 _REALTIME: Final = "/v1/realtime"
 _DUPLEX: Final = "/ws/duplex"
+_CHAT: Final = "/ws/chat"
+_TRANSCRIPTION: Final = "/v1/transcription"
 _HALF_DUPLEX: Final = re.compile(r"/ws/half_duplex/[^/]+")
 _TICKET: Final = "/api/queue/"
 
@@ -63,12 +65,22 @@ class Dialect(StrEnum):
     """A protocol, or two that share their first events."""
 
     REALTIME = "realtime"
-    """`/v1/realtime`: the first event decides between the current and the earlier dialect."""
+    """`/v1/realtime`: the first event decides between the current and the earlier dialect; a chat has only
+    the current one."""
     DUPLEX = "duplex"
     """`/ws/duplex`."""
+    CHAT = "chat"
+    """`/ws/chat`."""
+    TRANSCRIPTION = "transcription"
+    """`/v1/transcription`, and `/v1/realtime` by its query."""
 
 
-_KINDS: Final = {Mode.AUDIO: Kind.AUDIO_DUPLEX, Mode.VIDEO: Kind.OMNI_DUPLEX}
+_KINDS: Final = {
+    Mode.AUDIO: Kind.AUDIO_DUPLEX,
+    Mode.VIDEO: Kind.OMNI_DUPLEX,
+    Mode.CHAT: Kind.CHAT,
+    Mode.TRANSCRIPTION: Kind.TRANSCRIPTION,
+}
 
 
 @dataclass(frozen=True)
@@ -97,18 +109,38 @@ class Misdirected:
     `dialect` is the one in whose words to tell it.
     """
 
-    dialect: Dialect | Literal["transcription"]
+    dialect: Dialect
     verdict: Verdict
 
 
-def select(target: str, offered: Sequence[str], default_mode: Mode) -> Selection | Misdirected | None:
+def select(
+    target: str, offered: Sequence[str], default_mode: Mode, served: Set[Mode] | None
+) -> Selection | Misdirected | None:
     """What a WebSocket at `target` is going to be; None if no WebSocket is spoken there.
 
     `offered` are the subprotocols of the client, `default_mode` is for clients that do not ask for one.
+    `served` are the modes that a worker can run, None while no worker is known: then clients may wait for one
+    in the queue, or where there is none come back.
     """
+    found = _select(target, offered, default_mode)
+    if served is None and isinstance(found, Selection) and found.mode is Mode.TRANSCRIPTION:
+        return Misdirected(found.dialect, NO_WORKER)
+    able = _WAITING if served is None else served | (_DUPLEX_MODES if served & _DUPLEX_MODES else set())
+    if not isinstance(found, Selection) or found.mode in able:
+        return found
+    if _split(target)[0] == _TRANSCRIPTION:
+        return None
+    return Misdirected(found.dialect, _unserved(found.mode, able))
+
+
+def _select(target: str, offered: Sequence[str], default_mode: Mode) -> Selection | Misdirected | None:
     path, query = _split(target)
     if path == _REALTIME:
         return _realtime(parse_qs(query, keep_blank_values=True), offered, default_mode)
+    if path == _CHAT:
+        return Selection(Dialect.CHAT, Mode.CHAT, announces_slot=False)
+    if path == _TRANSCRIPTION:
+        return _TRANSCRIBING
     if path == _DUPLEX:
         return Selection(Dialect.DUPLEX, Mode.VIDEO, announces_slot=False)
     if _HALF_DUPLEX.fullmatch(path):
@@ -127,24 +159,30 @@ def _realtime(
     """The first rule that fits decides."""
     mode = _first(query, "mode")
     if mode in set(Mode):
-        return Selection(Dialect.REALTIME, Mode(mode))
-    if mode == _TRANSCRIPTION:
-        return Misdirected(_TRANSCRIPTION, _unsupported("mode", mode))
+        return _in_mode(Mode(mode))
     if mode:
-        return Misdirected(Dialect.REALTIME, _unsupported("mode", mode))
-    if _first(query, "intent") == _TRANSCRIPTION:
-        return Misdirected(_TRANSCRIPTION, _unsupported("intent", _TRANSCRIPTION))
-    if SUBPROTOCOL in offered or "model" in query:
-        message = f"this protocol is not served here; {_REMEDY}"
+        return Misdirected(Dialect.REALTIME, _unserved(mode[:_LONGEST_ECHO], set(Mode)))
+    if _first(query, "intent") == Mode.TRANSCRIPTION:
+        return _TRANSCRIBING
+    if (SUBPROTOCOL in offered or "model" in query) and default_mode is not Mode.TRANSCRIPTION:
+        message = f"this protocol is not served here; {_remedy(set(Mode))}"
         verdict = Verdict(ErrorCode.UNSUPPORTED_PROTOCOL, message, None, CloseCode.POLICY_VIOLATION)
         return Misdirected(Dialect.REALTIME, verdict)
-    return Selection(Dialect.REALTIME, default_mode)
+    return _in_mode(default_mode)
 
 
-_TRANSCRIPTION: Final = "transcription"
+def _in_mode(mode: Mode) -> Selection:
+    return _TRANSCRIBING if mode is Mode.TRANSCRIPTION else Selection(Dialect.REALTIME, mode)
 
 
-_REMEDY: Final = "choose another by " + " or ".join(f"?mode={mode}" for mode in Mode)
+_TRANSCRIBING: Final = Selection(Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION, announces_slot=False)
+
+
+_DUPLEX_MODES: Final = frozenset({Mode.AUDIO, Mode.VIDEO})
+"""A worker that converses says itself whether it sees, once it is asked for a session."""
+
+_WAITING: Final = _DUPLEX_MODES | {Mode.CHAT}
+"""Modes whose clients may wait for a worker that serves them."""
 
 
 _NO_HALF_DUPLEX: Final = Verdict(
@@ -155,9 +193,13 @@ _NO_HALF_DUPLEX: Final = Verdict(
 )
 
 
-def _unsupported(parameter: str, value: str) -> Verdict:
-    message = f"{parameter}={value[:_LONGEST_ECHO]} is not served here; {_REMEDY}"
+def _unserved(mode: str, served: Set[Mode]) -> Verdict:
+    message = f"mode={mode} is not served here; {_remedy(served)}"
     return Verdict(ErrorCode.UNSUPPORTED_MODE, message, None, CloseCode.POLICY_VIOLATION)
+
+
+def _remedy(served: Set[Mode]) -> str:
+    return "choose another by " + " or ".join(f"?mode={mode}" for mode in Mode if mode in served)
 
 
 def _split(target: str) -> tuple[str, str]:

@@ -18,13 +18,13 @@ from ws_adapter.access import Access, Denied
 from ws_adapter.clock import Clock, sleep
 from ws_adapter.codec import encode
 from ws_adapter.connection import WRITE_LIMIT, Arriving, Disconnected, PublicConnection
-from ws_adapter.dialects import duplex_events, errors, render, transcription_events
+from ws_adapter.dialects import chat_events, duplex_events, errors, render, transcription_events
 from ws_adapter.dialects.config import Mode
-from ws_adapter.dispatch.base import Dispatcher
+from ws_adapter.dispatch.base import Dispatcher, Kind
 from ws_adapter.errors import CannotListen
 from ws_adapter.fleet import Fleet
 from ws_adapter.load import Load
-from ws_adapter.machines import MachineMaker, new_id
+from ws_adapter.machines import MachineMaker, new_session_id
 from ws_adapter.metrics import Tally
 from ws_adapter.options import AdapterOptions
 from ws_adapter.recording.folder import Client
@@ -129,7 +129,7 @@ class PublicServer:
             ping_interval=PING_S,
             ping_timeout=PING_S,
             close_timeout=CLOSE_TIMEOUT_S,
-            max_size=self._options.max_message_bytes,
+            max_size=min(map(self._options.message_bytes_of, Kind)),  # until it is known which it will be
             max_queue=RECEIVE_QUEUE,
             write_limit=WRITE_LIMIT,
             logger=_quiet,
@@ -154,7 +154,7 @@ class PublicServer:
         Returns when the last one is gone.
         """
         self._site.is_draining = True
-        for session in [session for session in self._sessions if session.is_queued]:
+        for session in [session for session in self._sessions if session.is_waiting]:
             session.shut_down()
         spread = min(SPREAD_S, self._options.drain_timeout_s / 2)
         await self._until_empty(self._options.drain_timeout_s - spread)
@@ -198,7 +198,8 @@ class PublicServer:
         """An HTTP answer, or None to upgrade to a WebSocket."""
         assert isinstance(connection, PublicConnection)
         try:
-            if self._select(request) is None:
+            found = self._select(request)
+            if found is None:
                 response = await self._site.answer(request)
             elif request.method not in READING:
                 response = pages.method_not_allowed("GET")
@@ -210,6 +211,9 @@ class PublicServer:
                 entry = self._access.enter(request, peer[0])
                 connection.key = entry.key
                 connection.when_lost(entry.leave)
+                connection.selection = found
+                kind = found.kind if isinstance(found, Selection) else Kind.OMNI_DUPLEX
+                connection.protocol.max_message_size = self._options.message_bytes_of(kind)
                 return None
         except Denied as denied:
             response = denied.response
@@ -220,12 +224,13 @@ class PublicServer:
 
     def _select(self, request: Request) -> Selection | Misdirected | None:
         offered = offered_subprotocols(request.headers.get_all("Sec-WebSocket-Protocol"))
-        return select(request.path, offered, self._mode)
+        catalogue = self._fleet.catalogue()
+        served = catalogue.modes if catalogue is not None else None
+        return select(request.path, offered, self._mode, served)
 
     async def _serve(self, connection: ServerConnection) -> None:
         assert isinstance(connection, PublicConnection)
-        assert connection.request is not None
-        selection = self._select(connection.request)
+        selection = connection.selection
         assert selection is not None
         if isinstance(selection, Selection):
             if self._access.is_withdrawn(connection.key):
@@ -241,7 +246,7 @@ class PublicServer:
         await self._run(connection, selection)
 
     async def _run(self, connection: PublicConnection, selection: Selection) -> None:
-        session_id = new_id("sess")
+        session_id = new_session_id(selection.dialect)
         label = selection.label or session_id
         recording = None
         if self._recorder is not None:
@@ -298,8 +303,10 @@ async def _refuse(connection: PublicConnection, refusal: Misdirected) -> None:
             event = encode(render.error(code, message))
         case Dialect.DUPLEX:
             event = encode(duplex_events.Error(error=message, code=code, message=message))
-        case "transcription":
-            event = encode(transcription_events.Error(error=message, code=code))
+        case Dialect.CHAT:
+            event = encode(chat_events.Error(error=message, code=code))
+        case Dialect.TRANSCRIPTION:
+            event = encode(transcription_events.Error(error=message, code=transcription_events.Code(code)))
     with suppress(Disconnected):
         await connection.send_text(event)
         await connection.close(close, code)

@@ -1,69 +1,49 @@
-"""One conversation: a dialect between a public socket and a worker, with its clocks and its slot."""
+"""One conversation: a dialect between a public socket and the workers, with its clocks and its slots."""
 
 import asyncio
 import logging
 from typing import Final
 
 from antiphon.semconv import Reason
-from ws_adapter.clock import Clock, Timer, sleep
-from ws_adapter.connection import Disconnected, PublicConnection
-from ws_adapter.dialects import errors
+from ws_adapter.clock import Clock, Timer
+from ws_adapter.connection import Disconnected, Message, PublicConnection
 from ws_adapter.dialects.actions import (
     Action,
+    Apart,
     CancelUnits,
     CloseSocket,
+    LeaveSlot,
     Note,
     OpenWorkerSession,
+    RunChunk,
+    RunTurn,
     RunUnit,
     Send,
+    TakeSlot,
     Withdraw,
 )
-from ws_adapter.dialects.errors import DEFECTS, VERDICTS, Verdict
-from ws_adapter.dialects.machine import DuplexMachine, State
+from ws_adapter.dialects.contract import Machine
+from ws_adapter.dialects.errors import VERDICTS, Verdict
 from ws_adapter.dialects.vocabulary import Place
-from ws_adapter.dialects.worker import Failed, Piece, Prefilled, Ready, Signal
-from ws_adapter.dispatch.base import POOL, Dispatcher, Kind, Lease
-from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitCancelled, WaitExpired
+from ws_adapter.dialects.worker import Piece, Prefilled, Signal
+from ws_adapter.dispatch.base import POOL, Dispatcher, Kind
 from ws_adapter.fleet import Fleet
 from ws_adapter.load import Load, Share
 from ws_adapter.metrics import DISCONNECTED
 from ws_adapter.options import AdapterOptions
 from ws_adapter.outbox import Outbox
 from ws_adapter.recording.recorder import Recording
+from ws_adapter.slot import Slot, SlotSource
 from ws_adapter.worker_link import WorkerLink
 
 logger = logging.getLogger(__name__)
 
-NEW_LEASES: Final = 3
-"""How often a session that lost its worker before it began gets another slot."""
-
-BUSY_RETRIES: Final = 10
-BUSY_RETRY_S: Final = 0.5
-
 CLOSE_TIMEOUT_S: Final = 5.0
 SLOW_CLOSE_TIMEOUT_S: Final = 1.0
 
-BACKSTOP_S: Final = 60.0
-"""How much longer than the public limit a worker lets a session live, should the adapter forget it."""
-
-LONGEST_CALL_S: Final = 86_400.0
-"""Deadline of a session's calls when there is no session limit."""
-
-_ELSEWHERE: Final = frozenset(
-    {
-        Reason.WORKER_LOST,
-        Reason.LOADING,
-        Reason.DRAINING,
-        Reason.ATTACH_TIMEOUT,
-        Reason.LEASE_MISSING,
-        Reason.LEASE_INVALID,
-        Reason.STALE_LEASE,
-    }
-)
-"""A session that fails for these before it began is tried again with a new lease."""
-
-_AGAIN: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND})
-"""A session that fails for these before it began waits for a better `session.init`, at a worker."""
+MUCH_BYTES: Final = 2 * 2**20
+"""Half of what all sessions may hold is for those who hold less than this: a minute of int16 that waits must
+not be in the way of those who talk."""
 
 
 class Session:
@@ -76,7 +56,7 @@ class Session:
         self,
         socket: PublicConnection,
         session_id: str,
-        dialect: DuplexMachine,
+        machine: Machine,
         kind: Kind,
         label: str,
         dispatcher: Dispatcher,
@@ -88,13 +68,19 @@ class Session:
     ) -> None:
         self._socket = socket
         self._session_id = session_id
-        self._dialect = dialect
-        self._kind = kind
-        self._label = label
-        self._limit_s = options.session_limits_s[kind]
+        self._machine = machine
         self._dispatcher = dispatcher
-        self._fleet = fleet
         self._clock = clock
+        self._source = SlotSource(
+            session_id,
+            kind,
+            label,
+            dispatcher,
+            fleet,
+            clock,
+            limit_s=options.session_limits_s[kind],
+            max_wait_s=options.queue_max_wait_s,
+        )
         self._options = options
         self._load = load
         self._share = Share(load)
@@ -105,27 +91,27 @@ class Session:
             socket.buffered,
             clock,
             max_audio_s=options.outbox_audio_s,
-            max_bytes=options.outbox_bytes,
+            max_bytes=options.outbox_bytes_of(kind),
             stall_s=options.slow_consumer_s,
             on_congested=self._on_congested,
             on_stalled=self._on_stalled,
             share=Share(load),
         )
-        self._link: WorkerLink | None = None
-        self._attaches = 0
-        self._began = False
-        self._lost: Reason | None = None
+        self._slot: Slot | None = None
+        """The one that the machine has, or waits for."""
+        self._slots: list[Slot] = []
+        """That one, and those that are being cleaned, the newest last."""
         self._timer: Timer | None = None
         self._timer_at: float | None = None
-        self._supply: asyncio.Task[None] | None = None
+        self._apart: Apart | None = None
         self._closing: asyncio.Task[None] | None = None
         self._patience_s = CLOSE_TIMEOUT_S
         self._end = DISCONNECTED
 
     @property
-    def is_queued(self) -> bool:
-        """Whether the session has no slot yet."""
-        return self._dialect.state is State.QUEUED
+    def is_waiting(self) -> bool:
+        """See `Machine.is_waiting`."""
+        return self._machine.is_waiting
 
     @property
     def end_reason(self) -> str:
@@ -133,36 +119,36 @@ class Session:
         return self._end
 
     async def run(self) -> None:
-        """Returns when the socket is closed and the slot is clean again."""
+        """Returns when the socket is closed and every slot is clean again."""
         logger.info("session %s opened", self._session_id)
         if self._recording is not None:
             logger.info("session %s is recorded as %s", self._session_id, self._recording.recording_id)
         writer = asyncio.create_task(self._write())
-        self._supply = asyncio.create_task(self._hold_slots())
         try:
+            self._perform(self._machine.opened(self._clock.now()))
             await self._read()
         except Exception:
-            self._fail()
+            self.failed()
             await self._socket.wait_closed()
         finally:
-            self._dialect.disconnected()
+            self._machine.disconnected()
             self._share.hold(0)
             self._arm()
-            self._give_up_slot()
-            tasks = [writer, self._supply, *([self._closing] if self._closing else [])]
+            self._leave_slot()
             writer.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            tasks = [writer, *([self._closing] if self._closing else [])]
+            await asyncio.gather(*tasks, *(slot.over() for slot in self._slots), return_exceptions=True)
             if self._recording is not None:
                 self._recording.end(self._end, self._worker)
             logger.info("session %s ended: %s", self._session_id, self._end)
 
     def shut_down(self) -> None:
         """The server ends."""
-        self._perform(self._dialect.shut_down())
+        self._perform(self._machine.shut_down())
 
     def end(self, verdict: Verdict) -> None:
         """The session may not go on."""
-        self._perform(self._dialect.refused(verdict))
+        self._perform(self._machine.ended(verdict))
 
     # --------------------------------------------------------------------------------- doing
 
@@ -171,23 +157,28 @@ class Session:
             match action:
                 case Send():
                     self._outbox.put(action)
-                case RunUnit() if self._link is not None:
+                case TakeSlot():
+                    self._take_slot()
+                case LeaveSlot():
+                    self._leave_slot()
+                case RunUnit() | RunTurn() | RunChunk() if self._link is not None:
                     self._link.run(action)
                 case CancelUnits() if self._link is not None:
                     self._link.cancel(action.unit)
                 case OpenWorkerSession() if self._link is not None:
-                    limit_s = self._limit_s
-                    self._link.open(action.setup, limit_s + BACKSTOP_S if limit_s else 0.0)
+                    self._link.open(action.setup, self._source.config_limit_s)
                 case Withdraw():
                     taken = self._outbox.withdraw(action.response_id)
-                    self._perform(self._dialect.withdrawn(taken))
+                    self._perform(self._machine.withdrawn(taken))
+                case Apart():
+                    self._apart = action
                 case Note():
                     logger.info("session %s says of itself: %s", self._session_id, action.text)
                 case CloseSocket():
                     self._end = action.reason
-                    self._give_up_slot()
+                    self._leave_slot()
                     self._closing = asyncio.create_task(self._close(action, self._patience_s))
-        self._share.hold(self._dialect.held_bytes)
+        self._share.hold(self._machine.held_bytes)
         self._arm()
 
     def _arm(self) -> None:
@@ -195,7 +186,7 @@ class Session:
 
         Most deadlines only move on: when the timer runs too early it is set again.
         """
-        deadline = self._dialect.deadline
+        deadline = self._machine.deadline
         if deadline is not None and self._timer_at is not None and self._timer_at <= deadline:
             return
         if self._timer is not None:
@@ -206,14 +197,14 @@ class Session:
     def _tick(self) -> None:
         self._timer = self._timer_at = None
         try:
-            self._perform(self._dialect.tick(self._clock.now(), self._dispatcher.is_contended(POOL)))
+            self._perform(self._machine.tick(self._clock.now(), self._dispatcher.is_contended(POOL)))
         except Exception:
-            self._fail()
+            self.failed()
 
-    def _fail(self) -> None:
+    def failed(self) -> None:
         """A defect of ours ends this session and nobody else's."""
         logger.exception("session %s failed", self._session_id)
-        self._perform(self._dialect.refused(VERDICTS[Reason.WORKER_LOST]))
+        self._perform(self._machine.ended(VERDICTS[Reason.WORKER_LOST]))
 
     # -------------------------------------------------------------------------------- the socket
 
@@ -226,13 +217,24 @@ class Session:
             if self._recording is not None:
                 self._recording.up(message.data, message.is_text)
             if message.is_text:
-                is_stale = message.age_s > self._options.max_lag_s and not message.is_newest
-                load = self._load
-                has_no_room = load.is_full or load.is_late or (self.is_queued and load.is_filling)
-                drops = is_stale or has_no_room
-                self._perform(self._dialect.text_frame(message.data, self._clock.now(), drops_input=drops))
+                drops = self._has_no_room() or (self._machine.drops_stale and self._is_late(message))
+                self._perform(self._machine.text_frame(message.data, self._clock.now(), drops_input=drops))
             else:
-                self._perform(self._dialect.binary_frame())
+                self._perform(self._machine.binary_frame(self._clock.now()))
+            while self._apart is not None:
+                work, self._apart = self._apart.work, None
+                then = await asyncio.to_thread(work)
+                self._perform(then(self._clock.now()))
+
+    def _has_no_room(self) -> bool:
+        load = self._load
+        is_first_to_wait = load.is_filling and (self.is_waiting or self._machine.held_bytes > MUCH_BYTES)
+        return load.is_full or is_first_to_wait
+
+    def _is_late(self, message: Message) -> bool:
+        """Whether what comes of it would come too late."""
+        is_stale = message.age_s > self._options.max_lag_s and not message.is_newest
+        return is_stale or self._load.is_late
 
     async def _send(self, frame: bytes) -> None:
         if self._recording is not None:
@@ -258,10 +260,10 @@ class Session:
             self._socket.abort()
 
     def _on_congested(self, is_congested: bool) -> None:
-        self._perform(self._dialect.congested(is_congested, self._clock.now()))
+        self._perform(self._machine.congested(is_congested, self._clock.now()))
 
     def _on_stalled(self) -> None:
-        actions = self._dialect.slow_consumer()
+        actions = self._machine.slow_consumer()
         if not actions:
             return
         self._outbox.clear()
@@ -270,94 +272,41 @@ class Session:
 
     # ---------------------------------------------------------------------------------- the slot
 
-    async def _hold_slots(self) -> None:
-        """Holds a slot for as long as the session needs one; a lost one is replaced until it has begun."""
-        lost = 0
-        again = False
-        verdict: Verdict
-        try:
-            while True:
-                try:
-                    await self._hold_slot(again)
-                    return
-                except AttachFailed as failed:
-                    again = True
-                    reason = failed.reason
-                if reason in _ELSEWHERE and lost < NEW_LEASES:
-                    lost += 1
-                elif reason not in _AGAIN:
-                    verdict = VERDICTS[reason] if reason is not Reason.WORKER_LOST else errors.CONNECT_FAILED
-                    break
-        except QueueFull:
-            verdict = VERDICTS[Reason.QUEUE_FULL]
-        except WaitExpired:
-            verdict = errors.QUEUE_TIMEOUT
-        except WaitCancelled:
-            verdict = errors.QUEUE_CANCELLED
-        except DispatcherUnavailable:
-            verdict = errors.NO_WORKER
-        except Exception:
-            self._fail()
-            return
-        self._perform(self._dialect.refused(verdict))
+    @property
+    def _link(self) -> WorkerLink | None:
+        return self._slot.link if self._slot is not None else None
 
-    async def _hold_slot(self, again: bool) -> None:
-        """One slot, from the queue until it is clean again. Raises `AttachFailed` to ask for another."""
-        max_wait = self._options.queue_max_wait_s
-        async with self._dispatcher.acquire(
-            POOL, self._kind, max_wait, label=self._label, again=again
-        ) as ticket:
-            async for update in ticket.updates():
-                if isinstance(update, Lease):
-                    lease = update
-                else:
-                    place = Place(
-                        update.position, update.estimated_wait_s, update.ticket_id, update.queue_length
-                    )
-                    self._perform(self._dialect.queued(place))
-            self._lost = None
-            self._worker = f"{lease.worker_id}/{lease.slot}"
-            self._link = link = await self._attach(lease)
-            self._perform(self._dialect.granted(self._clock.now()))
-            await link.ended()
-            self._link = None
-            if self._lost is not None and not self._dialect.is_over:
-                raise AttachFailed(self._lost)
+    def _take_slot(self) -> None:
+        self._slots = [slot for slot in self._slots if not slot.is_over]
+        self._slot = Slot(self._source, self, self._slots[-1] if self._slots else None)
+        self._slots.append(self._slot)
 
-    async def _attach(self, lease: Lease) -> WorkerLink:
-        deadline_s = self._limit_s + 2 * BACKSTOP_S if self._limit_s else LONGEST_CALL_S
-        for retry in range(BUSY_RETRIES + 1):
-            if retry:
-                await sleep(self._clock, BUSY_RETRY_S)
-            self._attaches += 1
-            name = f"{self._session_id}-{self._attaches}"
-            try:
-                channel = self._fleet.channel(lease.target)
-                return await WorkerLink.attach(channel, name, lease.token, self._on_signal, deadline_s)
-            except AttachFailed as failed:
-                if failed.reason is not Reason.NO_FREE_SLOT:
-                    raise
-        raise AttachFailed(Reason.NO_FREE_SLOT)
+    def _leave_slot(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            slot.give_up()
 
-    def _give_up_slot(self) -> None:
-        """Leaves the queue, or has the worker clean the slot; `_supply` ends when that is done."""
-        if self._link is not None:
-            self._link.release()
-        elif self._supply is not None and self._supply is not asyncio.current_task():
-            self._supply.cancel()
+    def queued(self, place: Place) -> None:
+        """See `Holder`."""
+        self._perform(self._machine.queued(place))
 
-    def _on_signal(self, signal: Signal) -> None:
-        if isinstance(signal, Ready):
-            self._began = True
-        if isinstance(signal, Failed):
-            if signal.reason in DEFECTS:
-                logger.error("session %s: the worker reports %s", self._session_id, signal.reason)
-            if not self._began and signal.reason in _ELSEWHERE | _AGAIN:
-                self._lost = signal.reason
-                if signal.reason in _ELSEWHERE:
-                    self._dialect.displaced()
-                    return
-        actions = self._dialect.signal(signal, self._clock.now())
+    def attached(self, worker: str) -> None:
+        """See `Holder`."""
+        self._worker = worker
+        self._perform(self._machine.granted(self._clock.now()))
+
+    def displaced(self) -> None:
+        """See `Holder`."""
+        self._machine.displaced()
+
+    def refused(self, verdict: Verdict) -> None:
+        """See `Holder`."""
+        self._slot = None
+        self._perform(self._machine.refused(verdict))
+
+    def said(self, signal: Signal) -> None:
+        """See `Holder`."""
+        actions = self._machine.signal(signal, self._clock.now())
         # The others move neither a deadline nor what is held.
         if actions or not isinstance(signal, Prefilled | Piece):
             self._perform(actions)

@@ -10,16 +10,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import grpc.aio
-
 from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, METADATA_TRACEPARENT, Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from ws_adapter import worker_messages as messages
-from ws_adapter.dialects.actions import RunUnit
-from ws_adapter.dialects.config import SessionSetup
+from ws_adapter.dialects.actions import Run
+from ws_adapter.dialects.config import WorkerSetup
 from ws_adapter.dialects.worker import Failed, GoingAway, Signal, UnitDone
 from ws_adapter.errors import AttachFailed
+from ws_adapter.rpc import Channel, RpcError
 from ws_adapter.tracing import SessionTrace
 from ws_adapter.worker_call import WorkerCall
 from ws_adapter.worker_status import reason_of
@@ -41,7 +39,7 @@ class WorkerLink:
 
     def __init__(
         self,
-        channel: grpc.aio.Channel,
+        channel: Channel,
         session_id: str,
         lease_token: str,
         on_signal: Callable[[Signal], None],
@@ -64,21 +62,20 @@ class WorkerLink:
             (METADATA_LEASE, lease_token),
             (METADATA_TRACEPARENT, self._trace.traceparent),
         )
-        stub = InferenceServiceStub(channel)
         self._prefill: WorkerCall[pb.PrefillRequest, pb.PrefillResponse] = WorkerCall(
-            stub.Prefill(metadata=metadata, timeout=deadline_s), self._on_prefill, self._on_end
+            channel, "Prefill", pb.PrefillResponse, metadata, deadline_s, self._on_prefill, self._on_end
         )
         self._generate: WorkerCall[pb.GenerateRequest, pb.GenerateResponse] = WorkerCall(
-            stub.Generate(metadata=metadata, timeout=deadline_s), self._on_generate, self._on_end
+            channel, "Generate", pb.GenerateResponse, metadata, deadline_s, self._on_generate, self._on_end
         )
         self._finalize: WorkerCall[pb.FinalizeRequest, pb.FinalizeResponse] = WorkerCall(
-            stub.Finalize(metadata=metadata, timeout=deadline_s), self._on_finalize, self._on_end
+            channel, "Finalize", pb.FinalizeResponse, metadata, deadline_s, self._on_finalize, self._on_end
         )
 
     @classmethod
     async def attach(
         cls,
-        channel: grpc.aio.Channel,
+        channel: Channel,
         session_id: str,
         lease_token: str,
         on_signal: Callable[[Signal], None],
@@ -98,7 +95,7 @@ class WorkerLink:
             attached = True
         except TimeoutError:
             raise AttachFailed(Reason.ATTACH_TIMEOUT) from None
-        except grpc.aio.AioRpcError as error:
+        except RpcError as error:
             raise AttachFailed(reason_of(error)) from None
         finally:
             if not attached:
@@ -108,7 +105,7 @@ class WorkerLink:
 
     # ---------------------------------------------------------------------------------- to the worker
 
-    def open(self, setup: SessionSetup, max_duration_s: float) -> None:
+    def open(self, setup: WorkerSetup, max_duration_s: float) -> None:
         """Configures the session; answered by `Ready`."""
         self._configured = True
         self._prefill.write(
@@ -119,12 +116,11 @@ class WorkerLink:
             )
         )
 
-    def run(self, run: RunUnit) -> None:
+    def run(self, run: Run) -> None:
         """Gives a unit to the worker; answered by `UnitDone` and `Finalized`."""
         self._last_unit = run.unit
         self._prefill.write(messages.prefill(run, self._trace.unit()))
-        generate = pb.GenerateUnit(force_listen=run.force_listen)
-        self._generate.write(pb.GenerateRequest(unit=run.unit, run=generate))
+        self._generate.write(messages.generate(run))
         self._finalize.write(pb.FinalizeRequest(unit=run.unit))
 
     def cancel(self, unit: int) -> None:

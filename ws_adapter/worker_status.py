@@ -2,29 +2,28 @@
 
 from typing import Final
 
-import grpc
-import grpc.aio
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
+from google.protobuf.message import DecodeError
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from antiphon.semconv import ERROR_DOMAIN, Reason
+from ws_adapter.rpc import RpcError
 
 _WITHOUT_DETAILS: Final = {
-    # The client library itself refuses a message that is too large.
-    grpc.StatusCode.RESOURCE_EXHAUSTED: Reason.MESSAGE_TOO_LARGE,
+    # gRPC itself refuses a message that is too large.
+    code_pb2.RESOURCE_EXHAUSTED: Reason.MESSAGE_TOO_LARGE,
     # Our own deadline on the call, the last backstop of the session limit.
-    grpc.StatusCode.DEADLINE_EXCEEDED: Reason.SESSION_LIMIT,
+    code_pb2.DEADLINE_EXCEEDED: Reason.SESSION_LIMIT,
 }
 
 
-def reason_of(error: grpc.aio.AioRpcError) -> Reason:
+def reason_of(error: RpcError) -> Reason:
     """Why a call ended: its ErrorInfo if the worker gave one, else what the code alone can mean."""
     try:
-        status = rpc_status.from_call(error)
-    except ValueError:
-        status = None
-    for detail in status.details if status is not None else ():
+        status = status_pb2.Status.FromString(error.details)
+    except DecodeError:
+        status = status_pb2.Status()
+    for detail in status.details:
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.domain == ERROR_DOMAIN and info.reason in list(Reason):
             return Reason(info.reason)
-    return _WITHOUT_DETAILS.get(error.code(), Reason.WORKER_LOST)
+    return _WITHOUT_DETAILS.get(error.code, Reason.WORKER_LOST)

@@ -2,14 +2,21 @@
 
 import json
 
-from tests.adapter.conversation import CATALOGUE
+from tests.adapter.conversation import CATALOGUE, INIT, ready_signal
 from tests.schemas import Event
+from ws_adapter.dialects.actions import Send
+from ws_adapter.dialects.chat import Chat
+from ws_adapter.dialects.chat_events import Error
 from ws_adapter.dialects.config import Mode
+from ws_adapter.dialects.contract import Machine
 from ws_adapter.dialects.duplex import Duplex
 from ws_adapter.dialects.earlier import Earlier
-from ws_adapter.dialects.errors import Refusal
+from ws_adapter.dialects.errors import ErrorCode, Refusal
+from ws_adapter.dialects.events import ErrorEvent
 from ws_adapter.dialects.limits import Limits
 from ws_adapter.dialects.realtime import Realtime
+from ws_adapter.dialects.realtime_chat import RealtimeChat
+from ws_adapter.dialects.transcription_commands import ChooseModel, Rejection, read_command
 from ws_adapter.dialects.vocabulary import Begin, HoldFrame, Input, Vocabulary
 
 
@@ -26,6 +33,10 @@ def vocabulary(dialect: str) -> Vocabulary:
 
 def refusal(dialect: str, event: Event) -> Refusal | None:
     """Why the server does not take `event`, at whatever time it comes."""
+    if dialect == "transcription":
+        return _rejection(event)
+    if dialect in ("chat", "realtime_chat"):
+        return _refused_by(Chat(Limits(), lambda: CATALOGUE) if dialect == "chat" else _chat(event), event)
     try:
         match vocabulary(dialect).decode(json.dumps(event).encode()):
             case Begin(read=read):
@@ -36,4 +47,34 @@ def refusal(dialect: str, event: Event) -> Refusal | None:
                 read()
     except Refusal as refused:
         return refused
+    return None
+
+
+def _chat(event: Event) -> RealtimeChat:
+    """A chat in which the time for `event` has come."""
+    chat = RealtimeChat("sess_1", Limits(), lambda: CATALOGUE, lambda prefix: prefix)
+    chat.granted(0.0)
+    if event.get("type") != "session.init":
+        chat.text_frame(json.dumps(INIT).encode(), 0.0)
+        chat.signal(ready_signal(), 0.0)
+    return chat
+
+
+def _refused_by(chat: Machine, event: Event) -> Refusal | None:
+    for action in chat.text_frame(json.dumps(event).encode(), 0.0):
+        match action:
+            case Send(event=ErrorEvent(error=body)):
+                return Refusal(body.code, body.message)
+            case Send(event=Error(error=message, code=code)):
+                return Refusal(code, message)
+    return None
+
+
+def _rejection(event: Event) -> Refusal | None:
+    try:
+        command = read_command(json.dumps(event).encode())
+    except Rejection as rejected:
+        return Refusal(ErrorCode.INVALID_PAYLOAD, str(rejected))
+    if isinstance(command, ChooseModel) and command.model not in CATALOGUE.models:
+        return Refusal(ErrorCode.INVALID_PAYLOAD, "no such model")
     return None

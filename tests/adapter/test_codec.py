@@ -547,7 +547,7 @@ def test_no_json_raises_anything_else(name: str, first: Any, second: Any) -> Non
             DECODER.decode(frame)
         except Refusal as refused:
             message = refused.message
-        assert "`" not in message, "the library quotes types so; we do not"
+        assert "`" not in message or b"`" in frame, "the library quotes types so; we do not"
 
 
 # ------------------------------------------------------------------------------------------------- out

@@ -11,6 +11,7 @@ import pytest
 
 from antiphon.semconv import Reason
 from tests.adapter.stage import ManualClock
+from ws_adapter.dialects.config import Mode
 from ws_adapter.dispatch.base import POOL, Kind, Lease, QueuePlace
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
 from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitCancelled, WaitExpired
@@ -27,7 +28,7 @@ class KnownFleet(Fleet):
 
     def ready(self) -> list[tuple[str, WorkerInfo]]:
         return [
-            (f"{name}:1", WorkerInfo(name, "antiphon-mini", count, frozenset()))
+            (f"{name}:1", WorkerInfo(name, "antiphon-mini", count, frozenset(), frozenset({Mode.AUDIO})))
             for name, count in self.slots.items()
         ]
 

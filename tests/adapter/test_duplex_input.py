@@ -431,7 +431,7 @@ def test_no_json(frame: bytes) -> None:
 def test_binary_frame() -> None:
     talk = active()
 
-    assert names(talk.do(talk.dialect.binary_frame())) == ["error:invalid_frame"]
+    assert names(talk.do(talk.dialect.binary_frame(talk.now))) == ["error:invalid_frame"]
     assert talk.closed is not None
     assert talk.closed.code == 1003
 

@@ -147,7 +147,9 @@ def test_reference_voice_of_the_wrong_length(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize("path", ["/", "/nothing", "/ws/chat", "/v1/transcription", "/v1/realtime/x", "//[x"])
+@pytest.mark.parametrize(
+    "path", ["/", "/nothing", "/ws/chat/x", "/v1/transcription/x", "/v1/realtime/x", "//[x"]
+)
 async def test_unknown_path(path: str) -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         status, headers, body = await stage.request(path)
@@ -158,7 +160,15 @@ async def test_unknown_path(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/realtime?mode=audio", "/v1/realtime?mode=chat", "/ws/duplex", "/ws/duplex/x"]
+    "path",
+    [
+        "/v1/realtime?mode=audio",
+        "/v1/realtime?mode=chat",
+        "/ws/chat",
+        "/v1/transcription",
+        "/ws/duplex",
+        "/ws/duplex/x",
+    ],
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_plain_request_where_a_websocket_is_spoken(path: str, method: str) -> None:

@@ -23,7 +23,8 @@ def test_defaults_are_those_of_the_protocol() -> None:
     options = AdapterOptions(workers=WORKERS)
 
     assert (options.host, options.port, options.queue_capacity) == ("127.0.0.1", 8006, 1000)
-    assert options.max_message_bytes == 16_777_216
+    assert options.message_bytes_of(Kind.TRANSCRIPTION) == 16_777_216
+    assert options.message_bytes_of(Kind.CHAT) == 2 * 16_777_216
     assert (options.auth, options.auth_query, options.allowed_origins) == ("off", False, None)
     assert (options.queue_update_s, options.queue_max_wait_s) == (3, 0)
     assert (options.default_realtime_mode, options.drain_timeout_s) == ("video", 60)
@@ -128,7 +129,10 @@ def test_tls_listens_where_it_is_told_and_needs_permission_too() -> None:
         ({"pause_timeout_s": 301}, "pause_timeout_s must be 1 to 300, not 301:"),
         ({"pause_timeout_s": float("nan")}, "pause_timeout_s must be 1 to 300, not nan:"),
         ({"tls_port": -1}, "tls_port must be 0 to 65535, not -1."),
-        ({"default_realtime_mode": "chat"}, "default_realtime_mode must be video or audio, not chat."),
+        (
+            {"default_realtime_mode": "speech"},
+            "default_realtime_mode must be video or audio or chat or transcription, not speech.",
+        ),
         ({"auth": "on"}, "auth must be off or keys, not on."),
         ({"auth": "keys"}, "Pass --auth keys and --keys FILE, or neither."),
         ({"keys": Path("keys")}, "Pass --auth keys and --keys FILE, or neither."),

@@ -1,6 +1,7 @@
 """Recordings of real conversations: complete, exact, and nothing that a client could notice."""
 
 import asyncio
+import base64
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -16,8 +17,9 @@ from tests.adapter.conversation import CLOSE, Event
 from tests.adapter.process import ADMIT_ALL
 from tests.adapter.recordings import Read, b64, failing, noise, read_recording, read_wav
 from tests.adapter.stage import PATIENCE_S, Client, Stage, running_adapter, until
+from tests.adapter.test_worker_link import JPEG
 from tests.cli.process import run_cli
-from tests.scripted_engine import TALK, ScriptedEngine, running_worker, speak
+from tests.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker, speak, turn_end
 from ws_adapter.keys import make_key
 
 PICTURE = b"\xff\xd8\xff\xe0 no camera saw this"
@@ -353,3 +355,42 @@ async def test_files_that_may_not_grow_stay_whole_and_the_conversation_goes_on(t
     assert len(read_wav(read.folder / "up.wav")[1]) == 48_000
     assert [event["type"] for event in read.events("up")] == ["session.init"] + 3 * ["input.append"]
     assert log.decode().count("recordings in") == 1
+
+
+@pytest.mark.parametrize("path", ["/ws/chat", "/v1/realtime?mode=chat"])
+async def test_a_chat_is_recorded_with_its_pictures_and_clips(tmp_path: Path, path: str) -> None:
+    voice, clip = noise(0.5), noise(0.25, rate_hz=8_000)
+    parts = [
+        {"type": "image", "data": base64.b64encode(JPEG).decode()},
+        {"type": "audio", "data": b64(clip), "sample_rate": 8_000},
+    ]
+    asked = {
+        "messages": [{"role": "user", "content": parts}],
+        "tts": {"enabled": True, "ref_audio_data": b64(voice)},
+        "streaming": False,
+    }
+    engine = ScriptedEngine(turn_end("Yes.", seconds=0.5), info=EVERYTHING)
+    async with running_worker(engine) as worker:
+        async with running_adapter(worker.address, recordings=tmp_path) as stage:
+            async with stage.client(stage.address.replace("http", "ws", 1) + path) as client:
+                if path == "/ws/chat":
+                    await client.send(asked)
+                    await client.rest()
+                else:
+                    await client.begin()
+                    await client.send({"type": "input.append", "input": asked})
+                    await client.expect_until("response.done")
+                    await client.send(CLOSE)
+                    await client.rest()
+
+    (read,) = find(tmp_path)
+    (recorded,) = [event for event in read.events("up") if "messages" in event.get("input", event)]
+    assert whole(read, recorded.get("input", recorded)) == asked
+    fields = recorded.get("input", recorded)
+    assert fields["messages"][0]["content"][1]["data"]["sample_rate"] == 8_000
+    said = client.events[-1] if path == "/ws/chat" else client.events[-2]
+    assert whole(read, read.events("down")[client.events.index(said)]) == said
+    name = "recording_session_id"
+    assert read.folder.name == next(event[name] for event in client.events if name in event)
+    assert read.meta["mode"] == "chat"
+    assert read.meta["close_reason"] == ("done" if path == "/ws/chat" else "user_stop")

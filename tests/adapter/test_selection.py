@@ -15,15 +15,20 @@ from ws_adapter.dialects.errors import CloseCode, ErrorCode
 from ws_adapter.dispatch.base import Kind
 from ws_adapter.routes import Dialect, Misdirected, Selection, find_page, select
 
+ALL: frozenset[Mode] = frozenset(Mode)
+DUPLEX = frozenset({Mode.AUDIO, Mode.VIDEO})
 
-def chosen(target: str, *offered: str, default: Mode = Mode.VIDEO) -> Selection:
-    selection = select(target, offered, default)
+
+def chosen(
+    target: str, *offered: str, default: Mode = Mode.VIDEO, served: frozenset[Mode] | None = ALL
+) -> Selection:
+    selection = select(target, offered, default, served)
     assert isinstance(selection, Selection), selection
     return selection
 
 
-def refused(target: str, *offered: str) -> Misdirected:
-    refusal = select(target, offered, Mode.VIDEO)
+def refused(target: str, *offered: str, served: frozenset[Mode] | None = ALL) -> Misdirected:
+    refusal = select(target, offered, Mode.VIDEO, served)
     assert isinstance(refusal, Misdirected), refusal
     return refusal
 
@@ -31,18 +36,36 @@ def refused(target: str, *offered: str) -> Misdirected:
 # ------------------------------------------------------------------------------------------- /v1/realtime
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [Mode.AUDIO, Mode.VIDEO, Mode.CHAT])
 def test_rule_1_mode_decides(mode: Mode) -> None:
     selection = chosen(f"/v1/realtime?mode={mode}")
 
     assert selection == Selection(Dialect.REALTIME, mode, None, announces_slot=True)
 
 
-@pytest.mark.parametrize("mode", ["chat", "transcription", "Audio", "VIDEO", "audio ", "x"])
+TRANSCRIBING = Selection(Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION, None, announces_slot=False)
+
+
+@pytest.mark.parametrize("query", ["mode=transcription", "mode=transcription&intent=chat&model=m"])
+def test_rule_1_mode_of_transcription(query: str) -> None:
+    assert chosen(f"/v1/realtime?{query}", "realtime") == TRANSCRIBING
+
+
+@pytest.mark.parametrize("query", ["mode=transcription", "intent=transcription"])
+def test_rules_1_and_2_transcription_that_nobody_serves(query: str) -> None:
+    refusal = refused(f"/v1/realtime?{query}", served=DUPLEX)
+
+    assert refusal.dialect is Dialect.TRANSCRIPTION
+    assert refusal.verdict.code is ErrorCode.UNSUPPORTED_MODE
+    assert refusal.verdict.close is CloseCode.POLICY_VIOLATION
+    assert "mode=transcription is not served here; choose another by ?mode=audio" in refusal.verdict.message
+
+
+@pytest.mark.parametrize("mode", ["Audio", "VIDEO", "audio ", "x"])
 def test_rule_1_any_other_mode_is_unsupported(mode: str) -> None:
     refusal = refused(f"/v1/realtime?mode={mode}")
 
-    assert refusal.dialect == (mode if mode == "transcription" else Dialect.REALTIME)
+    assert refusal.dialect is Dialect.REALTIME
     assert refusal.verdict.code is ErrorCode.UNSUPPORTED_MODE
     assert refusal.verdict.close is CloseCode.POLICY_VIOLATION
     assert f"mode={mode} is not served" in refusal.verdict.message
@@ -61,10 +84,7 @@ def test_rule_1_of_two_modes_the_first_counts(query: str) -> None:
 
 
 def test_rule_2_intent_of_transcription() -> None:
-    refusal = refused("/v1/realtime?intent=transcription&model=m")
-
-    assert refusal.dialect == "transcription"
-    assert refusal.verdict.code is ErrorCode.UNSUPPORTED_MODE
+    assert chosen("/v1/realtime?intent=transcription&model=m", "realtime") == TRANSCRIBING
 
 
 def test_rule_2_other_intents_mean_nothing() -> None:
@@ -88,6 +108,12 @@ def test_rule_4_openai_clients_are_told_of_mode(target: str, offered: list[str])
     assert "?mode=" in refusal.verdict.message
 
 
+def test_rule_4_does_not_hold_where_transcription_is_the_default() -> None:
+    found = chosen("/v1/realtime?model=whisper", "realtime", default=Mode.TRANSCRIPTION)
+
+    assert found == TRANSCRIBING
+
+
 @pytest.mark.parametrize("default", list(Mode))
 @pytest.mark.parametrize(
     "target", ["/v1/realtime", "/v1/realtime?mode=", "/v1/realtime?autostart=1&client_id=x"]
@@ -98,6 +124,59 @@ def test_rule_5_the_default_mode(target: str, default: Mode) -> None:
 
 def test_long_mode_is_not_repeated_whole() -> None:
     assert len(refused("/v1/realtime?mode=" + "x" * 5000).verdict.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("target", "served", "dialect"),
+    [
+        ("/v1/realtime?mode=chat", DUPLEX, Dialect.REALTIME),
+        ("/v1/realtime?mode=audio", frozenset({Mode.CHAT}), Dialect.REALTIME),
+        ("/ws/chat", DUPLEX, Dialect.CHAT),
+        ("/ws/duplex/adx_1", frozenset({Mode.CHAT}), Dialect.DUPLEX),
+    ],
+)
+def test_mode_that_no_worker_serves(target: str, served: frozenset[Mode], dialect: Dialect) -> None:
+    refusal = refused(target, served=served)
+
+    assert refusal.dialect is dialect
+    assert refusal.verdict.code is ErrorCode.UNSUPPORTED_MODE
+    assert refusal.verdict.close is CloseCode.POLICY_VIOLATION
+    assert f"choose another by ?mode={min(served)}" in refusal.verdict.message
+
+
+def test_whether_a_worker_sees_is_its_own_affair() -> None:
+    assert chosen("/ws/duplex", served=frozenset({Mode.AUDIO})).mode is Mode.VIDEO
+
+
+@pytest.mark.parametrize("target", ["/v1/realtime?mode=chat", "/ws/chat", "/ws/duplex", "/v1/realtime"])
+def test_without_a_worker_a_client_may_wait_for_one(target: str) -> None:
+    assert chosen(target, served=None)
+
+
+# ----------------------------------------------------------------- /ws/chat and /v1/transcription
+
+
+@pytest.mark.parametrize("target", ["/ws/chat", "/ws/chat/", "/ws/chat?mode=audio&model=x"])
+def test_chat_path(target: str) -> None:
+    assert chosen(target, "realtime") == Selection(Dialect.CHAT, Mode.CHAT, None, announces_slot=False)
+
+
+@pytest.mark.parametrize("target", ["/v1/transcription", "/v1/transcription/?mode=audio&intent=x&model=m"])
+def test_transcription_path(target: str) -> None:
+    assert chosen(target, "realtime") == TRANSCRIBING
+
+
+def test_transcription_path_that_nobody_serves() -> None:
+    assert select("/v1/transcription", [], Mode.VIDEO, DUPLEX) is None
+
+
+@pytest.mark.parametrize("target", ["/v1/transcription", "/v1/realtime?mode=transcription"])
+def test_without_a_worker_who_wants_a_transcription_comes_back(target: str) -> None:
+    refusal = refused(target, served=None)
+
+    assert refusal.dialect is Dialect.TRANSCRIPTION
+    assert refusal.verdict.code is ErrorCode.SERVICE_UNAVAILABLE
+    assert refusal.verdict.close is CloseCode.TRY_AGAIN_LATER
 
 
 # --------------------------------------------------------------------------------------------- /ws/duplex
@@ -136,6 +215,9 @@ def test_kinds() -> None:
     assert chosen("/v1/realtime?mode=video").kind is Kind.OMNI_DUPLEX
     assert chosen("/ws/duplex/adx_1").kind is Kind.AUDIO_DUPLEX
     assert chosen("/ws/duplex").kind is Kind.OMNI_DUPLEX
+    assert chosen("/v1/realtime?mode=chat").kind is Kind.CHAT
+    assert chosen("/ws/chat").kind is Kind.CHAT
+    assert chosen("/v1/transcription").kind is Kind.TRANSCRIPTION
 
 
 # ------------------------------------------------------------------------------------------- other paths
@@ -150,8 +232,8 @@ def test_kinds() -> None:
         "/V1/realtime",
         "/v1/realtime/x",
         "/v2/realtime?mode=audio",
-        "/v1/transcription",
-        "/ws/chat",
+        "/v1/transcription/x",
+        "/ws/chat/x",
         "/ws/half_duplex",
         "/ws/duplexx",
         "/ws/duplex/a/b",
@@ -160,7 +242,7 @@ def test_kinds() -> None:
     ],
 )
 def test_no_websocket_elsewhere(target: str) -> None:
-    assert select(target, [], Mode.VIDEO) is None
+    assert select(target, [], Mode.VIDEO, ALL) is None
     assert find_page(target) is None
 
 
@@ -179,7 +261,7 @@ def url(stage: Stage, target: str) -> str:
 @pytest.mark.parametrize(
     ("target", "code"),
     [
-        ("/v1/realtime?mode=chat", "unsupported_mode"),
+        ("/v1/realtime?mode=half_duplex", "unsupported_mode"),
         ("/v1/realtime?model=gpt-realtime", "unsupported_protocol"),
     ],
 )
@@ -196,18 +278,24 @@ async def test_refusals_by_url_come_after_the_upgrade(target: str, code: str) ->
         assert client.socket.close_reason == code
 
 
-@pytest.mark.parametrize("parameter", ["mode", "intent"])
-async def test_transcription_is_refused_in_its_own_words(parameter: str) -> None:
+TRANSCRIPTION = [
+    "/v1/transcription",
+    "/v1/realtime?mode=transcription",
+    "/v1/realtime?intent=transcription",
+]
+
+
+@pytest.mark.parametrize("target", TRANSCRIPTION)
+async def test_transcription_is_refused_in_its_own_words(target: str) -> None:
     async with (
         running_adapter("127.0.0.1:1", wait=False) as stage,
-        stage.client(url(stage, f"/v1/realtime?{parameter}=transcription")) as client,
+        stage.client(url(stage, target)) as client,
     ):
         events, close = await client.end()
 
-        remedy = "choose another by ?mode=audio or ?mode=video"
-        message = f"{parameter}=transcription is not served here; {remedy}"
-        assert events == [{"type": "error", "error": message, "code": "unsupported_mode"}]
-        assert close == 1008
+        message = "no worker is ready to take a session; try again later"
+        assert events == [{"type": "error", "error": message, "code": "service_unavailable"}]
+        assert close == 1013
 
 
 async def test_half_duplex_is_refused_after_the_upgrade() -> None:
@@ -223,7 +311,7 @@ async def test_half_duplex_is_refused_after_the_upgrade() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["/ws/chat", "/v1/transcription", "/ws/half_duplex", "/v2/realtime?mode=audio"]
+    "target", ["/ws/chat/x", "/v1/transcription/x", "/ws/half_duplex", "/v2/realtime?mode=audio"]
 )
 async def test_websocket_at_an_unknown_path(target: str) -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:

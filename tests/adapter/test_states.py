@@ -265,7 +265,7 @@ def test_nothing_is_said_after_the_end(state: State, event: object) -> None:
     talk = in_state(state)
 
     assert talk.client(event) == []  # type: ignore[arg-type]
-    assert talk.do(talk.dialect.binary_frame()) == []
+    assert talk.do(talk.dialect.binary_frame(talk.now)) == []
     assert talk.worker(ready_signal()) == []
     assert talk.do(talk.dialect.shut_down()) == []
     assert talk.do(talk.dialect.slow_consumer()) == []

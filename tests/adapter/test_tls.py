@@ -117,7 +117,7 @@ async def test_pages_over_tls(authority: Authority) -> None:
 
 async def test_refusals_come_over_tls_too(authority: Authority) -> None:
     async with secured(authority) as stage:
-        url = stage.tls_address.replace("https", "wss") + "/v1/realtime?mode=chat"
+        url = stage.tls_address.replace("https", "wss") + "/v1/realtime?mode=half_duplex"
         async with connect(url, ssl=authority.trust) as websocket:
             events, close = await Client(websocket).end()
             assert (events[0]["error"]["code"], close) == ("unsupported_mode", 1008)

@@ -4,7 +4,6 @@ import asyncio
 import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -19,7 +18,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service.engine.api import SessionFailed
 from tests.adapter.stage import until
-from tests.scripted_engine import INFO, Play, ScriptedEngine, hang, listen, running_worker, speak
+from tests.scripted_engine import EVERYTHING, Play, ScriptedEngine, hang, listen, running_worker, speak
 from ws_adapter import worker_call
 from ws_adapter import worker_messages as messages
 from ws_adapter.dialects.actions import RunUnit
@@ -39,6 +38,7 @@ from ws_adapter.dialects.worker import (
 )
 from ws_adapter.errors import AttachFailed
 from ws_adapter.fleet import Fleet, Pace
+from ws_adapter.rpc import Channel
 from ws_adapter.tracing import SessionTrace
 from ws_adapter.worker_link import WorkerLink
 from ws_adapter.worker_status import reason_of
@@ -59,7 +59,7 @@ JPEG = _jpeg()
 class Caller:
     """A link and what it said."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.said: list[Signal] = []
 
@@ -73,8 +73,11 @@ class Caller:
 @asynccontextmanager
 async def worker(engine: ScriptedEngine, **options: Any) -> AsyncIterator[tuple[Caller, Any]]:
     async with running_worker(engine, **options) as running:
-        async with grpc.aio.insecure_channel(running.address) as channel:
+        channel = Channel(running.address)
+        try:
             yield Caller(channel), running
+        finally:
+            channel.close()
 
 
 async def test_units_are_written_ahead_and_answered() -> None:
@@ -165,8 +168,11 @@ async def test_refused_attach_names_its_reason_and_leaves_nothing() -> None:
 
 
 async def test_attach_that_failed_halfway_says_nothing_later() -> None:
-    async with worker(ScriptedEngine(listen())) as (caller, _):
-        stub = InferenceServiceStub(caller.channel)
+    async with (
+        worker(ScriptedEngine(listen())) as (caller, running),
+        grpc.aio.insecure_channel(running.address) as channel,
+    ):
+        stub = InferenceServiceStub(channel)
         squatter = stub.Finalize(metadata=(("antiphon-session-id", "s-1"),))
         await squatter.initial_metadata()
         with pytest.raises(AttachFailed) as refused:
@@ -178,10 +184,9 @@ async def test_attach_that_failed_halfway_says_nothing_later() -> None:
 
 
 async def test_nobody_at_the_address() -> None:
-    async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
-        with pytest.raises(AttachFailed) as refused:
-            await Caller(channel).attach()
-        assert refused.value.reason is Reason.WORKER_LOST
+    with pytest.raises(AttachFailed) as refused:
+        await Caller(Channel("127.0.0.1:1")).attach()
+    assert refused.value.reason is Reason.WORKER_LOST
 
 
 async def test_worker_that_dies_is_told_once() -> None:
@@ -375,7 +380,7 @@ async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_s
 
 
 async def test_pictures_travel_with_their_unit() -> None:
-    engine = ScriptedEngine(listen(), info=replace(INFO, sees=True))
+    engine = ScriptedEngine(listen(), info=EVERYTHING)
     async with worker(engine) as (caller, _):
         link = await caller.attach()
         link.open(SessionSetup(Mode.VIDEO, "", DuplexConfig(), Voice()), 600.0)

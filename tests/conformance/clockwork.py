@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inference_service.engine.api import ModelInfo
+from inference_service.engine.api import Mode, ModelInfo
 from tests.adapter.stage import ManualClock, Stage, running_adapter
 from tests.conformance.client import Client
 from tests.scripted_engine import INFO, ScriptedEngine, ScriptedSession, running_worker
 
-SEEING = replace(INFO, sees=True)
+SEEING = replace(INFO, sees=True, modes=frozenset({Mode.AUDIO, Mode.VIDEO}))
 
 
 @dataclass(frozen=True)

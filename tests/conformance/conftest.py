@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.stack import Stack, Worker, prompted_worker, running_stack, shipped_worker
+from tests.conformance.stack import (
+    Stack,
+    Worker,
+    chatting_worker,
+    prompted_worker,
+    running_stack,
+    shipped_worker,
+    transcribing_worker,
+)
 
 SLOTS = 24
 
@@ -50,6 +58,56 @@ async def narrow(one_slot: Stack) -> Stack:
     """`one_slot`, with its slot free."""
     await one_slot.until(free_slots=1)
     return one_slot
+
+
+@pytest.fixture(scope="session")
+def transcriber() -> Iterator[Stack]:
+    """An adapter whose worker transcribes, and plays to each session the script it was told last."""
+    with transcribing_worker(SLOTS) as worker, running_stack(worker) as stack:
+        yield stack
+        stack.wait_until(free_slots=SLOTS)
+        assert "Traceback" not in stack.log.text
+
+
+@pytest.fixture(scope="session")
+def one_transcriber() -> Iterator[Stack]:
+    """The same with one slot."""
+    with transcribing_worker(1) as worker, running_stack(worker) as stack:
+        yield stack
+        stack.wait_until(free_slots=1)
+        assert "Traceback" not in stack.log.text
+
+
+@pytest.fixture
+async def narrow_transcriber(one_transcriber: Stack) -> Stack:
+    """`one_transcriber`, with its slot free."""
+    await one_transcriber.until(free_slots=1)
+    return one_transcriber
+
+
+@pytest.fixture(scope="session")
+def chatter() -> Iterator[Stack]:
+    """An adapter whose worker chats, and converses; system messages are scripts."""
+    with chatting_worker(SLOTS) as worker, running_stack(worker) as stack:
+        yield stack
+        stack.wait_until(free_slots=SLOTS)
+        assert "Traceback" not in stack.log.text
+
+
+@pytest.fixture(scope="session")
+def one_chatter() -> Iterator[Stack]:
+    """The same with one slot."""
+    with chatting_worker(1) as worker, running_stack(worker) as stack:
+        yield stack
+        stack.wait_until(free_slots=1)
+        assert "Traceback" not in stack.log.text
+
+
+@pytest.fixture
+async def narrow_chatter(one_chatter: Stack) -> Stack:
+    """`one_chatter`, with its slot free."""
+    await one_chatter.until(free_slots=1)
+    return one_chatter
 
 
 @pytest.fixture(scope="session")

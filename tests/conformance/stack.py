@@ -18,11 +18,14 @@ from websockets.asyncio.client import connect
 
 from tests.adapter.process import ADMIT_ALL
 from tests.conformance.client import Client, RawClient
+from tests.scripted_engine import Play, Script
 
 START_S = 90.0
 END_S = 15.0
 PATIENCE_S = 10.0
 """The longest wait for what must come."""
+
+_KNOWN = "next script is known"
 
 Process = subprocess.Popen[bytes]
 
@@ -112,8 +115,17 @@ class Worker:
 
     def release(self, key: str, step: str, unit: int) -> None:
         """Lets a held unit of the session with this key go on; for prompted workers."""
+        self._tell(f"release {key} {step} {unit}")
+
+    def next(self, *plays: Play, **script: Any) -> None:
+        """What the next session without a prompt plays; for prompted workers."""
+        known = self.log.count(_KNOWN)
+        self._tell(f"next {Script(plays, **script).as_prompt()}")
+        self.log.wait_for(_KNOWN, known + 1)
+
+    def _tell(self, line: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(f"release {key} {step} {unit}\n".encode())
+        self.process.stdin.write(f"{line}\n".encode())
         self.process.stdin.flush()
 
 
@@ -125,9 +137,23 @@ def scripted_worker(*arguments: str) -> Iterator[Worker]:
 
 
 @contextmanager
-def prompted_worker(slots: int = 24) -> Iterator[Worker]:
+def prompted_worker(slots: int = 24, *arguments: str) -> Iterator[Worker]:
     """A scripted worker whose sessions bring their scripts along as system prompts."""
-    with scripted_worker("--prompted", "--slots", str(slots)) as worker:
+    with scripted_worker("--prompted", "--slots", str(slots), *arguments) as worker:
+        yield worker
+
+
+@contextmanager
+def transcribing_worker(slots: int = 8, *arguments: str) -> Iterator[Worker]:
+    """A scripted worker that transcribes what it is told with `Worker.next`, and talks with video."""
+    with prompted_worker(slots, "--modes", "transcribe,audio,video", *arguments) as worker:
+        yield worker
+
+
+@contextmanager
+def chatting_worker(slots: int = 8, *arguments: str) -> Iterator[Worker]:
+    """A scripted worker that chats, and talks with video; system messages of turns are scripts too."""
+    with prompted_worker(slots, "--modes", "chat,audio,video", *arguments) as worker:
         yield worker
 
 
@@ -193,6 +219,13 @@ class Stack:
     async def until(self, **state: Any) -> None:
         """See `wait_until`."""
         await to_thread(lambda: self.wait_until(**state))
+
+    def wait_until_nothing_runs(self) -> None:
+        """Waits until no session has a slot."""
+        end = time.monotonic() + PATIENCE_S
+        while self.ask_http("/api/queue")[1]["running_tasks"]:
+            assert time.monotonic() < end, self.log.text
+            time.sleep(0.02)
 
     async def until_queue(self, length: int) -> None:
         """Waits until so many clients wait for a slot."""

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -34,8 +33,8 @@ from tests.conformance.duplex_words import (
     video_frame,
 )
 from tests.conformance.match import SOME_TEXT
-from tests.conformance.stack import PATIENCE_S, prompted_worker, running_stack, scripted_worker
 from tests.conformance.stack import Stack as Processes
+from tests.conformance.stack import prompted_worker, running_stack, scripted_worker
 from tests.scripted_engine import (
     Play,
     Script,
@@ -306,19 +305,12 @@ async def test_slow_reader(stack: Processes) -> None:
             await client.send(prepare(script))
             await client.expect("prepared")
             await client.send(*[chunk() for _ in range(25)])
-            await asyncio.to_thread(_until_nothing_runs, strict)
+            await asyncio.to_thread(strict.wait_until_nothing_runs)
             events, code, _ = await client.end()
 
     assert code == 1008
     assert events[-1] == stopped("error")
     assert all(event["type"] == "result" for event in events[:-1])
-
-
-def _until_nothing_runs(stack: Processes) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while stack.ask_http("/api/queue")[1]["running_tasks"]:
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # ------------------------------------------------------------------------------------------------- 7.2

@@ -124,6 +124,53 @@ _DUPLEX: dict[str, Any] = {
     "stop": {"type": "stop"},
     "diagnostic": {"type": "client_diagnostic", "drift_ms": 12},
 }
+_ASKED: dict[str, Any] = {
+    "text": {"messages": [{"role": "user", "content": "Name a prime."}], "tts": {"enabled": False}},
+    "history": {
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "Answer briefly."}]},
+            {"role": "user", "content": "Name a prime."},
+            {"role": "assistant", "content": "Seven."},
+            {"role": "user", "content": "Another."},
+        ],
+        "streaming": False,
+        "generation": {"max_new_tokens": 64, "temperature": 0, "top_p": 1, "length_penalty": 1.1},
+        "enable_thinking": True,
+    },
+    "media": {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image", "data": _JPEG},
+                    {"type": "audio", "data": _base64(_SECOND), "sample_rate": 8000},
+                    {"type": "audio", "data": _base64(_WAVS["pcm24"])},
+                    {"type": "video", "data": "AAAA", "stack_frames": 1},
+                ],
+            }
+        ],
+        "tts": {"ref_audio_data": _base64(_WAVS["float"]), "ref_audio_path": "amber", "mode": "omni"},
+        "image": {"max_slice_nums": 2, "use_image_id": False},
+        "use_tts_template": True,
+        "omni_mode": True,
+    },
+}
+_ASKED["clip"] = {
+    "messages": [{"role": "user", "content": _ASKED["media"]["messages"][0]["content"][:3]}],
+}
+_CHAT: dict[str, Any] = {
+    "init": {"type": "session.init", "payload": {"system_prompt": "Hi.", "seed": 7, "config": {"top_k": 3}}},
+    **{name: {"type": "input.append", "input": fields} for name, fields in _ASKED.items()},
+    "update": {"type": "session.update"},
+    "close": {"type": "session.close"},
+}
+_TRANSCRIPTION: dict[str, Any] = {
+    "update": {"type": "session.update", "model": "antiphon-mini", "language": "en"},
+    "commit": {"type": "input_audio_buffer.commit"},
+    "append": {"type": "input_audio_buffer.append", "audio": _base64(_PCM)},
+    "final": {"type": "input_audio_buffer.commit", "final": True},
+    "final_word": {"type": "input_audio_buffer.commit", "final": "Yes"},
+}
 
 
 def _frames(events: dict[str, Any]) -> dict[str, bytes]:
@@ -176,6 +223,28 @@ def first_inputs() -> dict[str, dict[str, bytes]]:
             "plain": _conversation(_DUPLEX, "prepare", "chunk", "frame", "chunk", "short_names", "stop"),
             "break": _conversation(_DUPLEX, "prepare", "pause", "chunk", "resume", "interrupt", "chunk"),
             "out_of_order": _conversation(_DUPLEX, "chunk", "pause", "diagnostic", "prepare", "prepare"),
+        },
+        "chat_request": _frames(_ASKED),
+        "chat_conversation": _frames(_ASKED) | {"two": _conversation(_ASKED, "text", "history")},
+        "realtime_chat_conversation": {
+            "plain": _conversation(_CHAT, "init", "text", "history", "clip", "media", "close"),
+            "out_of_order": _conversation(_CHAT, "text", "update", "init", "init", "clip"),
+        },
+        "transcription_event": _frames(_TRANSCRIPTION),
+        "transcription_conversation": {
+            "plain": _conversation(_TRANSCRIPTION, "update", "commit", "append", "append", "final"),
+            "ahead": _conversation(
+                _TRANSCRIPTION,
+                "update",
+                "append",
+                "final",
+                "commit",
+                "append",
+                "final_word",
+                "commit",
+                "final",
+            ),
+            "out_of_order": _conversation(_TRANSCRIPTION, "final", "append", "commit", "update", "final"),
         },
         "audio": {
             "second": _base64(_SECOND).encode(),

@@ -8,7 +8,6 @@ import base64
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -16,13 +15,28 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service import config, messages, metadata
+from inference_service import config, inputs, metadata
+from inference_service.engine.api import UnitInput
 from inference_service.errors import SessionError, UnitRefused
 from inference_service.media.image import decode_frame
-from tests.scripted_engine import INFO
-from ws_adapter.codec import decode_audio, encode
-from ws_adapter.dialects.actions import CloseSocket, RunUnit, Send
+from tests.scripted_engine import EVERYTHING
+from ws_adapter.codec import RequestDecoder, decode_audio, encode
+from ws_adapter.dialects.actions import (
+    Action,
+    Apart,
+    CloseSocket,
+    OpenWorkerSession,
+    RunChunk,
+    RunTurn,
+    RunUnit,
+    Send,
+    TakeSlot,
+)
+from ws_adapter.dialects.chat import Chat
+from ws_adapter.dialects.chat_fields import ChatFields
+from ws_adapter.dialects.chat_input import MAX_MEDIA_BYTES, ChatRules, read_request
 from ws_adapter.dialects.config import Catalogue, Mode
+from ws_adapter.dialects.contract import Machine
 from ws_adapter.dialects.duplex import Duplex
 from ws_adapter.dialects.errors import InvalidUtf8, Refusal
 from ws_adapter.dialects.events import VoiceFields
@@ -30,10 +44,14 @@ from ws_adapter.dialects.images import read_frame
 from ws_adapter.dialects.limits import Limits
 from ws_adapter.dialects.machine import DuplexMachine
 from ws_adapter.dialects.opening import Opening
+from ws_adapter.dialects.realtime_chat import RealtimeChat
+from ws_adapter.dialects.transcription import Transcription
+from ws_adapter.dialects.transcription_commands import Append, Rejection, read_command
+from ws_adapter.dialects.turn import Speech
 from ws_adapter.dialects.units import MAX_FRAMES, UNIT_BYTES
 from ws_adapter.dialects.vocabulary import Begin, HoldFrame, Input, Vocabulary
 from ws_adapter.dialects.voice import read_voice
-from ws_adapter.dialects.worker import Finalized, Ready, UnitDone, UnitEnd
+from ws_adapter.dialects.worker import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.errors import ConfigurationError
 from ws_adapter.keys import Keys
 from ws_adapter.routes import select
@@ -44,7 +62,9 @@ FRAME_SEPARATOR = b"\n"
 """JSON needs no line break, so one input can be a whole conversation."""
 
 _CATALOGUE = Catalogue({"antiphon-mini"}, {"amber"})
-_SEEING = replace(INFO, sees=True)
+_KINDS = tuple(
+    config.resolve(pb.SessionConfig(mode=mode), EVERYTHING, lambda: 7).setup for mode in config.MODES
+)
 _READY = Ready(prompt_tokens=20, context_limit=8192, max_units_in_flight=2, generate_audio=True)
 
 
@@ -122,6 +142,94 @@ def duplex_conversation(data: bytes) -> None:
     _converse(_duplex(), data)
 
 
+def transcription_event(data: bytes) -> None:
+    """A frame of `/v1/transcription`."""
+    with suppress(Rejection, InvalidUtf8):
+        command = read_command(data)
+        if isinstance(command, Append):
+            assert command.pcm
+            assert len(command.pcm) % 2 == 0
+
+
+def transcription_conversation(data: bytes) -> None:
+    """Frames of `/v1/transcription`, one a line; the worker answers each unit at once."""
+    machine = Transcription("sess-0", 0, Limits(), lambda: _CATALOGUE)
+    for step, frame in enumerate(data.split(FRAME_SEPARATOR)[:200]):
+        now = step * 0.1
+        _transcribe(machine, machine.text_frame(frame, now), now)
+        _transcribe(machine, machine.tick(now, others_wait=False), now)
+
+
+def _transcribe(machine: Transcription, waiting: list[Action], now: float) -> None:
+    while waiting:
+        action, *waiting = waiting
+        match action:
+            case Send(event=event):
+                assert isinstance(json.loads(encode(event))["type"], str)
+            case TakeSlot():
+                waiting += machine.granted(now) + machine.signal(_READY, now)
+            case RunChunk(unit=unit, audio=pcm, ends=ends):
+                assert np.isfinite(np.frombuffer(pcm, "<f4")).all()
+                done = UnitDone(unit, UnitEnd.TURN if ends else UnitEnd.CHUNK, 30)
+                waiting += machine.signal(done, now) + machine.signal(Finalized(unit), now)
+            case CloseSocket():
+                assert machine.is_over
+                assert not waiting, "nothing follows the end"
+
+
+def chat_request(data: bytes) -> None:
+    """The frame of `/ws/chat`, read to its last field."""
+    with suppress(Refusal, InvalidUtf8):
+        fields = RequestDecoder(ChatFields).decode(data)
+        request = read_request(fields, ChatRules("", speaks=True), {"amber"})
+        assert any(message.role == "user" for message in request.turn.messages)
+        assert request.turn.size <= MAX_MEDIA_BYTES + len(data)
+        for message in request.turn.messages:
+            assert message.parts
+            for part in message.parts:
+                if isinstance(part, Speech):
+                    samples = np.frombuffer(part.data, "<f4")
+                    assert np.isfinite(samples).all()
+                    assert np.abs(samples).max(initial=0.0) <= 1.0
+
+
+def _chat(machine: Machine, data: bytes) -> None:
+    """Frames one after another; the worker answers each turn at once."""
+    waiting = machine.opened(0.0)
+    for step, frame in enumerate([b"", *data.split(FRAME_SEPARATOR)[:200]]):
+        now = step * 0.1
+        if step:
+            waiting = machine.text_frame(frame, now)
+        while waiting:
+            action, *waiting = waiting
+            match action:
+                case Send(event=event):
+                    json.loads(encode(event))
+                case TakeSlot():
+                    waiting += machine.granted(now)
+                case Apart():
+                    waiting += action.work()(now)
+                case OpenWorkerSession():
+                    waiting += machine.signal(_READY, now)
+                case RunTurn():
+                    for said in (Piece(1, "Yes.", b""), UnitDone(1, UnitEnd.TURN, 30)):
+                        waiting += machine.signal(said, now)
+                case CloseSocket():
+                    assert machine.is_over
+                    assert not waiting, "nothing follows the end"
+        machine.tick(now, others_wait=False)
+
+
+def chat_conversation(data: bytes) -> None:
+    """Frames of `/ws/chat`, one a line."""
+    _chat(Chat(Limits(), lambda: _CATALOGUE), data)
+
+
+def realtime_chat_conversation(data: bytes) -> None:
+    """Frames of `/v1/realtime` in mode chat, one a line."""
+    _chat(RealtimeChat("sess_000000000000", Limits(), lambda: _CATALOGUE, _new_id), data)
+
+
 def audio(data: bytes) -> None:
     """The base64 of audio, in either encoding."""
     text = data.decode("latin-1")
@@ -169,11 +277,12 @@ def prefill(data: bytes) -> None:
         return
     if request.HasField("config"):
         with suppress(SessionError):
-            config.resolve(request.config, _SEEING, lambda: 7)
+            config.resolve(request.config, EVERYTHING, lambda: 7)
     else:
-        with suppress(SessionError, UnitRefused):
-            unit = messages.unit_input(request, _SEEING, sees=True)
-            assert np.isfinite(unit.pcm).all()
+        for setup in _KINDS:
+            with suppress(SessionError, UnitRefused):
+                unit = inputs.content(request, setup, EVERYTHING)
+                assert not isinstance(unit, UnitInput) or np.isfinite(unit.pcm).all()
 
 
 def call_metadata(data: bytes) -> None:
@@ -188,7 +297,7 @@ def call_metadata(data: bytes) -> None:
 def request_target(data: bytes) -> None:
     """The target of a request and its subprotocols."""
     target, *offered = data.decode("latin-1").split("\n")
-    select(target, offered, Mode.VIDEO)
+    select(target, offered, Mode.VIDEO, frozenset(Mode))
 
 
 def key_file(data: bytes) -> None:
@@ -207,6 +316,11 @@ TARGETS: dict[str, Target] = {
         duplex_event,
         realtime_conversation,
         duplex_conversation,
+        chat_request,
+        chat_conversation,
+        realtime_chat_conversation,
+        transcription_event,
+        transcription_conversation,
         audio,
         reference_audio,
         reference_audio_path,

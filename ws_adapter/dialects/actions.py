@@ -1,13 +1,15 @@
 """What a dialect wants done. The session carries actions out in the order in which they were returned."""
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from ws_adapter.dialects.answers import Answer
-from ws_adapter.dialects.config import SessionSetup
+from ws_adapter.dialects.config import WorkerSetup
 from ws_adapter.dialects.errors import CloseCode
 from ws_adapter.dialects.events import ServerEvent
+from ws_adapter.dialects.turn import Turn
 
 
 class Send(Struct, frozen=True):
@@ -20,10 +22,18 @@ class Send(Struct, frozen=True):
     is_first: bool = True
 
 
+class TakeSlot(Struct, frozen=True):
+    """Wait for a slot. Not while there is one, or while one is waited for."""
+
+
+class LeaveSlot(Struct, frozen=True):
+    """Give the slot back, or the place in the queue; what runs at the worker is cancelled."""
+
+
 class OpenWorkerSession(Struct, frozen=True):
     """Configure the session at the worker."""
 
-    setup: SessionSetup
+    setup: WorkerSetup
 
 
 class RunUnit(Struct, frozen=True):
@@ -40,6 +50,30 @@ class RunUnit(Struct, frozen=True):
     max_slice_nums: int | None = None
 
 
+class RunTurn(Struct, frozen=True):
+    """Give a chat turn to the worker; `unit` counts from 1 in each slot."""
+
+    unit: int
+    turn: Turn
+
+
+class RunChunk(Struct, frozen=True):
+    """Give a slice of an utterance to the worker; `unit` counts from 1 in each slot.
+
+    `audio` is float32 at 16 kHz of any length, also none. `begins` lets the model forget all that came
+    before, `ends` says that the utterance is complete.
+    """
+
+    unit: int
+    audio: bytes
+    begins: bool = False
+    ends: bool = False
+
+
+Run: TypeAlias = RunUnit | RunTurn | RunChunk
+"""The input of a unit, each kind of session its own."""
+
+
 class CancelUnits(Struct, frozen=True):
     """End every unit at the worker up to and including `unit`."""
 
@@ -50,6 +84,16 @@ class Withdraw(Struct, frozen=True):
     """Take back what was not sent yet of a response, and tell the dialect which units lost what."""
 
     response_id: str
+
+
+class Apart(Struct, frozen=True):
+    """Let `work` run beside the event loop, since it takes long and depends on nothing else.
+
+    It returns what is to be called next, on the event loop, with the time; and that returns actions. Frames
+    that come meanwhile wait.
+    """
+
+    work: "Callable[[], Callable[[float], list[Action]]]"
 
 
 class Note(Struct, frozen=True):
@@ -65,4 +109,15 @@ class CloseSocket(Struct, frozen=True):
     reason: str
 
 
-Action: TypeAlias = Send | OpenWorkerSession | RunUnit | CancelUnits | Withdraw | Note | CloseSocket
+Action: TypeAlias = (
+    Send
+    | TakeSlot
+    | LeaveSlot
+    | OpenWorkerSession
+    | Run
+    | CancelUnits
+    | Withdraw
+    | Apart
+    | Note
+    | CloseSocket
+)

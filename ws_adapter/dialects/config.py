@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -12,7 +12,7 @@ from ws_adapter.codec import convert
 from ws_adapter.dialects.errors import invalid
 from ws_adapter.dialects.events import Slices
 from ws_adapter.dialects.faults import shown
-from ws_adapter.dialects.voice import Voice
+from ws_adapter.dialects.voice import NO_VOICE, Voice
 
 DEFAULT_PROMPT: Final = "You are a helpful assistant."
 
@@ -56,15 +56,17 @@ class ConfigFields(DuplexConfig, frozen=True):
 
 
 class Mode(StrEnum):
-    """What a session perceives."""
+    """What a session is: `?mode=` on `/v1/realtime`."""
 
     AUDIO = "audio"
     VIDEO = "video"
+    CHAT = "chat"
+    TRANSCRIPTION = "transcription"
 
 
 @dataclass(frozen=True)
 class SessionSetup:
-    """What a session is to be. `unsupported`: paths that were accepted but mean nothing here."""
+    """What a full-duplex session is to be. `unsupported`: paths that were accepted but mean nothing here."""
 
     mode: Mode
     system_prompt: str
@@ -77,11 +79,32 @@ class SessionSetup:
 
 
 @dataclass(frozen=True)
+class ChatSetup:
+    """What a session of chat turns is to be. `system_prompt` is for turns without one of their own."""
+
+    system_prompt: str = ""
+    voice: Voice = NO_VOICE
+    model: str = ""
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class TranscriptionSetup:
+    """What a session of utterances is to be."""
+
+    model: str = ""
+
+
+WorkerSetup: TypeAlias = SessionSetup | ChatSetup | TranscriptionSetup
+
+
+@dataclass(frozen=True)
 class Catalogue:
-    """What the workers serve: names of models, and ids of registered voices."""
+    """What the workers serve: names of models, ids of registered voices, and kinds of sessions."""
 
     models: Set[str]
     voices: Set[str]
+    modes: Set[Mode] = frozenset(Mode)
 
 
 def read_config(given: dict[str, Any], path: str) -> ConfigFields:

@@ -33,6 +33,8 @@ class ErrorCode(StrEnum):
     # The client's; the connection closes.
     INVALID_JSON = "invalid_json"
     INVALID_FRAME = "invalid_frame"
+    INIT_TIMEOUT = "init_timeout"
+    SLOW_CONSUMER = "slow_consumer"
     RATE_LIMITED = "rate_limited"
     UNSUPPORTED_MODE = "unsupported_mode"
     UNSUPPORTED_PROTOCOL = "unsupported_protocol"
@@ -115,7 +117,14 @@ def timed_out(clock: str, seconds: float, message: str) -> Verdict:
     return Verdict(None, message, TIMEOUT, CloseCode.NORMAL, f"{clock} ({seconds:.1f}s)")
 
 
+def flood(things: str, count: int, seconds: float) -> Verdict:
+    """The end of a session whose client sends too many of something."""
+    message = f"too many {things}: at most {count} in {seconds:g} s are allowed; slow down and connect again"
+    return Verdict(ErrorCode.RATE_LIMITED, message, None, CloseCode.POLICY_VIOLATION)
+
+
 USER_STOP: Final = "user_stop"
+DONE: Final = "done"
 TIMEOUT: Final = "timeout"
 CONTEXT_FULL: Final = "context_full"
 SHUTDOWN: Final = "server_shutdown"
@@ -161,6 +170,13 @@ CONNECT_FAILED: Final = _refused(
 )
 SERVER_SHUTDOWN: Final = Verdict(
     None, "the server is shutting down; connect again", SHUTDOWN, CloseCode.SERVICE_RESTART
+)
+
+SLOW: Final = Verdict(
+    None,
+    "the client does not read what it is sent; read while you send, and open a new session",
+    SLOW_CONSUMER,
+    CloseCode.POLICY_VIOLATION,
 )
 
 # One row per reason: section 7.1 of the protocol. Reasons of single units (ItemError) come first.

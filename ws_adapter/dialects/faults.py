@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import inspect
 
-from ws_adapter.dialects.errors import Refusal, invalid
+from ws_adapter.dialects.errors import Refusal, invalid, missing
 
 _SHOWN_CHARACTERS: Final = 40
 
@@ -64,11 +64,29 @@ def _fault(value: object, shape: inspect.Type, path: str) -> Refusal | None:
 
 def _union_fault(value: object, types: tuple[inspect.Type, ...], path: str) -> Refusal | None:
     types = tuple(shape.type if isinstance(shape, inspect.Metadata) else shape for shape in types)
+    tagged = [shape for shape in types if isinstance(shape, inspect.StructType) and shape.tag is not None]
+    if isinstance(value, dict) and tagged:
+        return _tagged_fault(value, tagged, path)
     alike = [shape for shape in types if _is_alike(value, shape)]
     if alike:
         return _fault(value, alike[0], path)
     expected = " or ".join(_expected(shape) for shape in types if not isinstance(shape, inspect.NoneType))
     return invalid(path, f"expected {expected}, got {shown(value)}")
+
+
+def _tagged_fault(value: dict[str, Any], types: list[inspect.StructType], path: str) -> Refusal | None:
+    """Of structs that a field tells apart: what is wrong with the one that `value` says it is."""
+    field = str(types[0].tag_field)
+    tag, place = value.get(field), _join(path, field)
+    for shape in types:
+        if tag == shape.tag:
+            return _fault(value, shape, path)
+    expected = " or ".join(shown(shape.tag) for shape in types)
+    if tag is None or tag == "":
+        return missing(place, expected)
+    unserved: dict[object, str] = getattr(types[0].cls, "UNSERVED", {})
+    instead = f"; {unserved[tag]}" if isinstance(tag, str) and tag in unserved else ""
+    return invalid(place, f"expected {expected}, got {shown(tag)}{instead}")
 
 
 def _first(faults: Any) -> Refusal | None:

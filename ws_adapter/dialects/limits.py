@@ -1,4 +1,4 @@
-"""Bounds of one session in the full-duplex dialects."""
+"""Bounds of one session."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -24,6 +24,11 @@ class Limits:
     pause_timeout_s: float = 60.0
     init_timeout_s: float = 20.0
     duplex_idle_s: float = 60.0
+    chat_idle_s: float = 600.0
+    transcription_idle_s: float = 30.0
+    """How long nothing may come for an open utterance, and how long a slot may be kept without one."""
+    transcription_buffer_s: float = 1800.0
+    """How much audio may wait."""
     unit_flush_s: float = 1.25
     max_lag_s: float = 3.0
     max_waiting_units: int = 32
@@ -40,8 +45,9 @@ class RateWindow:
         self._times: deque[float] = deque(maxlen=count)
 
     def allow(self, now: float) -> bool:
-        """Counts one thing at `now`; False if it is one too many."""
+        """Counts one thing at `now`; False if it is one too many, and then it does not count."""
         full = len(self._times) == self._times.maxlen
-        allowed = not full or now - self._times[0] >= self._seconds
+        if full and now - self._times[0] < self._seconds:
+            return False
         self._times.append(now)
-        return allowed
+        return True

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum, auto
 from itertools import groupby
-from typing import Final
+from typing import ClassVar, Final
 
 from antiphon.semconv import Reason
 from ws_adapter.dialects import errors
-from ws_adapter.dialects.actions import Action, CloseSocket, Note, OpenWorkerSession, Send
+from ws_adapter.dialects.actions import Action, CloseSocket, Note, OpenWorkerSession, Send, TakeSlot
 from ws_adapter.dialects.answers import Answer, Outcome
 from ws_adapter.dialects.config import Catalogue, SessionSetup
 from ws_adapter.dialects.errors import CloseCode, ErrorCode, InvalidUtf8, Refusal, Verdict, timed_out
@@ -43,14 +43,6 @@ from ws_adapter.dialects.worker import Failed, GoingAway, Ready, Signal
 
 _IDLE_RECHECK_S: Final = 1.0
 
-_SLOW: Final = Verdict(
-    None,
-    "the client does not read what it is sent; read while you send, and open a new session",
-    errors.SLOW_CONSUMER,
-    CloseCode.POLICY_VIOLATION,
-)
-_FLOOD: Final = "too many {things}: at most {count} in {seconds:g} s are allowed; slow down and connect again"
-
 _REFUSED_SETTINGS: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND})
 """The worker does not take the config, but the client may send a corrected one."""
 
@@ -68,10 +60,12 @@ class State(Enum):
 
 
 class DuplexMachine:
-    """One session. Every method returns what is to be done, in order.
+    """See `Machine`. It has one slot, from the opening of the socket to its end.
 
     `catalogue` tells what the workers serve, None while none is known; `new_id(prefix)` makes ids.
     """
+
+    drops_stale: ClassVar = True
 
     def __init__(
         self,
@@ -105,6 +99,11 @@ class DuplexMachine:
         return self.state in (State.CLOSING, State.CLOSED)
 
     @property
+    def is_waiting(self) -> bool:
+        """See `Machine.is_waiting`."""
+        return self.state is State.QUEUED
+
+    @property
     def setup(self) -> SessionSetup | None:
         """The accepted settings that the worker has to be, or was, configured with."""
         return self._setup
@@ -131,6 +130,10 @@ class DuplexMachine:
 
     # ------------------------------------------------------------------------------------- the queue
 
+    def opened(self, now: float) -> list[Action]:
+        """See `Machine.opened`."""
+        return [TakeSlot()]
+
     def queued(self, place: Place) -> list[Action]:
         """No slot is free; called again while that lasts. Nothing is said once the session had a slot."""
         if self.state is not State.QUEUED:
@@ -153,7 +156,11 @@ class DuplexMachine:
         return []
 
     def refused(self, verdict: Verdict) -> list[Action]:
-        """The session gets no worker, or may not go on."""
+        """The session gets no worker."""
+        return self.ended(verdict)
+
+    def ended(self, verdict: Verdict) -> list[Action]:
+        """The session may not go on."""
         return [] if self.is_over else self._conclude(verdict)
 
     # ------------------------------------------------------------------------------------ the client
@@ -182,7 +189,7 @@ class DuplexMachine:
                 )
             return self._refuse(refusal, now, input_id)
 
-    def binary_frame(self) -> list[Action]:
+    def binary_frame(self, now: float) -> list[Action]:
         """The client sent a binary frame."""
         if self.is_over:
             return []
@@ -191,7 +198,7 @@ class DuplexMachine:
 
     def slow_consumer(self) -> list[Action]:
         """The client does not read."""
-        return [] if self.is_over else self._conclude(_SLOW)
+        return [] if self.is_over else self._conclude(errors.SLOW)
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
         """Whether so much output waits that no further unit may run."""
@@ -388,8 +395,7 @@ class DuplexMachine:
     # -------------------------------------------------------------------------------------- endings
 
     def _flood(self, things: str, count: int, seconds: float) -> list[Action]:
-        message = _FLOOD.format(things=things, count=count, seconds=seconds)
-        return self._conclude(Verdict(ErrorCode.RATE_LIMITED, message, None, CloseCode.POLICY_VIOLATION))
+        return self._conclude(errors.flood(things, count, seconds))
 
     def _conclude(self, verdict: Verdict) -> list[Action]:
         self.state = State.CLOSING

@@ -25,6 +25,7 @@ from ws_adapter.dialects.realtime_events import (
     AudioObject,
     ClientEvent,
     Diagnostic,
+    InitPayload,
     InputAppend,
     ListenDelta,
     OutputDelta,
@@ -37,7 +38,7 @@ from ws_adapter.dialects.realtime_events import (
 from ws_adapter.dialects.realtime_path import RealtimePath
 from ws_adapter.dialects.units import Append
 from ws_adapter.dialects.vocabulary import Begin, Command, End, Input
-from ws_adapter.dialects.voice import read_voice
+from ws_adapter.dialects.voice import Voice, read_voice
 from ws_adapter.dialects.worker import Ready, Tokens
 
 _OWN_REASON: Final = re.compile(r"[a-z0-9_]{1,64}")
@@ -73,8 +74,7 @@ class Realtime(RealtimePath):
                     "input.append", self.opener, lambda slices: self._append(event, slices), input_id
                 )
             case SessionClose():
-                reason = event.reason or errors.USER_STOP
-                return End(reason if _OWN_REASON.fullmatch(reason) else "client_closed")
+                return End(close_reason(event))
 
     def _setup(self, event: SessionInit, catalogue: Catalogue | None) -> SessionSetup:
         payload = event.payload
@@ -83,17 +83,12 @@ class Realtime(RealtimePath):
         name = "config" if payload.config is not None else "duplex"
         given = payload.config if payload.config is not None else payload.duplex or {}
         config = read_config(given, f"payload.{name}")
-        places = (
-            ("payload.voice", payload.voice),
-            ("payload.defaults", payload.defaults),
-            ("payload", payload),
-        )
         return SessionSetup(
             mode=self._mode,
             system_prompt=first_text(payload.system_prompt, payload.instructions),
             duplex=duplex_settings(config, payload.use_tts),
             model=check_model(payload.model, catalogue, "payload.model"),
-            voice=read_voice(places, catalogue.voices if catalogue is not None else None),
+            voice=init_voice(payload, catalogue),
             seed=payload.seed,
             max_slice_nums=payload.max_slice_nums or config.max_slice_nums,
             unsupported=listed([*unknown_keys(given, name), *(["tools"] if payload.tools else [])]),
@@ -133,7 +128,7 @@ class Realtime(RealtimePath):
             session_id=self._session_id,
             mode="full_duplex",
             metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
-            unsupported_fields=list(listed([*setup.unsupported, *map(_public_path, ready.ignored_fields)])),
+            unsupported_fields=list(listed([*setup.unsupported, *map(public_path, ready.ignored_fields)])),
             recording_session_id=self._recording_id,
         )
 
@@ -168,6 +163,22 @@ class Realtime(RealtimePath):
         return [closed]
 
 
+def close_reason(event: SessionClose) -> str:
+    """What `session.closed` says of a session that its client ends."""
+    reason = event.reason or errors.USER_STOP
+    return reason if _OWN_REASON.fullmatch(reason) else "client_closed"
+
+
+def init_voice(payload: InitPayload, catalogue: Catalogue | None) -> Voice:
+    """The voice that a `session.init` asks for; raises `Refusal`."""
+    places = (
+        ("payload.voice", payload.voice),
+        ("payload.defaults", payload.defaults),
+        ("payload", payload),
+    )
+    return read_voice(places, catalogue.voices if catalogue is not None else None)
+
+
 class _Frames:
     """The events of one unit; the first one carries the figures."""
 
@@ -200,7 +211,7 @@ def _audio(fields: AppendInput) -> tuple[str, str]:
     return first_given(places, "input.audio")
 
 
-def _public_path(worker_path: str) -> str:
+def public_path(worker_path: str) -> str:
     """The path in `payload` of a field that the worker calls `worker_path`."""
     for internal, public in _PUBLIC_PATHS.items():
         if worker_path.startswith(internal):

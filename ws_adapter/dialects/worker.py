@@ -21,6 +21,14 @@ class UnitEnd(Enum):
     FAILED = auto()
 
 
+class Finish(Enum):
+    """Why the model said no more in a unit."""
+
+    EOS = auto()
+    STOP = auto()
+    LENGTH = auto()
+
+
 class Tokens(Struct, frozen=True):
     """Tokens consumed and produced, of a unit or of the session so far."""
 
@@ -30,6 +38,11 @@ class Tokens(Struct, frozen=True):
     cached: int = 0
     output_text: int = 0
     output_audio: int = 0
+
+    @property
+    def given(self) -> int:
+        """Tokens of the input."""
+        return self.input_text + self.input_audio + self.input_vision
 
     def __add__(self, other: "Tokens") -> "Tokens":
         return Tokens(
@@ -60,21 +73,26 @@ NO_TIMINGS: Final = Timings()
 
 
 class Ready(Struct, frozen=True):
-    """The session takes units. `ignored_fields` are paths in `antiphon.v1.SessionConfig`."""
+    """The session takes units. `ignored_fields` are paths in `antiphon.v1.SessionConfig`.
+
+    `speaks`: the model has a voice; `generate_audio`: it is to use it.
+    """
 
     prompt_tokens: int
     context_limit: int
     max_units_in_flight: int
     generate_audio: bool
     ignored_fields: tuple[str, ...] = ()
+    speaks: bool = True
 
 
 class Prefilled(Struct, frozen=True):
-    """The input of a unit is in the context; `vision_slices` of its pictures among it."""
+    """The input of a unit is in the context: its `tokens`, and `vision_slices` of its pictures among it."""
 
     unit: int
     timings: Timings
     vision_slices: int = 0
+    tokens: Tokens = NO_TOKENS
 
 
 class Piece(Struct, frozen=True):
@@ -86,7 +104,7 @@ class Piece(Struct, frozen=True):
 
 
 class UnitDone(Struct, frozen=True):
-    """The last word about what a unit says; `failure` goes with FAILED."""
+    """The last word about what a unit says; `failure` goes with FAILED, `finish` where tokens were drawn."""
 
     unit: int
     end: UnitEnd
@@ -94,6 +112,9 @@ class UnitDone(Struct, frozen=True):
     tokens: Tokens = NO_TOKENS
     timings: Timings = NO_TIMINGS
     failure: Reason | None = None
+    field: str = ""
+    """Path in the input of what failed it, if it was that."""
+    finish: Finish | None = None
 
 
 class Finalized(Struct, frozen=True):

@@ -17,6 +17,9 @@ class Kind(StrEnum):
     AUDIO_DUPLEX = "audio_duplex"
     OMNI_DUPLEX = "omni_duplex"
     """With a camera."""
+    CHAT = "chat"
+    """One turn of it."""
+    TRANSCRIPTION = "transcription"
 
 
 @dataclass(frozen=True)

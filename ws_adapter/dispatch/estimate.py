@@ -6,7 +6,12 @@ from typing import Final
 
 from ws_adapter.dispatch.base import Kind
 
-BASE_S: Final[dict[Kind, float]] = {Kind.AUDIO_DUPLEX: 120.0, Kind.OMNI_DUPLEX: 90.0}
+BASE_S: Final[dict[Kind, float]] = {
+    Kind.AUDIO_DUPLEX: 120.0,
+    Kind.OMNI_DUPLEX: 90.0,
+    Kind.CHAT: 15.0,
+    Kind.TRANSCRIPTION: 30.0,
+}
 """Expected length of a session until enough of its kind have been seen."""
 
 SAMPLES_NEEDED: Final = 3

@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 
 from ws_adapter.codec import bounded, decode_base64
+from ws_adapter.dialects.config import Mode
 from ws_adapter.dialects.errors import Refusal
 from ws_adapter.dialects.render import OUTPUT_RATE_HZ
 from ws_adapter.dialects.voice import RATE_HZ
-from ws_adapter.recording.frames import Media, Unreadable, head, read, with_references
+from ws_adapter.recording.frames import Coding, Media, Unreadable, head, read, with_references
 from ws_adapter.recording.wav import HEADER_BYTES, LONGEST, SAMPLE_BYTES, Track, header
 
 Direction = Literal["up", "down"]
@@ -72,6 +73,7 @@ class Folder:
         self._stream_end = 0
         self._tracks = {"up": Track("up.wav", RATE_HZ), "down": Track("down.wav", OUTPUT_RATE_HZ)}
         self._audio_started: float | None = None
+        self._coding = Coding(is_pcm16=meta.mode == Mode.TRANSCRIPTION)
 
     def create(self) -> None:
         """Makes the folder, which must not exist, and a summary without an end."""
@@ -92,7 +94,7 @@ class Folder:
                 raise Unreadable
             media = _FrameMedia(self, seq, ts, direction)
             # A deeply nested event may be read and yet not be walked or written.
-            line["frame"] = with_references(read(frame), media.save)
+            line["frame"] = with_references(read(frame), media.save, self._coding)
             encoded = msgspec.json.encode(line)
         except (Unreadable, RecursionError, msgspec.MsgspecError):
             said = {"bytes": len(frame), "binary": not is_text, "head": head(frame)}
@@ -176,14 +178,14 @@ class _FrameMedia:
         self._files = 0
         self._has_clip = False
 
-    def save(self, media: Media, text: str, is_pcm16: bool) -> Any:
+    def save(self, media: Media, text: str, coding: Coding) -> Any:
         """The reference to what `text` holds, or the text itself if it is short and no base64."""
         data = _decode(text)
         if data is None:
             return text if len(text) <= _INLINE else self._add_file(text.encode(), "txt")
         match media:
             case Media.SPEECH:
-                samples = None if self._has_clip else _samples(data, is_pcm16)
+                samples = None if self._has_clip else _samples(data, coding.is_pcm16)
                 if samples is None:
                     return self._add_file(data, "bin")
                 self._has_clip = True
@@ -193,8 +195,8 @@ class _FrameMedia:
                 if samples is None:
                     return self._add_file(data, "wav" if data.startswith(b"RIFF") else "bin")
                 count = len(samples) // SAMPLE_BYTES
-                reference = self._add_file(header(count, RATE_HZ) + samples, "wav")
-                return {"file": reference["file"], "samples": count, "sample_rate": RATE_HZ}
+                reference = self._add_file(header(count, coding.rate_hz) + samples, "wav")
+                return {"file": reference["file"], "samples": count, "sample_rate": coding.rate_hz}
             case Media.IMAGE:
                 return self._add_file(data, _image_extension(data))
 

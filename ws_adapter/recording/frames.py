@@ -1,12 +1,14 @@
 """Frames as a recording keeps them: JSON in which references to files stand for audio and images."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from ws_adapter.codec import MAX_ITEMS
+from ws_adapter.dialects.voice import RATE_HZ
 
 HEAD_BYTES: Final = 1_000
 """How much is kept of a frame that is not an event."""
@@ -18,16 +20,27 @@ class Media(Enum):
     SPEECH = auto()
     """A piece of the conversation."""
     VOICE = auto()
-    """Reference audio."""
+    """Reference audio, or a clip in a message: a file of its own."""
     IMAGE = auto()
 
 
-Save: TypeAlias = Callable[[Media, str, bool], Any]
-"""Given what a value holds, its text, and whether samples are PCM16: what stands in its place."""
+@dataclass(frozen=True)
+class Coding:
+    """What an event says about the samples in it."""
+
+    is_pcm16: bool = False
+    rate_hz: int = RATE_HZ
+
+
+Save: TypeAlias = Callable[[Media, str, Coding], Any]
+"""Given what a value holds, its text, and how samples are coded: what stands in its place."""
 
 _FIELDS: Final = {
     **dict.fromkeys(("audio", "audio_base64", "audio_data"), Media.SPEECH),
-    **dict.fromkeys(("ref_audio", "ref_audio_base64", "tts_ref_audio", "tts_ref_audio_base64"), Media.VOICE),
+    **dict.fromkeys(
+        ("ref_audio", "ref_audio_base64", "ref_audio_data", "tts_ref_audio", "tts_ref_audio_base64"),
+        Media.VOICE,
+    ),
     **dict.fromkeys(
         ("video_frames", "frame_base64_list", "frames", "video_frame", "frame_base64", "frame", "image"),
         Media.IMAGE,
@@ -57,20 +70,31 @@ def head(frame: bytes) -> str:
     return frame[:HEAD_BYTES].decode(errors="backslashreplace")
 
 
-def with_references(value: Any, save: Save) -> Any:
-    """`value` with what `save` returns in the place of each base64 value, in the order of the event."""
-    return _replace(value, None, False, save)
+def with_references(value: Any, save: Save, coding: Coding) -> Any:
+    """`value` with what `save` returns in the place of each base64 value, in the order of the event.
+
+    `coding` is that of samples about which the event says nothing.
+    """
+    return _replace(value, None, coding, save)
 
 
-def _replace(value: Any, media: Media | None, is_pcm16: bool, save: Save) -> Any:
+def _replace(value: Any, media: Media | None, coding: Coding, save: Save) -> Any:
     if isinstance(value, dict):
         if "format" in value:
-            is_pcm16 = value["format"] == "pcm16"
-        return {key: _replace(item, _media(key, media), is_pcm16, save) for key, item in value.items()}
+            coding = replace(coding, is_pcm16=value["format"] == "pcm16")
+        is_clip = value.get("type") == "audio" and "data" in value
+        if is_clip and isinstance(rate_hz := value.get("sample_rate"), int) and 0 < rate_hz < 2**31:
+            coding = replace(coding, rate_hz=rate_hz)
+        return {
+            key: _replace(
+                item, Media.VOICE if is_clip and key == "data" else _media(key, media), coding, save
+            )
+            for key, item in value.items()
+        }
     if isinstance(value, list):
-        return [_replace(item, media, is_pcm16, save) for item in value]
+        return [_replace(item, media, coding, save) for item in value]
     if isinstance(value, str) and value and media is not None:
-        return save(media, value, is_pcm16)
+        return save(media, value, coding)
     return value
 
 

@@ -10,8 +10,8 @@ from typing import Final
 from ws_adapter.access import KEY_SUBPROTOCOL
 from ws_adapter.dialects.config import Mode
 from ws_adapter.schemas.catalogue import DIALECTS, Dialect, Json
-from ws_adapter.schemas.codes import close_table, error_table
-from ws_adapter.schemas.definitions import bundle, type_and_kind
+from ws_adapter.schemas.codes import close_table, error_table, utterance_error_table
+from ws_adapter.schemas.definitions import bundle, events, type_and_kind
 
 CHANNELS: Final[Mapping[str, Json]] = {
     "realtime": {
@@ -47,6 +47,20 @@ CHANNELS: Final[Mapping[str, Json]] = {
         "description": "With video. `queue_done` is only sent after a wait.",
         "query": {},
     },
+    "chat": {
+        "address": "/ws/chat",
+        "title": "Chat",
+        "description": "One request, one answer, and the connection closes. Queue events come only after a "
+        "wait.",
+        "query": {},
+    },
+    "transcription": {
+        "address": "/v1/transcription",
+        "title": "Transcription",
+        "description": "What vLLM speaks as its Realtime API. There are no queue events, and the connection "
+        "stays open after errors.",
+        "query": {},
+    },
 }
 """Where WebSockets are spoken: fields of an AsyncAPI channel, and the query parameters that mean something
 there, of which others are ignored."""
@@ -72,9 +86,10 @@ _SECURITY: Final[Mapping[str, Json]] = {
 }
 
 _RULES: Final = """\
-Full-duplex speech over WebSocket. A frame is one JSON object in text with a string `type`; unknown fields are
-ignored in both directions. Integers are written without a fraction. Audio goes in at 16 kHz and comes out as
-float32 at 24 kHz, in base64. What a client sends is cut into units of one second, and every unit is answered.
+Speech over WebSocket. A frame is one JSON object in text with a string `type`; unknown fields are ignored in
+both directions. Integers are written without a fraction. Audio goes in at 16 kHz and comes out as float32 at
+24 kHz, in base64. In full duplex what a client sends is cut into units of one second, and every unit is
+answered.
 
 An event that is refused changes nothing: it is answered by one `error`, and may be sent again corrected. An
 `error` or the last event of the session precedes every Close that the server starts, unless the table says
@@ -83,6 +98,10 @@ otherwise.
 ## Error codes
 
 {errors}
+
+## Error codes of transcription
+
+{utterance_errors}
 
 ## Close codes
 
@@ -97,7 +116,9 @@ def document(version: str, examples: Mapping[str, Sequence[Json]]) -> Json:
         "info": {
             "title": "Antiphon",
             "version": version,
-            "description": _RULES.format(errors=error_table(), closes=close_table()),
+            "description": _RULES.format(
+                errors=error_table(), utterance_errors=utterance_error_table(), closes=close_table()
+            ),
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
@@ -120,7 +141,7 @@ def document(version: str, examples: Mapping[str, Sequence[Json]]) -> Json:
             "messages": {
                 f"{dialect.name}.{name}": _message(dialect, name, definition, examples[dialect.name])
                 for dialect in DIALECTS
-                for name, definition in _events(dialect).items()
+                for name, definition in events(bundle(dialect)).items()
             },
             "securitySchemes": dict(_SECURITY),
         },
@@ -130,7 +151,7 @@ def document(version: str, examples: Mapping[str, Sequence[Json]]) -> Json:
 def _channel(name: str) -> Json:
     fields = dict(CHANNELS[name])
     query = {"type": "object", "properties": {**fields.pop("query"), "token": _TOKEN}}
-    names = [f"{d.name}.{event}" for d in DIALECTS if name in d.channels for event in _events(d)]
+    names = [f"{d.name}.{event}" for d in DIALECTS if name in d.channels for event in events(bundle(d))]
     return {
         **fields,
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in names},
@@ -141,10 +162,11 @@ def _channel(name: str) -> Json:
 def _operation(dialect: Dialect, channel: str, action: str) -> Json:
     side = bundle(dialect)["$defs"][_ACTIONS[action]]
     names = [choice["$ref"].rpartition("/")[2] for choice in side["oneOf"]]
+    opening = f"The opening event is `{dialect.opener}`." if dialect.opener else "A client sends one request."
     return {
         "action": action,
         "title": dialect.title,
-        "summary": f"{side['description']} The opening event is `{dialect.opener}`.",
+        "summary": f"{side['description']} {opening}",
         "channel": {"$ref": f"#/channels/{channel}"},
         "messages": [{"$ref": f"#/channels/{channel}/messages/{dialect.name}.{name}"} for name in names],
     }
@@ -152,17 +174,11 @@ def _operation(dialect: Dialect, channel: str, action: str) -> Json:
 
 def _message(dialect: Dialect, name: str, definition: Json, examples: Sequence[Json]) -> Json:
     event, kind = type_and_kind(definition)
-    shown = [e for e in examples if e["type"] == event and e.get("kind") == kind]
+    shown = [e for e in examples if (e.get("type"), e.get("kind")) == (event, kind)]
     return {
-        "name": event,
+        "name": event or name,
         "title": name,
         "summary": definition["description"],
         "payload": {"$ref": f"./{dialect.file}#/$defs/{name}"},
         "examples": [{"payload": example} for example in shown],
     }
-
-
-def _events(dialect: Dialect) -> dict[str, Json]:
-    """The definitions of its events, without the objects in them."""
-    definitions = bundle(dialect)["$defs"]
-    return {name: found for name, found in definitions.items() if type_and_kind(found)[0] is not None}

@@ -5,7 +5,14 @@ from typing import Any, Final, TypeAlias, get_args
 
 from msgspec import Struct
 
-from ws_adapter.dialects import duplex_events, earlier_events, realtime_events
+from ws_adapter.dialects import (
+    chat_events,
+    duplex_events,
+    earlier_events,
+    realtime_chat_events,
+    realtime_events,
+    transcription_events,
+)
 
 Json: TypeAlias = dict[str, Any]
 """A JSON object that is written out."""
@@ -13,11 +20,14 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Dialect:
-    """One public protocol and the structs of its events. `channels` are keys of `asyncapi.CHANNELS`."""
+    """One public protocol and the structs of its events. `channels` are keys of `asyncapi.CHANNELS`.
+
+    `opener` is the event with which a session begins; None where a client sends one request without a name.
+    """
 
     name: str
     title: str
-    opener: str
+    opener: str | None
     channels: tuple[str, ...]
     client_events: tuple[type[Struct], ...]
     server_events: tuple[type[Struct], ...]
@@ -38,6 +48,14 @@ DIALECTS: Final = (
         realtime_events.SERVER_EVENTS,
     ),
     Dialect(
+        "realtime_chat",
+        "The current dialect of /v1/realtime in mode=chat",
+        "session.init",
+        ("realtime",),
+        get_args(realtime_chat_events.ClientEvent),
+        realtime_chat_events.SERVER_EVENTS,
+    ),
+    Dialect(
         "earlier",
         "The earlier dialect of /v1/realtime",
         "session.update",
@@ -52,5 +70,21 @@ DIALECTS: Final = (
         ("duplex", "unnamedDuplex"),
         get_args(duplex_events.ClientEvent),
         duplex_events.SERVER_EVENTS,
+    ),
+    Dialect(
+        "chat",
+        "The dialect of /ws/chat",
+        None,
+        ("chat",),
+        (chat_events.ChatRequest,),
+        chat_events.SERVER_EVENTS,
+    ),
+    Dialect(
+        "transcription",
+        "The dialect of /v1/transcription",
+        "session.update",
+        ("transcription", "realtime"),
+        get_args(transcription_events.ClientEvent),
+        transcription_events.SERVER_EVENTS,
     ),
 )

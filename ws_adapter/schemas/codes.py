@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ws_adapter.dialects.errors import CloseCode, ErrorCode
+from ws_adapter.dialects.transcription_events import Code
 
 ERRORS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.NOT_READY: "the event needs a session that is configured; send the opening event first",
@@ -14,6 +15,8 @@ ERRORS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.PAUSED: "input during a pause; send `resume` first (only on `/ws/duplex`)",
     ErrorCode.INVALID_JSON: "the frame is not JSON; close 1003",
     ErrorCode.INVALID_FRAME: "a binary frame; close 1003",
+    ErrorCode.INIT_TIMEOUT: "no request came in time; close 1008 (only on `/ws/chat`)",
+    ErrorCode.SLOW_CONSUMER: "the client does not read; close 1008 (only on `/ws/chat`)",
     ErrorCode.RATE_LIMITED: "more than 1000 events in 5 s, or 20 errors in 1 s; close 1008",
     ErrorCode.UNSUPPORTED_MODE: "the mode asked for is not served here; close 1008",
     ErrorCode.UNSUPPORTED_PROTOCOL: "the protocol asked for is not served here; close 1008",
@@ -30,13 +33,37 @@ ERRORS: Final[Mapping[ErrorCode, str]] = {
 }
 """Each `error.code`. Without a close code the session goes on and the event has changed nothing."""
 
+UTTERANCE_ERRORS: Final[Mapping[Code, str]] = {
+    Code.INVALID_JSON: "the frame is not JSON",
+    Code.INVALID_FRAME: "a binary frame; only text frames are read",
+    Code.UNKNOWN_EVENT: "`type` names no event of this dialect",
+    Code.INVALID_EVENT: "`session.update` without a `model` that is a string, at its top level",
+    Code.MODEL_NOT_FOUND: "the model is not served; an earlier choice stays",
+    Code.MODEL_NOT_VALIDATED: "a commit before any `session.update` with a served model; audio is kept",
+    Code.INVALID_AUDIO: "`audio` is not base64 of whole int16 samples, at least one; or the model refused "
+    "the audio of the utterance, which then is lost",
+    Code.BUFFER_FULL: "too much waits: 30 min of audio, 1000 utterances, or what the server holds for all; "
+    "this event is not applied",
+    Code.PROCESSING_ERROR: "the utterance could not be processed and is lost; or an event that is no object, "
+    "or has a field of the wrong type",
+    Code.QUEUE_FULL: "no slot for the utterance; its audio is kept, commit again",
+    Code.SERVICE_UNAVAILABLE: "no worker for the utterance; its audio is kept, commit again. When "
+    "connecting: close 1013",
+    Code.IDLE_TIMEOUT: "nothing came for an open utterance for 30 s: it was ended, its `done` came before",
+    Code.CONTEXT_FULL: "the utterance became too long for the model, its `done` came before; commit again",
+    Code.UNSUPPORTED_MODE: "nobody transcribes here; close 1008",
+    Code.UNAUTHORIZED: "the key was withdrawn; close 3000",
+    Code.SLOW_CONSUMER: "the client does not read; close 1008",
+}
+"""Each `code` of transcription. Without a close code the connection stays open."""
+
 CLOSES: Final[Mapping[int, str]] = {
     CloseCode.NORMAL: "the session is over: by the client, a clock or a full context",
     1002: "broken WebSocket framing (without an event before it)",
     CloseCode.UNSUPPORTED_DATA: "not JSON, or a binary frame",
     CloseCode.INVALID_UTF8: "a text frame that is not UTF-8 (without an event before it)",
     CloseCode.POLICY_VIOLATION: "refused: mode, protocol, settings, flood, or a client that does not read",
-    1009: "a frame of more than 16 MiB (without an event before it)",
+    1009: "a frame of more than 16 MiB, in a chat 32 MiB (without an event before it)",
     CloseCode.INTERNAL_ERROR: "the worker of the session failed; open a new session",
     CloseCode.SERVICE_RESTART: "the server is shutting down; connect again",
     CloseCode.TRY_AGAIN_LATER: "no slot or no worker; try again later",
@@ -52,6 +79,12 @@ def error_table() -> str:
         for code, said in ERRORS.items()
     ]
     return "\n".join(["| code | fault of | meaning |", "|---|---|---|", *rows])
+
+
+def utterance_error_table() -> str:
+    """The error codes of transcription as a table in Markdown."""
+    rows = [f"| `{code}` | {said} |" for code, said in UTTERANCE_ERRORS.items()]
+    return "\n".join(["| code | meaning |", "|---|---|", *rows])
 
 
 def close_table() -> str:

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -25,6 +26,8 @@ _OPEN: Final = (
 def bundle(dialect: Dialect) -> Json:
     """Everything of `dialect` in one schema: `$defs/ClientEvent`, `$defs/ServerEvent` and each event."""
     client = _definitions((*dialect.client_events, ConfigFields), by_server=False)
+    if not _refers_to(ConfigFields, client):
+        del client[ConfigFields.__name__]
     server = _definitions(dialect.server_events, by_server=True)
     assert not client.keys() & server.keys(), "both sides would define the same name"
     return {
@@ -41,14 +44,26 @@ def bundle(dialect: Dialect) -> Json:
     }
 
 
+def events(document: Json) -> dict[str, Json]:
+    """The events of a bundle by their names in it, those of the client first, without the objects in them."""
+    definitions = document["$defs"]
+    choices = [*definitions["ClientEvent"]["oneOf"], *definitions["ServerEvent"]["oneOf"]]
+    names = [choice["$ref"].rpartition("/")[2] for choice in choices]
+    return {name: definitions[name] for name in names}
+
+
 def type_and_kind(definition: Json) -> tuple[str | None, str | None]:
-    """What the `type` and `kind` of an event have to be to mean this definition."""
+    """What the `type` and `kind` of an event have to be to mean this definition; None: they do not matter."""
     fields = definition.get("properties", {})
     return fields.get("type", {}).get("const"), fields.get("kind", {}).get("const")
 
 
 def _reference(name: str) -> Json:
     return {"$ref": REFERENCE.format(name=name)}
+
+
+def _refers_to(shape: type[Struct], definitions: Json) -> bool:
+    return _reference(shape.__name__)["$ref"] in json.dumps(definitions)
 
 
 def _one_of(title: str, description: str, shapes: Iterable[type[Struct]]) -> Json:
@@ -100,7 +115,7 @@ def _object(definition: Json, shape: type[Struct], by_server: bool) -> Json:
 
 
 def _field(schema: Json, takes_null: bool, told: str | None) -> Json:
-    choices = [dict(choice) for choice in schema.get("anyOf", [schema]) if choice != _NULL]
+    choices = [dict(choice) for choice in schema.get("anyOf", ()) if choice != _NULL] or [dict(schema)]
     is_nullable = _NULL in schema.get("anyOf", []) and takes_null
     description = told or next((c["description"] for c in choices if "description" in c), None)
     if len(choices) > 1:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from ws_adapter.schemas.catalogue import DIALECTS, Dialect, Json
-from ws_adapter.schemas.codes import close_table, error_table
-from ws_adapter.schemas.definitions import bundle, type_and_kind
+from ws_adapter.schemas.codes import close_table, error_table, utterance_error_table
+from ws_adapter.schemas.definitions import bundle, events, type_and_kind
 
 _HEAD: Final = """\
 # Events
@@ -17,15 +17,21 @@ required is absent when it has no value; from a client, `null` means the same.
 
 def page() -> str:
     """The page in Markdown."""
-    codes = f"## Error codes\n\n{error_table()}\n\n## Close codes\n\n{close_table()}\n"
-    return "\n".join([_HEAD, *(_dialect(dialect) for dialect in DIALECTS), codes])
+    codes = [
+        f"## Error codes\n\n{error_table()}\n",
+        f"## Error codes of transcription\n\n{utterance_error_table()}\n",
+        f"## Close codes\n\n{close_table()}\n",
+    ]
+    return "\n".join([_HEAD, *(_dialect(dialect) for dialect in DIALECTS), *codes])
 
 
 def _dialect(dialect: Dialect) -> str:
-    definitions: dict[str, Json] = bundle(dialect)["$defs"]
+    document = bundle(dialect)
+    definitions: dict[str, Json] = document["$defs"]
+    opening = f"Opened by `{dialect.opener}`." if dialect.opener else "A client sends one request."
     sections = [
         f"## {dialect.title}",
-        f"Opened by `{dialect.opener}`. Schema: [{dialect.file}]({dialect.file}).",
+        f"{opening} Schema: [{dialect.file}]({dialect.file}).",
     ]
     for side, heading in (("ClientEvent", "The client sends"), ("ServerEvent", "The server sends")):
         sections.append(f"### {heading}")
@@ -33,17 +39,17 @@ def _dialect(dialect: Dialect) -> str:
             sections += _event(definitions[_target(choice)])
     sections.append("### Objects in them")
     for name, definition in definitions.items():
-        if "properties" in definition and type_and_kind(definition)[0] is None:
-            sections += [f"**{name}**: {_meaning(definition)}", _table(definition)]
+        if "properties" in definition and name not in events(document):
+            sections += [f"**{name}**: {_meaning(definition)}", _table(definition, is_event=False)]
     return "\n\n".join(sections) + "\n"
 
 
 def _event(definition: Json) -> Iterator[str]:
     event, kind = type_and_kind(definition)
-    name = f"`{event}`" + (f", `kind` `{kind}`" if kind else "")
+    name = (f"`{event}`" if event else "The request") + (f", `kind` `{kind}`" if kind else "")
     yield f"**{name}**: {_meaning(definition)}"
     if set(definition["properties"]) - {"type", "kind"}:
-        yield _table(definition)
+        yield _table(definition, is_event=True)
 
 
 def _meaning(definition: Json) -> str:
@@ -59,10 +65,10 @@ def _path(given: Json) -> str:
     return f"{name}.{_path(inner)}" if "required" in inner else str(name)
 
 
-def _table(definition: Json) -> str:
+def _table(definition: Json, *, is_event: bool) -> str:
     rows = ["| field | | type | meaning |", "|---|---|---|---|"]
     for name, schema in definition["properties"].items():
-        if name not in ("type", "kind") or "const" not in schema:
+        if not is_event or name not in ("type", "kind") or "const" not in schema:
             required = "**R**" if name in definition.get("required", ()) else ""
             rows.append(f"| `{name}` | {required} | {_type(schema)} | {schema.get('description', '')} |")
     return "\n".join(rows)

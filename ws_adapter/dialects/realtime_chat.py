@@ -1,0 +1,474 @@
+"""G3 in mode chat: one turn after another on `/v1/realtime`, each with a slot of its own."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum, auto
+from functools import partial
+from typing import ClassVar, Final
+
+from antiphon.semconv import Reason
+from ws_adapter.dialects import errors, render
+from ws_adapter.dialects.actions import (
+    Action,
+    Apart,
+    CloseSocket,
+    LeaveSlot,
+    OpenWorkerSession,
+    RunTurn,
+    Send,
+    TakeSlot,
+)
+from ws_adapter.dialects.answers import FAILURES_IN_A_ROW, GAVE_UP
+from ws_adapter.dialects.chat import LARGE_FRAME
+from ws_adapter.dialects.chat_input import ChatRules, Request
+from ws_adapter.dialects.config import Catalogue, listed
+from ws_adapter.dialects.errors import (
+    VERDICTS,
+    CloseCode,
+    ErrorCode,
+    InvalidUtf8,
+    Refusal,
+    Verdict,
+    timed_out,
+)
+from ws_adapter.dialects.events import Metrics, SessionQueueDone
+from ws_adapter.dialects.limits import (
+    ERRORS_PER_S,
+    EVENTS_PER_WINDOW,
+    EVENTS_WINDOW_S,
+    Limits,
+    RateWindow,
+)
+from ws_adapter.dialects.realtime import close_reason, public_path
+from ws_adapter.dialects.realtime_chat_events import ChatCreated, TurnAppend
+from ws_adapter.dialects.realtime_chat_input import (
+    BEFORE_SETTINGS,
+    Heard,
+    Settings,
+    Update,
+    hear,
+    read_settings,
+)
+from ws_adapter.dialects.realtime_chat_turn import ChatTurn
+from ws_adapter.dialects.realtime_events import Diagnostic, SessionClose, SessionClosed, SessionInit
+from ws_adapter.dialects.reply import failure
+from ws_adapter.dialects.vocabulary import Place
+from ws_adapter.dialects.worker import (
+    Failed,
+    GoingAway,
+    Piece,
+    Prefilled,
+    Ready,
+    Signal,
+    Tokens,
+    UnitDone,
+    UnitEnd,
+)
+
+MOST_WAITING: Final = 4
+"""Turns that may wait behind the one that is answered."""
+
+_AGAIN: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND})
+"""The worker does not take the settings, but the client may send corrected ones."""
+
+
+class State(Enum):
+    """Where a session is in its life."""
+
+    QUEUED = auto()
+    CONNECTED = auto()
+    CONFIGURING = auto()
+    ACTIVE = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+
+
+class _Slot(Enum):
+    """What the session has of a slot."""
+
+    NONE = auto()
+    WANTED = auto()
+    OPENING = auto()
+    """A worker is being configured."""
+    READY = auto()
+    RUNNING = auto()
+
+
+class RealtimeChat:
+    """See `Machine`. `new_id(prefix)` makes ids; `recording_id` is that of its recording, if one is made."""
+
+    drops_stale: ClassVar = False
+
+    def __init__(
+        self,
+        session_id: str,
+        limits: Limits,
+        catalogue: Callable[[], Catalogue | None],
+        new_id: Callable[[str], str],
+        recording_id: str | None = None,
+    ) -> None:
+        self.state = State.QUEUED
+        self._session_id = session_id
+        self._limits = limits
+        self._catalogue = catalogue
+        self._new_id = new_id
+        self._recording_id = recording_id
+        self._settings: Settings | None = None
+        self._slot = _Slot.NONE
+        self._ready: Ready | None = None
+        self._slot_has_turns_voice = False
+        self._has_waited = False
+        self._is_going_away = False
+        self._turns: deque[ChatTurn] = deque()
+        self._reading = 0
+        """Bytes of a frame that is read beside the event loop."""
+        self._failures = 0
+        self._tokens = Tokens()
+        self._init_at: float | None = None
+        self._idle_at: float | None = None
+        self._unused_at: float | None = None
+        self._events = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+        self._errors = RateWindow(ERRORS_PER_S, 1.0)
+
+    @property
+    def is_over(self) -> bool:
+        """See `Machine.is_over`."""
+        return self.state in (State.CLOSING, State.CLOSED)
+
+    @property
+    def is_waiting(self) -> bool:
+        """See `Machine.is_waiting`."""
+        return self.state is State.QUEUED
+
+    @property
+    def held_bytes(self) -> int:
+        """See `Machine.held_bytes`."""
+        voice = self._settings.setup.voice.size if self._settings is not None else 0
+        return voice + sum(turn.size for turn in self._turns) + self._reading
+
+    @property
+    def deadline(self) -> float | None:
+        """See `Machine.deadline`."""
+        if self.is_over:
+            return None
+        due = [at for at in (self._init_at, self._idle_at, self._unused_at) if at is not None]
+        return min(due, default=None)
+
+    def opened(self, now: float) -> list[Action]:
+        """See `Machine.opened`."""
+        self._slot = _Slot.WANTED
+        return [TakeSlot()]
+
+    # ---------------------------------------------------------------------------------- the slot
+
+    def queued(self, place: Place) -> list[Action]:
+        """See `Machine.queued`."""
+        if self.state not in (State.QUEUED, State.ACTIVE):
+            return []
+        event = render.queued(place, is_update=self._has_waited)
+        self._has_waited = True
+        return [Send(event)]
+
+    def granted(self, now: float) -> list[Action]:
+        """See `Machine.granted`."""
+        if self.state is State.QUEUED:
+            self.state = State.CONNECTED
+            self._init_at = now + self._limits.init_timeout_s
+            told: list[Action] = [Send(SessionQueueDone())]
+            if self._settings is not None:
+                told += self._configure()
+            return told
+        if self.state is State.CONFIGURING:
+            return self._open()
+        if self.state is State.ACTIVE and self._turns:
+            told = [Send(SessionQueueDone())] if self._has_waited else []
+            self._has_waited = False
+            return [*told, *self._open()]
+        return []
+
+    def displaced(self) -> None:
+        """See `Machine.displaced`."""
+        self._is_going_away = False
+
+    def refused(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.refused`."""
+        return self.ended(verdict)
+
+    def signal(self, signal: Signal, now: float) -> list[Action]:
+        """See `Machine.signal`."""
+        if self.is_over:
+            return []
+        match signal:
+            case Ready():
+                return self._begun(signal, now)
+            case Prefilled() if self._turns:
+                self._turns[0].prefilled(signal)
+            case Piece() if self._turns:
+                return self._said(self._turns[0], signal, now)
+            case UnitDone() if self._turns:
+                return self._done(self._turns[0], signal, now)
+            case GoingAway():
+                self._is_going_away = True
+                if self._slot is _Slot.READY:
+                    return self._leave()
+            case Failed():
+                return self._failed(signal.reason, now)
+        return []
+
+    def _open(self) -> list[Action]:
+        assert self._settings is not None
+        self._slot = _Slot.OPENING
+        setup = self._settings.setup
+        own = self._turns[0].request.voice if self.state is State.ACTIVE and self._turns else None
+        self._slot_has_turns_voice = own is not None
+        return [OpenWorkerSession(replace(setup, voice=own) if own is not None else setup)]
+
+    def _begun(self, ready: Ready, now: float) -> list[Action]:
+        if self._slot is not _Slot.OPENING or self._settings is None:
+            return []
+        self._ready = ready
+        self._slot = _Slot.READY
+        told: list[Action] = []
+        if self.state is State.CONFIGURING:
+            self.state = State.ACTIVE
+            ignored = map(public_path, ready.ignored_fields)
+            created = ChatCreated(
+                session_id=self._session_id,
+                mode="turn_based",
+                metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
+                unsupported_fields=list(listed([*self._settings.unsupported, *ignored])),
+                recording_session_id=self._recording_id,
+            )
+            told = [Send(created)]
+        return [*told, *self._advance(now)]
+
+    def _advance(self, now: float) -> list[Action]:
+        """Goes on with the next turn, or waits for one."""
+        if not self._turns:
+            self._idle_at = now + self._limits.chat_idle_s
+            self._unused_at = now + self._limits.init_timeout_s if self._slot is _Slot.READY else None
+            return []
+        self._idle_at = self._unused_at = None
+        if self._slot is _Slot.NONE:
+            self._slot = _Slot.WANTED
+            self._has_waited = False
+            return [TakeSlot()]
+        if self._slot is not _Slot.READY or self._ready is None:
+            return []
+        self._slot = _Slot.RUNNING
+        return [RunTurn(1, self._turns[0].begin(self._ready, has_own_session=self._slot_has_turns_voice))]
+
+    def _leave(self) -> list[Action]:
+        self._slot = _Slot.NONE
+        self._unused_at = None
+        self._is_going_away = False
+        return [LeaveSlot()]
+
+    def _failed(self, reason: Reason, now: float) -> list[Action]:
+        verdict = VERDICTS[reason]
+        if self._slot is _Slot.READY:
+            return self._leave()  # nothing is lost: the next turn takes another
+        if reason in _AGAIN and self.state is State.CONFIGURING:
+            self.state = State.CONNECTED
+            self._settings = None
+            self._turns.clear()
+            self._init_at = now + self._limits.init_timeout_s
+            assert verdict.code is not None
+            return self._refuse(Refusal(verdict.code, verdict.message), now)
+        if reason in _AGAIN and self._turns:
+            assert verdict.code is not None
+            done = UnitDone(1, UnitEnd.FAILED, 0)
+            return self._end_turn(self._turns[0], done, Refusal(verdict.code, verdict.message), now)
+        if self._is_going_away:
+            verdict = errors.SERVER_SHUTDOWN
+        elif verdict.close is None:
+            verdict = VERDICTS[Reason.WORKER_LOST]
+        return self._conclude(verdict)
+
+    # ---------------------------------------------------------------------------------- the turns
+
+    def _said(self, turn: ChatTurn, piece: Piece, now: float) -> list[Action]:
+        try:
+            return [Send(event) for event in turn.said(piece)]
+        except Refusal as refusal:
+            return self._end_turn(turn, UnitDone(1, UnitEnd.FAILED, 0), refusal, now)
+
+    def _done(self, turn: ChatTurn, done: UnitDone, now: float) -> list[Action]:
+        return self._end_turn(turn, done, failure(done) if done.end is UnitEnd.FAILED else None, now)
+
+    def _end_turn(self, turn: ChatTurn, done: UnitDone, refusal: Refusal | None, now: float) -> list[Action]:
+        """Tells the end of the first turn and gives its slot back."""
+        told: list[Action] = []
+        if refusal is not None:
+            if not self._errors.allow(now):
+                return self._flood("errors", ERRORS_PER_S, 1.0)
+            told.append(Send(turn.failed(refusal)))
+        is_failure = refusal is not None and refusal.code is ErrorCode.INFERENCE_ERROR
+        self._failures = self._failures + 1 if is_failure else 0
+        self._turns.popleft()
+        self._tokens += done.tokens
+        told.append(Send(turn.done(done, now, has_failed=refusal is not None)))
+        if self._failures >= FAILURES_IN_A_ROW:
+            return [*told, *self._conclude(GAVE_UP)]
+        return [*told, *self._leave(), *self._advance(now)]
+
+    # -------------------------------------------------------------------------------- the client
+
+    def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
+        """See `Machine.text_frame`."""
+        if self.is_over:
+            return []
+        if not self._events.allow(now):
+            return self._flood("events", EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+        if self._idle_at is not None:
+            self._idle_at = now + self._limits.chat_idle_s
+        rules = self._settings.rules if self._settings is not None else BEFORE_SETTINGS
+        read = partial(self._hear, frame, rules, self._catalogue(), drops_input)
+        if len(frame) <= LARGE_FRAME:
+            return read()(now)
+        self._reading = len(frame)
+        return [Apart(read)]
+
+    def binary_frame(self, now: float) -> list[Action]:
+        """See `Machine.binary_frame`."""
+        if self.is_over:
+            return []
+        message = "expected a text frame holding JSON, got a binary frame"
+        return self._conclude(Verdict(ErrorCode.INVALID_FRAME, message, None, CloseCode.UNSUPPORTED_DATA))
+
+    def _hear(
+        self, frame: bytes, rules: ChatRules, catalogue: Catalogue | None, drops_input: bool
+    ) -> Callable[[float], list[Action]]:
+        """Reads an event; touches nothing of the session, so it may run anywhere."""
+        try:
+            voices = catalogue.voices if catalogue is not None else None
+            heard = hear(frame, rules, voices, drops_input=drops_input)
+        except InvalidUtf8:
+            verdict = Verdict(None, "invalid UTF-8", None, CloseCode.INVALID_UTF8)
+            return lambda now: self.ended(verdict)
+        except Refusal as refusal:
+            return partial(self._misheard, refusal)
+        return partial(self._heard, heard, drops_input)
+
+    def _misheard(self, refusal: Refusal, now: float) -> list[Action]:
+        self._reading = 0
+        if self.is_over:
+            return []
+        if refusal.code is ErrorCode.INVALID_JSON:
+            return self._conclude(Verdict(refusal.code, refusal.message, None, CloseCode.UNSUPPORTED_DATA))
+        return self._refuse(refusal, now)
+
+    def _heard(self, heard: Heard, drops_input: bool, now: float) -> list[Action]:
+        self._reading = 0
+        if self.is_over:
+            return []
+        try:
+            match heard.event:
+                case SessionInit() as event:
+                    return self._init(event, drops_input)
+                case SessionClose() as event:
+                    return self._conclude(Verdict(None, "", close_reason(event), CloseCode.NORMAL))
+                case Update():
+                    message = "session.update is not spoken in mode=chat: open the session with session.init"
+                    raise Refusal(ErrorCode.INVALID_EVENT, message)
+                case TurnAppend() if heard.request is not None:
+                    return self._append(heard.request, heard.input_id, now)
+        except Refusal as refusal:
+            return self._refuse(refusal, now, heard.input_id)
+        return []
+
+    def _init(self, event: SessionInit, drops_input: bool) -> list[Action]:
+        if self._settings is not None:
+            message = "session.init came before: other settings need a new session"
+            raise Refusal(ErrorCode.INVALID_EVENT, message)
+        self._settings = read_settings(event, self._catalogue())
+        if self.state is State.CONNECTED:
+            return self._configure()
+        if drops_input and self._settings.setup.voice.size:
+            return self._conclude(errors.OVERLOADED)
+        return []
+
+    def _configure(self) -> list[Action]:
+        self.state = State.CONFIGURING
+        self._init_at = None
+        return self._open()
+
+    def _append(self, request: Request | Refusal, input_id: str | None, now: float) -> list[Action]:
+        if self._settings is None:
+            raise Refusal(ErrorCode.NOT_READY, "input.append before session.init")
+        if len(self._turns) > MOST_WAITING:
+            message = f"{MOST_WAITING} inputs wait already; send the next one after a response.done"
+            raise Refusal(ErrorCode.INVALID_EVENT, message)
+        if isinstance(request, Refusal):
+            raise request
+        ids = (self._session_id, input_id or self._new_id("input"), self._new_id("resp"))
+        self._turns.append(ChatTurn(request, *ids, now))
+        return self._advance(now) if self.state is State.ACTIVE and len(self._turns) == 1 else []
+
+    def congested(self, is_congested: bool, now: float) -> list[Action]:
+        """See `Machine.congested`. What is being said cannot be held up."""
+        return []
+
+    def withdrawn(self, sends: list[Send]) -> list[Action]:
+        """See `Machine.withdrawn`."""
+        return []
+
+    def slow_consumer(self) -> list[Action]:
+        """See `Machine.slow_consumer`."""
+        return self.ended(errors.SLOW)
+
+    def disconnected(self) -> None:
+        """See `Machine.disconnected`."""
+        self.state = State.CLOSED
+
+    # ---------------------------------------------------------------------------------- the rest
+
+    def tick(self, now: float, others_wait: bool) -> list[Action]:
+        """See `Machine.tick`."""
+        if self.is_over:
+            return []
+        if _is_due(self._init_at, now):
+            text = "no session.init came in time; connect again and send it at once"
+            return self._conclude(timed_out("Prepare timeout", self._limits.init_timeout_s, text))
+        if _is_due(self._idle_at, now):
+            text = "nothing came for too long; open a new session"
+            return self._conclude(timed_out("Idle timeout", self._limits.chat_idle_s, text))
+        return self._leave() if _is_due(self._unused_at, now) else []
+
+    def ended(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.ended`."""
+        return [] if self.is_over else self._conclude(verdict)
+
+    def shut_down(self) -> list[Action]:
+        """See `Machine.shut_down`."""
+        return self.ended(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
+
+    def _refuse(self, refusal: Refusal, now: float, input_id: str | None = None) -> list[Action]:
+        if not self._errors.allow(now):
+            return self._flood("errors", ERRORS_PER_S, 1.0)
+        return [Send(render.error(refusal.code, refusal.message, refusal.param, input_id))]
+
+    def _flood(self, things: str, count: int, seconds: float) -> list[Action]:
+        return self._conclude(errors.flood(things, count, seconds))
+
+    def _conclude(self, verdict: Verdict) -> list[Action]:
+        is_created = self.state is State.ACTIVE
+        self.state = State.CLOSING
+        told: list[Action] = []
+        if verdict.code is not None:
+            told.append(Send(render.error(verdict.code, verdict.message)))
+        if verdict.closed is not None:
+            closed = SessionClosed(
+                reason=verdict.closed,
+                session_id=self._session_id if is_created else None,
+                usage=render.usage(self._tokens) if is_created else None,
+                diagnostic=Diagnostic(verdict.message) if verdict.message else None,
+            )
+            told.append(Send(closed))
+        close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
+        return [*told, CloseSocket(close, verdict.closed or verdict.code or verdict.message)]
+
+
+def _is_due(at: float | None, now: float) -> bool:
+    return at is not None and now >= at

@@ -1,0 +1,100 @@
+"""What a client of G3 in mode chat asks for."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from ws_adapter.codec import EventDecoder
+from ws_adapter.dialects.chat_input import ChatRules, Request, read_request
+from ws_adapter.dialects.config import Catalogue, ChatSetup, check_model, listed, read_config
+from ws_adapter.dialects.errors import ErrorCode, Refusal, missing
+from ws_adapter.dialects.realtime import init_voice
+from ws_adapter.dialects.realtime_chat_events import TurnAppend
+from ws_adapter.dialects.realtime_events import SessionClose, SessionInit
+
+
+class Update(Struct, frozen=True, tag_field="type", tag="session.update"):
+    """The opener of the earlier dialect, which has no chat."""
+
+
+Event: TypeAlias = SessionInit | TurnAppend | SessionClose | Update
+
+_DECODER: Final[EventDecoder[Event]] = EventDecoder(Event)
+
+_HONOURED: Final = frozenset({"generate_audio", "max_slice_nums"})
+"""Keys of `config` that mean something to a chat."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """An event; of one that asks for an answer also what it came to, or why it cannot be used."""
+
+    event: Event
+    request: Request | Refusal | None = None
+
+    @property
+    def input_id(self) -> str | None:
+        """The client's name for its input."""
+        fields = self.event.input if isinstance(self.event, TurnAppend) else None
+        return fields.input_id if fields is not None else None
+
+
+def hear(frame: bytes, rules: ChatRules, voices: Set[str] | None, *, drops_input: bool) -> Heard:
+    """Reads a text frame to its last field; raises `Refusal` or `InvalidUtf8` for what is no event.
+
+    Whether the event may come now is left open. With `drops_input` the media in it are not decoded.
+    """
+    event = _DECODER.decode(frame)
+    if not isinstance(event, TurnAppend):
+        return Heard(event)
+    try:
+        if event.input is None:
+            raise missing("input", "an object")
+        if drops_input:
+            message = "the server is too busy for this input; send it again later"
+            raise Refusal(ErrorCode.SERVICE_UNAVAILABLE, message)
+        return Heard(event, read_request(event.input, rules, voices))
+    except Refusal as refusal:
+        return Heard(event, refusal)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `session.init` came to. `unsupported`: paths of what was accepted but means nothing here."""
+
+    setup: ChatSetup
+    rules: ChatRules
+    unsupported: tuple[str, ...]
+
+
+BEFORE_SETTINGS: Final = ChatRules("input.", speaks=False)
+
+
+def read_settings(event: SessionInit, catalogue: Catalogue | None) -> Settings:
+    """What a chat takes from `session.init`; raises `Refusal`."""
+    payload = event.payload
+    if payload is None:
+        raise missing("payload", "an object, which may be empty,")
+    name = "config" if payload.config is not None else "duplex"
+    given = payload.config if payload.config is not None else payload.duplex or {}
+    config = read_config(given, f"payload.{name}")
+    prompts = (payload.system_prompt, payload.instructions)
+    vain = [f"{name}.{key}" for key, value in given.items() if key not in _HONOURED and value is not None]
+    return Settings(
+        ChatSetup(
+            # A turn is complete in itself: only what the client says itself stands before it.
+            system_prompt=next((prompt for prompt in prompts if prompt is not None), ""),
+            voice=init_voice(payload, catalogue),
+            model=check_model(payload.model, catalogue, "payload.model"),
+            seed=payload.seed,
+        ),
+        ChatRules(
+            "input.",
+            speaks=False,
+            max_slice_nums=payload.max_slice_nums or config.max_slice_nums,
+            is_mute=payload.use_tts is False or config.generate_audio is False,
+        ),
+        listed([*vain, *(["tools"] if payload.tools else [])]),
+    )

@@ -1,0 +1,328 @@
+"""gRPC calls over HTTP/2, as `https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md` has them."""
+
+import asyncio
+import base64
+import binascii
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from google.protobuf.message import DecodeError, Message
+from google.rpc import code_pb2
+
+from antiphon.semconv import MAX_MESSAGE_BYTES
+from antiphon.v1 import inference_service_pb2 as pb
+from ws_adapter.http2 import Connection, Headers, Received, Stream, StreamRefused
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 5.0
+
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
+_PREFIX: Final = struct.Struct("!BL")
+"""Before each message: whether it is compressed, and its size."""
+
+Metadata: TypeAlias = Sequence[tuple[str, str]]
+Response = TypeVar("Response", bound=Message)
+Answer = TypeVar("Answer", bound=Message)
+
+
+class RpcError(Exception):
+    """How a call ended. `code` is one of `google.rpc.Code`, `details` a serialised `google.rpc.Status`."""
+
+    def __init__(self, code: int, message: str, details: bytes = b"") -> None:
+        super().__init__(f"{code_pb2.Code.Name(code)}: {message}")
+        self.code = code
+        self.details = details
+
+
+class Channel:
+    """Calls to one worker over one connection, made when there is a call. `on_lost` tells when it breaks."""
+
+    def __init__(self, target: str, on_lost: Callable[[], None] = lambda: None) -> None:
+        """`target` is `host:port`, `[v6]:port` or `unix:path`."""
+        self._path = target.removeprefix("unix:") if target.startswith("unix:") else None
+        host, _, port = target.rpartition(":")
+        self._host, self._port = host.strip("[]"), int(port) if self._path is None else 0
+        self.authority = "localhost" if self._path is not None else target
+        self._on_lost = on_lost
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[Connection | None] | None = None
+        self._is_closed = False
+
+    async def connection(self) -> Connection:
+        """One that takes calls. Raises `RpcError`."""
+        if self._connection is not None and self._connection.is_usable:
+            return self._connection
+        if self._connecting is None and not self._is_closed:
+            self._connecting = asyncio.create_task(self._connect())
+        connection = await asyncio.shield(self._connecting) if self._connecting is not None else None
+        if connection is None:
+            raise RpcError(code_pb2.UNAVAILABLE, "the worker cannot be reached")
+        return connection
+
+    async def ask(self, method: str, request: Message, answer: type[Answer], *, timeout_s: float) -> Answer:
+        """A call with one message each way. Raises `RpcError`."""
+        answers: list[Answer] = []
+        ended: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
+        call = Call(self, method, answer, answers.append, ended.set_result, timeout_s=timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await call.start()
+                call.write(request)
+                call.half_close()
+                error = await asyncio.shield(ended)
+        except TimeoutError:
+            raise RpcError(code_pb2.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
+        finally:
+            call.cancel()  # does nothing to one that has ended
+        if error is not None:
+            raise error
+        if len(answers) != 1:
+            raise RpcError(code_pb2.UNIMPLEMENTED, f"expected one answer, got {len(answers)}")
+        return answers[0]
+
+    def close(self) -> None:
+        """Ends the connection with all its calls."""
+        self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _connect(self) -> Connection | None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                if self._path is not None:
+                    made = await loop.create_unix_connection(self._make, self._path)
+                else:
+                    made = await loop.create_connection(self._make, self._host, self._port)
+        except (OSError, UnicodeError):  # the latter for names that can be nobody's
+            return None
+        except asyncio.CancelledError:
+            if not self._is_closed:
+                raise
+            return None  # whoever waits for it was not cancelled
+        finally:
+            self._connecting = None
+        self._connection = made[1]
+        return self._connection
+
+    def _make(self) -> Connection:
+        return Connection(self._lost)
+
+    def _lost(self, connection: Connection) -> None:
+        if connection is self._connection:
+            self._connection = None
+            if not self._is_closed:
+                self._on_lost()
+
+
+class Call(Stream, Generic[Response]):
+    """One call. `on_message` is called for each answer, and once it has begun, `on_end` once: None for OK.
+
+    A call whose answer cannot be handled, as `on_message` raises, is logged and cancelled.
+    """
+
+    __slots__ = (
+        "_channel",
+        "_deadline",
+        "_headers",
+        "_is_over",
+        "_message",
+        "_metadata",
+        "_on_end",
+        "_on_message",
+        "_parse",
+        "_prefix",
+        "_room",
+        "_timeout_s",
+    )
+
+    def __init__(
+        self,
+        channel: Channel,
+        method: str,
+        response: type[Response],
+        on_message: Callable[[Response], None],
+        on_end: Callable[[RpcError | None], None],
+        *,
+        timeout_s: float,
+        metadata: Metadata = (),
+    ) -> None:
+        super().__init__()
+        self._channel = channel
+        self._parse = response.FromString
+        self._on_message = on_message
+        self._on_end = on_end
+        self._timeout_s = timeout_s
+        self._headers: Headers = (
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", f"/{_SERVICE}/{method}"),
+            (":authority", channel.authority),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+            ("grpc-timeout", _timeout(timeout_s)),
+            *metadata,
+        )
+        self._metadata: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_over = False
+        self._prefix = b""
+        self._message: bytearray | None = None
+        self._room = memoryview(b"")
+
+    async def start(self) -> None:
+        """Sends the request's headers. Raises `RpcError`."""
+        connection = await self._channel.connection()
+        if self._is_over:
+            raise RpcError(code_pb2.CANCELLED, "cancelled before it began")
+        try:
+            connection.open(self, self._headers)
+        except StreamRefused as refused:
+            raise RpcError(code_pb2.UNAVAILABLE, str(refused)) from None
+        self._headers = ()
+        self._deadline = asyncio.get_running_loop().call_later(self._timeout_s, self._expire)
+
+    async def initial_metadata(self) -> Received:
+        """What the worker sends before any message. Raises `RpcError` if the call ends without it."""
+        return await self._metadata
+
+    def write(self, message: Message) -> None:
+        """Sends `message` behind those written before; never waits. After the end it does nothing."""
+        if self.connection is not None:
+            data = message.SerializeToString()
+            self.send(_PREFIX.pack(0, len(data)) + data)
+
+    def half_close(self) -> None:
+        """Nothing more will be written."""
+        self.end()
+
+    def cancel(self) -> None:
+        """Ends the call from this side; `on_end` is called a little later."""
+        self._abandon(RpcError(code_pb2.CANCELLED, "cancelled by the adapter"))
+
+    def _expire(self) -> None:
+        self._abandon(RpcError(code_pb2.DEADLINE_EXCEEDED, f"the call has lasted {self._timeout_s:g} s"))
+
+    def _abandon(self, error: RpcError) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self.reset()
+            asyncio.get_running_loop().call_soon(self._tell_end, error)
+
+    def _finish(self, error: RpcError | None) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._tell_end(error)
+
+    def _tell_end(self, error: RpcError | None) -> None:
+        if not self._metadata.done():
+            self._metadata.set_exception(error or RpcError(code_pb2.UNKNOWN, "ended before it began"))
+            self._metadata.exception()  # whether anybody waits for it or not
+        if self._deadline is None:
+            return
+        self._deadline.cancel()
+        try:
+            self._on_end(error)
+        except Exception:
+            logger.exception("the end of a call could not be handled")
+
+    # ------------------------------------------------------------------------------ from the connection
+
+    def headers_received(self, headers: Received, is_end: bool) -> None:
+        """See `Stream`."""
+        if is_end:
+            self._finish(_status(headers))
+        elif headers.get(b":status") != b"200":
+            code = headers.get(b":status", b"").decode("latin-1")
+            self._abandon(RpcError(code_pb2.UNAVAILABLE, f"the worker answers with HTTP status {code}"))
+        elif not self._metadata.done():
+            self._metadata.set_result(headers)
+
+    def broken(self, why: str) -> None:
+        """See `Stream`."""
+        self._finish(RpcError(code_pb2.UNAVAILABLE, why))
+
+    def data_received(self, data: memoryview) -> None:
+        """Puts messages together from the parts that come."""
+        size = len(data) - _PREFIX.size
+        is_between = self._message is None and not self._prefix
+        if is_between and size >= 0 and _PREFIX.unpack_from(data) == (0, size):
+            self._take(data[_PREFIX.size :])  # one message, and all of it
+            return
+        while data:
+            if self._message is None:
+                if self._prefix or len(data) < _PREFIX.size:
+                    missing = _PREFIX.size - len(self._prefix)
+                    self._prefix += data[:missing]
+                    data = data[missing:]
+                    if len(self._prefix) < _PREFIX.size:
+                        return
+                    is_compressed, size = _PREFIX.unpack(self._prefix)
+                    self._prefix = b""
+                else:
+                    is_compressed, size = _PREFIX.unpack_from(data)
+                    data = data[_PREFIX.size :]
+                if size > MAX_MESSAGE_BYTES:
+                    text = f"a message has {size} bytes, at most {MAX_MESSAGE_BYTES} are taken"
+                    self._abandon(RpcError(code_pb2.RESOURCE_EXHAUSTED, text))
+                    return
+                if is_compressed:
+                    self._abandon(RpcError(code_pb2.INTERNAL, "a message is compressed, which was not asked"))
+                    return
+                if size <= len(data):
+                    self._take(data[:size])
+                    data = data[size:]
+                    continue
+                self._message = bytearray(size)
+                self._room = memoryview(self._message)
+            taken = min(len(data), len(self._room))
+            self._room[:taken] = data[:taken]
+            self._room = self._room[taken:]
+            data = data[taken:]
+            if not self._room:
+                message, self._message = self._message, None
+                self._take(message)
+
+    def _take(self, data: Any) -> None:
+        if self.connection is None:
+            return
+        try:
+            message = self._parse(data)
+        except DecodeError:
+            self._abandon(RpcError(code_pb2.INTERNAL, "a message cannot be parsed"))
+            return
+        try:
+            self._on_message(message)
+        except Exception:
+            logger.exception("an answer of the worker could not be handled")
+            self.cancel()
+
+
+def _timeout(seconds: float) -> str:
+    """As `grpc-timeout` has it: at most eight digits and a unit."""
+    milliseconds = round(seconds * 1000)
+    return f"{milliseconds}m" if milliseconds < 10**8 else f"{milliseconds // 1000}S"
+
+
+def _status(trailers: Received) -> RpcError | None:
+    """What the trailers say; None for OK."""
+    try:
+        code = int(trailers.get(b"grpc-status", b"2"))
+        code_pb2.Code.Name(code)
+    except ValueError:
+        code = code_pb2.UNKNOWN
+    if code == code_pb2.OK:
+        return None
+    message = unquote_to_bytes(trailers.get(b"grpc-message", b"")).decode(errors="replace")
+    coded = trailers.get(b"grpc-status-details-bin", b"")
+    try:
+        details = base64.b64decode(coded + b"=" * (-len(coded) % 4))
+    except binascii.Error:
+        details = b""
+    return RpcError(code, message, details)

@@ -6,6 +6,9 @@ PYTHON ?= python3
 #   make install TORCH_INDEX=<address of that index>
 TORCH_INDEX ?=
 
+# Processes that run tests side by side, a file each.
+JOBS ?= 2
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -42,8 +45,8 @@ demo: install ## serve, hold a spoken conversation with it, stop
 
 test: lint types check-protos check-schemas pytest ## everything CI checks: lint, types, check-protos, check-schemas, pytest
 
-pytest: install ## the tests alone; ARGS='-k name' narrows them
-	$(BIN)/python -m pytest $(ARGS)
+pytest: install ## the tests alone; ARGS='-k name' narrows them, JOBS=1 runs them one after another
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: install ## ruff and buf: rules and formatting of Python and protos
 	$(BIN)/ruff check .

@@ -231,6 +231,7 @@ class ScriptedSession:
             self.heard[unit], self.seen[unit] = content.pcm, content.frames
         if self.engine.is_prompted and isinstance(content, TurnInput):
             self.script = Script.of_prompt(_system_text(content)) or self.script
+            self.engine.release_early(self)
         self._order("prefill", unit)
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
@@ -504,10 +505,14 @@ class ScriptedEngine:
             self.deliver([(sink, session.script.refuses)])
         elif not session.script.slow_start:
             session.be_ready()
-        for key, step, unit in [early for early in self._released_early if early[0] == session.script.key]:
-            self._released_early.remove((key, step, unit))
-            session.release(step, unit)
+        self.release_early(session)
         return session
+
+    def release_early(self, session: ScriptedSession) -> None:
+        """Tells a session that has its key now what was released before."""
+        for early in [early for early in self._released_early if early[0] == session.script.key]:
+            self._released_early.remove(early)
+            session.release(*early[1:])
 
     def _script_of(self, setup: SessionSetup) -> Script:
         if isinstance(setup, TranscribeSetup):

@@ -62,6 +62,8 @@ async def ending_of(state: str, adapter: Server, address: str) -> tuple[list[str
         await until_free(adapter.address, 1, within_s=10.0)
         async with public_client(adapter) as client:
             await bring_to(state, client)
+            if state == "finalize":
+                await client.expect("response.output.delta")  # what was decided before
             await client.socket.ping()
             os.kill(worker.process.pid, signal.SIGKILL)
             events, code = await client.end(10.0)

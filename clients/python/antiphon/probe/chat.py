@@ -23,7 +23,7 @@ class Chat(Rules):
         return [{"messages": [{"role": "user", "content": QUESTION}], "streaming": True}]
 
     def append(self, pcm: bytes) -> Event:
-        raise NotImplementedError("a chat takes no stream of sound")
+        raise RuntimeError("a chat takes no stream of sound")
 
     def ending(self) -> list[Event]:
         return []

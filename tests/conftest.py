@@ -2,11 +2,18 @@
 
 import asyncio
 import gc
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.observed import observed
+
+
+def pytest_configure() -> None:
+    """Ctrl-C works in the commands that tests start, even where these run in the background of a script."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

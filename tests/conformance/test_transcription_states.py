@@ -345,7 +345,7 @@ async def test_one_outcome_for_each_utterance(transcriber: Stack) -> None:
 
     Neither closes the socket, nor harms other sockets.
     """
-    transcriber.worker.next(GO, fails(), fails(), write(" two"))
+    transcriber.worker.next(GO, fails(), write(" two"))
     async with transcriber.client(PATH) as client, transcriber.client(PATH) as other:
         await begin(client)
         transcriber.worker.next(GO, listen(), listen())

@@ -187,7 +187,7 @@ async def test_the_example_of_the_documentation_runs(folder: Path) -> None:
         "1",
         "2",
     ]
-    assert re.fullmatch(r"2: \d+ tokens of context, 1 let go", lines[-1])
+    assert any(re.fullmatch(r"2: \d+ tokens of context, 1 let go", line) for line in lines)
 
 
 def test_the_documentation_shows_the_example() -> None:

@@ -1,0 +1,107 @@
+"""Chunks of streams through the causal variant of HiFT, which needs no fading."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inference_service.models.token2wav.config import HOP, MELS
+from inference_service.models.token2wav.hift import Hift
+from inference_service.models.token2wav.noise import SourceNoise
+
+_PITCH_AHEAD = 3
+_MEL_AHEAD = 4
+_WAVE_AHEAD = 1
+"""Frames that must be there before one can be said: for its pitch, its shape, and its last samples."""
+_PAST = 31
+"""Frames that reach into what comes after them."""
+KEPT_SOURCE = _PAST + _WAVE_AHEAD + _MEL_AHEAD
+KEPT_MEL = KEPT_SOURCE + _PITCH_AHEAD
+"""Frames that a stream keeps at most."""
+
+
+@dataclass(frozen=True)
+class CausalState:
+    """What is kept of one stream: `mel` [80, n], and `source`, the excitation of its first frames.
+
+    The excitation ended at `cycles` [harmonics] (float64); of the frames kept, `said` are out. Before them
+    lie `start` frames that are forgotten.
+    """
+
+    mel: Tensor
+    source: Tensor
+    cycles: Tensor
+    said: int = 0
+    start: int = 0
+
+    @property
+    def sourced(self) -> int:
+        """So many of the frames kept have an excitation."""
+        return len(self.source) // HOP
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Streams of the same shape can share a batch."""
+        return self.mel.shape[1], self.sourced, self.said
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Everything kept."""
+        return [self.mel, self.source, self.cycles]
+
+
+class CausalVocoder:
+    """Eight frames behind; whatever the chunks, the same as all at once."""
+
+    def __init__(self, hift: Hift, noise: SourceNoise) -> None:
+        self._hift = hift
+        self._noise = noise
+
+    def initial_state(self) -> CausalState:
+        """A stream that has said nothing."""
+        weight = self._hift.conv_post.weight
+        cycles = weight.new_zeros(self._hift.config.harmonics + 1, dtype=torch.float64)
+        return CausalState(weight.new_zeros(MELS, 0), weight.new_zeros(0), cycles)
+
+    def advance(
+        self, mel: Tensor, states: list[CausalState], *, is_last: bool
+    ) -> tuple[Tensor, list[CausalState]]:
+        """The next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new states."""
+        said = states[0].said
+        mel = torch.cat([torch.stack([state.mel for state in states]), mel], dim=2)
+        frames = mel.shape[2]
+        source, cycles = self._source(mel, states, is_last=is_last)
+        shaped = frames if is_last else source.shape[1] // HOP - _MEL_AHEAD
+        ready = frames if is_last else max(shaped - _WAVE_AHEAD, said)
+        samples = source[:, :0]
+        if ready > said:
+            seen = F.pad(mel, (0, _MEL_AHEAD)) if is_last else mel[:, :, : shaped + _MEL_AHEAD]
+            samples = self._hift.decode(seen, source[:, : HOP * shaped])[:, HOP * said : HOP * ready]
+        cut = max(0, ready - _PAST)
+        return samples, [
+            CausalState(
+                mel[i, :, cut:].clone(),
+                source[i, HOP * cut :].clone(),
+                cycles[i].clone(),
+                ready - cut,
+                state.start + cut,
+            )
+            for i, state in enumerate(states)
+        ]
+
+    def _source(self, mel: Tensor, states: list[CausalState], *, is_last: bool) -> tuple[Tensor, Tensor]:
+        """The excitation [batch, samples] as far as the pitch is known; and its cycles at the end."""
+        source = torch.stack([state.source for state in states])
+        cycles = torch.stack([state.cycles for state in states])
+        ahead = F.pad(mel, (0, _PITCH_AHEAD)) if is_last else mel
+        if ahead.shape[2] <= _PITCH_AHEAD:
+            return source, cycles
+        f0 = self._hift.f0_predictor(ahead.double())[:, states[0].sourced :].to(mel.dtype)
+        if not f0.shape[1]:
+            return source, cycles
+        periods = (self._hift.cycles(f0.double()) + cycles[:, :, None]) % 1
+        firsts = [HOP * (state.start + state.sourced) for state in states]
+        noise = self._noise.at(firsts, HOP * f0.shape[1])
+        new = self._hift.excite(periods.repeat_interleave(HOP, 2), f0, noise)
+        return torch.cat([source, new], dim=1), periods[:, :, -1]

@@ -1,0 +1,114 @@
+"""Chunks of streams through HiFT, faded over where they meet."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inference_service.models.token2wav.config import HOP, MELS
+from inference_service.models.token2wav.hift import Hift
+from inference_service.models.token2wav.noise import SourceNoise
+
+MEL_PAST = 8
+"""Mel frames heard again with the next chunk; fewer cannot be faded over."""
+FADE = MEL_PAST * HOP
+"""Samples that are faded over."""
+
+
+@dataclass(frozen=True)
+class FadedState:
+    """What is kept of one stream between chunks.
+
+    `mel` [80, 8], `source` [3840], `speech` [3840]: what the next chunk begins with again; `cycles`
+    [harmonics]: where the excitation stands at its end. All are empty before the first chunk.
+    """
+
+    mel: Tensor
+    source: Tensor
+    speech: Tensor
+    cycles: Tensor
+    chunks: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Streams of the same shape can share a batch."""
+        return tuple(self.mel.shape)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Everything kept."""
+        return [self.mel, self.source, self.speech, self.cycles]
+
+
+class FadedVocoder:
+    """HiFT sees to both sides: a chunk ends 8 frames early, and the next one says these again.
+
+    The published package begins every chunk's excitation at phase zero, lets the phase rest for half a frame
+    at its end, and fades with weights whose sum is 1.08. Here the phase goes on and the sum is one, unless
+    `reference_quirks` are wanted.
+    """
+
+    def __init__(self, hift: Hift, noise: SourceNoise, *, reference_quirks: bool) -> None:
+        self._hift = hift
+        self._noise = noise
+        self._phase_goes_on = not reference_quirks
+        window = torch.hamming_window(2 * FADE, periodic=False, dtype=torch.float64, device="cpu")
+        fade_in, fade_out = window.chunk(2)
+        total = 1 if reference_quirks else fade_in + fade_out
+        self._fade_in, self._fade_out = fade_in / total, fade_out / total
+
+    def initial_state(self) -> FadedState:
+        """A stream that has said nothing."""
+        nothing = self._hift.conv_post.weight.new_zeros(0)
+        return FadedState(nothing.expand(MELS, 0), nothing, nothing, nothing)
+
+    def advance(
+        self, mel: Tensor, states: list[FadedState], *, is_last: bool
+    ) -> tuple[Tensor, list[FadedState]]:
+        """The next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new states.
+
+        A chunk that is not the last must bring the frames to at least 8.
+        """
+        mel = torch.cat([torch.stack([state.mel for state in states]), mel], dim=2)
+        source, cycles = self._source(mel, states)
+        speech = self._hift.decode(mel, source)
+        said = torch.stack([state.speech for state in states])
+        if said.shape[1]:
+            device = speech.device
+            begin = speech[:, :FADE] * self._fade_in.to(device) + said * self._fade_out.to(device)
+            speech = torch.cat([begin.to(speech), speech[:, FADE:]], dim=1)
+        new = [
+            FadedState(
+                mel[i, :, -MEL_PAST:].clone(),
+                source[i, -FADE:].clone(),
+                speech[i, -FADE:].clone(),
+                cycles[i].clone(),
+                state.chunks + 1,
+            )
+            for i, state in enumerate(states)
+        ]
+        return (speech if is_last else speech[:, :-FADE]), new
+
+    def _source(self, mel: Tensor, states: list[FadedState]) -> tuple[Tensor, Tensor]:
+        """The excitation [batch, samples], of which the beginning is known; and its cycles at the end."""
+        f0 = self._hift.f0_predictor(mel)
+        known = torch.stack([state.source for state in states])
+        overlap = known.shape[1]
+        cycles = self._cycles(f0)
+        if overlap and self._phase_goes_on:
+            stand = torch.stack([state.cycles for state in states])
+            cycles = cycles + (stand - cycles[:, :, overlap - 1])[:, :, None]
+        noise = self._noise.of_chunks([state.chunks for state in states], cycles.shape[2])
+        source = self._hift.excite(cycles, f0, noise)
+        source = torch.cat([known, source[:, overlap:]], dim=1)
+        return source, cycles[:, :, -1] % 1
+
+    def _cycles(self, f0: Tensor) -> Tensor:
+        """Periods since the beginning, [batch, harmonics, samples], straight between the frames' middles."""
+        if not self._phase_goes_on:
+            return F.interpolate(self._hift.cycles(f0), scale_factor=HOP, mode="linear")
+        # One frame more lets the phase go on through the second half of the last one.
+        longer = torch.cat([f0, f0[:, -1:]], dim=1).double()
+        cycles = F.interpolate(self._hift.cycles(longer), scale_factor=HOP, mode="linear")[:, :, :-HOP]
+        return (cycles % 1).to(f0)

@@ -1,0 +1,245 @@
+"""Speech tokens to mel frames by flow matching, chunk after chunk of many streams.
+
+Names of parameters are those of the published `flow.pt`. Streams whose chunks and caches are equally long run
+in one batch; nothing of a stream stays in the module.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from inference_service.models.token2wav.config import (
+    FRAMES_PER_TOKEN,
+    GENERATED_FRAMES,
+    LOOK_AHEAD,
+    MELS,
+    SILENT_TOKEN,
+    Token2WavConfig,
+)
+from inference_service.models.token2wav.conformer import Encoder, EncoderState
+from inference_service.models.token2wav.estimator import Estimator
+
+
+@dataclass(frozen=True)
+class VoicePrompt:
+    """What a voice sounds like: its speech tokens [n], mel frames [2 n, 80] and speaker vector [192]."""
+
+    tokens: Tensor
+    mel: Tensor
+    speaker: Tensor
+
+
+@dataclass(frozen=True)
+class FlowState:
+    """What is kept of one stream between chunks.
+
+    `attention` [steps, depth, 2, 2, heads, t, head size] are keys and values of the guided and of the
+    unguided flow, newest chunk first; `convolution` [steps, depth, 2, 2, width, 2] likewise.
+    """
+
+    prompt_frames: int
+    speaker: Tensor
+    """[192]."""
+    encoder: EncoderState
+    attention: Tensor
+    convolution: Tensor
+
+    @property
+    def frames(self) -> int:
+        """Mel frames in the caches."""
+        return self.attention.shape[5]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Streams of the same shape can share a batch."""
+        return self.prompt_frames, self.frames, self.encoder.first.shape[3]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Everything kept."""
+        encoder = self.encoder
+        kept = [encoder.look, encoder.up, encoder.first, encoder.second]
+        return [self.speaker, *kept, self.attention, self.convolution]
+
+
+class Decoder(nn.Module):
+    """Holds the estimator under its published name."""
+
+    def __init__(self, config: Token2WavConfig) -> None:
+        super().__init__()
+        self.estimator = Estimator(config.estimator)
+
+
+class Flow(nn.Module):
+    """The encoder of tokens, and Euler's method along the flow that the estimator gives."""
+
+    noise: Tensor
+
+    def __init__(
+        self,
+        config: Token2WavConfig,
+        noise: Tensor,
+        *,
+        steps: int,
+        dtype: torch.dtype,
+        cache_dtype: torch.dtype,
+        reference_quirks: bool,
+    ) -> None:
+        """`noise` [80, frames], normally distributed, is used in float32 whatever the weights' `dtype` is.
+
+        `cache_dtype` is that of the estimator's caches.
+        """
+        super().__init__()
+        width = config.encoder.width
+        self.config = config
+        self.steps = steps
+        self.cache_dtype = cache_dtype
+        self.input_embedding = nn.Embedding(config.encoder.vocabulary, width)
+        self.spk_embed_affine_layer = nn.Linear(config.speaker, MELS)
+        self.encoder = Encoder(config.encoder)
+        self.encoder_proj = nn.Linear(width, MELS)
+        self.decoder = Decoder(config)
+        self.to(dtype)
+        self.register_buffer("noise", noise, persistent=False)
+        self._cuts_first_blocks_by_frames = reference_quirks and not config.vocoder.is_causal
+
+    @property
+    def _weight(self) -> Tensor:
+        return self.encoder_proj.weight
+
+    def begin(self, prompt: VoicePrompt) -> FlowState:
+        """A stream that has heard its prompt. Raises `ValueError` if the prompt's lengths disagree."""
+        frames = FRAMES_PER_TOKEN * len(prompt.tokens)
+        if prompt.mel.shape != (frames, MELS):
+            raise ValueError(f"A prompt needs mel frames [{frames}, {MELS}], not {list(prompt.mel.shape)}.")
+        device = self._weight.device
+        prompt_tokens = prompt.tokens.to(device)
+        silence = prompt_tokens.new_full((LOOK_AHEAD,), SILENT_TOKEN)
+        ahead = prompt_tokens[:LOOK_AHEAD] if self.config.vocoder.is_causal else silence
+        tokens = torch.cat([prompt_tokens, ahead])[None]
+        empty = self._empty(prompt.speaker, frames)
+        _, (state,) = self._chunk(tokens, [empty], is_last=False, known=prompt.mel.to(device)[None])
+        return state
+
+    def advance(
+        self, tokens: Tensor, states: list[FlowState], *, is_last: bool
+    ) -> tuple[Tensor, list[FlowState]]:
+        """The next chunk of streams of one shape, [batch, n + 3] tokens or n if they are the last.
+
+        Returns float32 mel frames [batch, 2 n, 80].
+        """
+        mel, new = self._chunk(tokens, states, is_last=is_last)
+        return mel, [self._trimmed(state) for state in new]
+
+    def whole(self, prompt: VoicePrompt, tokens: Tensor) -> Tensor:
+        """Float32 mel frames [2 n, 80] of n tokens that are all there: not what a stream of them gives."""
+        state = self._empty(prompt.speaker, 0)
+        device = self._weight.device
+        every = torch.cat([prompt.tokens.to(device), tokens.to(device)])[None]
+        known = F.pad(prompt.mel.to(device), (0, 0, 0, FRAMES_PER_TOKEN * len(tokens)))[None]
+        mel, _ = self._chunk(every, [state], is_last=True, known=known)
+        return mel[0, len(prompt.mel) :]
+
+    def _empty(self, speaker: Tensor, prompt_frames: int) -> FlowState:
+        config, weight = self.config.estimator, self._weight
+        sizes = (self.steps, config.depth, 2, 2)
+        return FlowState(
+            prompt_frames,
+            speaker.to(weight),
+            self.encoder.initial_state(),
+            weight.new_zeros(*sizes, config.heads, 0, config.head_dim, dtype=self.cache_dtype),
+            weight.new_zeros(*sizes, config.width, 2, dtype=self.cache_dtype),
+        )
+
+    def _chunk(
+        self, tokens: Tensor, states: list[FlowState], *, is_last: bool, known: Tensor | None = None
+    ) -> tuple[Tensor, list[FlowState]]:
+        """As `advance`, with mel frames `known` [batch, 2 n, 80]; nothing of the caches is cut."""
+        embedded = self.input_embedding(tokens)
+        encoded, encoders = self.encoder(embedded, [state.encoder for state in states], is_last=is_last)
+        mean = self.encoder_proj(encoded)
+        known = torch.zeros_like(mean) if known is None else known.to(mean)
+        mel, attention, convolution = self._solve(mean, states, known)
+        return mel, [
+            replace(
+                state,
+                encoder=encoders[i],
+                attention=torch.cat([attention[:, :, :, :, i], state.attention], dim=5),
+                convolution=convolution[:, :, :, :, i].clone(),
+            )
+            for i, state in enumerate(states)
+        ]
+
+    def _solve(self, mean: Tensor, states: list[FlowState], known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """From noise to mel [batch, n, 80]; and new parts of the caches, [steps, depth, 2, 2, batch, ...]."""
+        batch, frames = mean.shape[:2]
+        offset = states[0].frames
+        if offset + frames > self.noise.shape[1]:
+            raise ValueError(f"A stream has at most {self.noise.shape[1]} mel frames in its caches.")
+        x = self.noise[:, offset : offset + frames].T.expand(batch, -1, -1)
+        speakers = F.normalize(torch.stack([state.speaker for state in states]), dim=1)
+        speaker = self.spk_embed_affine_layer(speakers)[:, None].expand(-1, frames, -1)
+        around = torch.cat([mean, speaker, known], dim=2)
+        around = torch.cat([around, torch.zeros_like(around)])
+        guidance = self.config.guidance
+        attentions, convolutions = [], []
+        for k, (time, step) in enumerate(euler_steps(self.steps)):
+            rows = torch.cat([torch.cat([x, x]).to(around), around], dim=2)
+            flow, attended, convolved = self.decoder.estimator(
+                rows,
+                torch.tensor([time], device=mean.device),
+                torch.stack([state.attention[k] for state in states], dim=3).flatten(2, 3),
+                torch.stack([state.convolution[k] for state in states], dim=3).flatten(2, 3),
+            )
+            guided, unguided = flow.float().chunk(2)
+            x = x + step * ((1 + guidance) * guided - guidance * unguided)
+            attentions.append(attended.to(self.cache_dtype))
+            convolutions.append(convolved.to(self.cache_dtype))
+        pairs = (2, batch)
+        return x, torch.stack(attentions).unflatten(3, pairs), torch.stack(convolutions).unflatten(3, pairs)
+
+    def _trimmed(self, state: FlowState) -> FlowState:
+        """Keeps the prompt and the newest generated frames.
+
+        The estimator has the newest in front, yet is cut as if the prompt were there, as published: its
+        attention knows no positions, and what remains are the newest frames and the end of the prompt. The
+        first blocks of the encoder have half the frames; the published package cuts them as if they had not,
+        which leaves the oldest generated ones in place of the newest.
+        """
+        prompt = state.prompt_frames
+        if state.frames <= prompt + GENERATED_FRAMES:
+            return state
+        encoder = state.encoder
+        if self._cuts_first_blocks_by_frames:
+            doubled = torch.cat([encoder.first, encoder.first], dim=3)
+            kept = _ends(doubled, 3, prompt, GENERATED_FRAMES)
+            first = kept[..., : (prompt + GENERATED_FRAMES) // FRAMES_PER_TOKEN, :].clone()
+        else:
+            tokens = prompt // FRAMES_PER_TOKEN
+            first = _ends(encoder.first, 3, tokens, GENERATED_FRAMES // FRAMES_PER_TOKEN)
+        second = _ends(encoder.second, 3, prompt, GENERATED_FRAMES)
+        return replace(
+            state,
+            encoder=replace(encoder, first=first, second=second),
+            attention=_ends(state.attention, 5, prompt, GENERATED_FRAMES),
+        )
+
+
+def euler_steps(steps: int) -> list[tuple[float, float]]:
+    """Times and lengths of steps from 0 to 1, which grow: 1 - cos. Summed in float32, as published."""
+    times = 1 - torch.cos(torch.linspace(0, 1, steps + 1) * 0.5 * math.pi)
+    time, result = times[0], []
+    for end in times[1:]:
+        step = end - time
+        result.append((float(time), float(step)))
+        time = time + step
+    return result
+
+
+def _ends(x: Tensor, dim: int, first: int, last: int) -> Tensor:
+    """The first and the last entries along `dim`."""
+    length = x.shape[dim]
+    return torch.cat([x.narrow(dim, 0, first), x.narrow(dim, length - last, last)], dim=dim)

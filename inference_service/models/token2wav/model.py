@@ -1,0 +1,140 @@
+"""token2wav whole: speech tokens of many streams to sound, batched where their shapes agree."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from inference_service.models.token2wav.causal_vocoder import CausalVocoder
+from inference_service.models.token2wav.config import Token2WavConfig
+from inference_service.models.token2wav.faded_vocoder import FadedVocoder
+from inference_service.models.token2wav.flow import Flow, VoicePrompt
+from inference_service.models.token2wav.hift import Hift
+from inference_service.models.token2wav.noise import SourceNoise, flow_noise
+from inference_service.models.token2wav.stream import Chunk, SpeechChunk, StreamState, Vocoder, Voice
+
+DEFAULT_STEPS = 5
+"""Steps of Euler's method along the flow; the published class says 10, its demo takes 5."""
+
+
+class _Turn(NamedTuple):
+    """The next chunk of the job with this number."""
+
+    job: int
+    state: StreamState
+    chunk: Chunk
+
+
+class Token2Wav(nn.Module):
+    """Speech tokens at 25 per second to float32 sound at 24 kHz.
+
+    Weights are those of the published `flow.pt` under `flow.` and of `hift.pt` under `hift.`. The vocoder
+    always computes in float32.
+    """
+
+    def __init__(
+        self,
+        config: Token2WavConfig,
+        *,
+        steps: int = DEFAULT_STEPS,
+        dtype: torch.dtype = torch.float32,
+        cache_dtype: torch.dtype | None = None,
+        reference_quirks: bool = False,
+        noise: Tensor | None = None,
+        source_noise: SourceNoise | None = None,
+    ) -> None:
+        """`steps` and `cache_dtype` decide what a stream costs, see `sizes`.
+
+        `dtype` is what the flow computes in, and what its caches are kept in if `cache_dtype` is left out.
+        `reference_quirks` brings back what the published package does wrong. `noise` [80, frames] and
+        `source_noise` stand in for the drawn tables.
+        """
+        super().__init__()
+        self.config = config
+        self.flow = Flow(
+            config,
+            flow_noise() if noise is None else noise,
+            steps=steps,
+            dtype=dtype,
+            cache_dtype=cache_dtype or dtype,
+            reference_quirks=reference_quirks,
+        )
+        self.hift = Hift(config.vocoder)
+        self.source_noise = source_noise or SourceNoise.drawn(config.vocoder.harmonics)
+        self.vocoder: Vocoder
+        if config.vocoder.is_causal:
+            self.vocoder = CausalVocoder(self.hift, self.source_noise)
+        else:
+            self.vocoder = FadedVocoder(self.hift, self.source_noise, reference_quirks=reference_quirks)
+
+    @torch.inference_mode()
+    def hear(self, prompt: VoicePrompt) -> Voice:
+        """The caches that every turn in this voice begins with. Raises `ValueError` if lengths disagree."""
+        self._check(prompt.tokens.tolist())
+        return Voice(self.flow.begin(prompt))
+
+    def initial_state(self, voice: Voice) -> StreamState:
+        """A stream that has said nothing."""
+        silent = self.vocoder.initial_state()
+        return StreamState(voice, voice.flow, silent, silent)
+
+    @torch.inference_mode()
+    def step(self, jobs: list[SpeechChunk]) -> list[Tensor]:
+        """What each stream can say now, [samples] float32 on the CPU; of a turn that has ended, all of it.
+
+        A stream comes up once. Streams of equal shapes share their passes, and none hears of another. Raises
+        `ValueError` for a token out of range, before anything moves.
+        """
+        for job in jobs:
+            self._check(job.codes)
+        for job in jobs:
+            job.state.add(job.codes)
+        said: list[list[Tensor]] = [[] for _ in jobs]
+        while turns := _turns(jobs):
+            for index, wave in self._say(turns).items():
+                said[index].append(wave)
+        for job in jobs:
+            if job.ends_turn:
+                job.state.reset()
+        return [torch.cat(waves).cpu() if waves else torch.zeros(0) for waves in said]
+
+    def _check(self, codes: list[int]) -> None:
+        size = self.config.encoder.vocabulary
+        strange = [code for code in codes if not 0 <= code < size]
+        if strange:
+            raise ValueError(f"Speech tokens are 0 to {size - 1}; {strange[0]} came.")
+
+    def _say(self, turns: list[_Turn]) -> dict[int, Tensor]:
+        """Samples of one chunk of each stream, whose states move on."""
+        mels: dict[int, Tensor] = {}
+        waves: dict[int, Tensor] = {}
+        device = self.flow.noise.device
+        for group in _grouped(turns, lambda turn: (turn.state.flow.shape, len(turn.chunk.tokens))):
+            tokens = torch.tensor([turn.chunk.tokens for turn in group], device=device)
+            flows = [turn.state.flow for turn in group]
+            mel, flows = self.flow.advance(tokens, flows, is_last=group[0].chunk.is_last)
+            for turn, frames, flow in zip(group, mel, flows, strict=True):
+                mels[turn.job], turn.state.flow = frames, flow
+        for group in _grouped(turns, lambda turn: (turn.state.vocoder.shape, len(mels[turn.job]))):
+            mel = torch.stack([mels[turn.job].T for turn in group])
+            vocoders = [turn.state.vocoder for turn in group]
+            wave, vocoders = self.vocoder.advance(mel, vocoders, is_last=group[0].chunk.is_last)
+            for turn, samples, vocoder in zip(group, wave, vocoders, strict=True):
+                waves[turn.job], turn.state.vocoder = samples, vocoder
+        return waves
+
+
+def _turns(jobs: list[SpeechChunk]) -> list[_Turn]:
+    """The next chunk of every stream that has one."""
+    chunks = [(i, job.state, job.state.next_chunk(is_last=job.ends_turn)) for i, job in enumerate(jobs)]
+    return [_Turn(i, state, chunk) for i, state, chunk in chunks if chunk]
+
+
+def _grouped(turns: list[_Turn], shape: Callable[[_Turn], Hashable]) -> list[list[_Turn]]:
+    """Turns of equal shape and equal ends, in the order of their first."""
+    groups: dict[Hashable, list[_Turn]] = defaultdict(list)
+    for turn in turns:
+        groups[shape(turn), turn.chunk.is_last].append(turn)
+    return list(groups.values())

@@ -1,0 +1,47 @@
+"""Normal noise, the same for every stream and in every process.
+
+The published package draws its tables without a seed when it is constructed, so two processes differ.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from inference_service.models.token2wav.config import MELS, RATE_HZ
+
+_SEED = 20_240_507
+_FLOW_FRAMES = 30_000
+_ROWS = 10 * RATE_HZ + 11
+_STRIDE = 28_807
+
+
+def flow_noise() -> Tensor:
+    """[80, 30000], from which a chunk takes the frames that its place in the caches names."""
+    return torch.randn(MELS, _FLOW_FRAMES, generator=torch.Generator().manual_seed(_SEED))
+
+
+class SourceNoise(nn.Module):
+    """What the vocoder's excitation has besides harmonics: a table that is read round and round."""
+
+    table: Tensor
+
+    def __init__(self, table: Tensor, stride: int) -> None:
+        """`table` [rows, harmonics + 1]; chunk k of a stream begins at row `k * stride`."""
+        super().__init__()
+        self.register_buffer("table", table, persistent=False)
+        self._stride = stride
+
+    @classmethod
+    def drawn(cls, harmonics: int) -> "SourceNoise":
+        """Ten seconds of it."""
+        generator = torch.Generator().manual_seed(_SEED)
+        return cls(torch.randn(_ROWS, harmonics + 1, generator=generator), _STRIDE)
+
+    def of_chunks(self, chunks: list[int], samples: int) -> Tensor:
+        """For chunks of these numbers, [batch, samples, harmonics + 1]."""
+        return self.at([self._stride * chunk for chunk in chunks], samples)
+
+    def at(self, firsts: list[int], samples: int) -> Tensor:
+        """For streams at these samples, [batch, samples, harmonics + 1]."""
+        begin = torch.tensor([first % len(self.table) for first in firsts], device=self.table.device)
+        rows = begin[:, None] + torch.arange(samples, device=self.table.device)
+        return self.table[rows % len(self.table)]

@@ -1,0 +1,116 @@
+"""One stream of speech: its caches, and the tokens that wait for what comes behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from inference_service.models.token2wav.config import LOOK_AHEAD, SILENT_TOKEN, TOKENS_PER_SECOND
+from inference_service.models.token2wav.flow import FlowState
+
+_SHORTEST = 8
+"""Fewer tokens are no chunk: too little to fade the next one in."""
+_LONGEST = TOKENS_PER_SECOND + LOOK_AHEAD
+
+
+class VocoderState(Protocol):
+    """What a vocoder keeps of one stream."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def tensors(self) -> list[Tensor]: ...
+
+
+class Vocoder(Protocol):
+    """Mel frames to samples; its states are of one kind."""
+
+    def initial_state(self) -> VocoderState:
+        """A stream that has said nothing."""
+
+    def advance(self, mel: Tensor, states: list[Any], *, is_last: bool) -> tuple[Tensor, list[Any]]:
+        """The next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new states."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """A voice prompt that was heard, where every turn in that voice begins; streams may share it."""
+
+    flow: FlowState
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        return _bytes(self.flow.tensors)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens for one pass: those to be said and, unless they are the last of a turn, three more."""
+
+    tokens: list[int]
+    is_last: bool
+
+
+@dataclass
+class StreamState:
+    """Everything about one stream; whoever owns the session owns it."""
+
+    voice: Voice
+    flow: FlowState
+    vocoder: VocoderState
+    silent: VocoderState
+    """The vocoder's state before a turn."""
+    pending: list[int] = field(default_factory=lambda: [SILENT_TOKEN] * LOOK_AHEAD)
+    has_begun: bool = False
+    """Whether a token of the turn has come."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its own tensors; those of the voice are counted there."""
+        own = [] if self.flow is self.voice.flow else self.flow.tensors
+        return _bytes(own + self.vocoder.tensors)
+
+    def add(self, codes: list[int]) -> None:
+        """More speech tokens of the turn."""
+        self.pending = self.pending + codes
+        self.has_begun |= bool(codes)
+
+    def reset(self) -> None:
+        """The next token begins a turn: nothing of the last one is left."""
+        self.flow = self.voice.flow
+        self.vocoder = self.silent
+        self.pending = [SILENT_TOKEN] * LOOK_AHEAD
+        self.has_begun = False
+
+    def next_chunk(self, *, is_last: bool) -> Chunk | None:
+        """Takes what can be said now; once it is None, nothing is left to be taken before more tokens come.
+
+        At the end of a turn (`is_last`) the last chunk is what no chunk was made of; of a turn without a word
+        nothing is.
+        """
+        pending = self.pending
+        if len(pending) >= _SHORTEST:
+            tokens = pending[:_LONGEST]
+            self.pending = pending[len(tokens) - LOOK_AHEAD :]
+            return Chunk(tokens, is_last=False)
+        if not is_last or not pending or not self.has_begun:
+            return None
+        self.pending = []
+        return Chunk(pending, is_last=True)
+
+
+@dataclass(frozen=True)
+class SpeechChunk:
+    """New speech tokens of a stream; `ends_turn` says that no more follow before it is reset."""
+
+    state: StreamState
+    codes: list[int]
+    ends_turn: bool = False
+
+
+def _bytes(tensors: list[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)

@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from inference_service.checkpoint import read_json
 from inference_service.engine.api import Sampling
+from inference_service.hub import model_name
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.errors import CheckpointError
 from inference_service.models.plain_tokenizer import PlainTokenizer
@@ -50,7 +57,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> CausalCheckp
             f"The tokenizer of {folder} has {len(tokenizer)} tokens; the model has embeddings for {rows}."
         )
     return CausalCheckpoint(
-        name=folder.resolve().name,
+        name=model_name(folder),
         kind=str(raw.get("model_type")),
         model=model,
         tokenizer=PlainTokenizer(tokenizer.backend_tokenizer),
@@ -59,6 +66,16 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> CausalCheckp
         context_limit=_context_limit(model),
         sampling=_sampling(generation),
     )
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """The configuration of the decoder alone. Raises `CheckpointError`."""
+    try:
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the library raises no narrower type
+        raise CheckpointError(f"The configuration in {folder} cannot be read: {error}") from None
+    decoder: PretrainedConfig = config.get_text_config(decoder=True)
+    return decoder
 
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from transformers import VoxtralRealtimeFeatureExtractor, VoxtralRealtimeForConditionalGeneration
 
 from inference_service.checkpoint import read_json
+from inference_service.hub import model_name
 from inference_service.models.errors import CheckpointError
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import VoxtralModel, parse_pacing
@@ -50,9 +51,7 @@ def load(folder: Path, device: torch.device) -> VoxtralCheckpoint:
             f"The feature extractor gives {features.feature_size} bands of {features.sampling_rate} Hz "
             f"sound; the model hears {config.audio_config.num_mel_bins} of {pacing.sample_rate_hz} Hz."
         )
-    return VoxtralCheckpoint(
-        folder.resolve().name, VoxtralModel(network, pacing).to(device), features, tekken
-    )
+    return VoxtralCheckpoint(model_name(folder), VoxtralModel(network, pacing).to(device), features, tekken)
 
 
 def _features(folder: Path) -> VoxtralRealtimeFeatureExtractor:

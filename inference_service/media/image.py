@@ -1,7 +1,10 @@
 """Encoded pictures become small arrays: dimensions are read before anything is decoded."""
 
+import math
 import warnings
+from collections.abc import Callable
 from io import BytesIO
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +19,12 @@ MAX_BYTES = 1 << 20
 """Size of an encoded picture."""
 MAX_PIXELS = 4_000_000
 """Width times height, as declared by the picture."""
+MAX_RATIO = 20
+"""Of the longer side to the shorter one, where a picture keeps its shape."""
 FORMATS = ("JPEG", "PNG", "WEBP")
 
 Pixels = NDArray[np.uint8]
+T = TypeVar("T")
 
 warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 
@@ -29,6 +35,25 @@ def decode_frame(data: bytes, *, field: str, side: int) -> Pixels:
     JPEG, PNG or WebP by content; of an animation the first picture. `field` is the path of `data` in its
     request. Raises `UnitRefused` (IMAGE_INVALID).
     """
+    return _decoded(data, field, lambda image: _squeezed(image, side))
+
+
+def decode_picture(data: bytes, *, field: str) -> Pixels:
+    """The picture in `data` as it is: RGB, uint8, [height, width, 3]; the rest as in `decode_frame`.
+
+    One whose sides differ by more than `MAX_RATIO` is refused as well.
+    """
+    return _decoded(data, field, lambda image: np.array(_flat(image)), max_ratio=MAX_RATIO)
+
+
+def picture_size(data: bytes, *, field: str) -> tuple[int, int]:
+    """Width and height of what `decode_picture` would give, told without decoding it. Raises as it does."""
+    return _decoded(data, field, lambda image: image.size, max_ratio=MAX_RATIO)
+
+
+def _decoded(
+    data: bytes, field: str, convert: Callable[[Image.Image], T], *, max_ratio: float = math.inf
+) -> T:
     if len(data) > MAX_BYTES:
         raise _refused(field, f"must have at most {MAX_BYTES} bytes, not {len(data)}")
     try:
@@ -41,16 +66,23 @@ def decode_frame(data: bytes, *, field: str, side: int) -> Pixels:
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise _refused(field, f"must have at most {MAX_PIXELS} pixels, not {width} x {height}")
+        if max(width, height) > max_ratio * min(width, height):
+            raise _refused(
+                field, f"must be at most {max_ratio} times as long as wide, not {width} x {height}"
+            )
         try:
-            return _squeezed(image, side)
+            return convert(image)
         except Exception:
             raise _refused(field, "is damaged or cut short") from None
 
 
 def _squeezed(image: Image.Image, side: int) -> Pixels:
     image.draft("RGB", (4 * side, 4 * side))  # a JPEG is decoded no larger than needed
-    flat = _on_white(image) if image.has_transparency_data else image.convert("RGB")
-    return np.array(flat.resize((side, side), Image.Resampling.BILINEAR))
+    return np.array(_flat(image).resize((side, side), Image.Resampling.BILINEAR))
+
+
+def _flat(image: Image.Image) -> Image.Image:
+    return _on_white(image) if image.has_transparency_data else image.convert("RGB")
 
 
 def _on_white(image: Image.Image) -> Image.Image:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from inference_service.errors import UnitRefused
-from inference_service.media.image import MAX_BYTES, decode_frame
+from inference_service.media.image import MAX_BYTES, decode_frame, decode_picture
 from tests.drawing import encoded, jpeg, picture
 
 FIELD = "duplex.frames[0]"
@@ -82,6 +82,22 @@ def test_the_same_bytes_give_the_same_pixels() -> None:
     assert np.array_equal(first, second)
 
 
+@pytest.mark.parametrize("size", [(640, 480), (9, 7), (1, 1), (400, 20), (20, 400)])
+def test_picture_as_it_is_keeps_its_shape(size: tuple[int, int]) -> None:
+    pixels = decode_picture(encoded(Image.new("RGB", size, (200, 30, 30)), "PNG"), field=FIELD)
+
+    assert (pixels.shape, pixels.dtype) == ((size[1], size[0], 3), np.uint8)
+    assert (pixels == (200, 30, 30)).all()
+
+
+def test_picture_as_it_is_has_every_pixel_and_white_where_it_is_transparent() -> None:
+    noise = Image.effect_noise((200, 150), 60).convert("RGB")
+    assert np.array_equal(decode_picture(encoded(noise, "PNG"), field=FIELD), np.array(noise))
+
+    clear = Image.new("RGBA", (40, 40), (0, 0, 0, 0))
+    assert (decode_picture(encoded(clear, "PNG"), field=FIELD) == 255).all()
+
+
 # ---------------------------------------------------------------------------------------------------- refused
 
 
@@ -135,3 +151,27 @@ def test_declared_size_is_read_before_anything_is_decoded(size: tuple[int, int])
 def test_four_megapixels_are_allowed() -> None:
     data = encoded(Image.new("RGB", (2000, 2000), "green"), "PNG")
     assert decode_frame(data, field=FIELD, side=SIDE).shape == (SIDE, SIDE, 3)
+
+
+@pytest.mark.parametrize("size", [(401, 20), (20, 401), (21, 1)])
+def test_picture_as_it_is_that_is_a_thin_strip_is_refused(size: tuple[int, int]) -> None:
+    data = encoded(Image.new("RGB", size), "PNG")
+
+    with pytest.raises(UnitRefused) as refused:
+        decode_picture(data, field=FIELD)
+
+    failure = refused.value.failure
+    assert (failure.reason, failure.field) == ("IMAGE_INVALID", FIELD)
+    assert failure.message == f"{FIELD} must be at most 20 times as long as wide, not {size[0]} x {size[1]}."
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"hello", declared_png(20_000, 20_000), jpeg()[:400], jpeg() + bytes(MAX_BYTES)]
+)
+def test_picture_as_it_is_is_refused_like_any(data: bytes) -> None:
+    with pytest.raises(UnitRefused) as squeezed:
+        decode_frame(data, field=FIELD, side=SIDE)
+    with pytest.raises(UnitRefused) as whole:
+        decode_picture(data, field=FIELD)
+
+    assert whole.value.failure == squeezed.value.failure

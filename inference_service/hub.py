@@ -1,0 +1,46 @@
+"""Checkpoints by their name on the Hugging Face hub, where one can be reached."""
+
+import re
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+from inference_service.models.errors import CheckpointError
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt"]
+"""No code and no pickles."""
+_TIMEOUT_S = 10.0
+
+
+def is_name(name_or_path: str) -> bool:
+    """Whether it reads as the hub's `owner/name`."""
+    return _NAME.fullmatch(name_or_path) is not None
+
+
+def model_name(folder: Path) -> str:
+    """What the checkpoint in a folder is called: as on the hub if it was downloaded, else as its folder."""
+    folder = folder.resolve()
+    if folder.parent.name == "snapshots":
+        return folder.parent.parent.name.rpartition("--")[2]
+    return folder.name
+
+
+def fetch(name: str) -> Path:
+    """The folder with the checkpoint `owner/name`: from the hub, or as it was downloaded before.
+
+    Raises `CheckpointError` if there is no such checkpoint or no hub.
+    """
+    try:
+        return Path(snapshot_download(name, allow_patterns=_WANTED, etag_timeout=_TIMEOUT_S))
+    except LocalEntryNotFoundError:
+        problem = "the Hugging Face hub cannot be reached, nor was it downloaded before"
+    except HfHubHTTPError as error:
+        problem = f"the Hugging Face hub refuses it ({error.response.status_code})"
+    except (OSError, ValueError) as error:
+        problem = f"it cannot be downloaded ({error})"
+    raise CheckpointError(
+        f"{name!r} is no folder here, and {problem}. Download the checkpoint where the hub can be reached, "
+        "and give the path of its folder."
+    )

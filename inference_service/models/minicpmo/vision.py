@@ -1,0 +1,192 @@
+"""MiniCPM-o's eye: a SigLIP encoder for slices of any shape, and a resampler to a fixed number of embeddings.
+
+Names of parameters are those of the published checkpoint (`vpm`, `resampler`).
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from inference_service.models.minicpmo.config import VisionConfig
+from inference_service.models.minicpmo.slices import PATCH, Patches
+
+GRID = 70
+"""Rows and columns of the table of positions."""
+_HEAD = 128
+"""Head size of the resampler."""
+_ROUNDED = {(49, 28): 40, (49, 42): 59, (58, 29): 34}
+"""Lines of patches on the very border of two, where the recorded float32 fractions were rounded otherwise."""
+
+
+class Embeddings(nn.Module):
+    """Patches with their positions, which are fractions of the picture's sides."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.patch_embedding = nn.Conv2d(3, config.width, PATCH, PATCH)
+        self.position_embedding = nn.Embedding(GRID**2, config.width)
+        self.mean, self.std = config.mean, config.std
+
+    def forward(self, patches: Patches) -> Tensor:
+        """[patches, width]."""
+        weight = self.patch_embedding.weight
+        pixels = scaled(patches.pixels.to(weight.device), self.mean, self.std).to(weight.dtype)
+        rows, columns = (buckets(n).to(weight.device) for n in (patches.rows, patches.columns))
+        position = (rows[:, None] * GRID + columns).flatten()
+        out: Tensor = self.patch_embedding(pixels).flatten(1) + self.position_embedding(position)
+        return out
+
+
+def scaled(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """uint8 [n, 3, 14, 14] as float32 about zero."""
+    channels = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (mean, std))
+    return (pixels.float() / 255.0 - next(channels)) / next(channels)
+
+
+def buckets(count: int) -> Tensor:
+    """On which of 70 lines each of `count` patches of a side lies."""
+    step = torch.tensor(1 / count, dtype=torch.float32).double()
+    fractions = (torch.arange(count) * step).float()
+    lines = torch.bucketize(fractions, (torch.arange(1, GRID) / GRID).float(), right=True)
+    for (of, patch), line in _ROUNDED.items():
+        if of == count:
+            lines[patch] = line
+    return lines
+
+
+class Attention(nn.Module):
+    """Every patch sees all of its slice."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        width = config.width
+        self.q_proj = nn.Linear(width, width)
+        self.k_proj = nn.Linear(width, width)
+        self.v_proj = nn.Linear(width, width)
+        self.out_proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """`x` [slices, patches, width], `mask` bool [slices, 1, 1, patches]."""
+        q, k, v = (
+            linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for linear in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        projected: Tensor = self.out_proj(out.transpose(1, 2).flatten(2))
+        return projected
+
+
+class Mlp(nn.Module):
+    """Two layers."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(config.width, config.inner)
+        self.fc2 = nn.Linear(config.inner, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` [..., width]: the same shape."""
+        out: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+        return out
+
+
+class Layer(nn.Module):
+    """One layer of SigLIP."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.layer_norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.self_attn = Attention(config)
+        self.layer_norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.mlp = Mlp(config)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """As `Attention`."""
+        x = x + self.self_attn(self.layer_norm1(x), mask)
+        out: Tensor = x + self.mlp(self.layer_norm2(x))
+        return out
+
+
+class Layers(nn.Module):
+    """Holds the layers under their published name."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+
+
+class SiglipEncoder(nn.Module):
+    """Slices to states of their patches."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config)
+        self.encoder = Layers(config)
+        self.post_layernorm = nn.LayerNorm(config.width, eps=config.norm_eps)
+
+    def forward(self, slices: Sequence[Patches]) -> tuple[Tensor, Tensor]:
+        """States [slices, most patches, width], and which of them are there, bool [slices, most patches]."""
+        x = nn.utils.rnn.pad_sequence([self.embeddings(patches) for patches in slices], batch_first=True)
+        lengths = torch.tensor([len(patches.pixels) for patches in slices], device=x.device)
+        present = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        for layer in self.encoder.layers:
+            x = layer(x, present[:, None, None])
+        return self.post_layernorm(x), present
+
+
+class Resampler(nn.Module):
+    """Learned queries that read the patches of a slice."""
+
+    def __init__(self, config: VisionConfig, hidden: int) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.zeros(config.queries, hidden))
+        self.kv_proj = nn.Linear(config.width, hidden, bias=False)
+        self.attn = nn.MultiheadAttention(hidden, hidden // _HEAD, batch_first=True)
+        self.ln_q = nn.LayerNorm(hidden, eps=1e-6)
+        self.ln_kv = nn.LayerNorm(hidden, eps=1e-6)
+        self.ln_post = nn.LayerNorm(hidden, eps=1e-6)
+        self.proj = nn.Parameter(torch.zeros(hidden, hidden))
+
+    def forward(self, states: Tensor, present: Tensor, slices: Sequence[Patches]) -> Tensor:
+        """Embeddings [slices, queries, hidden] of the encoder's states."""
+        x = self.ln_kv(self.kv_proj(states))
+        places = [grid_positions(it.rows, it.columns, x.shape[2], x.device).to(x.dtype) for it in slices]
+        positions = nn.utils.rnn.pad_sequence(places, batch_first=True)
+        query = self.ln_q(self.query).expand(len(x), -1, -1)
+        out, _ = self.attn(query, x + positions, x, key_padding_mask=~present, need_weights=False)
+        embedded: Tensor = self.ln_post(out) @ self.proj
+        return embedded
+
+
+def grid_positions(rows: int, columns: int, width: int, device: torch.device) -> Tensor:
+    """Sinusoids [rows * columns, width]: of the column in the first half, of the row in the second."""
+    across = _sinusoids(columns, width // 2, device)[None].expand(rows, -1, -1)
+    down = _sinusoids(rows, width // 2, device)[:, None].expand(-1, columns, -1)
+    return torch.cat([across, down], dim=2).flatten(0, 1)
+
+
+def _sinusoids(count: int, width: int, device: torch.device) -> Tensor:
+    """float32 [count, width]: sines, then cosines."""
+    rates = 1.0 / 10_000 ** (torch.arange(width // 2, dtype=torch.float32, device=device) / (width // 2))
+    angles = torch.arange(count, dtype=torch.float32, device=device)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+class Eye:
+    """Encoder and resampler of a model: a fixed number of embeddings for each slice."""
+
+    def __init__(self, config: VisionConfig, encoder: SiglipEncoder, resampler: Resampler) -> None:
+        self.config = config
+        self.encoder = encoder
+        self.resampler = resampler
+
+    def see(self, slices: list[Patches]) -> list[Tensor]:
+        """Embeddings [queries, hidden] of each slice."""
+        seen: list[Tensor] = []
+        for begin in range(0, len(slices), self.config.slices_at_once):
+            batch = slices[begin : begin + self.config.slices_at_once]
+            seen += self.resampler(*self.encoder(batch), batch)
+        return seen

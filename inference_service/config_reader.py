@@ -3,14 +3,19 @@
 import re
 from abc import ABC, abstractmethod
 
+import numpy as np
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from numpy.typing import NDArray
 
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.engine.api import ModelInfo, SessionSetup
-from inference_service.errors import BadField, ConfigInvalid, VoiceNotFound
+from inference_service.engine.api import ModelInfo, SessionSetup, VoiceReference
+from inference_service.errors import BadField, ConfigInvalid, UnitRefused, VoiceNotFound
+from inference_service.media.pcm import decode_pcm
 
 MAX_PROMPT_CHARACTERS = 32_768
+LONGEST_REFERENCE_S = 30.0
+MINICPMO_EXTRA = "pip install 'antiphon[minicpmo]'"
 _VOICE_ID = re.compile(r"[a-z0-9_-]{1,64}")
 
 
@@ -34,11 +39,11 @@ class ConfigReader(ABC):
         self.max_duration_s = self._read_duration("max_duration")
         idle_timeout_s = self._read_duration("idle_timeout")
         self.idle_timeout_s = self.default_idle_timeout_s if idle_timeout_s is None else idle_timeout_s
-        self._read_voice()
+        self._check_voice_id()
         if self._bad:
             raise ConfigInvalid(*self._bad)
-        if self._config.voice.voice_id and self._speaks:
-            voice_id = self._config.voice.voice_id
+        voice_id = self._config.voice.voice_id
+        if voice_id and self._speaks and voice_id not in self._info.voice_ids:
             raise VoiceNotFound(f"No voice {voice_id!r} is registered here.", voice_id=voice_id)
         return setup
 
@@ -96,16 +101,51 @@ class ConfigReader(ABC):
             self._refuse(name, f"must be more than 0 s, not {seconds:g} s")
         return seconds
 
-    def _read_voice(self) -> None:
+    def _check_voice_id(self) -> None:
         voice = self._config.voice
-        if not self._speaks:
-            self._ignore("voice", voice)
-            return
-        if voice.voice_id and not _VOICE_ID.fullmatch(voice.voice_id):
+        if self._speaks and voice.voice_id and not _VOICE_ID.fullmatch(voice.voice_id):
             self._refuse("voice.voice_id", "must match [a-z0-9_-]{1,64}")
-        for name in ("llm_reference", "speech_reference"):
-            if voice.HasField(name):
-                self.ignored.append(f"voice.{name}")  # the model has one voice and clones none
+
+    def _read_voice(self, *, speaks: bool) -> VoiceReference:
+        """The voice of a session that `speaks`, or only hears a reference in its prompt."""
+        voice, info = self._config.voice, self._info
+        speaks = speaks and self._speaks
+        if speaks and info.hears_voices and not info.clones_voices:
+            for name in self._references:
+                self._refuse(f"voice.{name}", f"needs a worker with onnxruntime, {MINICPMO_EXTRA}")
+            return VoiceReference(voice_id=voice.voice_id)
+        heard = self._reference("llm_reference") if info.hears_voices else None
+        spoken = self._reference("speech_reference") if info.clones_voices and speaks else None
+        unused = {"llm_reference": heard is None, "speech_reference": spoken is None}
+        self.ignored += [f"voice.{name}" for name in self._references if unused[name] and not self._bad]
+        voice_id = voice.voice_id if speaks else ""
+        if voice.voice_id and (not speaks or heard is not None or spoken is not None):
+            self.ignored.append("voice.voice_id")
+            voice_id = ""
+        return VoiceReference(heard, spoken, voice_id)
+
+    @property
+    def _references(self) -> list[str]:
+        """The names of the references that are given."""
+        names = ("llm_reference", "speech_reference")
+        return [name for name in names if self._config.voice.HasField(name)]
+
+    def _reference(self, name: str) -> NDArray[np.float32] | None:
+        """Reference audio; None if there is none or it cannot be used."""
+        if not self._config.voice.HasField(name):
+            return None
+        rate = self._info.input_sample_rate_hz
+        try:
+            return decode_pcm(
+                getattr(self._config.voice, name),
+                field=f"voice.{name}",
+                sample_rate_hz=rate,
+                max_samples=round(LONGEST_REFERENCE_S * rate),
+            )
+        except UnitRefused as refused:
+            failure = refused.failure
+            self._refuse(failure.field, failure.message.removeprefix(failure.field).strip(" .:"))
+            return None
 
     def _refuse(self, path: str, problem: str | None) -> None:
         if problem:

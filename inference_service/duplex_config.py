@@ -27,6 +27,7 @@ from inference_service.sampling import (
 _WINDOW_MODES = {
     WindowMode.OFF: common_pb2.WINDOW_MODE_OFF,
     WindowMode.BASIC: common_pb2.WINDOW_MODE_BASIC,
+    WindowMode.CONTEXT: common_pb2.WINDOW_MODE_CONTEXT,
 }
 
 
@@ -34,12 +35,14 @@ class DuplexReader(ConfigReader):
     """AUDIO and VIDEO."""
 
     def _setup(self, seed: int) -> DuplexSetup:
+        prompt, duplex = self._read_prompt(), self._read_duplex()
         setup = DuplexSetup(
-            system_prompt=self._read_prompt(),
-            duplex=self._read_duplex(),
+            system_prompt=prompt,
+            duplex=duplex,
             window=self._read_window(),
             seed=seed,
             sees=self._config.mode == pb.SESSION_MODE_VIDEO,
+            voice=self._read_voice(speaks=duplex.generate_audio),
         )
         self._ignore_if_given("language")
         return setup
@@ -60,7 +63,10 @@ class DuplexReader(ConfigReader):
         self._add_sampling(given)
         settings = replace(self._info.duplex_defaults, **given)  # type: ignore[arg-type]
         if duplex.HasField("generate_audio"):
-            settings = replace(settings, generate_audio=duplex.generate_audio)
+            if duplex.generate_audio and not self._info.speaks:
+                self.ignored.append("duplex.generate_audio")
+            else:
+                settings = replace(settings, generate_audio=duplex.generate_audio)
         match duplex.decode_mode:
             case common_pb2.DECODE_MODE_GREEDY:
                 settings = replace(settings, greedy=True)
@@ -96,9 +102,11 @@ class DuplexReader(ConfigReader):
                 mode = WindowMode.OFF
             case common_pb2.WINDOW_MODE_BASIC:
                 mode = WindowMode.BASIC
-            case common_pb2.WINDOW_MODE_CONTEXT:
+            case common_pb2.WINDOW_MODE_CONTEXT if WindowMode.CONTEXT not in self._info.windows:
                 self._refuse("window.mode", "must be OFF or BASIC: this model has no CONTEXT window")
                 return default
+            case common_pb2.WINDOW_MODE_CONTEXT:
+                mode = WindowMode.CONTEXT
             case _:
                 mode = default.mode
         if mode is WindowMode.OFF:
@@ -116,6 +124,8 @@ class DuplexReader(ConfigReader):
     def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
         duplex = cast(DuplexSetup, setup)
         effective.system_prompt = duplex.system_prompt
+        if duplex.voice.voice_id:
+            effective.voice.voice_id = duplex.voice.voice_id
         effective.duplex.CopyFrom(duplex_config(duplex.duplex, self._info))
         effective.window.mode = _WINDOW_MODES[duplex.window.mode]
         effective.window.high_tokens = duplex.window.high_tokens

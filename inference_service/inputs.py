@@ -62,7 +62,8 @@ def unit_input(duplex: pb.DuplexInput, info: ModelInfo, *, sees: bool) -> UnitIn
         sample_rate_hz=info.input_sample_rate_hz,
         max_samples=round(info.unit_seconds * info.input_sample_rate_hz),
     )
-    return UnitInput(pcm, tuple(frame.data for frame in duplex.frames))
+    slices = duplex.max_slice_nums if duplex.HasField("max_slice_nums") else 1
+    return UnitInput(pcm, tuple(frame.data for frame in duplex.frames), slices)
 
 
 def _check_frames(duplex: pb.DuplexInput, sees: bool) -> None:

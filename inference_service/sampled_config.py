@@ -46,10 +46,12 @@ class SampledReader(ConfigReader):
         match self._mode:
             case Mode.TRANSCRIBE:
                 self._ignore_if_given("system_prompt")
+                self._ignore("voice", self._config.voice)
                 return TranscribeSetup(sampling, seed)
             case Mode.CHAT:
-                return ChatSetup(sampling, seed, self._read_prompt())
+                return ChatSetup(sampling, seed, self._read_prompt(), self._read_voice(speaks=True))
             case _:
+                self._ignore("voice", self._config.voice)
                 return TokensSetup(sampling, seed, self._read_prompt())
 
     @property
@@ -67,3 +69,5 @@ class SampledReader(ConfigReader):
         effective.sampling.CopyFrom(sampling_params(sampled.sampling))
         if not isinstance(sampled, TranscribeSetup):
             effective.system_prompt = sampled.system_prompt
+        if isinstance(sampled, ChatSetup) and sampled.voice.voice_id:
+            effective.voice.voice_id = sampled.voice.voice_id

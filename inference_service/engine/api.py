@@ -7,7 +7,7 @@ prefill(n + 1); it may write all of them ahead. Unit numbers rise but may skip: 
 refused never gets here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Protocol
@@ -40,15 +40,24 @@ class WindowMode(Enum):
 
     OFF = auto()
     BASIC = auto()
+    CONTEXT = auto()
+    """As BASIC, but what the model said in dropped units stays, as text behind the prompt."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Above `high_tokens` of context, whole oldest units are dropped until at most `low_tokens` remain."""
+    """Above `high_tokens` of context, whole oldest units are dropped until at most `low_tokens` remain.
+
+    The last two fields are of CONTEXT only.
+    """
 
     mode: WindowMode = WindowMode.OFF
     high_tokens: int = 0
     low_tokens: int = 0
+    max_units: int = 24
+    """More units than these are dropped too."""
+    remembered_tokens: int = 500
+    """Most tokens of dropped text that stay, the newest."""
 
 
 class Mode(Enum):
@@ -86,6 +95,27 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class VoiceReference:
+    """Reference audio, float32 mono at the model's input rate; None is the model's own voice."""
+
+    heard: NDArray[np.float32] | None = None
+    """What the language model hears in its prompt."""
+    spoken: NDArray[np.float32] | None = None
+    """The voice of the output; `heard` if there is none."""
+    voice_id: str = ""
+    """Instead: a registered voice of the output."""
+
+    @property
+    def is_unset(self) -> bool:
+        """Whether no voice is asked for."""
+        return self.heard is None and self.spoken is None and not self.voice_id
+
+
+MODELS_VOICE = VoiceReference()
+"""What a session has that asks for no voice."""
+
+
+@dataclass(frozen=True)
 class DuplexSetup:
     """Everything that decides how a full-duplex session runs; nothing of it outlives the session."""
 
@@ -95,6 +125,7 @@ class DuplexSetup:
     seed: int
     sees: bool = False
     """Whether its units may bring pictures."""
+    voice: VoiceReference = MODELS_VOICE
 
 
 @dataclass(frozen=True)
@@ -105,6 +136,8 @@ class ChatSetup:
     seed: int
     system_prompt: str = ""
     """Stands before the messages of a turn that begin with no system message of their own."""
+    voice: VoiceReference = MODELS_VOICE
+    """Of spoken answers."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +165,11 @@ SessionSetup = DuplexSetup | ChatSetup | TokensSetup | TranscribeSetup
 class UnitInput:
     """Of one duplex unit: float32 mono audio at the input rate, and encoded pictures, oldest first."""
 
-    pcm: NDArray[np.float32]
+    pcm: NDArray[np.float32] | None
+    """None for a unit of pictures alone."""
     frames: tuple[bytes, ...] = ()
+    max_slice_nums: int = 1
+    """Into how many slices a picture may be cut, by a model that cuts them up."""
 
 
 @dataclass(frozen=True)
@@ -352,6 +388,8 @@ class SessionFailed:
 
     reason: str
     message: str
+    field: str = "system_prompt"
+    """Of the config, if that is the reason."""
 
 
 @dataclass(frozen=True)
@@ -367,6 +405,42 @@ Deliver = Callable[[list[tuple[Sink, Event]]], None]
 
 OnFatal = Callable[[str], None]
 """Reports that the device's state is gone: every session ends with ENGINE_FATAL, the worker exits with 3."""
+
+
+NAMED_TICKS = 100
+"""One tick in so many names who was in it; naming them in each would cost the engine's thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """One turn of the engine's loop in which the model ran. Times are monotonic seconds."""
+
+    number: int
+    """Counted from 1."""
+    started: float
+    ended: float
+    sessions: int
+    """Sessions that had rows or speech in it."""
+    tokens: int
+    """Rows of the language model's forward, all sessions together."""
+    members: tuple[tuple[str, int], ...] = ()
+    """Session and unit of each that was in it; empty in all ticks but one in `NAMED_TICKS`."""
+
+
+OnTicks = Callable[[Sequence[Ticked]], None]
+"""Gets ticks, oldest first, each before the events that came of it; called on the engine's thread."""
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """What the sessions hold at the moment."""
+
+    kv_tokens: int
+    """Tokens in the contexts of all sessions."""
+    kv_capacity_tokens: int
+    """Tokens that the slots have room for."""
+    device_memory_bytes: int | None
+    """What the process holds of the device's memory; None where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -387,6 +461,14 @@ class ModelInfo:
     """Whether it has a vision encoder."""
     speaks: bool = True
     """Whether it has a voice."""
+    windows: frozenset[WindowMode] = frozenset({WindowMode.OFF, WindowMode.BASIC})
+    """The windows that its full-duplex sessions can have."""
+    hears_voices: bool = False
+    """Whether its language model hears reference audio in its prompt."""
+    clones_voices: bool = False
+    """Whether it can speak with the voice of reference audio."""
+    voice_ids: frozenset[str] = frozenset()
+    """Voices that are registered with it."""
     vocabulary: int = 0
     """Token ids are below this."""
 
@@ -433,6 +515,12 @@ class Engine(Protocol):
     @property
     def slots(self) -> int:
         """How many sessions fit at once."""
+
+    def watch(self, on_ticks: OnTicks) -> None:
+        """Tells `on_ticks` of every tick from now on."""
+
+    def occupancy(self) -> Occupancy:
+        """How full it is now."""
 
     def open(self, session_id: str, setup: SessionSetup, sink: Sink) -> EngineSession:
         """Starts a session in a free slot; `Ready` or `SessionFailed` follows.

@@ -1,97 +1,119 @@
-"""What the duplex model needs to hold chats."""
+"""What a duplex model needs to hold chats."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from inference_service.engine.api import ChatSetup, Sink, Window
 from inference_service.engine.context import Context
-from inference_service.engine.prompt import Dialogue, Sight, Sound, TurnIntake, Words
+from inference_service.engine.intake import VoiceIntake
+from inference_service.engine.parts import DuplexParts, Sound, View
+from inference_service.engine.prompt import Dialogue, PictureRules, Sight, TurnIntake, Words
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.speech import SpeechState
 from inference_service.engine.spoken_turn import SpokenTurn
 from inference_service.engine.voice import Voice
 from inference_service.models.chat_template import ChatTemplate
-from inference_service.models.duplex import DuplexModel
 from inference_service.models.errors import CheckpointError
-from inference_service.models.tokenizer import Tokenizer
 
-Look = Callable[[list[Tensor]], list[Tensor]]
+Look = Callable[[list[View]], list[list[Tensor]]]
+_MARKS = 2
 
 
 class Chat:
     """Opens the chats of a duplex runtime and reads their prompts.
 
-    `look` gives the embeddings [n, hidden] of pictures, with the marks round them.
+    `look` gives, for each picture, the embeddings [n, hidden] of its slices, with the marks round them.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        model: DuplexModel,
-        tokenizer: Tokenizer,
-        template: ChatTemplate,
-        look: Look,
-        second_tokens: int,
-        picture_tokens: int,
-    ) -> None:
+    def __init__(self, runtime: Runtime, parts: DuplexParts, template: ChatTemplate, look: Look) -> None:
         self._runtime = runtime
-        self._model = model
+        self._parts = parts
         self._look = look
-        self._turn_end = tokenizer.special.turn_eos
+        special = parts.tokenizer.special
+        self._turn_end = special.turn_eos
         self._end_rows = runtime.embed([self._turn_end]).detach()
-        end = tokenizer.special.im_end
-        size = model.config.language.vocab_size
+        rules = parts.chat
+        numbered = rules.numbers_pictures
         self._dialogue = Dialogue(
             template,
             limit=runtime.info.context_limit,
-            ends=frozenset((end,)),
-            forbidden=torch.tensor([i for i in range(size) if not tokenizer.is_text(i) and i != end]),
-            opens_with_space=True,
-            speaks=True,
+            ends=rules.ends,
+            forbidden=rules.forbidden,
+            opens_with_space=rules.opens_with_space,
+            speaks=parts.voices is not None,
+            senses=parts.senses,
             clip_marks=(_token(template, "<|audio_start|>"), _token(template, "<|audio_end|>")),
-            second_tokens=second_tokens,
-            side=model.config.vision.image_size if model.config.vision else 0,
-            picture_tokens=picture_tokens,
+            picture=PictureRules(
+                parts.slice_tokens + _MARKS,
+                (_token(template, "<image_id>"), _token(template, "</image_id>")) if numbered else None,
+                tuple(parts.tokenizer.encode("\n")) if numbered else (),
+            )
+            if parts.eye
+            else None,
+            hearing_opens_speech=rules.hearing_opens_speech,
+            omni_joint=rules.omni_joint,
         )
 
     def open(self, session_id: str, slot: int, setup: ChatSetup, sink: Sink) -> SpokenTurn:
         """A session in a clean slot."""
-        runtime = self._runtime
+        runtime, parts = self._runtime, self._parts
+        prompts = parts.voices.prompts if parts.voices else None
+        voice = VoiceIntake(parts.reference(setup.voice), parts.senses, prompts)
         return SpokenTurn(
             session_id,
             slot,
             sink,
             Context(runtime.language, slot, Window(), self._dialogue.limit),
-            TurnIntake(self._dialogue, setup.system_prompt),
+            TurnIntake(self._dialogue, setup.system_prompt, voice),
             setup=setup,
             dialogue=self._dialogue,
             generator=torch.Generator().manual_seed(setup.seed),
             voice=Voice(
                 SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
-                self._model.vocoder.initial_state(setup.seed),
                 self._turn_end,
                 self._end_rows,
                 runtime.info.duplex_defaults.tts_temperature,
             ),
         )
 
+    def start(self, turn: SpokenTurn) -> None:
+        """The session can take its first unit."""
+        if self._parts.voices is not None:
+            spoken = (
+                turn.intake.voice.spoken
+                if isinstance(turn.intake, TurnIntake) and turn.intake.voice
+                else None
+            )
+            turn.voice.mouth = self._parts.voices.mouth.initial_state(spoken, turn.setup.seed)
+        turn.ready()
+
     def hear(self, turns: Sequence[SpokenTurn]) -> None:
         """Embeds the next portion of each turn's prompt; the pictures of all turns in one batch."""
         portions = [turn.next_portion() for turn in turns]
-        shown = [passage.pixels for portion in portions for passage in portion if isinstance(passage, Sight)]
+        shown = [passage.view for portion in portions for passage in portion if isinstance(passage, Sight)]
         seen = iter(self._look(shown))
         for turn, portion in zip(turns, portions, strict=True):
-            rows = [next(seen) if isinstance(it, Sight) else self._embedded(turn, it) for it in portion]
+            rows: list[Tensor] = []
+            for it in portion:
+                rows += (
+                    self._seen(it.view, next(seen)) if isinstance(it, Sight) else [self._embedded(turn, it)]
+                )
             turn.read(torch.cat(rows))
+
+    def _seen(self, view: View, slices: list[Tensor]) -> Iterator[Tensor]:
+        """The slices of a picture, and what ends the rows of its details."""
+        rules = self._dialogue.picture
+        for i, rows in enumerate(slices):
+            if rules and rules.line_end and view.columns and i > 1 and (i - 1) % view.columns == 0:
+                yield self._runtime.embed(list(rules.line_end))
+            yield rows
 
     def _embedded(self, turn: SpokenTurn, passage: Words | Sound) -> Tensor:
         if isinstance(passage, Words):
             return self._runtime.embed(passage.ids)
-        if passage.begins:
-            turn.ear = self._model.apm.initial_state()
-        ((heard,), (turn.ear,)) = self._model.apm.encode([passage.mel.to(self._runtime.device)], [turn.ear])
+        heard, turn.ear = self._parts.ear.listen(passage, turn.ear)
         return heard
 
 

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from antiphon.semconv import Reason
 from inference_service.engine.api import (
     DuplexSetup,
     End,
@@ -19,13 +21,12 @@ from inference_service.engine.api import (
 )
 from inference_service.engine.intake import Perceived
 from inference_service.engine.participant import Participant, Speaking, Stage
+from inference_service.engine.parts import MouthState
 from inference_service.engine.sampler import PoisonedLogits, TextSampler
 from inference_service.engine.speech import SpeechJob, SpeechState
 from inference_service.engine.unit import Running
 from inference_service.media.image import MAX_FRAMES
-from inference_service.models.audio_encoder import AudioState
 from inference_service.models.tokenizer import SpecialTokens, Tokenizer
-from inference_service.models.vocoder import VocoderState
 
 _TERMINATORS = 2
 """A unit ends with a terminator and `</unit>`."""
@@ -39,16 +40,21 @@ _FULL = Failure("INPUT_TOO_LONG", "The context is full; open a new session.")
 class Conversation(Participant[Perceived], Speaking):
     """One full-duplex session: its context, ear, voice, random generators and place in the unit loop."""
 
+    _: KW_ONLY
     setup: DuplexSetup
     tokenizer: Tokenizer
-    ear: AudioState
     sampler: TextSampler
     speech: SpeechState
-    vocoder: VocoderState
     unit_tokens: int
     """Embeddings of one unit's audio."""
-    picture_tokens: int = 0
-    """Embeddings of one picture with the marks round them."""
+    slice_tokens: int = 0
+    """Embeddings of one slice of a picture, with the marks round them."""
+    reference_quirks: bool = False
+    """Repeats what the reference gets wrong: a forced listen leaves the speech head in the middle of its
+    turn, and a listen behind the end of a turn loses what the unit said."""
+    ear: Any = None
+    """State of the ear; None before the session has begun."""
+    mouth: MouthState | None = None
     running: Running | None = None
     turn_open: bool = False
     """Whether the model is in the middle of saying something: anything but `<|turn_eos|>` was fed last."""
@@ -56,8 +62,9 @@ class Conversation(Participant[Perceived], Speaking):
 
     @property
     def longest_unit(self) -> int:
-        """Tokens that a unit can add: `<unit>`, pictures, audio, text, an ended turn and its terminators."""
-        seen = MAX_FRAMES * self.picture_tokens if self.setup.sees else 0
+        """Tokens that a unit can add: `<unit>`, pictures of one slice each, audio, text, an ended turn and
+        its terminators."""
+        seen = MAX_FRAMES * self.slice_tokens if self.setup.sees else 0
         said = self.setup.duplex.max_new_speak_tokens_per_chunk
         return 1 + seen + self.unit_tokens + said + 1 + _TERMINATORS
 
@@ -70,10 +77,10 @@ class Conversation(Participant[Perceived], Speaking):
     def _is_cancelled(self) -> bool:
         return self.orders.is_cancelled(self._run.unit)
 
-    def start_unit(self, carried: Tensor, seen: Sequence[Tensor], audio: Tensor, ear: AudioState) -> None:
+    def start_unit(self, carried: Tensor, seen: Sequence[Tensor], audio: Tensor, ear: Any) -> None:
         """The next unit's embeddings [n, hidden] are ready: carried tokens with `<unit>`, slices, its audio.
 
-        Each slice has a mark at either end.
+        Each slice has a mark at either end; `ear` is the state after the audio.
         """
         run = self._begin()
         run.vision_slices, marks = len(seen), _MARKS * len(seen)
@@ -86,30 +93,33 @@ class Conversation(Participant[Perceived], Speaking):
 
     def refuse_unit(self) -> bool:
         """Whether the next unit does not fit any more or cannot be used: then it is answered, not heard."""
-        assert self.orders.first is not None
-        failure = _FULL if self.is_full else self.orders.first.failure
+        unit = self.orders.first
+        assert unit is not None
+        failure = _FULL if self.is_full else unit.failure or self._too_detailed(unit.input)
         if failure is not None:
             self._begin()
             self._heard(End.CONTEXT_FULL if self.is_full else End.FAILED, failure)
         return failure is not None
+
+    def _too_detailed(self, unit: Perceived | None) -> Failure | None:
+        """Why pictures of several slices do not fit, where single ones would."""
+        slices = [len(picture.slices) for picture in unit.pictures] if unit else []
+        tokens = self.longest_unit + self.slice_tokens * max(0, sum(slices) - MAX_FRAMES)
+        if self.context.has_room_for(tokens) and tokens <= self.context.free:
+            return None
+        problem = f"are {sum(slices)} slices, for which there is no room in the context"
+        return Failure(
+            Reason.INPUT_TOO_LONG,
+            f"duplex.frames {problem}. Ask for fewer with max_slice_nums.",
+            "duplex.frames",
+        )
 
     def _begin(self) -> Running:
         assert self.orders.first is not None
         self.running = Running(self.orders.first, self.setup.duplex, self.ear, self.turn_open)
         return self.running
 
-    def take(self, hidden: Tensor | None) -> None:
-        """Hidden states [n, hidden] of the rows just fed; None if they are not numbers."""
-        assert self.to_feed is not None
-        if hidden is None:
-            self._poisoned()
-            return
-        self.context.advance(len(hidden))
-        self.to_feed = self.to_feed[len(hidden) :]
-        if len(self.to_feed):
-            return
-        self.to_feed = None
-        self.last_hidden = hidden[-1]
+    def taken(self) -> None:
         match self.stage:
             case Stage.PROMPT:
                 self.context.end_prompt()
@@ -120,7 +130,8 @@ class Conversation(Participant[Perceived], Speaking):
                 self._run.heard_at = time.monotonic()
                 self._heard()
             case _:
-                self._run.fed(hidden[-1])
+                assert self.last_hidden is not None
+                self._run.fed(self.last_hidden)
                 if not self._run.has_room:
                     self._text_complete(self._special.chunk_eos, Finish.LENGTH)
 
@@ -154,7 +165,7 @@ class Conversation(Participant[Perceived], Speaking):
         if self.turn_open:
             self.context.pending.append(self._special.turn_eos)
             self.turn_open = False
-            self._hush()
+            self._hush(forgets_speech=not self.reference_quirks)
         self._finish(self._special.listen, End.LISTEN)
 
     def decide(self, logits: Tensor) -> int | None:
@@ -169,7 +180,7 @@ class Conversation(Participant[Perceived], Speaking):
         try:
             token = self.sampler.decide(logits, run.settings, run.generator)
         except PoisonedLogits:
-            self._poisoned()
+            self.poisoned()
             return None
         run.sampled += 1
         if token == self._special.listen and self.turn_open:
@@ -195,7 +206,8 @@ class Conversation(Participant[Perceived], Speaking):
             return
         run.terminator, run.finish = terminator, finish
         run.begin_speech()
-        if run.steps == 0 and not self.turn_open:
+        is_lost = self.reference_quirks and terminator == self._special.listen
+        if is_lost or (run.steps == 0 and not self.turn_open):
             self._finish(terminator, End.LISTEN)
             return
         text = run.text(self.tokenizer)
@@ -206,7 +218,7 @@ class Conversation(Participant[Perceived], Speaking):
 
     def speech_job(self) -> SpeechJob | None:
         """The unit's speech under way; None if nothing more of it is to be said aloud."""
-        if self._is_cancelled or not self._run.settings.generate_audio:
+        if self._is_cancelled or self.mouth is None or not self._run.settings.generate_audio:
             return None
         assert self.last_hidden is not None
         return self._run.speech(self.speech, self.last_hidden)
@@ -227,17 +239,19 @@ class Conversation(Participant[Perceived], Speaking):
             self._hush()
         self._finish(run.terminator, run.end)
 
-    def _hush(self) -> None:
+    def _hush(self, *, forgets_speech: bool = True) -> None:
         """The next words begin on a clean voice."""
-        self.speech.end_turn()
-        self.vocoder.reset()
+        if forgets_speech:
+            self.speech.end_turn()
+        if self.mouth is not None:
+            self.mouth.reset()
 
     def _cancel(self) -> None:
         """Heard but not spoken: what has been fed stays, and so does the turn as that left it."""
         self._hush()
         self._finish(self._special.chunk_eos, End.CANCELLED)
 
-    def _poisoned(self) -> None:
+    def poisoned(self) -> None:
         """The unit fails and leaves no trace, so that the session can go on."""
         self.to_feed = None
         if self.stage is Stage.PROMPT:
@@ -264,7 +278,8 @@ class Conversation(Participant[Perceived], Speaking):
     def end_unit(self) -> None:
         """Closes the unit in the context; it is final after the window has been seen to."""
         if self._run.terminator is not None:
-            self.context.end_unit([self._run.terminator, self._special.unit_end])
+            said = [token for token in self._run.said if self.tokenizer.is_text(token)]
+            self.context.end_unit([self._run.terminator, self._special.unit_end], said)
 
     def finalize(self) -> None:
         """The unit is over, and the window drops what has become too old."""
@@ -273,6 +288,10 @@ class Conversation(Participant[Perceived], Speaking):
         self.orders.close_first()
         self.running = None
         self.stage = Stage.IDLE
+
+    def leave(self) -> None:
+        super().leave()
+        self.ear = self.mouth = self.running = None
 
     @property
     def _run(self) -> Running:

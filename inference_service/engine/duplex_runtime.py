@@ -1,4 +1,4 @@
-"""The duplex model on its device: it hears, sees, decides and speaks."""
+"""A duplex model on its device: it hears, sees, decides and speaks."""
 
 import time
 from collections.abc import Sequence
@@ -10,24 +10,21 @@ from torch import Tensor
 
 from inference_service.engine.api import (
     ChatSetup,
-    DuplexSettings,
     DuplexSetup,
-    Mode,
-    ModelInfo,
     SessionFailed,
     SessionSetup,
     Sink,
     TokensSetup,
     TranscribeSetup,
-    Window,
     WindowMode,
 )
 from inference_service.engine.chat import Chat
-from inference_service.engine.context import Context
+from inference_service.engine.context import Context, Memory
 from inference_service.engine.conversation import Conversation
 from inference_service.engine.decoder import PackedDecoder
-from inference_service.engine.intake import DuplexIntake
+from inference_service.engine.intake import DuplexIntake, VoiceIntake
 from inference_service.engine.participant import Participant, Speaking
+from inference_service.engine.parts import Chunk, DuplexParts, Opening, Sound, View
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sampler import TextSampler
 from inference_service.engine.speech import Speaker, SpeechState
@@ -37,53 +34,33 @@ from inference_service.engine.tokens import Tokens
 from inference_service.engine.transcriber import Transcriber
 from inference_service.engine.transcript import Transcript
 from inference_service.media.image import MAX_FRAMES
-from inference_service.media.mel import HOP, SAMPLE_RATE
-from inference_service.models.config import ModelConfig
-from inference_service.models.duplex import DuplexModel
-from inference_service.models.errors import CheckpointError
-from inference_service.models.tokenizer import Tokenizer
 
-SPEECH_CAPACITY = 512
-"""Entries of speech context in a slot: about fifteen units of one turn."""
-_UNIT_ROOM = 128
+UNIT_ROOM = 128
 """Room above the window for the longest unit that settings allow, pictures aside."""
-_MARKS = 2
-"""`<image>` and `</image>`."""
+SLICE_MARKS = 2
+"""Before and behind a slice of a picture."""
+_MEMORY_MARKER = "\n\nprevious: "
+"""Stands before what was said in units that the window dropped."""
 
 
 class DuplexRuntime(Runtime):
-    """Loaded weights of the duplex architecture and their caches."""
+    """Loaded weights of a duplex architecture and their caches."""
 
-    def __init__(self, model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig, slots: int) -> None:
-        self.tokenizer = tokenizer
-        self.config = config
-        self.unit_tokens = SAMPLE_RATE // HOP // 2 // config.audio.pool
-        self.picture_tokens = config.vision.queries + _MARKS if config.vision else 0
-        room = _UNIT_ROOM + MAX_FRAMES * self.picture_tokens
-        language = PackedDecoder(model.llm.model, slots, config.context_limit + room)
-        info = model_info(config, chats=tokenizer.chat_template is not None)
-        super().__init__(info, language, model.llm.model.embed_tokens, model.llm.lm_head)
-        self.model = model
-        self.speaker = Speaker(model.tts, slots, SPEECH_CAPACITY)
-        # A decision is text or a token of the unit loop; everything else would break the context's shape.
-        decisions = tokenizer.special.decisions
-        self.forbidden = torch.tensor(
-            [i for i in range(config.language.vocab_size) if not tokenizer.is_text(i) and i not in decisions],
-            dtype=torch.long,
-        )
-        self._side = config.vision.image_size if config.vision else 0
-        self._prefix = tokenizer.encode_template(config.prompt_prefix)
-        self._suffix = tokenizer.encode_template(config.prompt_suffix)
+    def __init__(self, parts: DuplexParts, slots: int) -> None:
+        self.parts = parts
+        self.tokenizer = parts.tokenizer
+        self.slice_tokens = parts.slice_tokens + SLICE_MARKS if parts.eye else 0
+        capacity = slot_capacity(parts.info.context_limit, parts.slice_tokens if parts.eye else None)
+        language = PackedDecoder(parts.language, slots, capacity)
+        super().__init__(parts.info, language, parts.embeddings, parts.head)
+        voices = parts.voices
+        self.speaker = Speaker(voices.head, slots, voices.capacity) if voices else None
         self._transcriber = Transcriber(
-            self, model.apm, tokenizer, config.transcription_prompt, self.unit_tokens
+            self, parts.ear, parts.tokenizer, parts.transcription_prompt, parts.unit_tokens
         )
-        self._tokens = Tokens(self, tokenizer.plain, frozenset((tokenizer.special.im_end,)))
-        template = tokenizer.chat_template
-        self._chat = (
-            Chat(self, model, tokenizer, template, self._look, self.unit_tokens, self.picture_tokens)
-            if template is not None
-            else None
-        )
+        self._tokens = Tokens(self, parts.tokenizer.plain, frozenset((parts.tokenizer.special.im_end,)))
+        template = parts.tokenizer.chat_template
+        self._chat = Chat(self, parts, template, self.look) if template is not None else None
 
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Participant[Any]:
         match setup:
@@ -100,21 +77,24 @@ class DuplexRuntime(Runtime):
 
     def converse(self, session_id: str, slot: int, setup: DuplexSetup, sink: Sink) -> Conversation:
         """A full-duplex session in a clean slot."""
-        generator = torch.Generator().manual_seed(setup.seed)
+        generator, parts = torch.Generator().manual_seed(setup.seed), self.parts
+        prompts = parts.voices.prompts if parts.voices and setup.duplex.generate_audio else None
+        voice = VoiceIntake(parts.reference(setup.voice), parts.senses, prompts)
         return Conversation(
             session_id,
             slot,
             sink,
-            Context(self.language, slot, setup.window, self.config.context_limit),
-            DuplexIntake(self._side),
-            setup,
-            self.tokenizer,
-            self.model.apm.initial_state(),
-            TextSampler(self.tokenizer.special, self.forbidden, generator),
-            SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
-            self.model.vocoder.initial_state(setup.seed),
-            self.unit_tokens,
-            self.picture_tokens,
+            Context(self.language, slot, setup.window, self.info.context_limit),
+            DuplexIntake(parts.senses, voice),
+            setup=setup,
+            tokenizer=self.tokenizer,
+            sampler=TextSampler(
+                self.tokenizer.special, parts.forbidden, generator, reference_quirks=parts.reference_quirks
+            ),
+            speech=SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
+            unit_tokens=parts.unit_tokens,
+            slice_tokens=self.slice_tokens,
+            reference_quirks=parts.reference_quirks,
         )
 
     def start(self, session: Participant[Any]) -> SessionFailed | None:
@@ -123,23 +103,45 @@ class DuplexRuntime(Runtime):
         if isinstance(session, Stream):
             return self._tokens.start(session)
         if isinstance(session, SpokenTurn):
-            session.ready()
+            assert self._chat is not None
+            self._chat.start(session)
             return None
         return self._start_conversation(cast(Conversation, session))
 
     def _start_conversation(self, conversation: Conversation) -> SessionFailed | None:
-        ids = [*self._prefix, *self.tokenizer.encode(conversation.setup.system_prompt), *self._suffix]
-        window = conversation.setup.window
-        room = self.config.context_limit
-        if window.mode is WindowMode.BASIC:
+        setup, voice = conversation.setup, cast(DuplexIntake, conversation.intake).voice
+        opening = self.parts.openings.opening(setup.system_prompt, hears_voice=bool(voice.heard))
+        heard = self.heard_clip(voice.heard)
+        before = torch.cat([self.embed(opening.before), *heard])
+        room = self.info.context_limit
+        window = setup.window
+        if window.mode is not WindowMode.OFF:
             if not 0 < window.low_tokens <= window.high_tokens <= room:
                 return _refused(f"the window needs 0 < low_tokens <= high_tokens <= {room}")
             room = window.low_tokens
         room -= 2 * conversation.longest_unit
-        if len(ids) > room:
-            return _refused(f"has {len(ids)} tokens; at most {max(0, room)} leave room for units")
-        conversation.to_feed = self.embed(ids)
+        if window.mode is WindowMode.CONTEXT:
+            conversation.context.memory = self._memory(opening, len(before))
+            room -= len(conversation.context.memory.marker) + window.remembered_tokens
+        length = len(before) + len(opening.after)
+        if length > room:
+            return _refused(f"has {length} tokens; at most {max(0, room)} leave room for units")
+        conversation.to_feed = torch.cat([before, self.embed(opening.after)]) if opening.after else before
+        conversation.ear = self.parts.ear.initial_state()
+        if self.parts.voices is not None and setup.duplex.generate_audio:
+            conversation.mouth = self.parts.voices.mouth.initial_state(voice.spoken, setup.seed)
         return None
+
+    def _memory(self, opening: Opening, fixed: int) -> Memory:
+        return Memory(self.tokenizer.encode(_MEMORY_MARKER), opening.after, fixed)
+
+    def heard_clip(self, sounds: Sequence[Sound]) -> list[Tensor]:
+        """Embeddings [n, hidden] of the parts of a clip."""
+        state, heard = None, []
+        for sound in sounds:
+            rows, state = self.parts.ear.listen(sound, state)
+            heard.append(rows)
+        return heard
 
     def hear(self, sessions: Sequence[Participant[Any]]) -> None:
         """Encodes the next unit of each session, in one batch for each kind of session."""
@@ -153,25 +155,45 @@ class DuplexRuntime(Runtime):
         if not conversations:
             return
         units = [c.orders.first.input for c in conversations if c.orders.first and c.orders.first.input]
-        mels = [unit.mel.to(self.device) for unit in units]
-        heard, states = self.model.apm.encode(mels, [c.ear for c in conversations])
-        slices = iter(self._look([picture for unit in units for picture in unit.pictures]))
-        for conversation, unit, audio, state in zip(conversations, units, heard, states, strict=True):
+        both = list(zip(conversations, units, strict=True))
+        hearing = [(c, unit.heard.to(self.device)) for c, unit in both if unit.heard is not None]
+        heard = self._heard(hearing)
+        views = iter(self.look([view for unit in units for view in unit.pictures]))
+        for conversation, unit in both:
             carried = [*conversation.context.carry(), self.tokenizer.special.unit]
-            seen = list(islice(slices, len(unit.pictures)))
-            conversation.start_unit(self.embed(carried), seen, audio, state)
+            seen = [rows for view in islice(views, len(unit.pictures)) for rows in view]
+            rows = self.embed(carried)
+            audio, ear = heard.get(conversation.slot, (rows[:0], conversation.ear))
+            conversation.start_unit(rows, seen, audio, ear)
 
-    def _look(self, pictures: list[Tensor]) -> list[Tensor]:
-        """The slices of all pictures, each [n, hidden] with its marks, encoded in one batch."""
-        if not pictures:
-            return []
+    def _heard(self, hearing: list[tuple[Conversation, Tensor]]) -> dict[int, tuple[Tensor, Any]]:
+        """By slot, the embeddings [n, hidden] of the second and the ear's state after it."""
+        if not hearing:
+            return {}
+        audio, ears = self.parts.ear.encode([it for _, it in hearing], [c.ear for c, _ in hearing])
+        slots = [c.slot for c, _ in hearing]
+        return dict(zip(slots, zip(audio, ears, strict=True), strict=True))
+
+    def look(self, views: list[View]) -> list[list[Tensor]]:
+        """The slices of each picture, each [n, hidden] with its marks; all are encoded in one batch."""
+        slices = [piece for view in views for piece in view.slices]
+        if not slices:
+            return [[] for _ in views]
+        assert self.parts.eye is not None
+        seen = iter(self.parts.eye.see(slices))
         special = self.tokenizer.special
-        begin, end = self.embed([special.image, special.image_end]).split(1)
-        slices = self.model.see([picture.to(self.device) for picture in pictures])
-        return [torch.cat([begin, embeds, end]) for embeds in slices]
+        whole = self.embed([special.image, special.image_end]).split(1)
+        detail = self.embed(list(self.parts.detail_marks)).split(1) if self.parts.detail_marks else whole
+        return [
+            [
+                torch.cat([begin, next(seen), end])
+                for begin, end in [whole, *[detail] * (len(view.slices) - 1)]
+            ]
+            for view in views
+        ]
 
     def speak(self, sessions: Sequence[Participant[Any]]) -> None:
-        """One step of the speech head for all who speak, and the vocoder for those who have finished."""
+        """One step of the speech head for all who speak, and the mouth for those who have finished."""
         speaking = []
         for session in cast(Sequence[Speaking], sessions):
             job = session.speech_job()
@@ -181,53 +203,28 @@ class DuplexRuntime(Runtime):
                 session.spoken(None, time.monotonic())
         if not speaking:
             return
+        assert self.speaker is not None
+        assert self.parts.voices is not None
         self.speaker.step([job for _, job in speaking])
         spoken_at = time.monotonic()
         finished = [(session, job) for session, job in speaking if job.finished]
-        audio = self.model.vocoder.decode(
-            [job.codes for _, job in finished], [s.vocoder for s, _ in finished]
+        audio = self.parts.voices.mouth.say(
+            [Chunk(session.mouth, job.codes, job.ends_turn) for session, job in finished]
         )
         for (session, _), sound in zip(finished, audio, strict=True):
             session.spoken(sound, spoken_at)
 
     def clear(self, slot: int) -> None:
         super().clear(slot)
-        self.speaker.decoder.cache.clear(slot)
+        if self.speaker is not None:
+            self.speaker.decoder.cache.clear(slot)
+
+
+def slot_capacity(context_limit: int, slice_tokens: int | None) -> int:
+    """Rows of a session's slot in the language model's cache; `slice_tokens` is None for a blind model."""
+    pictures = MAX_FRAMES * (slice_tokens + SLICE_MARKS) if slice_tokens is not None else 0
+    return context_limit + UNIT_ROOM + pictures
 
 
 def _refused(problem: str) -> SessionFailed:
     return SessionFailed("CONFIG_INVALID", problem)
-
-
-def _modes(config: ModelConfig, chats: bool) -> frozenset[Mode]:
-    has = {
-        Mode.AUDIO: True,
-        Mode.TOKENS: True,
-        Mode.VIDEO: config.vision,
-        Mode.CHAT: chats,
-        Mode.TRANSCRIBE: config.transcription_prompt,
-    }
-    return frozenset(mode for mode, reason in has.items() if reason)
-
-
-def model_info(config: ModelConfig, *, chats: bool = False) -> ModelInfo:
-    """What sessions are told about a model, which `chats` if it has a chat template.
-
-    Raises `CheckpointError` for defaults that are no settings.
-    """
-    try:
-        defaults = DuplexSettings(**config.duplex_defaults)
-    except TypeError as error:
-        raise CheckpointError(f"config.json has unknown duplex defaults: {error}.") from None
-    return ModelInfo(
-        name=config.name,
-        context_limit=config.context_limit,
-        input_sample_rate_hz=SAMPLE_RATE,
-        output_sample_rate_hz=config.vocoder.sample_rate_hz,
-        unit_seconds=1.0,
-        duplex_defaults=defaults,
-        window=Window(WindowMode.BASIC, config.window_high, config.window_low),
-        modes=_modes(config, chats),
-        sees=config.vision is not None,
-        vocabulary=config.language.vocab_size,
-    )

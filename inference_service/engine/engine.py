@@ -20,13 +20,17 @@ from inference_service.engine.api import (
     EngineSession,
     Failure,
     ModelInfo,
+    Occupancy,
     OnFatal,
+    OnTicks,
     SessionFailed,
     SessionSetup,
     Sink,
+    Ticked,
     UnitOverrides,
 )
 from inference_service.engine.inbox import Inbox
+from inference_service.engine.memory import held_bytes
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.participant import Participant
 from inference_service.engine.runtime import Runtime
@@ -36,6 +40,9 @@ from inference_service.errors import ConfigurationError, UnitRefused
 from inference_service.options import WorkerOptions
 
 logger = logging.getLogger(__name__)
+
+MOST_TICKS = 64
+"""Ticks that may wait for an event to travel with."""
 
 _FATAL = SessionFailed("ENGINE_FATAL", "The model's device state is lost; the worker ends.")
 
@@ -63,7 +70,8 @@ class LiveSession:
         except UnitRefused as refused:
             pending = PendingUnit(unit, None, arrival, refused.failure)
         except Exception:
-            logger.exception("the input of a unit could not be prepared")
+            which = {"session_id": self._session.id, "unit": unit}
+            logger.exception("the input of a unit could not be prepared", extra=which)
             failure = Failure(Reason.INFERENCE_FAILED, "The worker could not read this unit.")
             pending = PendingUnit(unit, None, arrival, failure)
         self._engine.inbox.put(lambda: self._orders.prefill(pending))
@@ -99,6 +107,10 @@ class LiveEngine:
         self._on_fatal = on_fatal
         self._free = list(range(slots))
         self._sessions: dict[int, Participant[Any]] = {}
+        self._gone: set[Participant[Any]] = set()
+        """Sessions that were closed before they had begun."""
+        self._on_ticks: OnTicks = lambda ticks: None
+        self._ticks: list[Ticked] = []
         self.inbox = Inbox()
         self.media = ThreadPoolExecutor(1, "media")
         self.slow_media = ThreadPoolExecutor(1, "slow-media")
@@ -115,10 +127,34 @@ class LiveEngine:
     def slots(self) -> int:
         return self._slots
 
+    def watch(self, on_ticks: OnTicks) -> None:
+        self._on_ticks = on_ticks
+
+    def occupancy(self) -> Occupancy:
+        room = self._slots * self._runtime.language.cache.capacity
+        used = sum(session.context.tokens for session in list(self._sessions.values()))
+        return Occupancy(used, room, held_bytes(self._runtime.device))
+
     def open(self, session_id: str, setup: SessionSetup, sink: Sink) -> EngineSession:
         session = self._runtime.open(session_id, self._free.pop(), setup, sink)
-        self.inbox.put(lambda: self._begin(session))
+        if session.intake.is_ready:
+            self.inbox.put(lambda: self._begin(session, None))
+        else:
+            self.slow_media.submit(self._prepare, session)
         return LiveSession(self, session)
+
+    def _prepare(self, session: Participant[Any]) -> None:
+        """Makes ready what a session begins with, beside the engine thread."""
+        refusal = None
+        try:
+            session.intake.begin()
+        except UnitRefused as refused:
+            failure = refused.failure
+            refusal = SessionFailed(Reason.CONFIG_INVALID, failure.message, failure.field)
+        except Exception:
+            logger.exception("a session could not be prepared")
+            refusal = SessionFailed(Reason.INFERENCE_FAILED, "The worker could not prepare this session.")
+        self.inbox.put(lambda: self._begin(session, refusal))
 
     def stop(self) -> None:
         if self._stopped:
@@ -147,21 +183,28 @@ class LiveEngine:
         while (order := self.inbox.take(wait)) is not None:
             order()
             wait = False
-        if not self._is_dead:
-            tick.run(sessions)
+        if not self._is_dead and (ticked := tick.run(sessions)):
+            self._ticks.append(ticked)
         self._flush()
 
-    def _begin(self, session: Participant[Any]) -> None:
+    def _begin(self, session: Participant[Any], refusal: SessionFailed | None) -> None:
+        if session in self._gone:
+            self._gone.remove(session)
+            return
         self._sessions[session.slot] = session
-        refusal = _FATAL if self._is_dead else self._runtime.start(session)
+        refusal = _FATAL if self._is_dead else refusal or self._runtime.start(session)
         if refusal is not None:
             session.events.append(refusal)
 
     def release(self, session: Participant[Any]) -> None:
         """Forgets a session: its caches are emptied before its slot is offered again."""
+        if self._sessions.get(session.slot) is session:
+            del self._sessions[session.slot]
+        else:
+            self._gone.add(session)
+        session.leave()
         if not self._is_dead:
             self._runtime.clear(session.slot)
-        del self._sessions[session.slot]
         self._free.append(session.slot)
         self._deliver([(session.sink, Closed())])
 
@@ -170,6 +213,9 @@ class LiveEngine:
         for session in self._sessions.values():
             batch += [(session.sink, event) for event in session.events]
             session.events.clear()
+        if self._ticks and (batch or len(self._ticks) >= MOST_TICKS):
+            self._on_ticks(self._ticks)
+            self._ticks = []
         if batch:
             self._deliver(batch)
 
@@ -203,6 +249,6 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     """
     torch.set_num_threads(options.threads or 1)
     device = usable_device(options.device)
-    build = families.load(find(options.model), device, options.context_limit, options.dtype)
+    build = families.load(find(options.model), device, options.context_limit, options.dtype, options.speech)
     warm_up(build(1))
     return LiveEngine(build(options.slots), options.slots, deliver, on_fatal)

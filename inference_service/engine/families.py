@@ -6,21 +6,30 @@ from pathlib import Path
 
 import torch
 
-from inference_service import causal_checkpoint, checkpoint, voxtral_checkpoint
+from inference_service import causal_checkpoint, checkpoint, minicpmo_checkpoint, voxtral_checkpoint
+from inference_service.engine import mini, minicpmo, minicpmo_voice
 from inference_service.engine.causal_runtime import CausalRuntime, require_memory, require_packable
 from inference_service.engine.duplex_runtime import DuplexRuntime
+from inference_service.engine.footprint import Footprint, stored
+from inference_service.engine.memory import bytes_per_row
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.voxtral_runtime import VoxtralRuntime
 from inference_service.errors import ConfigurationError
 from inference_service.models.causality import require_causal
-from inference_service.models.config import ModelConfig
+from inference_service.models.config import ModelConfig, parse_config
+from inference_service.models.minicpmo import config as minicpmo_config
+from inference_service.options import USUAL_SPEECH, SpeechOptions
 
 Build = Callable[[int], Runtime]
 """Makes a runtime with so many slots; the weights are loaded once."""
 
 
 def load(
-    folder: Path, device: torch.device, context_limit: int | None = None, dtype: str | None = None
+    folder: Path,
+    device: torch.device,
+    context_limit: int | None = None,
+    dtype: str | None = None,
+    speech: SpeechOptions = USUAL_SPEECH,
 ) -> Build:
     """Loads the checkpoint in `folder`.
 
@@ -28,10 +37,17 @@ def load(
     """
     raw = checkpoint.read_json(folder, "config.json")
     kind = raw.get("model_type")
+    if kind == minicpmo_config.MODEL_TYPE:
+        return _minicpmo(folder, device, context_limit, dtype, speech)
+    if speech != USUAL_SPEECH:
+        raise ConfigurationError(
+            "no_speech, vocoder, vocoder_steps, vocoder_dtype and voice are for MiniCPM-o; leave them out "
+            "for this model."
+        )
     is_ours = kind == voxtral_checkpoint.MODEL_TYPE or "duplex" in raw or kind is None
     if is_ours and dtype is not None:
         raise ConfigurationError(
-            "dtype is for causal language models of transformers; leave it out for this model."
+            "dtype is for MiniCPM-o and for causal language models; leave it out for this model."
         )
     if kind == voxtral_checkpoint.MODEL_TYPE:
         return _voxtral(folder, device, context_limit)
@@ -39,6 +55,36 @@ def load(
         return _duplex(folder, device, context_limit)
     require_causal(raw)
     return _causal(folder, device, context_limit, dtype)
+
+
+def _minicpmo(
+    folder: Path, device: torch.device, context_limit: int | None, dtype: str | None, speech: SpeechOptions
+) -> Build:
+    number = numbers(device, dtype)
+    if not speech.no_speech:
+        minicpmo_voice.require_folder(speech.vocoder or folder / minicpmo_voice.FOLDER, folder)
+    loaded = minicpmo_checkpoint.load(folder, device, number, speech=not speech.no_speech)
+    limit = minicpmo.limit(loaded.config, context_limit)
+    voices = needs = None
+    if loaded.model.tts is not None:
+        voices, needs = minicpmo_voice.load(
+            folder, loaded.model.tts, minicpmo.SPEECH_CAPACITY, device, speech
+        )
+    parts = minicpmo.parts(loaded, voices, context_limit=limit)
+    footprint = minicpmo.footprint(loaded.config, number, limit, needs)
+
+    def build(slots: int) -> DuplexRuntime:
+        footprint.require(slots, device)
+        return DuplexRuntime(parts, slots)
+
+    return build
+
+
+def numbers(device: torch.device, dtype: str | None) -> torch.dtype:
+    """The numbers of a model: what is asked for, or float32 on the CPU and bfloat16 elsewhere."""
+    usual = "float32" if device.type == "cpu" else "bfloat16"
+    chosen: torch.dtype = getattr(torch, dtype or usual)
+    return chosen
 
 
 def _voxtral(folder: Path, device: torch.device, context_limit: int | None) -> Build:
@@ -55,12 +101,11 @@ def _duplex(folder: Path, device: torch.device, context_limit: int | None) -> Bu
     model, tokenizer, config = checkpoint.load(folder, device)
     if context_limit is not None:
         config = limited(config, context_limit)
-    return lambda slots: DuplexRuntime(model, tokenizer, config, slots)
+    return lambda slots: DuplexRuntime(mini.parts(model, tokenizer, config), slots)
 
 
 def _causal(folder: Path, device: torch.device, context_limit: int | None, dtype: str | None) -> Build:
-    usual = "float32" if device.type == "cpu" else "bfloat16"
-    loaded = causal_checkpoint.load(folder, device, getattr(torch, dtype or usual))
+    loaded = causal_checkpoint.load(folder, device, numbers(device, dtype))
     limit = context_limit or loaded.context_limit
     if limit > loaded.context_limit:
         raise ConfigurationError(
@@ -87,3 +132,31 @@ def limited(config: ModelConfig, context_limit: int) -> ModelConfig:
         window_high=min(config.window_high, context_limit),
         window_low=min(config.window_low, context_limit * 3 // 4),
     )
+
+
+def footprint(
+    folder: Path,
+    device: torch.device,
+    context_limit: int | None = None,
+    dtype: str | None = None,
+    speech: SpeechOptions = USUAL_SPEECH,
+) -> Footprint:
+    """The memory that `load` and its sessions will take, told without loading.
+
+    Raises `CheckpointError`, or `ConfigurationError` for a model of which it is not known.
+    """
+    raw = checkpoint.read_json(folder, "config.json")
+    number = numbers(device, dtype)
+    if raw.get("model_type") == minicpmo_config.MODEL_TYPE:
+        config = minicpmo_checkpoint.read_config(folder)
+        needs = None if speech.no_speech else minicpmo_voice.planned(folder, speech)
+        return minicpmo.footprint(config, number, minicpmo.limit(config, context_limit), needs)
+    if "duplex" in raw:
+        ours = parse_config(raw)
+        return mini.footprint(folder, limited(ours, context_limit) if context_limit else ours)
+    if raw.get("model_type") == voxtral_checkpoint.MODEL_TYPE:
+        raise ConfigurationError("What a Voxtral Realtime model takes is not known before it is loaded.")
+    require_causal(raw)
+    row = bytes_per_row(causal_checkpoint.read_config(folder), number)
+    limit = context_limit or int(raw.get("max_position_embeddings", 0))
+    return Footprint(stored(folder, number), {"context": limit * row})

@@ -1,17 +1,15 @@
 """From the input of a unit to what the engine works on: on the media thread, beside the engine's own."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from inference_service.engine.api import Content, UnitInput
-from inference_service.media.image import decode_frame
-from inference_service.media.mel import SAMPLE_RATE, MelStream
+from inference_service.engine.api import Content, UnitInput, VoiceReference
+from inference_service.engine.parts import Senses, Sound, View, VoicePrompts
+from inference_service.media.mel import SAMPLE_RATE
 
 Prepared = TypeVar("Prepared")
 
@@ -22,39 +20,79 @@ class Intake(ABC, Generic[Prepared]):
     is_quick: ClassVar[bool] = True
     """Whether its units are small, and soon due: they never wait for one that is not."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing is to be prepared before the session begins."""
+        return True
+
+    def begin(self) -> None:
+        """Prepares what the session begins with; may take long. Raises `UnitRefused`."""
+
     @abstractmethod
     def prepare(self, content: Content) -> Prepared:
         """What the engine is given. Raises `UnitRefused` for input that cannot be used."""
 
 
+class VoiceIntake:
+    """The voice of one session, on its way from reference audio to what ear and mouth take."""
+
+    def __init__(self, reference: VoiceReference, senses: Senses, prompts: VoicePrompts | None) -> None:
+        """`prompts` is None where nothing is said aloud, or there is one voice only."""
+        self._reference = reference
+        self._senses = senses
+        self._prompts = prompts
+        self.heard: list[Sound] = []
+        """The voice as the language model hears it in its prompt."""
+        self.spoken: Any = None
+        """What the mouth needs of it; None for the model's own voice."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is nothing to be done."""
+        return self._reference.is_unset
+
+    def begin(self) -> None:
+        """Does it. Raises `UnitRefused`."""
+        reference = self._reference
+        if reference.heard is not None:
+            self.heard = list(self._senses.sounds(reference.heard))
+        if self._prompts is not None:
+            self.spoken = self._prompts.prompt(reference)
+
+
 @dataclass(frozen=True)
 class Perceived:
-    """One second: log-mel [100, 80], and pictures, uint8 [side, side, 3], oldest first."""
+    """One second: what the ear is given of it, or None, and its pictures, oldest first."""
 
-    mel: Tensor
-    pictures: tuple[Tensor, ...] = ()
+    heard: Tensor | None
+    pictures: tuple[View, ...] = ()
 
 
 class DuplexIntake(Intake[Perceived]):
-    """Hears one second after another, and sees pictures of `side` pixels; `side` 0 sees none."""
+    """Hears one second after another, and sees pictures."""
 
-    def __init__(self, side: int) -> None:
-        self._side = side
-        self._mel = MelStream()
+    def __init__(self, senses: Senses, voice: VoiceIntake) -> None:
+        self._senses = senses
+        self._hearing = senses.hearing()
+        self.voice = voice
+
+    @property
+    def is_ready(self) -> bool:
+        return self.voice.is_ready
+
+    def begin(self) -> None:
+        self.voice.begin()
 
     def prepare(self, content: Content) -> Perceived:
         if not isinstance(content, UnitInput):
             raise TypeError(f"A duplex session takes UnitInput, not {type(content).__name__}.")
+        pictures = tuple(
+            self._senses.look(data, field=f"duplex.frames[{i}]", max_slices=content.max_slice_nums)
+            for i, data in enumerate(content.frames)
+        )
+        if content.pcm is None:
+            return Perceived(None, pictures)
         if len(content.pcm) > SAMPLE_RATE:
             raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(content.pcm)}.")
-        pictures = self._look(content.frames)
         pcm = np.pad(content.pcm, (0, SAMPLE_RATE - len(content.pcm)))
-        return Perceived(torch.from_numpy(self._mel.hear(pcm)), pictures)
-
-    def _look(self, frames: Sequence[bytes]) -> tuple[Tensor, ...]:
-        if frames and not self._side:
-            raise ValueError("This model has no vision encoder.")
-        return tuple(
-            torch.from_numpy(decode_frame(data, field=f"duplex.frames[{i}]", side=self._side))
-            for i, data in enumerate(frames)
-        )
+        return Perceived(self._hearing.feed(pcm), pictures)

@@ -25,15 +25,20 @@ class KVCache:
             tensor[slot].zero_()
 
     def move(self, slot: int, source: int, target: int, count: int) -> None:
-        """Moves `count` entries of a slot from index `source` down to index `target`."""
+        """Moves `count` entries of a slot from index `source` to index `target`."""
         for tensor in (*self.keys, *self.values):
             tensor[slot, :, target : target + count] = tensor[slot, :, source : source + count].clone()
 
-    def snapshot_keys(self, slot: int, count: int) -> list[Tensor]:
-        """Float32 copies of the first `count` keys of a slot, one [kv heads, count, head size] per layer."""
-        return [keys[slot, :, :count].float().clone() for keys in self.keys]
+    def snapshot_keys(self, slot: int, start: int, end: int) -> list[Tensor]:
+        """Float32 copies of a slot's keys `start` to `end`, one [kv heads, n, head size] per layer."""
+        return [keys[slot, :, start:end].float().clone() for keys in self.keys]
 
-    def write_keys(self, slot: int, keys: list[Tensor]) -> None:
-        """Replaces the first keys of a slot."""
+    def write_keys(self, slot: int, keys: list[Tensor], start: int) -> None:
+        """Replaces keys of a slot from index `start` on."""
         for slab, new in zip(self.keys, keys, strict=True):
-            slab[slot, :, : new.shape[1]] = new.to(slab.dtype)
+            slab[slot, :, start : start + new.shape[1]] = new.to(slab.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes."""
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))

@@ -1,5 +1,6 @@
-"""How much memory a device has left, and how much keys and values take of it."""
+"""How much memory a device has left and a process holds, and how much keys and values take of it."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -21,3 +22,14 @@ def free_bytes(device: torch.device) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+
+
+def held_bytes(device: torch.device) -> int | None:
+    """Memory of the device that this process holds; None where it is not known."""
+    if device.type == "cuda":
+        return torch.cuda.memory_reserved(device)
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:
+        return None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -12,8 +12,8 @@ from inference_service.engine.api import Advanced, Event, Sink, UnitUsage
 from inference_service.engine.context import Context
 from inference_service.engine.intake import Intake, Prepared
 from inference_service.engine.orders import Orders
+from inference_service.engine.parts import MouthState
 from inference_service.engine.speech import SpeechJob
-from inference_service.models.vocoder import VocoderState
 
 PROGRESS_S = 2.0
 """How often a unit that takes long shows that it is getting on."""
@@ -75,7 +75,9 @@ class Participant(ABC, Generic[Prepared]):
 
     @property
     def wants_unit(self) -> bool:
-        """Whether the next unit may be heard now."""
+        """Whether the next unit, or the next portion of one, may be heard now."""
+        if self.stage is Stage.PREFILL:
+            return self.to_feed is None
         return self.stage is Stage.IDLE and self.orders.first is not None
 
     @property
@@ -101,9 +103,29 @@ class Participant(ABC, Generic[Prepared]):
     def refuse_unit(self) -> bool:
         """Whether the next unit does not fit any more or cannot be used: then it is answered, not heard."""
 
-    @abstractmethod
     def take(self, hidden: Tensor | None) -> None:
         """Hidden states [n, hidden] of the rows just fed, `n` at most what waits; None if not numbers."""
+        assert self.to_feed is not None
+        if hidden is None:
+            self.poisoned()
+            return
+        self.context.advance(len(hidden))
+        self.fed(hidden)
+        self.to_feed = self.to_feed[len(hidden) :]
+        if not len(self.to_feed):
+            self.to_feed, self.last_hidden = None, hidden[-1]
+            self.taken()
+
+    def fed(self, hidden: Tensor) -> None:
+        """Hidden states [n, hidden] of the rows fed last."""
+
+    @abstractmethod
+    def taken(self) -> None:
+        """All rows that waited are in the context."""
+
+    @abstractmethod
+    def poisoned(self) -> None:
+        """Hidden states or scores are not numbers: the running unit fails."""
 
     @abstractmethod
     def begin_generate(self) -> bool:
@@ -125,11 +147,16 @@ class Participant(ABC, Generic[Prepared]):
     def finalize(self) -> None:
         """The unit is over, and the window drops what has become too old."""
 
+    def leave(self) -> None:
+        """Gives back what the session holds on the device beside its slot."""
+        self.to_feed = self.last_hidden = None
+
 
 class Speaking(ABC):
     """A participant with a voice."""
 
-    vocoder: VocoderState
+    mouth: MouthState | None
+    """None for a session without a voice, and before it has begun."""
 
     @abstractmethod
     def speech_job(self) -> SpeechJob | None:

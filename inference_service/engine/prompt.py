@@ -3,20 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from antiphon.semconv import Reason
 from inference_service.engine.api import ChatMessage, Clip, Content, Picture, TurnInput
-from inference_service.engine.intake import Intake
+from inference_service.engine.intake import Intake, VoiceIntake
+from inference_service.engine.parts import Measure, Senses, Sound, View
 from inference_service.errors import UnitRefused
-from inference_service.media.image import decode_frame
-from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
 from inference_service.models.chat_template import ChatTemplate, Media, Message, TemplateRefused
 
-_SECOND = SAMPLE_RATE // HOP
-"""Mel frames of a second."""
 _MARKS = 2
 """Round a picture and round a clip."""
 _IDS_AT_ONCE = 1024
@@ -39,14 +34,32 @@ class Dialogue:
     opens_with_space: bool = False
     """Whether its answers begin with a space, because all its words do; it is not shown."""
     speaks: bool = False
+    senses: Senses | None = None
+    """None for a model that takes text only."""
     clip_marks: tuple[int, int] = (0, 0)
     """The ids round a clip."""
-    second_tokens: int = 0
-    """Embeddings of a second of a clip; 0 for a model that hears nothing."""
-    side: int = 0
-    """Width and height of its pictures."""
-    picture_tokens: int = 0
-    """Embeddings of one picture with the marks round it; 0 for a model that sees nothing."""
+    picture: "PictureRules | None" = None
+    """None for a model that sees nothing."""
+    hearing_opens_speech: bool = False
+    """Whether a prompt with a clip in it ends like one whose answer is to be spoken."""
+    omni_joint: str = "\n"
+    """What stands between the parts of a message in `omni_mode`."""
+
+
+@dataclass(frozen=True)
+class PictureRules:
+    """How a picture stands in a prompt."""
+
+    slice_tokens: int
+    """Embeddings of a slice with the marks round it."""
+    number_marks: tuple[int, int] | None = None
+    """The ids round the number of a picture; None if pictures have none."""
+    line_end: tuple[int, ...] = ()
+    """Ids between the rows of its details."""
+
+    def tokens(self, measure: Measure) -> int:
+        """Embeddings of its slices, and ids between them."""
+        return measure.slices * self.slice_tokens + max(0, measure.rows - 1) * len(self.line_end)
 
 
 @dataclass(frozen=True)
@@ -58,17 +71,9 @@ class Words:
 
 @dataclass(frozen=True)
 class Sight:
-    """A picture, uint8 [side, side, 3]."""
+    """A picture."""
 
-    pixels: Tensor
-
-
-@dataclass(frozen=True)
-class Sound:
-    """Whole seconds of a clip, log-mel [frames, 80]; `begins` for its first ones."""
-
-    mel: Tensor
-    begins: bool
+    view: View
 
 
 Passage = Words | Sight | Sound
@@ -82,7 +87,7 @@ class Prompt:
     text_tokens: int
     audio_tokens: int
     vision_tokens: int
-    pictures: int
+    slices: int
     speaks: bool = False
     """Whether the answer is to be said aloud."""
 
@@ -92,34 +97,45 @@ class TurnIntake(Intake[Prompt]):
 
     is_quick = False
 
-    def __init__(self, dialogue: Dialogue, system_prompt: str) -> None:
+    def __init__(self, dialogue: Dialogue, system_prompt: str, voice: VoiceIntake | None = None) -> None:
         self._dialogue = dialogue
         self._system_prompt = system_prompt
+        self.voice = voice
+
+    @property
+    def is_ready(self) -> bool:
+        return self.voice is None or self.voice.is_ready
+
+    def begin(self) -> None:
+        if self.voice is not None:
+            self.voice.begin()
 
     def prepare(self, content: Content) -> Prompt:
         if not isinstance(content, TurnInput):
             raise TypeError(f"A chat takes TurnInput, not {type(content).__name__}.")
         media = list(_media(content.messages))
         self._check_length(self._least(content, media), "at least ")
-        rendered = self._rendered(content)
-        counts = self._count(rendered, media)
+        rendered = self._rendered(content, media)
+        measures = list(self._measured(content, media))
+        counts = self._count(content, rendered, measures)
         self._check_length(sum(counts), "")
-        passages = list(self._passages(rendered, iter(media)))
-        pictures = sum(isinstance(passage, Sight) for passage in passages)
+        passages = list(self._passages(content, rendered, iter(media)))
+        slices = sum(len(passage.view.slices) for passage in passages if isinstance(passage, Sight))
         speaks = content.speaks and self._dialogue.speaks
-        return Prompt(list(_portions(passages)), *counts, pictures, speaks)
+        return Prompt(list(_portions(passages)), *counts, slices, speaks)
 
     def _least(self, content: TurnInput, media: list[tuple[str, Picture | Clip]]) -> int:
         """How many tokens the prompt has at least."""
         texts = [part for message in content.messages for part in message.parts if isinstance(part, str)]
+        rules = self._dialogue.picture
+        picture = rules.tokens(Measure()) if rules else 0
         return sum(map(self._dialogue.template.least_tokens, texts)) + sum(
-            self._tokens(part) for _, part in media
+            picture if isinstance(part, Picture) else self._clip_tokens(part) for _, part in media
         )
 
-    def _tokens(self, part: Picture | Clip) -> int:
-        if isinstance(part, Picture):
-            return self._dialogue.picture_tokens
-        return _MARKS + _seconds(part) * self._dialogue.second_tokens
+    def _clip_tokens(self, clip: Clip) -> int:
+        assert self._dialogue.senses is not None
+        return _MARKS + self._dialogue.senses.clip_tokens(len(clip.pcm))
 
     def _check_length(self, tokens: int, about: str) -> None:
         limit = self._dialogue.limit
@@ -131,17 +147,22 @@ class TurnIntake(Intake[Prompt]):
                 "turn.messages",
             )
 
-    def _rendered(self, content: TurnInput) -> list[list[int] | Media]:
+    def _rendered(
+        self, content: TurnInput, media: list[tuple[str, Picture | Clip]]
+    ) -> list[list[int] | Media]:
         messages: list[Message] = [
             (message.role, [_in_template(part) for part in message.parts]) for message in content.messages
         ]
         if self._system_prompt and messages[0][0] != "system":
             messages.insert(0, ("system", [self._system_prompt]))
+        dialogue = self._dialogue
+        hears = dialogue.hearing_opens_speech and any(isinstance(part, Clip) for _, part in media)
         try:
-            return self._dialogue.template.prompt(
+            return dialogue.template.prompt(
                 messages,
                 enable_thinking=content.enable_thinking,
-                use_tts_template=content.use_tts_template or (content.speaks and self._dialogue.speaks),
+                use_tts_template=content.use_tts_template or hears or (content.speaks and dialogue.speaks),
+                joint=dialogue.omni_joint if content.omni_mode else "\n",
             )
         except TemplateRefused as refused:
             raise UnitRefused(
@@ -150,32 +171,63 @@ class TurnIntake(Intake[Prompt]):
                 "turn.messages",
             ) from None
 
+    def _measured(self, content: TurnInput, media: list[tuple[str, Picture | Clip]]) -> Iterator[Measure]:
+        """How each picture will be cut up, told before any is decoded."""
+        for field, part in media:
+            if isinstance(part, Picture):
+                assert self._dialogue.senses is not None
+                yield self._dialogue.senses.measure(
+                    part.data, field=f"{field}.image", max_slices=content.max_slice_nums
+                )
+
     def _count(
-        self, rendered: list[list[int] | Media], media: list[tuple[str, Picture | Clip]]
+        self, content: TurnInput, rendered: list[list[int] | Media], measures: list[Measure]
     ) -> tuple[int, int, int]:
-        """Tokens of text, with the marks round media, of audio and of pictures."""
+        """Tokens of text, with the marks round media and what numbers them, of audio and of pictures."""
         text = sum(len(piece) for piece in rendered if isinstance(piece, list))
-        clips = [self._tokens(part) - _MARKS for _, part in media if isinstance(part, Clip)]
-        pictures = [self._tokens(part) - _MARKS for _, part in media if isinstance(part, Picture)]
-        return text + _MARKS * len(media), sum(clips), sum(pictures)
+        clips = [self._clip_tokens(part) for _, part in _media(content.messages) if isinstance(part, Clip)]
+        pictures = slices = 0
+        if rules := self._dialogue.picture:
+            slices = sum(measure.slices for measure in measures)
+            pictures = slices * (rules.slice_tokens - _MARKS)
+            text += sum(map(rules.tokens, measures)) - pictures
+            text += sum(len(self._number(content, i)) for i in range(len(measures)))
+        return text + _MARKS * len(clips), sum(clips) - _MARKS * len(clips), pictures
+
+    def _number(self, content: TurnInput, index: int) -> list[int]:
+        """The ids that say which picture comes; none where pictures have no numbers."""
+        rules = self._dialogue.picture
+        if rules is None or rules.number_marks is None or not content.use_image_id:
+            return []
+        begin, end = rules.number_marks
+        return [begin, *self._dialogue.template.encode(str(index)), end]
 
     def _passages(
-        self, rendered: list[list[int] | Media], media: Iterator[tuple[str, Picture | Clip]]
+        self,
+        content: TurnInput,
+        rendered: list[list[int] | Media],
+        media: Iterator[tuple[str, Picture | Clip]],
     ) -> Iterator[Passage]:
         """The prompt with its media decoded, each passage small enough for one tick."""
-        begin, end = self._dialogue.clip_marks
+        dialogue, pictures = self._dialogue, 0
+        begin, end = dialogue.clip_marks
         for piece in rendered:
             if isinstance(piece, list):
                 for at in range(0, len(piece), _IDS_AT_ONCE):
                     yield Words(piece[at : at + _IDS_AT_ONCE])
                 continue
             field, part = next(media)
+            assert dialogue.senses is not None
             if isinstance(part, Picture):
-                pixels = decode_frame(part.data, field=f"{field}.image", side=self._dialogue.side)
-                yield Sight(torch.from_numpy(pixels))
+                if number := self._number(content, pictures):
+                    yield Words(number)
+                pictures += 1
+                yield Sight(
+                    dialogue.senses.look(part.data, field=f"{field}.image", max_slices=content.max_slice_nums)
+                )
             else:
                 yield Words([begin])
-                yield from _sounds(part)
+                yield from dialogue.senses.sounds(part.pcm)
                 yield Words([end])
 
 
@@ -191,18 +243,6 @@ def _in_template(part: str | Picture | Clip) -> str | Media:
     if isinstance(part, str):
         return part
     return Media.PICTURE if isinstance(part, Picture) else Media.CLIP
-
-
-def _seconds(clip: Clip) -> int:
-    return -(-len(clip.pcm) // SAMPLE_RATE)
-
-
-def _sounds(clip: Clip) -> Iterator[Sound]:
-    """A clip, filled up with silence to whole seconds."""
-    pcm = np.pad(clip.pcm, (0, _seconds(clip) * SAMPLE_RATE - len(clip.pcm)))
-    stream, size = MelStream(), SAMPLE_RATE * _SECONDS_AT_ONCE
-    for at in range(0, len(pcm), size):
-        yield Sound(torch.from_numpy(stream.hear(pcm[at : at + size])), begins=at == 0)
 
 
 def _portions(passages: list[Passage]) -> Iterator[list[Passage]]:
@@ -221,7 +261,7 @@ def _share(passage: Passage) -> float:
     match passage:
         case Words(ids):
             return len(ids) / _IDS_AT_ONCE
-        case Sight():
-            return 1 / _PICTURES_AT_ONCE
-        case Sound(mel):
-            return len(mel) / (_SECOND * _SECONDS_AT_ONCE)
+        case Sight(view):
+            return len(view.slices) / _PICTURES_AT_ONCE
+        case Sound():
+            return passage.seconds / _SECONDS_AT_ONCE

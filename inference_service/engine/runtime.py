@@ -69,6 +69,12 @@ class Runtime(ABC):
             else:
                 context.advance(len(hidden))
 
+    def rebuild(self, contexts: list[Context]) -> None:
+        """Feeds the ends of prompts that say more now, after the window slid."""
+        self.think([context.rebuild(self.embed(context.rebuilt)) for context in contexts])
+        for context in contexts:
+            context.end_rebuild()
+
     def scores(self, hidden: list[Tensor]) -> Tensor:
         """Float32 scores [n, vocabulary] on the CPU for n last hidden states."""
         logits: Tensor = self._head(torch.stack(hidden))

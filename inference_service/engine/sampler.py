@@ -48,6 +48,9 @@ class TextSampler:
     generator: torch.Generator
     history: list[int] = field(default_factory=list)
     """The ids decided last, also those not fed, as far back as repetition counts."""
+    reference_quirks: bool = False
+    """Repeats what the reference got wrong: a repeated id with a negative score becomes more likely, and
+    what is meant for listening happens to `<|im_end|>`, whose score is multiplied."""
 
     def decide(
         self, logits: Tensor, settings: DuplexSettings, generator: torch.Generator | None = None
@@ -65,6 +68,8 @@ class TextSampler:
         if raw == self.special.chunk_eos:
             return raw
         logits = self.adjusted(logits, settings)
+        if self.reference_quirks and self._is_among_best(self.special.im_end, logits, settings):
+            return self.special.im_end
         if greedy:
             token = int(logits.argmax())
         else:
@@ -79,16 +84,27 @@ class TextSampler:
         logits = logits.clone()
         logits[self.forbidden] = -torch.inf
         if self.history:
-            penalise(logits, torch.tensor(self.history).unique(), settings.text_repetition_penalty)
+            repeated = torch.tensor(self.history).unique()
+            if self.reference_quirks:
+                logits[repeated] /= settings.text_repetition_penalty
+            else:
+                penalise(logits, repeated, settings.text_repetition_penalty)
         penalise(logits, torch.tensor([self.special.turn_eos]), settings.length_penalty)
         self._scale_listen(logits, settings)
         return logits
 
     def _scale_listen(self, logits: Tensor, settings: DuplexSettings) -> None:
         """Makes listening `listen_prob_scale` times as likely; sure if among the best `listen_top_k`."""
+        if self.reference_quirks:
+            logits[self.special.im_end] *= settings.listen_prob_scale
+            return
         listen = self.special.listen
         logits[listen] += torch.tensor(settings.listen_prob_scale).log()
-        if settings.listen_top_k is not None and settings.listen_prob_scale > 0:
-            rank = int((logits > logits[listen]).sum())
-            if rank < settings.listen_top_k:
-                logits[listen] = logits.max() + _SURE
+        if settings.listen_prob_scale > 0 and self._is_among_best(listen, logits, settings):
+            logits[listen] = logits.max() + _SURE
+
+    def _is_among_best(self, token: int, logits: Tensor, settings: DuplexSettings) -> bool:
+        """Whether it is one of the best `listen_top_k`."""
+        if settings.listen_top_k is None:
+            return False
+        return int((logits > logits[token]).sum()) < settings.listen_top_k

@@ -117,10 +117,6 @@ class Scribe(Participant[Heard]):
         return True
 
     @property
-    def wants_unit(self) -> bool:
-        return super().wants_unit or (self.stage is Stage.PREFILL and self.to_feed is None)
-
-    @property
     def is_cancelled(self) -> bool:
         """Whether the running unit is to end without another word."""
         return self.orders.is_cancelled(self.run.unit)
@@ -164,16 +160,7 @@ class Scribe(Participant[Heard]):
             self.heard()
         return len(self.mel) > 0
 
-    def take(self, hidden: Tensor | None) -> None:
-        assert self.to_feed is not None
-        if hidden is None:
-            self._poisoned()
-            return
-        self.context.advance(len(hidden))
-        self.to_feed = self.to_feed[len(hidden) :]
-        if len(self.to_feed):
-            return
-        self.to_feed, self.last_hidden = None, hidden[-1]
+    def taken(self) -> None:
         if self.stage is Stage.PREFILL:
             self.heard()
 
@@ -231,7 +218,7 @@ class Scribe(Participant[Heard]):
                 self.run.generator or self.generator,
             )
         except PoisonedLogits:
-            self._poisoned()
+            self.poisoned()
             return None
         self.run.sampled += 1
         if token in self.sampling.stop_token_ids:
@@ -277,7 +264,7 @@ class Scribe(Participant[Heard]):
         self.events.append(run.done(run.end, self.context.tokens))
         self.stage = Stage.DONE
 
-    def _poisoned(self) -> None:
+    def poisoned(self) -> None:
         self.undo()
         self._fail(End.FAILED, _POISONED)
 

@@ -40,10 +40,19 @@ class SpeechJob:
     """True in the first and the last unit of a turn; a unit between always fills its second."""
     temperature: float
     generator: torch.Generator
+    ends_turn: bool = False
+    """Whether nothing more is said in the turn."""
     codes: list[int] = field(default_factory=list)
     finished: bool = False
     poisoned: bool = False
     """Finished because a score was not a number."""
+
+
+def penalise_repeats(scores: Tensor, recent: list[int], penalty: float) -> None:
+    """Makes codes said lately less likely in place, once for each time."""
+    if recent:
+        codes, counts = torch.tensor(recent).unique(return_counts=True)
+        penalise(scores, codes, penalty**counts)
 
 
 class Speaker:
@@ -83,10 +92,7 @@ class Speaker:
         if not bool(torch.isfinite(scores).all()):
             job.finished = job.poisoned = True
             return
-        if job.codes:
-            recent = torch.tensor(job.codes[-config.repetition_window :])
-            codes, counts = recent.unique(return_counts=True)
-            penalise(scores, codes, config.repetition_penalty**counts)
+        penalise_repeats(scores, job.codes[-config.repetition_window :], config.repetition_penalty)
         if not job.may_be_short:
             scores[config.end_code] = -torch.inf
         if job.temperature < COLDEST:

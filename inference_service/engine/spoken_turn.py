@@ -7,10 +7,10 @@ from torch import Tensor
 
 from inference_service.engine.api import End, Piece
 from inference_service.engine.participant import Speaking, Stage
+from inference_service.engine.parts import MouthState
 from inference_service.engine.speech import SpeechJob
 from inference_service.engine.turn import POISONED, Turn
 from inference_service.engine.voice import Voice
-from inference_service.models.vocoder import VocoderState
 
 
 @dataclass(eq=False)
@@ -29,8 +29,8 @@ class SpokenTurn(Turn, Speaking):
     """Tokens of the answer that the voice has."""
 
     @property
-    def vocoder(self) -> VocoderState:  # type: ignore[override]
-        return self.voice.vocoder
+    def mouth(self) -> MouthState | None:  # type: ignore[override]
+        return self.voice.mouth
 
     @property
     def speaks(self) -> bool:
@@ -103,6 +103,10 @@ class SpokenTurn(Turn, Speaking):
             is_own = self.run.generator is self.generator
             self.voice.generator = None if is_own else self.run.generator
         return begins
+
+    def leave(self) -> None:
+        super().leave()
+        self.ear = self.voice.mouth = self.answer = None
 
     def finish(self, end: End) -> None:
         self.voice.hush()

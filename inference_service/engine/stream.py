@@ -136,10 +136,6 @@ class Stream(Participant[Chunk]):
         """Whether the unit is to end without another token."""
         return self.orders.is_cancelled(self.run.unit)
 
-    @property
-    def wants_unit(self) -> bool:
-        return super().wants_unit or (self.stage is Stage.PREFILL and self.to_feed is None)
-
     # ------------------------------------------------------------------- input
 
     def refuse_unit(self) -> bool:
@@ -199,16 +195,7 @@ class Stream(Participant[Chunk]):
         self.to_feed = embeds
         self.stage = Stage.PREFILL
 
-    def take(self, hidden: Tensor | None) -> None:
-        assert self.to_feed is not None
-        if hidden is None:
-            self._poisoned()
-            return
-        self.context.advance(len(hidden))
-        self.to_feed = self.to_feed[len(hidden) :]
-        if len(self.to_feed):
-            return
-        self.to_feed, self.last_hidden = None, hidden[-1]
+    def taken(self) -> None:
         if self.stage is Stage.PROMPT:
             self._ready()
         elif self.stage is Stage.PREFILL and not self.run.ids:
@@ -250,7 +237,7 @@ class Stream(Participant[Chunk]):
         try:
             token = choose(logits, run.sampling, run.said, self.ends, run.generator)
         except PoisonedLogits:
-            self._poisoned()
+            self.poisoned()
             return None
         run.sampled += 1
         run.said.append(token)
@@ -279,7 +266,7 @@ class Stream(Participant[Chunk]):
     def feed(self, token: int, embeds: Tensor) -> None:
         self.to_feed = embeds
 
-    def _poisoned(self) -> None:
+    def poisoned(self) -> None:
         """The unit fails and its chunk is not in the context."""
         self.to_feed = None
         if self.stage is Stage.PROMPT:

@@ -1,9 +1,10 @@
 """One turn of the engine's loop over all sessions."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from inference_service.engine.api import NAMED_TICKS, Ticked
 from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.scheduler import Request, schedule
@@ -17,21 +18,34 @@ class Tick:
     def __init__(self, runtime: Runtime, budget: int | None = None) -> None:
         self._runtime = runtime
         self._budget = budget or runtime.budget
+        self._count = 0
 
     def has_work(self, sessions: Sessions) -> bool:
         """Whether a tick would do anything for anyone."""
         return any(session.has_work for session in sessions)
 
-    def run(self, sessions: Sessions) -> None:
-        """One tick; everything that happened is in the sessions' events afterwards."""
+    def run(self, sessions: Sessions) -> Ticked | None:
+        """One tick; everything that happened is in the sessions' events afterwards.
+
+        None if the model did not run.
+        """
+        started = time.monotonic()
         self._close(sessions)
         self._hear(sessions)
-        self._think(sessions)
+        fed = self._think(sessions)
         self._decide(sessions)
-        self._speak(sessions)
+        served = {c.slot: c for c in (*(c for c, _ in fed), *self._speak(sessions))}
+        if not served:
+            return None
+        self._count += 1
+        members: tuple[tuple[str, int], ...] = ()
+        if self._count % NAMED_TICKS == 0:
+            members = tuple((c.id, c.orders.first.number) for c in served.values() if c.orders.first)
+        tokens = sum(rows for _, rows in fed)
+        return Ticked(self._count, started, time.monotonic(), len(served), tokens, members)
 
     def _close(self, sessions: Sessions) -> None:
-        """Ends units whose last word has been sent; a forward is needed only where a window slides."""
+        """Ends units whose last word has been sent; forwards are needed only where a window slides."""
         ending = [c for c in sessions if c.wants_end]
         for session in ending:
             session.end_unit()
@@ -40,6 +54,9 @@ class Tick:
             self._runtime.settle(sliding)
         for session in ending:
             session.finalize()
+        rebuilding = [c.context for c in ending if c.context.rebuilt]
+        if rebuilding:
+            self._runtime.rebuild(rebuilding)
 
     def _hear(self, sessions: Sessions) -> None:
         starting = []
@@ -49,8 +66,8 @@ class Tick:
         if starting:
             self._runtime.hear(starting)
 
-    def _think(self, sessions: Sessions) -> None:
-        """One forward for everybody's prompts, units and tokens."""
+    def _think(self, sessions: Sessions) -> list[tuple[Participant[Any], int]]:
+        """One forward for everybody's prompts, units and tokens; who had how many rows in it."""
         waiting = {c.slot: (c, c.to_feed) for c in sessions if c.to_feed is not None}
         requests = [
             Request(slot, len(rows), c.arrival, c.stage is Stage.DECODE)
@@ -58,12 +75,13 @@ class Tick:
         ]
         grants = schedule(requests, self._budget)
         if not grants:
-            return
+            return []
         granted = [(*waiting[grant.session], grant.tokens) for grant in grants]
         segments = [c.context.segment(rows[:tokens]) for c, rows, tokens in granted]
         for (session, _, _), hidden in zip(granted, self._runtime.think(segments), strict=True):
             session.take(hidden)
             session.tell_progress(time.monotonic())
+        return [(session, tokens) for session, _, tokens in granted]
 
     def _decide(self, sessions: Sessions) -> None:
         ready = [c for c in sessions if c.wants_decision and (c.stage is Stage.DECODE or c.begin_generate())]
@@ -80,7 +98,8 @@ class Tick:
             for (session, token), row in zip(decisions, embeds, strict=True):
                 session.feed(token, row[None])
 
-    def _speak(self, sessions: Sessions) -> None:
+    def _speak(self, sessions: Sessions) -> Sequence[Participant[Any]]:
         speaking = [session for session in sessions if session.stage is Stage.SPEAK]
         if speaking:
             self._runtime.speak(speaking)
+        return speaking

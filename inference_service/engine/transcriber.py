@@ -11,10 +11,10 @@ from inference_service.engine.api import (
     WindowMode,
 )
 from inference_service.engine.context import Context
+from inference_service.engine.parts import Ear
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.textstream import TextStream
 from inference_service.engine.transcript import Transcript, TranscriptIntake
-from inference_service.models.audio_encoder import AudioEncoder
 from inference_service.models.tokenizer import Tokenizer
 
 
@@ -24,7 +24,7 @@ class Transcriber:
     def __init__(
         self,
         runtime: Runtime,
-        encoder: AudioEncoder,
+        encoder: Ear,
         tokenizer: Tokenizer,
         prompt: str,
         second_tokens: int,

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,6 @@ from inference_service.engine.sampler import PoisonedLogits
 from inference_service.engine.stops import StopStrings
 from inference_service.engine.textstream import TextStream
 from inference_service.engine.work import Work
-from inference_service.models.audio_encoder import AudioState
 
 POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this turn.", retryable=True)
 _CUT = "\ufffd"
@@ -62,7 +62,7 @@ class Turn(Participant[Prompt]):
     setup: ChatSetup
     dialogue: Dialogue
     generator: torch.Generator
-    ear: AudioState = field(default_factory=list)
+    ear: Any = None
     """The encoder's state in the clip being heard."""
     answer: Answer | None = None
 
@@ -76,10 +76,6 @@ class Turn(Participant[Prompt]):
         """The turn being answered."""
         assert self.answer is not None
         return self.answer
-
-    @property
-    def wants_unit(self) -> bool:
-        return super().wants_unit or (self.stage is Stage.PREFILL and self.to_feed is None)
 
     def refuse_unit(self) -> bool:
         """Whether the next unit cannot be used; one that can begins on an empty context."""
@@ -103,7 +99,7 @@ class Turn(Participant[Prompt]):
         self.run.text_rows = unit.input.text_tokens
         self.run.audio_rows = unit.input.audio_tokens
         self.run.vision_rows = unit.input.vision_tokens
-        self.run.vision_slices = unit.input.pictures
+        self.run.vision_slices = unit.input.slices
         return False
 
     def next_portion(self) -> list[Passage]:
@@ -118,25 +114,12 @@ class Turn(Participant[Prompt]):
         self.to_feed = embeds
         self.stage = Stage.PREFILL
 
-    def take(self, hidden: Tensor | None) -> None:
-        assert self.to_feed is not None
-        if hidden is None:
-            self._poisoned()
-            return
-        self.context.advance(len(hidden))
-        self.fed(hidden)
-        self.to_feed = self.to_feed[len(hidden) :]
-        if len(self.to_feed):
-            return
-        self.to_feed, self.last_hidden = None, hidden[-1]
+    def taken(self) -> None:
         if self.stage is Stage.DECODE:
             self.go_on()
         elif self.run.unit.input and self.run.portions_heard == len(self.run.unit.input.portions):
             self.run.heard_at = time.monotonic()
             self._heard()
-
-    def fed(self, hidden: Tensor) -> None:
-        """Hidden states [n, hidden] of the rows fed last."""
 
     def go_on(self) -> None:
         """The token decided last is in the context."""
@@ -182,7 +165,7 @@ class Turn(Participant[Prompt]):
             allowed = logits.index_fill(0, self.dialogue.forbidden, -torch.inf)
             token = choose(allowed, run.sampling, run.said, ends, run.generator)
         except PoisonedLogits:
-            self._poisoned()
+            self.poisoned()
             return None
         run.sampled += 1
         if token in run.sampling.stop_token_ids:
@@ -238,7 +221,7 @@ class Turn(Participant[Prompt]):
     def feed(self, token: int, embeds: Tensor) -> None:
         self.to_feed = embeds
 
-    def _poisoned(self) -> None:
+    def poisoned(self) -> None:
         self.to_feed = None
         self.context.restart()
         self.run.failure = POISONED

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,6 @@ from inference_service.engine.api import DuplexSettings, End, Piece, UnitOverrid
 from inference_service.engine.intake import Perceived
 from inference_service.engine.speech import SpeechJob, SpeechState
 from inference_service.engine.work import Work
-from inference_service.models.audio_encoder import AudioState
 from inference_service.models.tokenizer import Tokenizer
 
 MAX_CHARACTERS = 28
@@ -22,7 +22,8 @@ class Running(Work[Perceived]):
     """The duplex unit being worked on."""
 
     settings: DuplexSettings
-    ear_before: AudioState
+    ear_before: Any
+    """State of the ear."""
     turn_was_open: bool
     most_steps: int = 0
     steps: int = 0
@@ -84,6 +85,7 @@ class Running(Work[Perceived]):
                 self.said,
                 torch.stack(self.hidden) if self.hidden else like.new_zeros(0, len(like)),
                 may_be_short=state.length == 0 or self.turn_ended,
+                ends_turn=self.turn_ended,
                 temperature=self.settings.tts_temperature,
                 generator=self.generator or state.generator,
             )

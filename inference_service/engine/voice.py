@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from inference_service.engine.parts import MouthState
 from inference_service.engine.speech import SpeechJob, SpeechState
-from inference_service.models.pacing import fits
-from inference_service.models.vocoder import VocoderState
+from inference_service.models.pacing import fits, is_wide
 
 
 @dataclass
@@ -37,12 +37,12 @@ class Voice:
     """
 
     speech: SpeechState
-    vocoder: VocoderState
     turn_end: int
     """The token that the speech head takes for the end of a turn."""
     end_rows: Tensor
     """Its embedding [1, hidden]."""
     temperature: float
+    mouth: MouthState | None = None
     generator: torch.Generator | None = None
     """Where the turn's draws come from, if not from the session's generator."""
     job: SpeechJob | None = None
@@ -53,7 +53,7 @@ class Voice:
 
     def add(self, token: int, text: str, hidden: Tensor) -> None:
         """The next token of the answer, its text and its hidden state [hidden]."""
-        if text[:1].isspace():
+        if text[:1].isspace() or (text and is_wide(text[0])):
             self._end_word()
         self._word.texts = ["".join([*self._word.texts, text.strip()])]
         self._word.add(token, hidden)
@@ -81,6 +81,7 @@ class Voice:
                 group.tokens,
                 torch.stack(group.hidden),
                 may_be_short=ends,
+                ends_turn=ends,
                 temperature=self.temperature,
                 generator=self.generator or self.speech.generator,
             )
@@ -99,4 +100,5 @@ class Voice:
         self._ready.clear()
         self._word, self._group = _Words(), _Words()
         self.speech.end_turn()
-        self.vocoder.reset()
+        if self.mouth is not None:
+            self.mouth.reset()

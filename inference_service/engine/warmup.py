@@ -1,9 +1,11 @@
 """A few units before the first session, so that no caller pays for lazy set-up."""
 
 import time
+from io import BytesIO
 
 import numpy as np
 import torch
+from PIL import Image
 
 from inference_service.engine.api import (
     DuplexSettings,
@@ -13,17 +15,17 @@ from inference_service.engine.api import (
     StreamInput,
     TokensSetup,
     TranscribeSetup,
+    UnitInput,
     UnitOverrides,
     Window,
 )
 from inference_service.engine.conversation import Conversation
 from inference_service.engine.duplex_runtime import DuplexRuntime
-from inference_service.engine.intake import Perceived
 from inference_service.engine.orders import PendingUnit
+from inference_service.engine.parts import Chunk
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.speech import SpeechJob
 from inference_service.engine.tick import Tick
-from inference_service.media.mel import BANDS
 
 UNITS = 3
 
@@ -41,21 +43,29 @@ def warm_up(runtime: Runtime) -> None:
 
 def _converse(runtime: DuplexRuntime) -> None:
     """Hears and speaks `UNITS` units."""
-    setup = DuplexSetup("", DuplexSettings(force_listen_count=0), Window(), seed=0)
+    setup = DuplexSetup("", DuplexSettings(force_listen_count=0), Window(), seed=0, sees=runtime.info.sees)
     conversation = runtime.converse("warm-up", 0, setup, lambda event: None)
-    runtime.start(conversation)
+    conversation.intake.begin()
+    if runtime.start(conversation) is not None:
+        return  # a context too small for any conversation
     tick = Tick(runtime)
-    vision = runtime.config.vision
-    sides = (vision.image_size,) * 2 if vision else ()
-    pictures = (torch.full((*sides, 3), 128, dtype=torch.uint8),) if sides else ()
+    silence = np.zeros(runtime.info.input_sample_rate_hz, np.float32)
+    second = UnitInput(silence, (_picture(),) if runtime.info.sees else ())
     for number in range(1, UNITS + 1):
-        perceived = Perceived(torch.full((100, BANDS), -1.0), pictures)
-        unit = PendingUnit(number, perceived, time.monotonic(), overrides=UnitOverrides(), finalize=True)
+        heard = conversation.intake.prepare(second)
+        unit = PendingUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
         conversation.orders.prefill(unit)
         while tick.has_work([conversation]):
             tick.run([conversation])
         _speak(runtime, conversation)
     runtime.clear(0)
+
+
+def _picture() -> bytes:
+    """A grey PNG."""
+    data = BytesIO()
+    Image.new("RGB", (64, 64), (128, 128, 128)).save(data, "PNG")
+    return data.getvalue()
 
 
 def _write_down(runtime: Runtime) -> None:
@@ -88,10 +98,14 @@ def _continue(runtime: Runtime) -> None:
 
 def _speak(runtime: DuplexRuntime, conversation: Conversation) -> None:
     """One full second of speech, whatever the model would have said."""
-    hidden = torch.zeros(2, runtime.config.language.hidden_size, device=runtime.device)
-    voice = conversation.speech
-    job = SpeechJob(voice, [0, 0], hidden, may_be_short=False, temperature=0.0, generator=voice.generator)
+    if runtime.speaker is None or runtime.parts.voices is None:
+        return
+    hidden = torch.zeros(2, runtime.language.backbone.config.hidden_size, device=runtime.device)
+    voice, state = conversation.speech, conversation.mouth
+    job = SpeechJob(
+        voice, [0, 0], hidden, may_be_short=False, ends_turn=False, temperature=0.0, generator=voice.generator
+    )
     while not job.finished:
         runtime.speaker.step([job])
-    runtime.model.vocoder.decode([job.codes], [conversation.vocoder])
+    runtime.parts.voices.mouth.say([Chunk(state, job.codes, is_last=True)])
     voice.end_turn()

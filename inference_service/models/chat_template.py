@@ -27,7 +27,7 @@ class Media(Enum):
 
 Part = str | Media
 Message = tuple[str, Sequence[Part]]
-"""A role and parts, which are joined by a newline."""
+"""A role and parts."""
 
 
 class TemplateRefused(ValueError):
@@ -81,20 +81,30 @@ class ChatTemplate:
         """Whether a token shows in the text, unlike a special one."""
         return token not in self._special
 
+    def encode(self, text: str) -> list[int]:
+        """Ids of text that is known to be harmless."""
+        return self._encode(text)
+
     def decode(self, ids: list[int]) -> str:
         """Text of ids; special tokens leave no trace."""
         return str(self._fast.decode(ids, skip_special_tokens=True))
 
     def prompt(
-        self, messages: Sequence[Message], *, enable_thinking: bool = False, use_tts_template: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        enable_thinking: bool = False,
+        use_tts_template: bool = False,
+        joint: str = "\n",
     ) -> list[list[int] | Media]:
         """The prompt up to where the answer begins: ids, and the places of media.
 
-        Raises `TemplateRefused` for messages that the template does not take or does not place as they came.
+        The parts of a message are joined by `joint`. Raises `TemplateRefused` for messages that the template
+        does not take or does not place as they came.
         """
         slots: list[list[int] | Media] = []
         contents = [
-            (role, "\n".join(self._filled(part, slots) for part in parts)) for role, parts in messages
+            (role, joint.join(self._filled(part, slots) for part in parts)) for role, parts in messages
         ]
         rendered = self._rendered(
             contents,

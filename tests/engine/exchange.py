@@ -18,9 +18,10 @@ from inference_service.engine.api import (
     Window,
 )
 from inference_service.engine.context import Context
+from inference_service.engine.mini import MiniSenses
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.participant import Stage
-from inference_service.engine.prompt import Dialogue, TurnIntake, Words
+from inference_service.engine.prompt import Dialogue, PictureRules, TurnIntake, Words
 from inference_service.engine.speech import SpeechState
 from inference_service.engine.spoken_turn import SpokenTurn
 from inference_service.engine.voice import Voice
@@ -46,10 +47,9 @@ DIALOGUE = Dialogue(
     ends=frozenset(),
     forbidden=torch.zeros(0, dtype=torch.long),
     speaks=True,
+    senses=MiniSenses(tiny.SIDE, 10),
     clip_marks=(694, 696),
-    second_tokens=10,
-    side=tiny.SIDE,
-    picture_tokens=tiny.PICTURE_TOKENS + MARKS,
+    picture=PictureRules(tiny.PICTURE_TOKENS + MARKS),
 )
 END = 642
 """`<|im_end|>`."""
@@ -81,10 +81,10 @@ class Exchange:
             generator=generator,
             voice=Voice(
                 SpeechState(0, generator),
-                VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(1024), generator),
                 TURN_END,
                 torch.zeros(1, HIDDEN),
                 temperature=0.8,
+                mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(1024), generator),
             ),
         )
         self.number = 0

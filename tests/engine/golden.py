@@ -26,9 +26,24 @@ def tokenizer() -> Tokenizer:
 
 @cache
 def recording(name: str) -> dict[str, Any]:
-    """The JSON part of a recording."""
+    """The JSON part of a recording, as recorded."""
     data: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
     return data
+
+
+@cache
+def units(name: str) -> list[dict[str, Any]]:
+    """The units of a recorded conversation.
+
+    Each also has `decided`, every id decided, those not fed too; and `speech`, what the speech head was given
+    and said: in the scripted conversation, from the run in which every turn starts on a clean context.
+    """
+    cleaned = {"duplex_script": "duplex_script_clean_tts"}.get(name, name)
+    clean = {unit["unit"]: unit for unit in recording(cleaned)["units"]}
+    return [
+        unit | {"decided": [step["used"] for step in unit["steps"]], "speech": clean[unit["unit"]]["tts"]}
+        for unit in recording(name)["units"]
+    ]
 
 
 @cache
@@ -38,8 +53,19 @@ def tensors(name: str) -> dict[str, Tensor]:
     return loaded
 
 
+def prompt_ids(case: dict[str, Any]) -> list[int]:
+    """Of a recorded chat."""
+    ids: list[int] = tensors("chat")[f"{case['name']}.input_ids"].tolist()
+    return ids
+
+
+_UNUSED = ("tts.projector_spk.", "tts.model.embed_tokens.")
+
+
 def _weights(prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors("model").items() if k.startswith(prefix)}
+    """Tensors below a prefix; those that no part of the architecture reads are left out."""
+    found = {k: v for k, v in tensors("model").items() if k.startswith(prefix) and not k.startswith(_UNUSED)}
+    return {k.removeprefix(prefix): v for k, v in found.items()}
 
 
 def language_model() -> Qwen3ForCausalLM:
@@ -71,7 +97,10 @@ def speech_head() -> SpeechHead:
         ),
     )
     head = SpeechHead(config, raw["llm_dim"], raw["num_text_tokens"])
-    fill(head, _weights("tts."))
+    weights = _weights("tts.")
+    length, direction = (weights.pop(f"head_code.0.parametrizations.weight.original{i}") for i in (0, 1))
+    weights["head_code.0.weight"] = length * direction / direction.norm(dim=1, keepdim=True)
+    fill(head, weights)
     return head.eval()
 
 

@@ -17,12 +17,14 @@ from inference_service.engine.api import (
     Finalized,
     Piece,
     UnitOverrides,
+    VoiceReference,
     Window,
 )
 from inference_service.engine.context import Context
 from inference_service.engine.conversation import Conversation
 from inference_service.engine.decoder import PackedDecoder
-from inference_service.engine.intake import DuplexIntake, Perceived
+from inference_service.engine.intake import DuplexIntake, Perceived, VoiceIntake
+from inference_service.engine.mini import MiniSenses
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.participant import Stage
 from inference_service.engine.sampler import TextSampler
@@ -96,22 +98,22 @@ class Talk:
         self.special = tokenizer.special
         self.encode = tokenizer.encode
         window = window or Window()
-        generator = torch.Generator().manual_seed(0)
+        generator, senses = torch.Generator().manual_seed(0), MiniSenses(0, UNIT_TOKENS)
         duplex = DuplexSettings(**{"force_listen_count": 0, **settings})  # type: ignore[arg-type]
         self.conversation = Conversation(
             "talk",
             0,
             lambda event: None,
             Context(decoder(limit + 128), 0, window, limit),
-            DuplexIntake(0),
-            DuplexSetup("", duplex, window, seed=0, sees=sees),
-            tokenizer,
-            [torch.zeros(1)],
-            TextSampler(self.special, torch.tensor([self.special.chunk_eos]), generator),
-            SpeechState(0, generator),
-            VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(1024), generator),
-            UNIT_TOKENS,
-            PICTURE_TOKENS + 2,
+            DuplexIntake(senses, VoiceIntake(VoiceReference(), senses, None)),
+            setup=DuplexSetup("", duplex, window, seed=0, sees=sees),
+            tokenizer=tokenizer,
+            sampler=TextSampler(self.special, torch.tensor([self.special.chunk_eos]), generator),
+            speech=SpeechState(0, generator),
+            unit_tokens=UNIT_TOKENS,
+            slice_tokens=PICTURE_TOKENS + 2,
+            ear=[torch.zeros(1)],
+            mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(1024), generator),
         )
         self.number = 0
         self.fed: list[int] = []

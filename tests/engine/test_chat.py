@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer as FastTokenizer
 
+from inference_service.engine import mini
 from inference_service.engine.api import (
     ChatMessage,
     ChatSetup,
@@ -38,6 +40,7 @@ from inference_service.engine.prompt import Prompt, TurnIntake
 from inference_service.engine.spoken_turn import SpokenTurn
 from inference_service.engine.tick import Tick
 from inference_service.media.mel import MelStream
+from inference_service.models.tokenizer import Tokenizer
 from tests.drawing import jpeg
 from tests.engine import golden, tiny
 from tests.engine.exchange import clip
@@ -51,7 +54,7 @@ LIVELY = Sampling(max_new_tokens=24, temperature=1.0, top_p=1.0)
 @cache
 def runtime() -> DuplexRuntime:
     """A tiny model that sees, hears and speaks; whoever uses a slot leaves it clean."""
-    return DuplexRuntime(*tiny.model(sees=True), 3)
+    return DuplexRuntime(mini.parts(*tiny.model(sees=True)), 3)
 
 
 @dataclass
@@ -123,9 +126,10 @@ OTHER = Picture(jpeg("blue", "square", (64, 48)))
 
 def test_model_with_a_template_holds_chats_and_one_without_does_not() -> None:
     model, _, config = tiny.model()
+    silent = Tokenizer(FastTokenizer.from_file(str(golden.FOLDER / "tokenizer.json")))
 
     assert Mode.CHAT in runtime().info.modes
-    assert Mode.CHAT not in DuplexRuntime(model, golden.tokenizer(), config, 1).info.modes
+    assert Mode.CHAT not in DuplexRuntime(mini.parts(model, silent, config), 1).info.modes
 
 
 def test_greedy_answer_is_the_models_own(chat: Chatter) -> None:
@@ -181,8 +185,8 @@ def test_clip_in_portions_is_heard_as_the_whole(chat: Chatter) -> None:
     assert len(fed) == 4
 
     mel = torch.from_numpy(MelStream().hear(long.pcm))
-    apm = runtime().model.apm
-    ((expected,), _) = apm.encode([mel], [apm.initial_state()])
+    ear = runtime().parts.ear
+    ((expected,), _) = ear.encode([mel], [ear.initial_state()])
     rows = torch.cat(fed)
     heard = rows[[i for i in range(len(rows)) if (rows[i] - expected).abs().amax(1).min() < 1e-4]]
     assert torch.allclose(heard, expected, atol=1e-5)

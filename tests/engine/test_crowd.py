@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from inference_service.engine import mini
 from inference_service.engine.api import (
     ChatMessage,
     ChatSetup,
@@ -51,7 +52,7 @@ _WORDS = ("who", "are", "you", "seven", "Plus", "<|im_end|>", "née", "🙂")
 @cache
 def runtime() -> DuplexRuntime:
     """A tiny model with every sense; whoever uses a slot leaves it clean."""
-    return DuplexRuntime(*tiny.model(sees=True), SLOTS)
+    return DuplexRuntime(mini.parts(*tiny.model(sees=True)), SLOTS)
 
 
 def noise(rng: random.Random, seconds: float) -> Sound:

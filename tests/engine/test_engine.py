@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from inference_service.engine import mini
 from inference_service.engine.api import (
     Closed,
     Done,
@@ -67,7 +68,9 @@ class Rig:
 
     def __init__(self, slots: int = 2) -> None:
         self.fatal: queue.Queue[str] = queue.Queue()
-        self.engine = LiveEngine(DuplexRuntime(*tiny.model(), slots), slots, self._deliver, self.fatal.put)
+        self.engine = LiveEngine(
+            DuplexRuntime(mini.parts(*tiny.model()), slots), slots, self._deliver, self.fatal.put
+        )
 
     @staticmethod
     def _deliver(batch: list[tuple[Sink, Event]]) -> None:

@@ -12,7 +12,7 @@ from inference_service.engine.api import DuplexSettings, End, Window, WindowMode
 from inference_service.engine.context import Context
 from inference_service.engine.decoder import PackedDecoder, Segment
 from inference_service.engine.sampler import TextSampler, keep_likely
-from inference_service.engine.speech import Speaker, SpeechJob, SpeechState
+from inference_service.engine.speech import Speaker, SpeechJob, SpeechState, penalise_repeats
 from tests.engine import golden
 from tests.engine.talk import Talk
 
@@ -57,12 +57,12 @@ class Replay:
         """Feeds prompt, units and tokens as the engine does; stops wherever a forward is needed."""
         script = golden.recording("duplex_script")
         embeds = golden.tensors("duplex_script")["feed.embeds"]
-        self.rows = embeds[: script["prompt_tokens"]]
+        self.rows = embeds[: script["prompt"]["kv_len"]]
         yield
         self.context.end_prompt()
-        at = script["prompt_tokens"]
+        at = script["prompt"]["kv_len"]
         special = golden.tokenizer().special
-        for unit in script["units"]:
+        for unit in golden.units("duplex_script"):
             self.context.carry()
             self.rows = embeds[at : unit["kv_after_prefill"]]
             yield
@@ -173,7 +173,7 @@ def test_units_end_as_recorded_when_the_recorded_tokens_are_decided(
     name: str, force_listen_count: int
 ) -> None:
     talk = Talk(force_listen_count=force_listen_count)
-    for unit in golden.recording(name)["units"]:
+    for unit in golden.units(name):
         rows = unit["kv_after_prefill"] - unit["kv_before"]
         talk.hear(rows - 1)
         talk.generate(force_listen=unit["input"]["force_listen"])
@@ -229,7 +229,7 @@ def test_speech_head_says_the_recorded_codes_on_a_clean_context_for_each_turn() 
     state = SpeechState(0, torch.Generator())
     stored = golden.tensors("duplex_script")
     spoken = {}
-    for unit in golden.recording("duplex_script")["units"]:
+    for unit in golden.units("duplex_script"):
         if unit["speech"]:
             job = SpeechJob(
                 state,
@@ -245,7 +245,7 @@ def test_speech_head_says_the_recorded_codes_on_a_clean_context_for_each_turn() 
         if not unit["turn_open_after"]:
             state.end_turn()
 
-    expected = {u["unit"]: u["speech"] for u in golden.recording("duplex_script")["units"] if u["speech"]}
+    expected = {u["unit"]: u["speech"] for u in golden.units("duplex_script") if u["speech"]}
     assert spoken == {unit: speech["tokens"] for unit, speech in expected.items()}
 
 
@@ -256,10 +256,11 @@ CASES = {case["name"]: case for case in golden.recording("decode_rules")["cases"
 PLAIN = [name for name in CASES if not name.startswith(("listen_scale", "listen_top_k", "chunk_eos"))]
 
 
-def sampler_for(case: dict[str, Any]) -> TextSampler:
+def sampler_for(case: dict[str, Any], *, quirks: bool = False) -> TextSampler:
     forbidden = torch.tensor(golden.recording("decode_rules")["forbidden_token_ids"])
     history = case["history"][-SETTINGS.text_repetition_window_size :]
-    return TextSampler(golden.tokenizer().special, forbidden, torch.Generator(), history)
+    special = golden.tokenizer().special
+    return TextSampler(special, forbidden, torch.Generator(), history, reference_quirks=quirks)
 
 
 def logits_of(name: str) -> Tensor:
@@ -299,3 +300,78 @@ def test_the_recorded_token_is_decided(name: str) -> None:
         probs = keep_likely(sampler.adjusted(logits_of(name), SETTINGS), 0.7, 20, 0.8)
         expected = golden.tensors("decode_rules")[f"{name}.final_probs"]
         torch.testing.assert_close(probs, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_decisions_are_the_recorded_ones_with_what_the_reference_does_wrong(name: str) -> None:
+    case, stored = CASES[name], golden.tensors("decode_rules")
+    params = case["params"]
+    settings = DuplexSettings(
+        greedy=params["mode"] == "greedy",
+        top_k=1,
+        listen_top_k=params["listen_top_k"],
+        listen_prob_scale=params["listen_prob_scale"],
+    )
+    sampler = sampler_for(case, quirks=True)
+    processed = sampler.adjusted(logits_of(name), settings)
+
+    assert sampler.decide(logits_of(name), settings) == case["result"]
+    assert sampler.history[len(case["history"]) :] == case["history_appended"] or len(case["history"]) > 512
+    if f"{name}.final_probs" in stored:
+        probs = keep_likely(processed, params["temperature"], params["top_k"], params["top_p"])
+        torch.testing.assert_close(probs, stored[f"{name}.final_probs"], atol=1e-6, rtol=0)
+    elif not name.startswith(
+        ("listen_top_k", "chunk_eos")
+    ):  # these two end before their scores are processed
+        torch.testing.assert_close(processed, stored[f"{name}.processed"], atol=1e-6, rtol=0)
+
+
+def test_listening_is_scaled_where_the_reference_scales_the_end_of_a_message() -> None:
+    logits = logits_of("listen_scale_acts_on_im_end")
+    special, half = golden.tokenizer().special, DuplexSettings(listen_prob_scale=0.5)
+    case = CASES["listen_scale_acts_on_im_end"]
+
+    ours, theirs = (sampler_for(case, quirks=quirks).adjusted(logits, half) for quirks in (False, True))
+    plain = sampler_for(case).adjusted(logits, DuplexSettings())
+
+    odds = ours.softmax(0)[special.listen] / plain.softmax(0)[special.listen]
+    total = 1 - plain.softmax(0)[special.listen] / 2
+    torch.testing.assert_close(odds * total, torch.tensor(0.5), atol=1e-6, rtol=0)
+    assert theirs[special.listen] == plain[special.listen]
+    assert theirs[special.im_end] == plain[special.im_end] * 0.5
+
+
+# --------------------------------------------------------------------------------------------- other rules
+
+
+def test_codes_said_before_become_less_likely_as_recorded() -> None:
+    stored = golden.tensors("decode_rules")
+    scores = stored["tts_rep.in"].clone()
+
+    penalise_repeats(scores, stored["tts_rep.history"].tolist()[-16:], 1.05)
+
+    torch.testing.assert_close(scores, stored["tts_rep.out"], atol=1e-6, rtol=0)
+
+
+def test_keys_are_moved_as_recorded() -> None:
+    move, stored = golden.recording("rope")["single"], golden.tensors("rope")
+    decoder = PackedDecoder(golden.language_model().model, 1, 1)
+
+    moved = decoder.rotate(stored["keys_f32"][0], move["new_start"] - move["old_start"])
+
+    torch.testing.assert_close(moved, stored["out_f32"][0], atol=HIDDEN_LIMIT, rtol=0)
+
+
+def test_keys_in_bfloat16_that_move_many_times_are_rounded_once() -> None:
+    stored, many = golden.tensors("rope"), golden.recording("rope")["many"]
+    decoder = PackedDecoder(golden.language_model().model, 1, 1)
+    start = stored["many.start_bf16"][0]
+    drops = 20
+    exact = decoder.rotate(start, -drops * many["step"])
+
+    def error(keys: Tensor) -> float:
+        return float((keys.float() - exact).norm() / exact.norm())
+
+    assert error(exact.bfloat16()) < 0.003
+    # The reference turns what it has rounded, again and again.
+    assert error(stored["many.bf16_after20"][0]) > 0.02

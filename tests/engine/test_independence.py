@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from inference_service.checkpoint import find, load
+from inference_service.engine import mini
 from inference_service.engine.api import Done, DuplexSettings, DuplexSetup, End, Piece, UnitOverrides
 from inference_service.engine.conversation import Conversation
-from inference_service.engine.duplex_runtime import DuplexRuntime, model_info
+from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.intake import Perceived
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.participant import Stage
@@ -30,7 +31,7 @@ Sound = NDArray[np.float32]
 def shipped() -> DuplexRuntime:
     """The shipped model with clean slots; whoever uses one leaves it clean."""
     model, tokenizer, config = load(find("antiphon-mini"), torch.device("cpu"))
-    return DuplexRuntime(model, tokenizer, config, SLOTS)
+    return DuplexRuntime(mini.parts(model, tokenizer, config), SLOTS)
 
 
 def recorded(path: Path) -> Sound:
@@ -68,7 +69,7 @@ class Visit:
     heard: Sound = field(default_factory=lambda: np.zeros(CONTEXT, np.float32))
 
     def enter(self, runtime: DuplexRuntime, slot: int) -> None:
-        setup = DuplexSetup(self.prompt, self.settings, model_info(runtime.config).window, self.seed)
+        setup = DuplexSetup(self.prompt, self.settings, runtime.info.window, self.seed)
         self.conversation = runtime.open("visit", slot, setup, lambda event: None)
         assert runtime.start(self.conversation) is None
 
@@ -119,7 +120,7 @@ class Visit:
 
 def visits(seed: int, count: int) -> list[Visit]:
     rng = random.Random(seed)
-    defaults = model_info(shipped().config).duplex_defaults
+    defaults = shipped().info.duplex_defaults
     return [
         Visit(
             rng.choice(["You are a helpful assistant.", "Answer briefly.", ""]),
@@ -176,7 +177,7 @@ def test_sessions_that_come_and_go_say_what_they_say_alone(seed: int) -> None:
 def test_session_in_a_used_slot_says_what_it_says_in_a_fresh_engine() -> None:
     model, tokenizer, config = load(find("antiphon-mini"), torch.device("cpu"))
     fresh = visits(3, 2)[1]
-    play([fresh], random.Random(0), [0], DuplexRuntime(model, tokenizer, config, 1))
+    play([fresh], random.Random(0), [0], DuplexRuntime(mini.parts(model, tokenizer, config), 1))
 
     first, second = visits(3, 2)
     play([first, second], random.Random(0), [0])

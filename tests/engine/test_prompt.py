@@ -71,7 +71,7 @@ def test_pictures_and_clips_stand_between_their_marks() -> None:
     begin, end = [it for it in passages(made) if isinstance(it, Words) and it.ids in ([694], [696])]
     assert kinds == [Words, Sight, Words, Words, Sound, Words, Words]
     assert (begin, end) == (Words([694]), Words([696]))
-    assert made.pictures == 1
+    assert made.slices == 1
 
 
 def test_usage_counts_each_kind_and_marks_as_text() -> None:
@@ -89,8 +89,8 @@ def test_clip_is_filled_up_to_whole_seconds_with_silence() -> None:
 
     first, second = ([it for it in passages(prompt(user(c))) if isinstance(it, Sound)] for c in (short, full))
 
-    assert [len(sound.mel) for sound in first] == [200]
-    assert torch.equal(first[0].mel, second[0].mel)
+    assert [len(sound.features) for sound in first] == [200]
+    assert torch.equal(first[0].features, second[0].features)
 
 
 def test_clips_do_not_hear_each_other() -> None:
@@ -99,7 +99,7 @@ def test_clips_do_not_hear_each_other() -> None:
     (own,) = [it for it in passages(alone) if isinstance(it, Sound)]
     last = [it for it in passages(after) if isinstance(it, Sound)][-1]
     assert last.begins
-    assert torch.equal(own.mel, last.mel)
+    assert torch.equal(own.features, last.features)
 
 
 def test_long_clip_comes_in_portions_that_make_the_whole() -> None:
@@ -107,11 +107,11 @@ def test_long_clip_comes_in_portions_that_make_the_whole() -> None:
     made = prompt(user("Listen.", whole))
 
     sounds = [[it for it in portion if isinstance(it, Sound)] for portion in made.portions]
-    assert [sum(len(sound.mel) for sound in portion) for portion in sounds] == [0, 800, 800, 400]
+    assert [sum(len(sound.features) for sound in portion) for portion in sounds] == [0, 800, 800, 400]
     flat = [sound for portion in sounds for sound in portion]
     assert [sound.begins for sound in flat] == [True, False, False]
     assert torch.equal(
-        torch.cat([sound.mel for sound in flat]), torch.from_numpy(MelStream().hear(whole.pcm))
+        torch.cat([sound.features for sound in flat]), torch.from_numpy(MelStream().hear(whole.pcm))
     )
 
 

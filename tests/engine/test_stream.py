@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from inference_service.causal_checkpoint import CausalCheckpoint
+from inference_service.engine import mini
 from inference_service.engine.api import (
     End,
     Failure,
@@ -389,7 +390,7 @@ def test_a_slot_is_clean_after_its_session(checkpoint: CausalCheckpoint, greedy:
 
 
 def test_the_duplex_model_continues_tokens_too() -> None:
-    runtime = DuplexRuntime(*tiny.model(), 1)
+    runtime = DuplexRuntime(mini.parts(*tiny.model()), 1)
     assert Mode.TOKENS in runtime.info.modes
     stream = runtime.open("s", 0, TokensSetup(GREEDY, 0), lambda event: None)
     runtime.start(stream)

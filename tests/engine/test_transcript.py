@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from inference_service.engine import mini
 from inference_service.engine.api import (
     Done,
     End,
@@ -46,7 +47,7 @@ SECOND = 10
 @pytest.fixture(scope="module")
 def runtime() -> DuplexRuntime:
     with torch.inference_mode():
-        return DuplexRuntime(*tiny.model(), 4)
+        return DuplexRuntime(mini.parts(*tiny.model()), 4)
 
 
 def writer(runtime: DuplexRuntime, **given: object) -> Writer:
@@ -60,7 +61,7 @@ def prompt_tokens(runtime: DuplexRuntime) -> int:
 def in_one_pass(runtime: DuplexRuntime, sound: Sound, sampling: Sampling = CHATTY) -> list[list[int]]:
     """What is decided in each second, by transformers' own forward over all before, without a cache."""
     whole = np.pad(sound, (0, -len(sound) % SAMPLE_RATE + SAMPLE_RATE))
-    model = runtime.model
+    model, _, _ = tiny.model()
     audio = model.apm.embed(model.apm.hear(torch.from_numpy(MelStream().hear(whole))[None]))[0]
     language = copy.deepcopy(model.llm)
     language.set_attn_implementation("eager")
@@ -428,7 +429,7 @@ def test_without_a_window_the_context_fills_up_in_order(runtime: DuplexRuntime) 
 def test_context_too_small_for_a_transcription_is_refused() -> None:
     model, tokenizer, config = tiny.model()
     small = replace(config, context_limit=120, window_high=120, window_low=90)
-    runtime = DuplexRuntime(model, tokenizer, small, 1)
+    runtime = DuplexRuntime(mini.parts(model, tokenizer, small), 1)
     session = runtime.open("small", 0, TranscribeSetup(CHATTY, 1), lambda event: None)
 
     refusal = runtime.start(session)

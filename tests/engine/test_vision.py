@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from inference_service.engine import mini
 from inference_service.engine.api import (
     Closed,
     Done,
@@ -23,8 +24,9 @@ from inference_service.engine.api import (
     Window,
     WindowMode,
 )
-from inference_service.engine.duplex_runtime import DuplexRuntime, model_info
+from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
+from inference_service.engine.mini import model_info
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.config import parse_config
 from inference_service.models.vision_encoder import Resampler, VisionEncoder
@@ -166,7 +168,7 @@ class Rig:
     def __init__(self, slots: int) -> None:
         fatal: queue.Queue[str] = queue.Queue()
         self.engine = LiveEngine(
-            DuplexRuntime(*tiny.model(sees=True), slots), slots, self._deliver, fatal.put
+            DuplexRuntime(mini.parts(*tiny.model(sees=True)), slots), slots, self._deliver, fatal.put
         )
 
     @staticmethod

@@ -1,0 +1,66 @@
+"""Two models with random weights: the recordings' tiny one, and one of 512 x 8."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inference_service.engine import minicpmo, minicpmo_voice
+from inference_service.engine.parts import DuplexParts, Voices
+from inference_service.minicpmo_checkpoint import MiniCPMOCheckpoint, load
+from inference_service.models.minicpmo.config import parse_config
+from inference_service.models.minicpmo.model import MiniCPMO
+from inference_service.models.token2wav.config import (
+    EncoderConfig,
+    EstimatorConfig,
+    Token2WavConfig,
+    VocoderConfig,
+)
+from inference_service.models.token2wav.flow import VoicePrompt
+from inference_service.models.token2wav.model import Token2Wav
+
+TINY = Path(__file__).parents[2] / "tests/data/minicpmo_tiny"
+CONTEXT = 2048
+_VOICE_TOKENS = 50
+_SEED = 1
+
+
+def tiny() -> DuplexParts:
+    """Two layers of 256, as recorded."""
+    loaded = load(TINY, torch.device("cpu"), torch.float32)
+    return _parts(loaded, EncoderConfig(6561, 32, 4, 48, 2, 1), EstimatorConfig(24, 2, 2, 8), 32)
+
+
+def larger() -> DuplexParts:
+    """Eight layers of 512, an ear, a speech head and a vocoder to match, and the tiny one's tokenizer."""
+    raw: dict[str, Any] = json.loads((TINY / "config.json").read_text())
+    raw |= {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8}
+    raw |= {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64}
+    raw["audio_config"] |= {"d_model": 256, "encoder_layers": 6, "encoder_attention_heads": 4}
+    raw["audio_config"]["encoder_ffn_dim"] = 1024
+    raw["tts_config"] |= {"llm_dim": 512, "hidden_size": 256, "intermediate_size": 768}
+    raw["tts_config"]["num_hidden_layers"] = 5
+    preprocessor = json.loads((TINY / "preprocessor_config.json").read_text())
+    config = parse_config(raw, preprocessor)
+    torch.manual_seed(_SEED)
+    known = load(TINY, torch.device("cpu"), torch.float32)
+    model = MiniCPMO(config).eval()
+    loaded = MiniCPMOCheckpoint("512 x 8", model, known.tokenizer, config, known.bad_token_ids)
+    return _parts(loaded, EncoderConfig(6561, 128, 4, 512, 3, 2), EstimatorConfig(128, 4, 4, 32), 128)
+
+
+def _parts(
+    loaded: MiniCPMOCheckpoint, encoder: EncoderConfig, estimator: EstimatorConfig, channels: int
+) -> DuplexParts:
+    torch.manual_seed(_SEED)
+    vocoder = VocoderConfig(channels=channels, f0_channels=channels)
+    token2wav = Token2Wav(Token2WavConfig(encoder, estimator, vocoder)).eval()
+    for parameter in token2wav.parameters():
+        parameter.requires_grad_(False)
+    tokens = torch.arange(_VOICE_TOKENS)
+    prompt = VoicePrompt(tokens, torch.randn(2 * _VOICE_TOKENS, 80), torch.randn(192))
+    assert loaded.model.tts is not None
+    mouth = minicpmo_voice.Token2WavMouth(token2wav, prompt)
+    voices = Voices(loaded.model.tts, mouth, minicpmo.SPEECH_CAPACITY)
+    return minicpmo.parts(loaded, voices, context_limit=CONTEXT)

@@ -1,0 +1,92 @@
+"""The figures as a table, as JSON, and in `docs/models.md`."""
+
+import json
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.minicpmo.schedules import Cost
+
+RESULTS: Final = Path(__file__).parent / "results/schedules.json"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs/models.md"
+BEGIN: Final = "<!-- schedules: written by benchmarks.minicpmo -->"
+END: Final = "<!-- end of schedules -->"
+PARTS: Final = ("language model", "speech head", "ear", "vocoder")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model in one crowd."""
+
+    model: str
+    sessions: int
+    units: str
+    """What they do: listening or speaking."""
+    ours: Cost
+    theirs: Cost
+
+    @property
+    def says_the_same(self) -> bool:
+        """Whether both schedules came to the same words."""
+        return self.ours.said == self.theirs.said
+
+    def forwards(self, part: str) -> str:
+        """How many times as many the reference's schedule runs; nothing where none is run."""
+        ours, theirs = (cost.forwards.get(part) for cost in (self.ours, self.theirs))
+        return f"{theirs / ours:.2f}" if ours and theirs else ""
+
+    @property
+    def time(self) -> float:
+        """How many times as long the reference's schedule takes."""
+        return self.theirs.seconds / self.ours.seconds
+
+    def __str__(self) -> str:
+        ratios = " | ".join(map(self.forwards, PARTS))
+        return f"| {self.model} | {self.sessions} | {self.units} | {ratios} | {self.time:.2f} |"
+
+    def figures(self) -> dict[str, Any]:
+        """For a program."""
+        both = {"ours": self.ours, "reference": self.theirs}
+        costs = {
+            name: {"forwards_per_unit": cost.forwards, "cpu_seconds_per_unit": cost.seconds}
+            for name, cost in both.items()
+        }
+        return {
+            "model": self.model,
+            "sessions": self.sessions,
+            "units": self.units,
+            **costs,
+            "time_ratio": self.time,
+        }
+
+
+def table(rows: list[Row]) -> str:
+    """In Markdown: the reference's schedule as multiples of ours."""
+    head = f"| model | sessions | units | {' | '.join(PARTS)} | time |"
+    return "\n".join([head, "|---|---:|---|" + "---:|" * (len(PARTS) + 1), *map(str, rows)])
+
+
+def write(rows: list[Row]) -> None:
+    """Into the results, and between the marks of the document."""
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    machine = f"{_processor()}, one thread, {versions}"
+    date = datetime.now(UTC).date().isoformat()
+    figures = {"date": date, "machine": machine, "rows": [row.figures() for row in rows]}
+    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
+    before, rest = DOCUMENT.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    section = f"{table(rows)}\n\n`python -m benchmarks.minicpmo`, {date}, {machine}."
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{section}\n\n{END}{after}")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

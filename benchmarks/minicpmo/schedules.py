@@ -1,0 +1,152 @@
+"""Two orders in which the same modules do the same work.
+
+Ours: every tick is one forward for everybody. The reference's: one session after another, a forward for each
+piece of a unit, for each token and for what closes the unit, and one session's vocoder at a time.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference_service.engine.api import (
+    DuplexSettings,
+    DuplexSetup,
+    Piece,
+    UnitInput,
+    UnitOverrides,
+    Window,
+    WindowMode,
+)
+from inference_service.engine.conversation import Conversation
+from inference_service.engine.decoder import Segment
+from inference_service.engine.duplex_runtime import DuplexRuntime
+from inference_service.engine.orders import PendingUnit
+from inference_service.engine.participant import Participant, Stage
+from inference_service.engine.parts import DuplexParts
+from inference_service.engine.tick import Tick
+
+RATE_HZ = 16_000
+WARM_UP = 2
+"""Units that are not counted."""
+_SETTINGS = DuplexSettings(greedy=True, force_listen_count=0, tts_temperature=0.0)
+_WINDOW = Window(WindowMode.BASIC, 1200, 900)
+
+
+class Counting(DuplexRuntime):
+    """Counts forwards by the part that runs them."""
+
+    def __init__(self, parts: DuplexParts, slots: int) -> None:
+        super().__init__(parts, slots)
+        self.forwards: Counter[str] = Counter()
+        assert self.speaker is not None
+        assert parts.voices is not None
+        self._count(self.language, "forward", "language model")
+        self._count(self.speaker.decoder, "forward", "speech head")
+        self._count(parts.ear, "encode", "ear")
+        self._count(parts.voices.mouth, "say", "vocoder")
+
+    def _count(self, part: Any, method: str, name: str) -> None:
+        own = getattr(type(part), method)
+
+        def counted(*arguments: Any) -> Any:
+            self.forwards[name] += 1
+            return own(part, *arguments)
+
+        setattr(part, method, counted)
+
+
+class Reference(Counting):
+    """One session after another, piece by piece."""
+
+    def think(self, segments: list[Segment]) -> list[Tensor | None]:
+        return [self._piecewise(segment) for segment in segments]
+
+    def _piecewise(self, segment: Segment) -> Tensor:
+        """What closed the unit before, `<unit>`, and its audio by themselves; a token is a piece anyhow."""
+        count, audio = len(segment.embeds), self.parts.unit_tokens
+        borders = [0, count] if count <= audio else sorted({0, count - audio - 1, count - audio, count})
+        hidden = []
+        for begin, end in pairwise(borders):
+            piece = Segment(
+                segment.slot, segment.start + begin, segment.position + begin, segment.embeds[begin:end]
+            )
+            hidden += self.language.forward([piece])
+        return torch.cat(hidden)
+
+    def hear(self, sessions: Sequence[Participant[Any]]) -> None:
+        for session in sessions:
+            super().hear([session])
+
+    def speak(self, sessions: Sequence[Participant[Any]]) -> None:
+        for session in sessions:
+            super().speak([session])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one unit of one session, on average."""
+
+    forwards: dict[str, float]
+    seconds: float
+    """Of processor time, on one thread."""
+    said: list[tuple[int, ...]]
+    """All text, by which the two can be compared."""
+
+
+@torch.inference_mode()
+def cost(runtime: Counting, sessions: int, units: int, *, listens: bool) -> Cost:
+    """Of conversations that all have a unit at once; with `listens` none of them says anything."""
+    talks = [_opened(runtime, slot) for slot in range(sessions)]
+    together = not isinstance(runtime, Reference)
+    said: list[list[int]] = [[] for _ in talks]
+    begin = 0.0
+    for number in range(1, WARM_UP + units + 1):
+        if number == WARM_UP + 1:
+            runtime.forwards.clear()
+            begin = time.process_time()
+        for talk in talks:
+            _send(talk, number, listens)
+        for group in [talks] if together else [[talk] for talk in talks]:
+            _run(runtime, group)
+        for slot, talk in enumerate(talks):
+            said[slot] += [token for it in talk.events if isinstance(it, Piece) for token in it.token_ids]
+            talk.events.clear()
+    spent = time.process_time() - begin
+    for talk in talks:
+        talk.leave()
+        runtime.clear(talk.slot)
+    count = sessions * units
+    forwards = {name: total / count for name, total in runtime.forwards.items()}
+    return Cost(forwards, spent / count, [tuple(it) for it in said])
+
+
+def _opened(runtime: Counting, slot: int) -> Conversation:
+    setup = DuplexSetup("", _SETTINGS, _WINDOW, seed=slot)
+    talk = runtime.converse("bench", slot, setup, lambda event: None)
+    talk.intake.begin()
+    assert runtime.start(talk) is None
+    _run(runtime, [talk])
+    return talk
+
+
+def _send(talk: Conversation, number: int, listens: bool) -> None:
+    """A second of noise, each session's and unit's own."""
+    noise = np.random.default_rng(1000 * talk.slot + number).standard_normal(RATE_HZ) * 0.1
+    heard = talk.intake.prepare(UnitInput(noise.astype(np.float32)))
+    unit = PendingUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
+    unit.force_listen = listens
+    talk.orders.prefill(unit)
+
+
+def _run(runtime: Counting, talks: list[Conversation]) -> None:
+    tick = Tick(runtime)
+    while tick.has_work(talks):
+        tick.run(talks)
+    assert all(talk.stage is Stage.IDLE for talk in talks)

@@ -1,0 +1,240 @@
+"""What an architecture brings to the duplex runtime: an ear, an eye, a voice, and how its prompts are made.
+
+The first three work on the device, on the engine thread; what comes before them, from bytes and samples to
+arrays, belongs to the `Senses` and is done on the media thread. States are each session's own.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from inference_service.engine.api import MODELS_VOICE, ModelInfo, VoiceReference
+from inference_service.models.speech_head import SpeechHead
+from inference_service.models.tokenizer import Tokenizer
+
+Pcm = NDArray[np.float32]
+
+# ---------------------------------------------------------------------------------------- on the media thread
+
+
+class Hearing(Protocol):
+    """The features of one endless stream of sound."""
+
+    def feed(self, second: Pcm) -> Tensor:
+        """Those of the next second, float32 [16000], for `Ear.encode`."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A picture, cut up: an overview and, in a grid of so many `columns`, its details row by row."""
+
+    slices: tuple[Any, ...]
+    """For `Eye.see`."""
+    columns: int = 0
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a picture will be cut up."""
+
+    slices: int = 1
+    columns: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Of its details."""
+        return (self.slices - 1) // self.columns if self.columns else 0
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A part of a clip that one call of `Ear.listen` takes; `begins` for its first one."""
+
+    features: Tensor
+    seconds: float
+    begins: bool
+
+
+class Senses(Protocol):
+    """Makes arrays of pictures and of sound. Holds nothing of a session."""
+
+    def hearing(self) -> Hearing:
+        """For a new session."""
+
+    def measure(self, data: bytes, *, field: str, max_slices: int | None) -> Measure:
+        """What becomes of an encoded picture, told from its head. None is the model's own most slices.
+
+        `field` is the path of `data` in its request. Raises `UnitRefused`, as does `look`.
+        """
+
+    def look(self, data: bytes, *, field: str, max_slices: int | None) -> View:
+        """The picture."""
+
+    def clip_tokens(self, samples: int) -> int:
+        """Embeddings of a clip."""
+
+    def sounds(self, pcm: Pcm) -> Iterator[Sound]:
+        """A whole clip at 16 kHz."""
+
+
+class VoicePrompts(Protocol):
+    """What the mouth needs of a voice."""
+
+    def prompt(self, reference: VoiceReference) -> Any:
+        """That of a session; may take long. None is the model's own voice.
+
+        Raises `UnitRefused` for a recording that cannot be used.
+        """
+
+
+# --------------------------------------------------------------------------------------- on the engine thread
+
+
+class Ear(Protocol):
+    """Sound into embeddings of the language model."""
+
+    def initial_state(self) -> Any:
+        """The state of a stream that has heard nothing."""
+
+    def encode(self, heard: list[Tensor], states: list[Any]) -> tuple[list[Tensor], list[Any]]:
+        """The next second of each stream, as `Hearing.feed` gives it: embeddings [n, hidden], new states."""
+
+    def listen(self, sound: Sound, state: Any) -> tuple[Tensor, Any]:
+        """The next part of a clip; `state` is what the call before gave, and nothing to one that begins."""
+
+
+class Eye(Protocol):
+    """Slices of pictures into embeddings of the language model."""
+
+    def see(self, slices: list[Any]) -> list[Tensor]:
+        """Embeddings [queries, hidden] of each slice."""
+
+
+class MouthState(Protocol):
+    """What a voice remembers of a session's open turn."""
+
+    def reset(self) -> None:
+        """The next codes begin a turn."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Codes to be said, those of one unit at most; `is_last` ends the turn and says what was held back."""
+
+    state: Any
+    codes: Sequence[int]
+    is_last: bool
+
+
+class Mouth(Protocol):
+    """Speech codes into sound."""
+
+    def initial_state(self, voice: Any, seed: int) -> Any:
+        """The `MouthState` of a session. `voice` is what `VoicePrompts` made, or None for the model's own."""
+
+    def say(self, chunks: list[Chunk]) -> list[Tensor]:
+        """Float32 samples on the CPU for each chunk; states move on in place."""
+
+
+# --------------------------------------------------------------------------------------------------- prompts
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What stands before the first unit: ids, a reference voice between them, and ids.
+
+    A window that remembers what was said writes it before `after`.
+    """
+
+    before: list[int]
+    after: list[int]
+    hears_voice: bool = False
+
+
+class Openings(Protocol):
+    """Makes the prompts of duplex sessions."""
+
+    def opening(self, system_prompt: str, *, hears_voice: bool) -> Opening:
+        """The prompt; `hears_voice` if there is reference audio for the language model."""
+
+
+@dataclass(frozen=True)
+class ChatRules:
+    """How an architecture chats."""
+
+    opens_with_space: bool = False
+    """Whether its answers begin with a space, because all its words do; it is not shown."""
+    ends: frozenset[int] = frozenset()
+    """Ids that end an answer."""
+    forbidden: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    """Ids that no answer may hold."""
+    numbers_pictures: bool = False
+    """Whether it is told which picture is which, unless a turn says otherwise."""
+    hearing_opens_speech: bool = False
+    """Whether a turn with a clip in it is answered as one that is to be spoken."""
+    omni_joint: str = "\n"
+    """What stands between the parts of a message in `omni_mode`."""
+
+
+@dataclass(frozen=True)
+class Voices:
+    """The voice of a model."""
+
+    head: SpeechHead
+    mouth: Mouth
+    capacity: int
+    """Entries of speech context in a slot."""
+    prompts: VoicePrompts | None = None
+    """None for a model with one voice only."""
+    default: VoiceReference = MODELS_VOICE
+    """Of sessions that bring none."""
+    ids: frozenset[str] = frozenset()
+    """Of registered voices."""
+    can_clone: bool = False
+    """Whether it takes the voice of any recording."""
+
+
+@dataclass(frozen=True)
+class DuplexParts:
+    """A loaded duplex model, taken apart. Nothing of it holds anything of a session."""
+
+    info: ModelInfo
+    language: PreTrainedModel
+    """Without its head."""
+    embeddings: nn.Module
+    head: nn.Module
+    tokenizer: Tokenizer
+    senses: Senses
+    ear: Ear
+    unit_tokens: int
+    """Embeddings of one unit's audio."""
+    openings: Openings
+    forbidden: Tensor
+    """Ids that no decision of a duplex unit may be."""
+    chat: ChatRules = field(default_factory=ChatRules)
+    eye: Eye | None = None
+    slice_tokens: int = 0
+    """Embeddings of one slice of a picture."""
+    detail_marks: tuple[int, int] | None = None
+    """The ids round a detail of a picture, of a model that cuts pictures up."""
+    voices: Voices | None = None
+    """None for a model that is served without a voice."""
+    transcription_prompt: str = ""
+    """What stands before an utterance that is to be written down; empty for a model that does not."""
+    reference_quirks: bool = False
+    """Repeats what the reference implementation does wrong, for comparisons with its recordings only."""
+
+    def reference(self, given: VoiceReference) -> VoiceReference:
+        """The voice of a session: what it brings, and the model's own for the rest."""
+        if self.voices is None:
+            return given
+        default = self.voices.default
+        if given.is_unset:
+            return default
+        return replace(given, heard=default.heard) if given.heard is None else given

@@ -1,0 +1,61 @@
+"""`antiphon check-config`: what a model takes, told before it is loaded."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.process import run_cli
+from tests.minicpmo import published, whole
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return whole.write(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def rows(out: str) -> dict[tuple[str, str], str]:
+    """The size of each kind."""
+    columns = [(line[:14].strip(), line[14:32].strip(), line[32:].strip()) for line in out.splitlines()]
+    return {(title, kind): size for title, kind, size in columns}
+
+
+def test_it_tells_bytes_by_part_and_by_kind_of_state(folder: Path) -> None:
+    done = run_cli("check-config", "--model", str(folder), "--slots", "2")
+
+    assert done.code == 0
+    told = rows(done.out)
+    assert {kind for title, kind in told if title == "weights"} == {
+        "language model", "ear", "eye", "speech head", "vocoder",
+    }  # fmt: skip
+    kinds = {"context", "ear", "speech head", "vocoder", "voice"}
+    assert {kind for title, kind in told if title == "a session"} == kinds
+    assert told["a session", "context"] == "8.2 MiB"  # 8588 rows of 2 layers, 2 heads of 32, float32
+    assert ("2 sessions", "with the weights") in told
+
+
+def test_sessions_that_do_not_fit_are_refused_with_how_many_do(folder: Path) -> None:
+    done = run_cli("check-config", "--model", str(folder), "--slots", "50", "--memory-gib", "0.1")
+
+    assert done.code == 2
+    assert "50 sessions do not fit: at most 7 do." in done.err
+
+
+def test_vocoder_that_is_not_converted_yet_counts_as_published(tmp_path: Path) -> None:
+    published.write(tmp_path / "tiny")
+    usual, half = (
+        rows(run_cli("check-config", "--model", str(tmp_path / "tiny"), "--slots", "1", *more).out)
+        for more in ([], ["--vocoder-dtype", "bfloat16"])
+    )
+
+    assert usual["a session", "vocoder"] == "0.38 GiB"
+    assert half["a session", "vocoder"] == "0.19 GiB"
+
+
+def test_without_speech_there_is_no_vocoder(folder: Path) -> None:
+    told = rows(run_cli("check-config", "--model", str(folder), "--no-speech").out)
+
+    assert {kind for title, kind in told if title == "a session"} == {"context", "ear"}
+
+
+def test_it_knows_the_shipped_model_too() -> None:
+    assert rows(run_cli("check-config", "--model", "antiphon-mini").out)["a session", "context"] == "8.6 MiB"

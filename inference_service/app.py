@@ -8,10 +8,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from antiphon.semconv import SERVICE_WORKER
+from antiphon.telemetry import providers
+from antiphon.telemetry.errors import TelemetryError
+from antiphon.telemetry.lag import measure_lag
+from antiphon.telemetry.providers import Telemetry
+from inference_service import status
+from inference_service.administration import Administration
 from inference_service.engine.api import (
     Deliver,
     Engine,
@@ -19,18 +26,22 @@ from inference_service.engine.api import (
     Mode,
     ModelInfo,
     OnFatal,
+    OnTicks,
     Sink,
+    Ticked,
     Window,
     WindowMode,
 )
 from inference_service.errors import ConfigurationError, Draining, EngineFatal
 from inference_service.host import Backend
+from inference_service.metrics import WorkerMetrics
 from inference_service.models.errors import CheckpointError
 from inference_service.options import WorkerOptions
 from inference_service.server import WorkerServer
 from inference_service.servicer import InferenceServicer
 from inference_service.sessions import Limits
 from inference_service.slots import SlotTable
+from inference_service.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -70,18 +81,22 @@ async def serve(
     """
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
+    telemetry: Telemetry | None = None
     try:
-        worker = Worker(options, factory, limits or Limits())
+        telemetry = providers.start(SERVICE_WORKER)
+        worker = Worker(options, factory, limits or Limits(), telemetry)
         for number in signals:
             loop.add_signal_handler(number, worker.interrupt)
         return await worker.run(on_ready)
-    except (ConfigurationError, CheckpointError) as error:
+    except (ConfigurationError, CheckpointError, TelemetryError) as error:
         print(error, file=sys.stderr)
         return EXIT_CONFIGURATION
     except Exception:
         logger.exception("the worker failed")
         return EXIT_FAULT
     finally:
+        if telemetry is not None:
+            await asyncio.to_thread(telemetry.shutdown)
         for number in signals:
             loop.remove_signal_handler(number)
 
@@ -89,13 +104,22 @@ async def serve(
 class Worker:
     """One worker. Raises `ConfigurationError` for options that cannot work."""
 
-    def __init__(self, options: WorkerOptions, factory: EngineFactory, limits: Limits) -> None:
+    def __init__(
+        self, options: WorkerOptions, factory: EngineFactory, limits: Limits, telemetry: Telemetry
+    ) -> None:
+        self.admin_port: int | None = None
+        """That of the administration, once it listens."""
         self._options = options
         self._factory = factory
         self._limits = limits
         # A worker that starts again is another one: leases of the one before must not count.
         worker_id = f"{options.worker_id or 'worker'}-{secrets.token_hex(4)}"
-        self._servicer = InferenceServicer(worker_id, options.worker_key)
+        self._metrics = WorkerMetrics(telemetry.meter, worker_id)
+        self._tracing = Tracing(telemetry, worker_id, time.monotonic)
+        self._servicer = InferenceServicer(worker_id, options.worker_key, self._metrics, self._tracing)
+        self._administration = Administration(telemetry.exposition, self._status_page)
+        self._engine: Engine | None = None
+        self._started_at = time.monotonic()
         self._server = WorkerServer(
             self._servicer,
             options.listen,
@@ -114,19 +138,46 @@ class Worker:
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serves until interrupted; `on_ready` is called once with the address to dial."""
         address = await self._server.start()
-        engine: Engine | None = None
+        lag = asyncio.create_task(measure_lag(self._metrics.lag))
         try:
-            engine = await self._load()
-            if engine is not None:
+            await self._start_administration()
+            self._engine = await self._load()
+            if self._engine is not None:
                 await self._server.set_serving(True)
+                logger.info("worker ready", extra={"worker_id": self._servicer.worker_id})
                 on_ready(address)
                 await self._first_of(self._interrupted, self._fatal)
             await self._drain()
             return EXIT_DEVICE_LOST if self._fatal.is_set() else EXIT_DRAINED
         finally:
             await self._server.stop(STOP_GRACE_S)
-            if engine is not None:
-                await asyncio.wait({_in_thread(engine.stop)}, timeout=self._limits.cleanup_s)
+            await self._administration.close()
+            lag.cancel()
+            if self._engine is not None:
+                await asyncio.wait({_in_thread(self._engine.stop)}, timeout=self._limits.cleanup_s)
+
+    async def _start_administration(self) -> None:
+        options = self._options
+        if options.admin_port is not None:
+            self.admin_port = await self._administration.start(options.admin_host, options.admin_port)
+            logger.info("administration on %s port %d", options.admin_host, self.admin_port)
+
+    def _status_page(self) -> str:
+        engine = self._engine
+        return status.render(
+            status.WorkerView(
+                worker_id=self._servicer.worker_id,
+                state=self._servicer.state.name.lower(),
+                age_s=time.monotonic() - self._started_at,
+                device=self._options.device,
+                model=engine.info.name if engine else "",
+                slots=self._servicer.slot_views(),
+                occupancy=engine.occupancy() if engine else None,
+                ticks=self._metrics.recent_ticks,
+                units=self._metrics.units,
+                misses=self._metrics.misses,
+            )
+        )
 
     async def _load(self) -> Engine | None:
         """The engine, warmed up, with sessions let in; None if the worker was interrupted meanwhile."""
@@ -142,15 +193,20 @@ class Worker:
         if not loading.done():
             return None  # the thread is a daemon: nobody waits for it
         engine = loading.result()
+        slots = SlotTable(engine.slots)
+        engine.watch(watch_on(loop, self._servicer.ticked))
+        self._metrics.serve(engine, slots, self._options.device)
         self._servicer.start(
             Backend(
                 worker_id=self._servicer.worker_id,
                 engine=engine,
                 info=_with_window(engine.info, self._options),
-                slots=SlotTable(engine.slots),
+                slots=slots,
                 limits=self._limits,
                 clock=time.monotonic,
                 draw_seed=_seeds(self._options.seed),
+                metrics=self._metrics,
+                tracing=self._tracing,
             )
         )
         return engine
@@ -161,6 +217,7 @@ class Worker:
         self._servicer.abandon_all(EngineFatal("The worker's device failed; the worker is restarting."))
 
     async def _drain(self) -> None:
+        logger.info("worker draining", extra={"worker_id": self._servicer.worker_id})
         self._servicer.drain()
         await self._server.set_serving(False)
         end = time.monotonic() + self._options.drain_timeout_s
@@ -199,6 +256,16 @@ def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:
             loop.call_soon_threadsafe(hand_out, events)
 
     return deliver
+
+
+def watch_on(loop: asyncio.AbstractEventLoop, tell: Callable[[Sequence[Ticked]], None]) -> OnTicks:
+    """Lets `tell` know of an engine's ticks on `loop`."""
+
+    def on_ticks(ticks: Sequence[Ticked]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, ticks)
+
+    return on_ticks
 
 
 def _in_thread(function: Callable[[], T]) -> "asyncio.Future[T]":

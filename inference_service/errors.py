@@ -10,7 +10,7 @@
         ├── ModeUnsupported, StaleLease, StreamExists
         ├── FailedPrecondition    ConfigRequired, ConfigRepeated, UnitOutOfOrder
         ├── ResourceExhausted     UnitWindow, NoFreeSlot, KvExhausted
-        ├── DeadlineExceeded      AttachTimeout, UnitTimeout, IdleTimeout, SessionLimit
+        ├── DeadlineExceeded      AttachTimeout, UnitTimeout (UnitStalled), IdleTimeout, SessionLimit
         ├── Unavailable           Loading, Draining
         ├── Internal              EngineFatal, SessionFault
         └── Cancelled             the caller gave a stream up
@@ -30,7 +30,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from antiphon.semconv import ERROR_DOMAIN, Reason
+from antiphon.semconv import ERROR_DOMAIN, ITEM_REASONS, Reason, Side
 from inference_service.engine.api import Failure
 
 RETRY_AFTER_S = 0.5
@@ -70,6 +70,8 @@ class SessionError(WorkerError):
     code: ClassVar[grpc.StatusCode]
     reason: ClassVar[Reason | None] = None
     retry_after_s: ClassVar[float | None] = None
+    side: ClassVar[Side | None] = Side.CLIENT
+    """Whose fault it is; None for an end that is nobody's."""
 
     def __init__(self, message: str, *, fields: Sequence[BadField] = (), **metadata: object) -> None:
         super().__init__(message)
@@ -253,6 +255,7 @@ class KvExhausted(ResourceExhausted):
 
     reason = Reason.KV_EXHAUSTED
     retry_after_s = RETRY_AFTER_S
+    side = Side.SERVER
 
 
 class DeadlineExceeded(SessionError):
@@ -268,21 +271,29 @@ class AttachTimeout(DeadlineExceeded):
 
 
 class UnitTimeout(DeadlineExceeded):
-    """A unit was not asked for, not computed or not read in time."""
+    """A unit was not asked for or not read in time."""
 
     reason = Reason.UNIT_TIMEOUT
+
+
+class UnitStalled(UnitTimeout):
+    """The engine did not get on in time."""
+
+    side = Side.SERVER
 
 
 class IdleTimeout(DeadlineExceeded):
     """No unit came for the session's `idle_timeout`."""
 
     reason = Reason.IDLE_TIMEOUT
+    side = None
 
 
 class SessionLimit(DeadlineExceeded):
     """The session reached its `max_duration`."""
 
     reason = Reason.SESSION_LIMIT
+    side = None
 
 
 class Unavailable(SessionError):
@@ -290,6 +301,7 @@ class Unavailable(SessionError):
 
     code = grpc.StatusCode.UNAVAILABLE
     retry_after_s = RETRY_AFTER_S
+    side = None
 
 
 class Loading(Unavailable):
@@ -308,6 +320,7 @@ class Internal(SessionError):
     """The worker's fault."""
 
     code = grpc.StatusCode.INTERNAL
+    side = Side.SERVER
 
 
 class EngineFatal(Internal):
@@ -326,14 +339,35 @@ class Cancelled(SessionError):
     """The caller cancelled a stream or vanished; nobody needs a reason that knows it."""
 
     code = grpc.StatusCode.CANCELLED
+    side = None
 
 
-def engine_error(reason: str, message: str) -> SessionError:
-    """The error of an engine that says a session cannot go on; `reason` is a `Reason` value."""
+def engine_error(reason: str, message: str, field: str) -> SessionError:
+    """The error of an engine that says a session cannot go on; `reason` is a `Reason` value.
+
+    `field` is that of the config, where that is the reason.
+    """
     if reason == Reason.CONFIG_INVALID:
-        return ConfigInvalid(BadField("system_prompt", message))
+        return ConfigInvalid(BadField(field, message))
     kinds: dict[str, type[SessionError]] = {
         Reason.KV_EXHAUSTED: KvExhausted,
         Reason.ENGINE_FATAL: EngineFatal,
     }
     return kinds.get(reason, SessionFault)(message)
+
+
+def side_of(reason: str) -> Side:
+    """Whose fault a failed unit is, by its reason."""
+    return Side.SERVER if reason == Reason.INFERENCE_FAILED else Side.CLIENT
+
+
+def countable() -> set[tuple[str, Side]]:
+    """Reason and side of every error that is somebody's fault: of sessions, and of single units."""
+    found: set[tuple[str, Side]] = {(reason.value, side_of(reason)) for reason in ITEM_REASONS}
+    kinds = [SessionError]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if kind.reason is not None and kind.side is not None:
+            found.add((kind.reason.value, kind.side))
+    return found

@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
+from opentelemetry.trace import SpanContext, format_span_id, format_trace_id
 
-from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason
+from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason, Side
+from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import inputs, messages
 from inference_service.config import SessionPlan, resolve
@@ -39,12 +41,13 @@ from inference_service.errors import (
     UnitTimeout,
 )
 from inference_service.leases import Lease
-from inference_service.metadata import trace_context
+from inference_service.metrics import WorkerMetrics
 from inference_service.outbox import Outbox
 from inference_service.sampling import unit_overrides
 from inference_service.sessions import Answer, GoAway, Limits, Session
 from inference_service.slots import SlotTable
-from inference_service.units import Run, Stream
+from inference_service.tracing import Tracing, kind_of
+from inference_service.units import Run, Stream, Unit
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +68,8 @@ class Backend:
     limits: Limits
     clock: Callable[[], float]
     draw_seed: Callable[[], int]
+    metrics: WorkerMetrics
+    tracing: Tracing
 
 
 class SessionHost:
@@ -80,28 +85,34 @@ class SessionHost:
     ) -> None:
         self.session_id = session_id
         self.lease = lease
-        self._slot = slot
+        self.slot = slot
+        self.opened_at = backend.clock()
+        self.newest_unit = 0
+        """Number of the unit that came last."""
         self._backend = backend
         self._on_closed = on_closed
         self._plan: SessionPlan | None = None
         self._all_attached = asyncio.Event()
         self._configured = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._over_at = 0.0
+        self._trace = backend.tracing.session(session_id, slot, lease.epoch if lease else None)
+        self._fields = SessionFields(session_id, worker_id=backend.worker_id)
         self._outboxes: dict[Stream, Outbox[Any]] = {
             Stream.PREFILL: Outbox(),
             Stream.GENERATE: Outbox(messages.absorb),
             Stream.FINALIZE: Outbox(),
         }
-        self.session = Session(session_id, self, backend.limits, backend.clock())
+        self.session = Session(session_id, self, backend.limits, self.opened_at)
 
     # ------------------------------------------------------------- from outside
 
-    def attach(self, stream: Stream, traceparent: str | None) -> None:
+    def attach(self, stream: Stream, traceparent: str, tracestate: str) -> None:
         """A call of this session has come. Raises `StreamExists`, which leaves the session as it is."""
         self.session.attach(stream, self._backend.clock())
-        self.session.traceparent = self.session.traceparent or traceparent
+        self._trace.attach(traceparent, tracestate)
         if self.session.is_attached:
-            self._backend.slots.attach(self._slot)
+            self._backend.slots.attach(self.slot)
             self._all_attached.set()
         self._arm()
 
@@ -119,21 +130,31 @@ class SessionHost:
         with self._ruled():
             self.session.abandon(error, self._backend.clock())
 
-    async def serve(self, stream: Stream, context: Context) -> None:
-        """The life of one call; this coroutine is its only writer."""
+    def in_tick(self, unit: int, tick: int) -> SpanContext | None:
+        """What the span of a tick links to for a unit that was in it; None if that is not sampled."""
+        return self._trace.in_tick(unit, tick)
+
+    async def serve(self, stream: Stream, context: Context) -> grpc.StatusCode:
+        """The life of one call; this coroutine is its only writer. Returns the status it ends with."""
         outbox = self._outboxes[stream]
         reader = asyncio.create_task(self._read(stream, context))
         try:
             await context.send_initial_metadata(((METADATA_WORKER_ID, self._backend.worker_id),))
             while (message := await outbox.take()) is not None:
                 await self._write(stream, context, message)
+        except grpc.aio.InternalError:  # the caller is gone, and gRPC knows it already
+            self.fail(_given_up(stream))
+            # Of any other end it would write a traceback, as if it were an error of ours.
+            raise asyncio.CancelledError from None
         except (Exception, asyncio.CancelledError):
             self.fail(_given_up(stream))
             raise
         finally:
             reader.cancel()
-        if outbox.error is not None:
-            outbox.error.end_call(context)
+        if outbox.error is None:
+            return grpc.StatusCode.OK
+        outbox.error.end_call(context)
+        return outbox.error.code
 
     # ------------------------------------------------------------------ the calls
 
@@ -188,6 +209,9 @@ class SessionHost:
         if request.HasField("config"):
             self.session.expect_config(request.unit)
             plan = self._plan = resolve(request.config, info, self._backend.draw_seed)
+            self._trace.configure(plan.setup, info.name)
+            mode, _ = kind_of(plan.setup)
+            logger.info("session opened", extra={"mode": mode, "slot": self.slot})
             self.session.open(
                 plan.setup, now, max_duration_s=plan.max_duration_s, idle_timeout_s=plan.idle_timeout_s
             )
@@ -196,12 +220,18 @@ class SessionHost:
         self.session.require_config()
         if self._plan is None:
             return  # the config was refused: the session is over
+        self.newest_unit = request.unit
+        self._fields.unit = request.unit
+        traced = self._trace.begin(request.unit, request.traceparent)
+        if traced is not None:
+            self._fields.trace_id = format_trace_id(traced.trace_id)
+            self._fields.span_id = format_span_id(traced.span_id)
         content: Content | Failure
         try:
             content = inputs.content(request, self._plan.setup, info)
         except UnitRefused as refused:
             content = refused.failure
-        self.session.prefill(request.unit, content, now, trace_context(request.traceparent))
+        self.session.prefill(request.unit, content, now)
 
     def _generate(self, request: pb.GenerateRequest) -> None:
         match request.WhichOneof("action"):
@@ -236,22 +266,46 @@ class SessionHost:
         """Starts the engine's part; see `sessions.World`."""
         return self._backend.engine.open(self.session_id, setup, self._on_event)
 
-    def send(self, stream: Stream, answer: Answer) -> None:
+    def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
         """Puts an answer into the outbox of its stream."""
+        if unit is not None and isinstance(answer, Prefilled | Done | Finalized):
+            self._trace.answered(unit, stream, answer)
+            self._count(answer, unit)
         self._outboxes[stream].put(self._message(answer))
 
-    def cleaning(self) -> None:
+    def _count(self, answer: Prefilled | Done | Finalized, unit: Unit) -> None:
+        metrics = self._backend.metrics
+        if isinstance(answer, Done):
+            assert self._plan is not None, "nothing is generated before the config"
+            is_duplex = isinstance(self._plan.setup, DuplexSetup)
+            metrics.done(answer, self._backend.info.unit_seconds if is_duplex else 0.0)
+            if answer.failure is not None:
+                logger.warning("unit failed", extra={"code": answer.failure.reason})
+        elif isinstance(answer, Finalized) and (began := unit.began(Stream.FINALIZE)) is not None:
+            metrics.finalized(unit.answered_at[Stream.FINALIZE] - began)
+
+    def cleaning(self, error: SessionError | None, units: Sequence[Unit]) -> None:
         """The slot is no longer this session's and not yet anybody else's."""
-        self._backend.slots.clean(self._slot)
+        self._over_at = self._backend.clock()
+        self._trace.cut(units, error, self._over_at)
+        self._backend.metrics.ended(error)
+        self._backend.slots.clean(self.slot)
 
     def clean(self) -> None:
         """The slot is free."""
-        self._backend.slots.free(self._slot)
+        self._backend.slots.free(self.slot)
+        self._backend.metrics.cleaned(self._backend.clock() - self._over_at)
         self._on_closed(self)
 
     def end(self, error: SessionError | None) -> None:
         """All three calls end alike, after what waits to be sent."""
-        logger.info("session %s ended: %s", self.session_id, error.reason if error else "OK")
+        is_ours = error is not None and error.side is Side.SERVER
+        totals = {
+            "code": (error.reason or error.code.name) if error else "OK",
+            "units": self.newest_unit,
+            "seconds": round(self._backend.clock() - self.opened_at, 3),
+        }
+        logger.log(logging.ERROR if is_ours else logging.INFO, "session closed", extra=totals)
         for outbox in self._outboxes.values():
             outbox.end(error)
 
@@ -282,15 +336,17 @@ class SessionHost:
     @contextmanager
     def _ruled(self) -> Iterator[None]:
         """A broken rule ends this session with its error, a fault of ours with INTERNAL; nobody else's."""
+        token = session_log.set(self._fields)
         try:
             yield
         except SessionError as error:
             # The session keeps the error; its traceback would keep the session.
             self.session.fail(error.with_traceback(None), self._backend.clock())
         except Exception:
-            logger.exception("session %s failed", self.session_id)
+            logger.exception("session failed")
             self.session.fail(SessionFault("The session failed inside the worker."), self._backend.clock())
         finally:
+            session_log.reset(token)
             self._arm()
 
     def _arm(self) -> None:

@@ -1,6 +1,7 @@
 """The book of a session's units: which may come, which are open, and that each gets its three answers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 from inference_service.engine.api import (
     Done,
@@ -12,11 +13,24 @@ from inference_service.engine.api import (
     Prefilled,
     UnitUsage,
 )
-from inference_service.errors import UnitOutOfOrder, UnitWindow
+from inference_service.errors import SessionError, UnitOutOfOrder, UnitStalled, UnitTimeout, UnitWindow
 from inference_service.units import Step, Stream, Unit
 
 UnitAnswer = Prefilled | Piece | Done | Finalized
-Send = Callable[[Stream, UnitAnswer], None]
+
+
+class Send(Protocol):
+    """Passes an answer on; with the last one of a step comes its unit."""
+
+    def __call__(self, stream: Stream, answer: UnitAnswer, unit: Unit | None = None) -> None: ...
+
+
+class Timer(NamedTuple):
+    """When patience ends, and with which error."""
+
+    when: float
+    error: type[SessionError]
+    message: str
 
 
 class Ledger:
@@ -38,7 +52,7 @@ class Ledger:
 
     # ----------------------------------------------------------------- requests
 
-    def admit(self, stream: Stream, number: int) -> Unit | None:
+    def admit(self, stream: Stream, number: int, now: float) -> Unit | None:
         """The unit that a request on `stream` is about; None if the context is too full to hear it.
 
         Raises `UnitOutOfOrder` for a gap, a repeat or a unit beyond the last, and `UnitWindow`.
@@ -61,7 +75,9 @@ class Ledger:
             )
         self._check_window(number)
         self._asked[stream] = number
-        return self._units.setdefault(number, Unit(number))
+        unit = self._units.setdefault(number, Unit(number))
+        unit.asked_at[stream] = now
+        return unit
 
     def bound(self, window: int) -> None:
         """At most `window` units may be open from now on. Raises `UnitWindow` if more are."""
@@ -150,21 +166,24 @@ class Ledger:
             case Prefilled():
                 if answer.failure is None:
                     self._context_tokens = answer.context_tokens
-                self._book(Stream.PREFILL, answer)
+                self._book(Stream.PREFILL, answer, now)
             case Done():
                 self._context_tokens = answer.context_tokens
                 if answer.end is End.CONTEXT_FULL:
                     self._context_full = True
                     self._last = self._asked[Stream.PREFILL]
-                self._book(Stream.GENERATE, answer)
+                self._book(Stream.GENERATE, answer, now)
             case Finalized():
                 self._context_tokens, self._usage = answer.context_tokens, answer.session_usage
+                self._book(Stream.FINALIZE, answer, now)
                 self._units.pop(answer.unit, None)
-                self._book(Stream.FINALIZE, answer)
 
-    def _book(self, stream: Stream, answer: Prefilled | Done | Finalized) -> None:
+    def _book(self, stream: Stream, answer: Prefilled | Done | Finalized, now: float) -> None:
         self._answered[stream] = answer.unit
-        self._send(stream, answer)
+        unit = self._units.get(answer.unit)
+        if unit is not None:
+            unit.answered_at[stream] = now
+        self._send(stream, answer, unit)
 
     # ------------------------------------------------------------------ questions
 
@@ -184,7 +203,12 @@ class Ledger:
         is_idle = self._asked[Stream.PREFILL] == self._answered[Stream.FINALIZE]
         return self._progress_at if is_idle else None
 
-    def deadlines(self, patience: float) -> Iterator[tuple[float, str]]:
+    @property
+    def open_units(self) -> list[Unit]:
+        """The units that are not over, in no order."""
+        return list(self._units.values())
+
+    def deadlines(self, patience: float) -> Iterator[Timer]:
         """When units will have waited for `patience` seconds, and what for.
 
         A unit waits for its own requests from its Prefill on, and for the engine from the last sign of
@@ -196,7 +220,7 @@ class Ledger:
                 continue
             if missing is not None:
                 message = f"{missing.value} of unit {unit.number} did not come within {patience:g} s."
-                yield unit.accepted_at + patience, message
+                yield Timer(unit.accepted_at + patience, UnitTimeout, message)
             elif self._is_next(Stream.FINALIZE, unit):
                 message = f"Unit {unit.number} was not finished within {patience:g} s."
-                yield max(unit.accepted_at, self._progress_at) + patience, message
+                yield Timer(max(unit.accepted_at, self._progress_at) + patience, UnitStalled, message)

@@ -127,6 +127,7 @@ def model_info(info: ModelInfo) -> pb.GetInfoResponse:
         output_sample_rate_hz=info.output_sample_rate_hz,
         duplex_defaults=duplex_config(info.duplex_defaults, info) if Mode.AUDIO in info.modes else None,
         sampling_defaults=_sampling_defaults(info),
+        voice_ids=sorted(info.voice_ids),
     )
 
 

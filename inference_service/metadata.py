@@ -1,4 +1,4 @@
-"""What the metadata of a call says: which session it belongs to, and whose trace."""
+"""What the metadata of a call says."""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +8,6 @@ from inference_service.errors import BadField, MetadataInvalid
 
 MAX_SESSION_ID = 64
 _VISIBLE_ASCII = re.compile(r"[\x21-\x7e]{1,64}")
-_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -28,14 +27,3 @@ def session_id(metadata: Metadata) -> str:
 def first(metadata: Metadata, key: str) -> str:
     """The first text value of `key`; empty when there is none."""
     return next((value for name, value in metadata if name == key and isinstance(value, str)), "")
-
-
-def trace_context(text: str) -> str | None:
-    """`text` if it is a W3C traceparent, else None: a bad trace context never costs a session anything."""
-    match = _TRACEPARENT.fullmatch(text[:256])
-    if match is None:
-        return None
-    version, trace, span, _, rest = match.groups()
-    if version == "ff" or set(trace) == {"0"} or set(span) == {"0"} or (version == "00" and rest):
-        return None
-    return text

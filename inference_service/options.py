@@ -1,11 +1,27 @@
 """The settings of one worker."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from antiphon.semconv import MIN_WORKER_KEY_BYTES
 from inference_service.errors import ConfigurationError
 
 DTYPES = ("float32", "bfloat16", "float16")
+MOST_VOCODER_STEPS = 16
+
+
+@dataclass(frozen=True)
+class SpeechOptions:
+    """How MiniCPM-o speaks: those of a worker's options that other models do not have."""
+
+    no_speech: bool = False
+    vocoder: Path | None = None
+    vocoder_steps: int | None = None
+    vocoder_dtype: str | None = None
+    voice: Path | None = None
+
+
+USUAL_SPEECH = SpeechOptions()
 
 
 @dataclass(frozen=True)
@@ -25,7 +41,23 @@ class WorkerOptions:
     """Where the model runs: `cpu`, `cuda`, `cuda:1`."""
 
     dtype: str | None = None
-    """Numbers of a causal language model: one of `DTYPES`; None is float32 on the CPU, else bfloat16."""
+    """Numbers of MiniCPM-o or of a causal language model: one of `DTYPES`; None is float32 on the CPU, else
+    bfloat16."""
+
+    no_speech: bool = False
+    """MiniCPM-o without its voice: text only."""
+
+    vocoder: Path | None = None
+    """Folder of MiniCPM-o's converted vocoder; None is `vocoder` in the model's own."""
+
+    vocoder_steps: int | None = None
+    """Steps of its flow; None is 5. A session's cache grows with them."""
+
+    vocoder_dtype: str | None = None
+    """Numbers of its flow and of a session's cache: one of `DTYPES`; None is float32."""
+
+    voice: Path | None = None
+    """A WAV file: MiniCPM-o's voice in sessions that bring none; None is the vocoder's own."""
 
     threads: int | None = None
     """Threads of torch on the CPU; None is one, the fastest for small models beside other processes."""
@@ -51,8 +83,19 @@ class WorkerOptions:
     context_limit: int | None = None
     """Most tokens of one session's context; None is the model's."""
 
+    admin_host: str = "127.0.0.1"
+    """Where the administration listens."""
+
+    admin_port: int | None = None
+    """Port of `/metrics` and of the status page, 0 for any free one; None for neither."""
+
     seed: int | None = None
     """Source of the seeds of sessions that bring none; None is the system's randomness."""
+
+    @property
+    def speech(self) -> SpeechOptions:
+        """Those of MiniCPM-o's voice."""
+        return SpeechOptions(self.no_speech, self.vocoder, self.vocoder_steps, self.vocoder_dtype, self.voice)
 
     def __post_init__(self) -> None:
         """Refuses values out of range, one sentence each."""
@@ -60,12 +103,22 @@ class WorkerOptions:
             raise ConfigurationError(f"slots must be at least 1, not {self.slots}.")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise ConfigurationError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}.")
+        if self.vocoder_dtype is not None and self.vocoder_dtype not in DTYPES:
+            raise ConfigurationError(
+                f"vocoder_dtype must be one of {', '.join(DTYPES)}, not {self.vocoder_dtype!r}."
+            )
+        if self.vocoder_steps is not None and not 1 <= self.vocoder_steps <= MOST_VOCODER_STEPS:
+            raise ConfigurationError(
+                f"vocoder_steps must be 1 to {MOST_VOCODER_STEPS}, not {self.vocoder_steps}."
+            )
         if self.threads is not None and self.threads < 1:
             raise ConfigurationError(f"threads must be at least 1, not {self.threads}.")
         if not 0 <= self.drain_timeout_s < float("inf"):
             raise ConfigurationError(f"drain_timeout_s must be 0 or more, not {self.drain_timeout_s}.")
         if self.context_limit is not None and self.context_limit < 1:
             raise ConfigurationError(f"context_limit must be at least 1, not {self.context_limit}.")
+        if self.admin_port is not None and not 0 <= self.admin_port <= 65535:
+            raise ConfigurationError(f"admin_port must be from 0 to 65535, not {self.admin_port}.")
         if self.worker_key is not None and len(self.worker_key) < MIN_WORKER_KEY_BYTES:
             raise ConfigurationError(
                 f"The worker key must have at least {MIN_WORKER_KEY_BYTES} bytes, not "

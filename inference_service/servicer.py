@@ -1,19 +1,30 @@
 """The gRPC methods: finds the session that a call belongs to, or says why there is none."""
 
 import asyncio
+import logging
+import time
+from collections.abc import Sequence
 from enum import Enum
 from importlib.metadata import version
 from typing import Any
 
-from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT
+import grpc
+
+from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_TRACESTATE
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceServicer
 from inference_service import messages
+from inference_service.engine.api import Ticked
 from inference_service.errors import Draining, LeaseInvalid, Loading, SessionError
 from inference_service.host import Backend, Context, SessionHost
 from inference_service.leases import Lease, LeaseReader
-from inference_service.metadata import Metadata, first, session_id, trace_context
+from inference_service.metadata import Metadata, first, session_id
+from inference_service.metrics import STATES, WorkerMetrics
+from inference_service.status import SlotView
+from inference_service.tracing import Tracing
 from inference_service.units import Stream
+
+logger = logging.getLogger(__name__)
 
 _VERSION = version("antiphon")
 
@@ -32,8 +43,12 @@ class InferenceServicer(InferenceServiceServicer):
     With a `worker_key` a session needs a lease that was signed with it.
     """
 
-    def __init__(self, worker_id: str, worker_key: bytes | None = None) -> None:
+    def __init__(
+        self, worker_id: str, worker_key: bytes | None, metrics: WorkerMetrics, tracing: Tracing
+    ) -> None:
         self.worker_id = worker_id
+        self._metrics = metrics
+        self._tracing = tracing
         self.state = State.LOADING
         self.empty = asyncio.Event()
         """Set while the worker has no session."""
@@ -69,6 +84,32 @@ class InferenceServicer(InferenceServiceServicer):
         for host in list(self._hosts.values()):
             host.abandon(error)
 
+    def ticked(self, ticks: Sequence[Ticked]) -> None:
+        """The engine has made ticks."""
+        for tick in ticks:
+            self._metrics.ticked(tick)
+            linked = (
+                host.in_tick(unit, tick.number)
+                for session, unit in tick.members
+                if (host := self._hosts.get(session)) is not None
+            )
+            self._tracing.ticked(tick, [context for context in linked if context is not None])
+
+    def slot_views(self) -> list[SlotView]:
+        """Every slot, and who is in it."""
+        if self._backend is None:
+            return []
+        now, slots = self._backend.clock(), self._backend.slots
+        hosts = {host.slot: host for host in self._hosts.values()}
+        views = []
+        for slot in range(slots.count):
+            state, host = STATES[slots.state(slot)].value, hosts.get(slot)
+            if host is None:
+                views.append(SlotView(slot, state))
+            else:
+                views.append(SlotView(slot, state, host.session_id, now - host.opened_at, host.newest_unit))
+        return views
+
     # ------------------------------------------------------------- the methods
 
     # The generated base class describes handlers that are generators; these read and write by their context.
@@ -86,6 +127,12 @@ class InferenceServicer(InferenceServiceServicer):
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
         """Describes the worker; of the model nothing is known while it loads."""
+        began = time.monotonic()
+        info = self._describe()
+        self._metrics.called("GetInfo", grpc.StatusCode.OK, time.monotonic() - began)
+        return info
+
+    def _describe(self) -> pb.GetInfoResponse:
         info = pb.GetInfoResponse(
             worker_id=self.worker_id,
             version=_VERSION,
@@ -99,12 +146,21 @@ class InferenceServicer(InferenceServiceServicer):
         return info
 
     async def _serve(self, stream: Stream, context: Context) -> None:
+        began, code = time.monotonic(), grpc.StatusCode.CANCELLED
+        try:
+            code = await self._call(stream, context)
+        finally:
+            self._metrics.called(stream.value, code, time.monotonic() - began)
+
+    async def _call(self, stream: Stream, context: Context) -> grpc.StatusCode:
         try:
             host = self._attach(stream, context.invocation_metadata() or ())
         except SessionError as error:
+            self._metrics.ended(error)
+            logger.warning("call refused", extra={"code": error.reason, "method": stream.value})
             error.end_call(context)
-            return
-        await host.serve(stream, context)
+            return error.code
+        return await host.serve(stream, context)
 
     def _attach(self, stream: Stream, metadata: Metadata) -> SessionHost:
         """The session that a call belongs to, a new one if need be. Refusing a call disturbs no session."""
@@ -113,7 +169,7 @@ class InferenceServicer(InferenceServiceServicer):
         host = self._hosts.get(name) or self._open(name, lease)
         if host.lease != lease:
             raise LeaseInvalid(f"Session {name} was attached with another lease.")
-        host.attach(stream, trace_context(first(metadata, METADATA_TRACEPARENT)))
+        host.attach(stream, first(metadata, METADATA_TRACEPARENT), first(metadata, METADATA_TRACESTATE))
         return host
 
     def _open(self, name: str, lease: Lease | None) -> SessionHost:

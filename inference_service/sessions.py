@@ -5,10 +5,10 @@ Requests, the engine's events and the time go in through methods; what follows f
 failed with that error. After `fail` every method is safe to call and nothing more is answered.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from inference_service.engine.api import (
     Advanced,
@@ -35,11 +35,11 @@ from inference_service.errors import (
     SessionLimit,
     StreamExists,
     UnitOutOfOrder,
-    UnitTimeout,
+    UnitStalled,
     engine_error,
 )
-from inference_service.ledger import Ledger, UnitAnswer
-from inference_service.units import Run, Stream
+from inference_service.ledger import Ledger, Timer, UnitAnswer
+from inference_service.units import Run, Stream, Unit
 
 
 class Phase(Enum):
@@ -95,11 +95,11 @@ class World(Protocol):
     def open(self, setup: SessionSetup) -> EngineSession:
         """Starts the engine's part of the session."""
 
-    def send(self, stream: Stream, answer: Answer) -> None:
-        """Answers on one stream."""
+    def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
+        """Answers on one stream; `unit` is given with the last answer of each of its steps."""
 
-    def cleaning(self) -> None:
-        """The session is over; its caches are not yet clean. Once."""
+    def cleaning(self, error: SessionError | None, units: Sequence[Unit]) -> None:
+        """The session is over, with `units` in the middle of a step; its caches are not yet clean. Once."""
 
     def clean(self) -> None:
         """Nothing of the session is left in the engine. Once, after `cleaning`."""
@@ -108,19 +108,12 @@ class World(Protocol):
         """All three streams end: OK without an error. Once."""
 
 
-class _Timer(NamedTuple):
-    when: float
-    error: type[SessionError]
-    message: str
-
-
 class Session:
     """All state of one session outside the engine. Times are seconds of any monotonic clock."""
 
     def __init__(self, session_id: str, world: World, limits: Limits, now: float) -> None:
         self.session_id = session_id
         self.phase = Phase.ATTACHING
-        self.traceparent: str | None = None
         self._world = world
         self._limits = limits
         self._engine: EngineSession | None = None
@@ -207,18 +200,14 @@ class Session:
             if self._cancelled:
                 self._engine.cancel(self._cancelled)
 
-    def prefill(
-        self, number: int, content: Content | Failure, now: float, traceparent: str | None = None
-    ) -> None:
+    def prefill(self, number: int, content: Content | Failure, now: float) -> None:
         """A unit's input, or why it cannot be used: the unit is accepted."""
         if self.is_over:
             return
         self.require_config()
-        unit = self._units.admit(Stream.PREFILL, number)
+        unit = self._units.admit(Stream.PREFILL, number, now)
         if unit is None:
             return
-        unit.accepted_at = now
-        unit.traceparent = traceparent
         if isinstance(content, Failure):
             unit.refusal = content
         else:
@@ -228,13 +217,13 @@ class Session:
 
     def generate(self, number: int, run: Run, now: float) -> None:
         """A unit may be run."""
-        if not self.is_over and (unit := self._units.admit(Stream.GENERATE, number)):
+        if not self.is_over and (unit := self._units.admit(Stream.GENERATE, number, now)):
             unit.run = run
             self._advance(now)
 
     def finalize(self, number: int, now: float, *, keep_last_token: bool = False) -> None:
         """A unit may be closed."""
-        if not self.is_over and (unit := self._units.admit(Stream.FINALIZE, number)):
+        if not self.is_over and (unit := self._units.admit(Stream.FINALIZE, number, now)):
             unit.finalize, unit.keep_last_token = True, keep_last_token
             self._advance(now)
 
@@ -269,7 +258,7 @@ class Session:
             case Advanced():
                 self._units.progress(now)
             case SessionFailed():
-                self.fail(engine_error(event.reason, event.message), now)
+                self.fail(engine_error(event.reason, event.message, event.field), now)
             case _:
                 self._units.answer(event, now)
         self._advance(now)
@@ -300,34 +289,33 @@ class Session:
         else:
             self.fail(due.error(due.message), now)
 
-    def _timers(self) -> Iterator[_Timer]:
+    def _timers(self) -> Iterator[Timer]:
         limits = self._limits
         match self.phase:
             case Phase.ATTACHING:
                 missing = " and ".join(s.value for s in Stream if s not in self._attached)
                 message = f"{missing} did not attach within {limits.attach_s:g} s."
-                yield _Timer(self._since + limits.attach_s, AttachTimeout, message)
+                yield Timer(self._since + limits.attach_s, AttachTimeout, message)
             case Phase.CONFIGURING if self._engine is None:
                 message = f"No config came within {limits.config_s:g} s."
-                yield _Timer(self._since + limits.config_s, AttachTimeout, message)
+                yield Timer(self._since + limits.config_s, AttachTimeout, message)
             case Phase.CONFIGURING:
                 message = f"The model did not read the config within {limits.config_s:g} s."
-                yield _Timer(self._since + limits.config_s, UnitTimeout, message)
+                yield Timer(self._since + limits.config_s, UnitStalled, message)
             case Phase.ACTIVE | Phase.DRAINING:
                 yield from self._running_timers()
             case Phase.CLOSING if not self._ended:
-                yield _Timer(self._since + limits.cleanup_s, SessionFault, "")
+                yield Timer(self._since + limits.cleanup_s, SessionFault, "")
 
-    def _running_timers(self) -> Iterator[_Timer]:
-        for when, message in self._units.deadlines(self._limits.unit_s):
-            yield _Timer(when, UnitTimeout, message)
+    def _running_timers(self) -> Iterator[Timer]:
+        yield from self._units.deadlines(self._limits.unit_s)
         idle_since = self._units.idle_since
         if self._idle_timeout_s is not None and idle_since is not None:
             message = f"No unit came for {self._idle_timeout_s:g} s."
-            yield _Timer(idle_since + self._idle_timeout_s, IdleTimeout, message)
+            yield Timer(idle_since + self._idle_timeout_s, IdleTimeout, message)
         if self._max_duration_s is not None:
             message = f"The session reached its max_duration of {self._max_duration_s:g} s."
-            yield _Timer(self._since + self._max_duration_s, SessionLimit, message)
+            yield Timer(self._since + self._max_duration_s, SessionLimit, message)
 
     # ------------------------------------------------------------------ the end
 
@@ -338,7 +326,7 @@ class Session:
     def _close(self, outcome: SessionError | None, now: float) -> None:
         self._outcome = outcome
         self._enter(Phase.CLOSING, now)
-        self._world.cleaning()
+        self._world.cleaning(outcome, self._units.open_units)
         if self._engine is None:
             self._finish()
         else:
@@ -360,5 +348,5 @@ class Session:
             self._world.end(self._outcome)
 
 
-def _when(timer: _Timer) -> float:
+def _when(timer: Timer) -> float:
     return timer.when

@@ -33,7 +33,11 @@ class SlotTable:
     @property
     def free_count(self) -> int:
         """Slots that a session could take now."""
-        return self._states.count(SlotState.FREE)
+        return self.number_of(SlotState.FREE)
+
+    def number_of(self, state: SlotState) -> int:
+        """Slots in that state."""
+        return self._states.count(state)
 
     def state(self, slot: int) -> SlotState:
         """Where `slot` is."""

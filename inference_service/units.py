@@ -14,6 +14,9 @@ class Stream(Enum):
     FINALIZE = "Finalize"
 
 
+_BEFORE = {Stream.PREFILL: None, Stream.GENERATE: Stream.PREFILL, Stream.FINALIZE: Stream.GENERATE}
+
+
 class Step(IntEnum):
     """What the engine gets next of a unit."""
 
@@ -37,16 +40,38 @@ class Unit:
     """One unit from its first request to its last answer."""
 
     number: int
-    accepted_at: float | None = None
-    """When its Prefill was read; None as long as Generate or Finalize are ahead of it."""
+    asked_at: dict[Stream, float] = field(default_factory=dict)
+    """When each request was read; Generate and Finalize may be ahead of Prefill."""
+    answered_at: dict[Stream, float] = field(default_factory=dict)
+    """When the last answer of each step was given."""
     content: Content | None = None
     refusal: Failure | None = None
     """Why its input cannot be used; such a unit never reaches the engine."""
-    traceparent: str | None = None
     run: Run | None = None
     finalize: bool = False
     keep_last_token: bool = False
     step: Step = Step.PREFILL
+
+    @property
+    def accepted_at(self) -> float | None:
+        """When its Prefill was read; None as long as it has not come."""
+        return self.asked_at.get(Stream.PREFILL)
+
+    def began(self, step: Stream) -> float | None:
+        """When the worker could begin with a step: it was asked for, and the step before was answered."""
+        asked, before = self.asked_at.get(step), _BEFORE[step]
+        if before is None or asked is None:
+            return asked
+        ready = self.answered_at.get(before)
+        return None if ready is None else max(asked, ready)
+
+    def under_way(self) -> tuple[Stream, float] | None:
+        """The step that has begun and is not answered, and when it began."""
+        for step in Stream:
+            if step not in self.answered_at:
+                began = self.began(step)
+                return None if began is None else (step, began)
+        return None
 
     def missing(self) -> Stream | None:
         """The request that this unit still waits for."""

@@ -15,7 +15,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from opentelemetry.sdk.trace.export import SpanExporter
 
+from antiphon.semconv import SERVICE_WORKER
+from antiphon.telemetry import providers
+from antiphon.telemetry.providers import Telemetry
 from inference_service.app import Worker
 from inference_service.engine.api import (
     ChatMessage,
@@ -33,7 +37,9 @@ from inference_service.engine.api import (
     Finish,
     Mode,
     ModelInfo,
+    Occupancy,
     OnFatal,
+    OnTicks,
     Picture,
     Piece,
     Prefilled,
@@ -266,6 +272,11 @@ class ScriptedSession:
         assert isinstance(self.setup, DuplexSetup)
         return self.setup
 
+    @property
+    def context_tokens(self) -> int:
+        """Tokens in its context."""
+        return self._tokens
+
     def be_ready(self) -> None:
         """The prompt is read."""
         self._ready = True
@@ -472,6 +483,7 @@ class ScriptedEngine:
         self._released_early: list[tuple[str, str, int]] = []
         self.deliver: Deliver = lambda events: None
         self._on_fatal: OnFatal = lambda message: None
+        self.on_ticks: OnTicks = lambda ticks: None
 
     @property
     def session(self) -> ScriptedSession:
@@ -482,6 +494,13 @@ class ScriptedEngine:
         """The `EngineFactory` of this engine."""
         self.deliver, self._on_fatal = deliver, on_fatal
         return self
+
+    def watch(self, on_ticks: OnTicks) -> None:
+        self.on_ticks = on_ticks
+
+    def occupancy(self) -> Occupancy:
+        used = sum(session.context_tokens for session in self.sessions if not session.is_closed)
+        return Occupancy(used, self.slots * self.info.context_limit, None)
 
     def release(self, key: str, step: str, unit: int) -> None:
         """Lets a unit that hangs in `step` go on, in the session that the test calls `key`.
@@ -540,14 +559,26 @@ class RunningWorker:
 Factory = Callable[[WorkerOptions, Deliver, OnFatal], Engine]
 
 
+def telemetry(*exporters: SpanExporter, **environ: str) -> Telemetry:
+    """A worker's telemetry as it is by default, but for the variables given; spans also go to `exporters`."""
+    return providers.start(SERVICE_WORKER, environ, span_exporters=exporters)
+
+
 @asynccontextmanager
 async def running_worker(
-    engine: ScriptedEngine | Factory, *, limits: Limits | None = None, **options: Any
+    engine: ScriptedEngine | Factory,
+    *,
+    limits: Limits | None = None,
+    observed: Telemetry | None = None,
+    **options: Any,
 ) -> AsyncIterator[RunningWorker]:
     """A real gRPC server round `engine`, on a free port of loopback; ended at once on leaving the block."""
     factory = engine.start if isinstance(engine, ScriptedEngine) else engine
     worker = Worker(
-        WorkerOptions(**{"listen": "127.0.0.1:0", **options}), factory, limits or Limits(cleanup_s=1.0)
+        WorkerOptions(**{"listen": "127.0.0.1:0", **options}),
+        factory,
+        limits or Limits(cleanup_s=1.0),
+        observed or telemetry(),
     )
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     run = asyncio.create_task(worker.run(ready.set_result))

@@ -155,8 +155,8 @@ class Caller:
         message = pb.SessionConfig(**{"mode": pb.SESSION_MODE_AUDIO, **config})
         await self.write(Stream.PREFILL, pb.PrefillRequest(unit=unit, config=message))
 
-    async def prefill(self, unit: int, content: Content | None = None) -> None:
-        message = pb.PrefillRequest(unit=unit)
+    async def prefill(self, unit: int, content: Content | None = None, traceparent: str = "") -> None:
+        message = pb.PrefillRequest(unit=unit, traceparent=traceparent)
         match content or duplex():
             case pb.DuplexInput() as heard:
                 message.duplex.CopyFrom(heard)
@@ -178,10 +178,16 @@ class Caller:
         await self.write(Stream.FINALIZE, pb.FinalizeRequest(unit=unit, **fields))
 
     async def send_unit(
-        self, unit: int, content: Content | None = None, *, keep_last_token: bool = False, **run: Any
+        self,
+        unit: int,
+        content: Content | None = None,
+        *,
+        keep_last_token: bool = False,
+        traceparent: str = "",
+        **run: Any,
     ) -> None:
         """All three requests of a unit, without waiting for an answer."""
-        await self.prefill(unit, content)
+        await self.prefill(unit, content, traceparent)
         await self.generate(unit, **run)
         await self.finalize(unit, keep_last_token=keep_last_token)
 

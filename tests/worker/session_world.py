@@ -1,6 +1,7 @@
 """A session without a worker: it acts on lists, and its engine does what the test says."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,7 @@ from inference_service.engine.api import (
 )
 from inference_service.errors import SessionError
 from inference_service.sessions import Answer, Limits, Session
-from inference_service.units import Run, Stream
+from inference_service.units import Run, Stream, Unit
 
 INPUT = UnitInput(np.zeros(16_000, np.float32))
 SETUP = DuplexSetup("", DuplexSettings(), Window(), 1)
@@ -92,6 +93,10 @@ class Stage:
         self.sent: list[tuple[Stream, Answer]] = []
         self.acts: list[str] = []
         self.outcome: SessionError | None = None
+        self.cut: list[tuple[int, Stream, float]] = []
+        """Steps that were under way at the end, and when they had begun."""
+        self.steps: list[tuple[int, Stream, float | None]] = []
+        """Steps that were answered, and when they had begun."""
         self.session = Session("s", self, limits or Limits(), self.now)
 
     # -------------------------------------------------------------------- World
@@ -100,12 +105,15 @@ class Stage:
         self.acts.append("open")
         return self.engine
 
-    def send(self, stream: Stream, answer: Answer) -> None:
+    def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
         assert "end" not in self.acts, "an answer came after the end"
         self.sent.append((stream, answer))
+        if unit is not None:
+            self.steps.append((unit.number, stream, unit.began(stream)))
 
-    def cleaning(self) -> None:
+    def cleaning(self, error: SessionError | None, units: Sequence[Unit]) -> None:
         self.acts.append("cleaning")
+        self.cut = [(unit.number, *under_way) for unit in units if (under_way := unit.under_way())]
 
     def clean(self) -> None:
         self.acts.append("clean")

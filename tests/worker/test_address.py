@@ -13,7 +13,7 @@ from inference_service.models.errors import CheckpointError
 from inference_service.options import WorkerOptions
 from inference_service.server import Address
 from inference_service.sessions import Limits
-from tests.scripted_engine import ScriptedEngine, running_worker
+from tests.scripted_engine import ScriptedEngine, running_worker, telemetry
 from tests.worker.caller import Caller, channel_to, soon
 
 KEY = b"a key of 16 byte"
@@ -59,7 +59,7 @@ async def test_plain_tcp_beyond_loopback_needs_a_key_and_permission(
     options: dict[str, Any], remedy: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=remedy):
-        Worker(WorkerOptions(listen="0.0.0.0:0", **options), ScriptedEngine().start, Limits())
+        Worker(WorkerOptions(listen="0.0.0.0:0", **options), ScriptedEngine().start, Limits(), telemetry())
 
 
 async def test_with_both_a_worker_serves_beyond_loopback() -> None:

@@ -19,7 +19,7 @@ from inference_service.options import WorkerOptions
 from inference_service.server import SERVICES
 from inference_service.sessions import Limits
 from inference_service.units import Stream
-from tests.scripted_engine import INFO, Play, ScriptedEngine, hang, listen, running_worker
+from tests.scripted_engine import INFO, Play, ScriptedEngine, hang, listen, running_worker, telemetry
 from tests.worker.caller import Caller, channel_to, soon, until
 
 Code = grpc.StatusCode
@@ -62,7 +62,7 @@ async def test_a_loading_worker_answers_but_takes_no_session(tmp_path: Path) -> 
         return engine.start(options, deliver, on_fatal)
 
     address = f"unix:{tmp_path}/worker.sock"
-    worker = Worker(WorkerOptions(listen=address), load, Limits())
+    worker = Worker(WorkerOptions(listen=address), load, Limits(), telemetry())
     is_ready = asyncio.Event()
     run = asyncio.create_task(worker.run(lambda _: is_ready.set()))
     async with channel_to(address) as channel:
@@ -88,7 +88,7 @@ async def test_a_worker_interrupted_while_it_loads_stops_at_once() -> None:
         may_load.wait(5)
         return ScriptedEngine()
 
-    worker = Worker(WorkerOptions(listen="127.0.0.1:0"), load, Limits())
+    worker = Worker(WorkerOptions(listen="127.0.0.1:0"), load, Limits(), telemetry())
     run = asyncio.create_task(worker.run(lambda _: None))
     await asyncio.sleep(0.01)
     worker.interrupt()

@@ -35,7 +35,16 @@ from inference_service.errors import SessionError
 from inference_service.options import WorkerOptions
 from inference_service.sessions import Limits
 from inference_service.units import Stream
-from tests.scripted_engine import EVERYTHING, Play, RunningWorker, ScriptedEngine, fails, hang, running_worker
+from tests.scripted_engine import (
+    EVERYTHING,
+    Play,
+    RunningWorker,
+    ScriptedEngine,
+    fails,
+    hang,
+    running_worker,
+    telemetry,
+)
 from tests.worker.caller import DEADLINE_S, Caller, Ending, channel_to, duplex, soon
 from tests.worker.test_process import process
 
@@ -198,7 +207,7 @@ async def _loading(_: Desk) -> Ending:
 
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix:{folder}/worker.sock"
-        worker = Worker(WorkerOptions(listen=address), load, Limits())
+        worker = Worker(WorkerOptions(listen=address), load, Limits(), telemetry())
         run = asyncio.create_task(worker.run(lambda _: None))
         try:
             async with channel_to(address) as channel:

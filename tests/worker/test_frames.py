@@ -11,6 +11,7 @@ import pytest
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import messages
+from inference_service.engine import mini
 from inference_service.engine.api import Deliver, Mode, ModelInfo, OnFatal
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
@@ -35,7 +36,7 @@ def unit(*frames: bytes, **fields: Any) -> pb.DuplexInput:
 
 
 def live_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> LiveEngine:
-    return LiveEngine(DuplexRuntime(*tiny.model(sees=True), 2), 2, deliver, on_fatal)
+    return LiveEngine(DuplexRuntime(mini.parts(*tiny.model(sees=True)), 2), 2, deliver, on_fatal)
 
 
 @asynccontextmanager

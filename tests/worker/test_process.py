@@ -114,8 +114,9 @@ async def test_a_worker_that_cannot_load_its_engine_exits_with_1() -> None:
         (["--listen", "0.0.0.0:0"], {KEY_VARIABLE: "0123456789abcdef"}, "--insecure-grpc"),
         ([], {KEY_VARIABLE: "too short"}, "openssl rand -hex 32"),
         (["--worker-key-file", "/does/not/exist"], {}, "/does/not/exist"),
+        ([], {"OTEL_TRACES_SAMPLER": "sometimes"}, "OTEL_TRACES_SAMPLER"),
     ],
-    ids=["no key", "plain text", "short key", "no file"],
+    ids=["no key", "plain text", "short key", "no file", "no sampler"],
 )
 async def test_a_worker_that_may_not_listen_so_says_why_and_exits_with_2(
     arguments: list[str], environment: dict[str, str], remedy: str

@@ -10,6 +10,7 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.engine import mini
 from inference_service.engine.api import (
     ChatMessage,
     Clip,
@@ -190,7 +191,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def engine(**changes: Any) -> Callable[[WorkerOptions, Deliver, OnFatal], LiveEngine]:
     def build(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> LiveEngine:
-        return LiveEngine(DuplexRuntime(*tiny.model(**changes), 2), 2, deliver, on_fatal)
+        return LiveEngine(DuplexRuntime(mini.parts(*tiny.model(**changes)), 2), 2, deliver, on_fatal)
 
     return build
 

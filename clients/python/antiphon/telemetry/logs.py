@@ -1,0 +1,173 @@
+"""The log of a service: JSON lines, or text where somebody reads along."""
+
+import atexit
+import json
+import logging
+import math
+import sys
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any, Final, TextIO
+
+COLLAPSE_S: Final = 10.0
+"""Warnings that say the same within this time are one line."""
+
+MOST_COLLAPSED: Final = 256
+"""Different warnings that are watched at a time; more are all written."""
+
+
+@dataclass(slots=True)
+class SessionFields:
+    """What a session's lines carry. The owner changes it in place as the session goes on."""
+
+    session_id: str
+    unit: int | None = None
+    worker_id: str | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+
+
+session_log: ContextVar[SessionFields | None] = ContextVar("session_log", default=None)
+"""The session that the running task works for."""
+
+_FIELDS: Final = tuple(field.name for field in fields(SessionFields))
+_FOR_MACHINES: Final = frozenset({"trace_id", "span_id"})
+_OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", *_FIELDS}
+
+
+def configure(level: str, stream: TextIO = sys.stderr) -> None:
+    """Writes the log of this process to `stream`: JSON lines, and text where that is a terminal.
+
+    `level` is the name of a level in small letters.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextFormatter() if stream.isatty() else JsonFormatter())
+    handler.addFilter(InSession())
+    collapse = Collapse(handler.handle)
+    handler.addFilter(collapse)
+    atexit.register(collapse.flush)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class InSession(logging.Filter):
+    """Puts the session's fields into a record where it was made."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Lets everything pass."""
+        session = session_log.get()
+        if session is not None:
+            for name in _FIELDS:
+                if not hasattr(record, name):
+                    setattr(record, name, getattr(session, name))
+        return True
+
+
+class Collapse(logging.Filter):
+    """Of warnings that repeat within `seconds` the first is written, and then a line that counts the others.
+
+    That line comes with the first record after the time is over, whatever it is, or by `flush`, and says
+    `repeated`.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[logging.LogRecord], object],
+        seconds: float = COLLAPSE_S,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        super().__init__()
+        self._write = write
+        self._seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._watched: dict[tuple[str, object], _Repeated] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written now."""
+        if hasattr(record, "repeated"):
+            return True
+        now = self._clock()
+        with self._lock:
+            counted = self._take(now - self._seconds)
+            passes = self._passes(record, now)
+        for watched in counted:
+            self._write(watched.summary())
+        return passes
+
+    def flush(self) -> None:
+        """Writes what is counted so far."""
+        with self._lock:
+            counted = self._take(math.inf)
+        for watched in counted:
+            self._write(watched.summary())
+
+    def _take(self, until: float) -> "list[_Repeated]":
+        """Those that were first written at `until` or before, and have come again since."""
+        over = [key for key, watched in self._watched.items() if watched.since <= until]
+        return [watched for key in over if (watched := self._watched.pop(key)).count]
+
+    def _passes(self, record: logging.LogRecord, now: float) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        key = record.name, record.msg
+        watched = self._watched.get(key)
+        if watched is None:
+            if len(self._watched) < MOST_COLLAPSED:
+                self._watched[key] = _Repeated(now)
+            return True
+        watched.count += 1
+        watched.last = record
+        return False
+
+
+@dataclass(slots=True)
+class _Repeated:
+    """A warning since it was first written."""
+
+    since: float
+    count: int = 0
+    last: logging.LogRecord | None = None
+
+    def summary(self) -> logging.LogRecord:
+        assert self.last is not None
+        return logging.makeLogRecord({**vars(self.last), "repeated": self.count})
+
+
+def _data(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields of the session and of the event, those that have a value."""
+    known = {name: getattr(record, name, None) for name in _FIELDS}
+    more = {name: value for name, value in vars(record).items() if name not in _OWN}
+    return {name: value for name, value in (known | more).items() if value is not None}
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line: `ts, level, logger, event`, the session's fields, and what the event adds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        line: dict[str, Any] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_data(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """For people: time, level, who, what, and then the fields, but for ids that only programs look up."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with a traceback below it if there is one."""
+        clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        shown = {name: value for name, value in _data(record).items() if name not in _FOR_MACHINES}
+        data = " ".join(f"{name}={value}" for name, value in shown.items())
+        line = f"{clock} {record.levelname:<7} {record.name}: {record.getMessage()} {data}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

@@ -1,0 +1,110 @@
+"""The status page of a worker."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.metadata import version
+
+from antiphon.semconv import SlotState
+from antiphon.telemetry import page
+from inference_service.engine.api import End, Occupancy, Ticked
+
+_TITLE = "Antiphon worker"
+
+
+@dataclass(frozen=True)
+class SlotView:
+    """One slot, and the session in it; without one `session_id` is empty."""
+
+    slot: int
+    state: str
+    session_id: str = ""
+    age_s: float = 0.0
+    unit: int = 0
+    """Number of the newest unit."""
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """Everything that the page tells. `occupancy` is None, `model` empty and `slots` too while it loads."""
+
+    worker_id: str
+    state: str
+    age_s: float
+    device: str
+    model: str
+    slots: Sequence[SlotView]
+    occupancy: Occupancy | None
+    ticks: Sequence[Ticked]
+    """The newest ones."""
+    units: Mapping[End, int]
+    misses: int
+
+
+def render(view: WorkerView) -> str:
+    """The page."""
+    state = page.toned(view.state, {"ready": "good"}.get(view.state, "warn"))
+    facts = (
+        escape(f"{view.model} on {view.device}") if view.model else "",
+        escape(view.worker_id),
+        f"version {version('antiphon')}",
+        f"up for {page.duration(view.age_s)}",
+    )
+    note = " &middot; ".join(filter(None, facts))
+    if not view.slots:
+        return page.page(_TITLE, state, note, [page.section("Slots", page.none("The model is loading."))])
+    states = Counter(slot.state for slot in view.slots)
+    slots = page.slots({state: states[state] for state in SlotState}) + _sessions(view.slots)
+    parts = (
+        page.tiles([*_held(view.occupancy), *_units(view)]),
+        page.section("Slots", slots),
+        page.section("Units", _ends(view.units)),
+    )
+    return page.page(_TITLE, state, note, parts)
+
+
+def _held(occupancy: Occupancy | None) -> Iterator[tuple[str, str, str]]:
+    """How full it is."""
+    if occupancy is None:
+        return
+    share = occupancy.kv_tokens / max(1, occupancy.kv_capacity_tokens)
+    name = f"KV tokens, {share:.0%} of {occupancy.kv_capacity_tokens:,}"
+    yield f"{occupancy.kv_tokens:,}", name, "bad" if share > 0.9 else ""
+    if occupancy.device_memory_bytes is not None:
+        yield f"{occupancy.device_memory_bytes / 2**20:,.0f} MiB", "memory held", ""
+
+
+def _units(view: WorkerView) -> list[tuple[str, str, str]]:
+    """How fast it is."""
+    units, ticks = sum(view.units.values()), view.ticks
+    late = view.misses / units if units else 0.0
+    tiles = [
+        (f"{units:,}", "units", ""),
+        (f"{view.misses:,}", f"deadline misses ({late:.1%})", "bad" if late > 0.01 else ""),
+        (f"{ticks[-1].number if ticks else 0:,}", "ticks", ""),
+    ]
+    if ticks:
+        spent = [tick.ended - tick.started for tick in ticks]
+        mean, longest = sum(spent) / len(spent) * 1000, max(spent) * 1000
+        tiles.append((f"{mean:.1f} ms", f"mean of {len(ticks):,} ticks, longest {longest:.1f} ms", ""))
+    return tiles
+
+
+def _sessions(slots: Sequence[SlotView]) -> str:
+    rows = (
+        (
+            str(slot.slot),
+            page.state(slot.state),
+            escape(slot.session_id),
+            page.duration(slot.age_s) if slot.session_id else "",
+            f"{slot.unit:,}" if slot.session_id else "",
+        )
+        for slot in slots
+    )
+    return page.table(("slot", "state", "session", "age#", "unit#"), rows, len(slots))
+
+
+def _ends(units: Mapping[End, int]) -> str:
+    rows = ((end.name.lower().replace("_", " "), f"{units.get(end, 0):,}") for end in End)
+    return page.table(("end", "units#"), rows)

@@ -1,0 +1,67 @@
+"""What an administration port says."""
+
+import asyncio
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+DEADLINE_S = 20.0
+
+Series = tuple[str, frozenset[tuple[str, str]]]
+
+
+@dataclass(frozen=True)
+class Page:
+    """An answer to a request."""
+
+    status: int
+    headers: dict[str, str]
+    """Names in small letters."""
+    body: str
+
+
+async def get(port: int, path: str, method: str = "GET") -> Page:
+    """Asks a server on loopback, and reads until it closes the connection."""
+    async with asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+        writer.close()
+    status, *lines = head.split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    return Page(int(status.split()[1]), headers, body)
+
+
+def samples(exposition: str) -> dict[Series, float]:
+    """Every series of an exposition and its value."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(exposition)
+        for sample in family.samples
+    }
+
+
+class Scrape:
+    """One scrape of `/metrics`."""
+
+    def __init__(self, exposition: str) -> None:
+        self.exposition = exposition
+        self.samples = samples(exposition)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The value of the one series with that name and those labels; None if there is none."""
+        return self.samples.get((name, frozenset(labels.items())))
+
+    def total(self, name: str) -> float:
+        """The sum over all series of that name."""
+        return sum(value for (series, _), value in self.samples.items() if series == name)
+
+    @property
+    def names(self) -> set[str]:
+        """Of all series."""
+        return {name for name, _ in self.samples}
+
+
+async def scrape(port: int) -> Scrape:
+    """Scrapes a server on loopback."""
+    return Scrape((await get(port, "/metrics")).body)

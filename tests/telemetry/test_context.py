@@ -1,0 +1,51 @@
+"""Trace context as text."""
+
+import pytest
+
+from antiphon.telemetry.context import format_traceparent, parse_traceparent
+
+GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_what_was_read_is_written_alike() -> None:
+    context = parse_traceparent(GIVEN)
+
+    assert context is not None
+    assert context.is_remote
+    assert context.trace_flags.sampled
+    assert format_traceparent(context) == GIVEN
+
+
+def test_tracestate_comes_along() -> None:
+    context = parse_traceparent(GIVEN, "vendor=1,other=a")
+
+    assert context is not None
+    assert context.trace_state.to_header() == "vendor=1,other=a"
+
+
+def test_malformed_tracestate_is_left_out() -> None:
+    context = parse_traceparent(GIVEN, "no state at all, is it")
+
+    assert context is not None
+    assert not context.trace_state
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "00",
+        GIVEN[:-1],
+        GIVEN.replace("-", "_"),
+        GIVEN.upper(),
+        "ff" + GIVEN[2:],
+        "00-" + "0" * 32 + GIVEN[35:],
+        GIVEN[:36] + "0" * 16 + "-01",
+        GIVEN + "-more",
+        "é" * 55,
+        "0" * 10_000,
+    ],
+)
+def test_malformed_is_none(text: str | None) -> None:
+    assert parse_traceparent(text) is None

@@ -1,0 +1,178 @@
+"""The log of the services: lines for machines, text for people, no floods."""
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from antiphon.telemetry.logs import (
+    MOST_COLLAPSED,
+    Collapse,
+    InSession,
+    JsonFormatter,
+    SessionFields,
+    TextFormatter,
+    configure,
+    session_log,
+)
+
+
+class Terminal(io.StringIO):
+    """A stream that somebody reads along."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Log:
+    """A logger of its own that writes into `stream`."""
+
+    def __init__(self, formatter: logging.Formatter | None = None, seconds: float = 10.0) -> None:
+        self.now = 0.0
+        self.stream = io.StringIO()
+        self.logger = logging.Logger("there")
+        handler = logging.StreamHandler(self.stream)
+        handler.setFormatter(formatter or JsonFormatter())
+        handler.addFilter(InSession())
+        handler.addFilter(Collapse(handler.handle, seconds, lambda: self.now))
+        self.logger.addHandler(handler)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+    @property
+    def events(self) -> list[tuple[str, int | None]]:
+        return [(line["event"], line.get("repeated")) for line in self.lines]
+
+
+@pytest.fixture
+def restored_log() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_line_is_an_object_with_what_the_event_adds() -> None:
+    log = Log()
+    log.logger.info("session %s", "opened", extra={"mode": "chat", "nothing": None})
+
+    (line,) = log.lines
+    assert line.pop("ts").endswith("+00:00")
+    assert line == {"level": "info", "logger": "there", "event": "session opened", "mode": "chat"}
+
+
+def test_line_breaks_cannot_make_a_second_line() -> None:
+    log = Log()
+    log.logger.info('a\n{"event": "forged"}', extra={"more": "b\nc"})
+
+    assert [line["event"] for line in log.lines] == ['a\n{"event": "forged"}']
+
+
+def test_error_brings_its_traceback_in_the_same_line() -> None:
+    log = Log()
+    try:
+        raise ValueError("no")
+    except ValueError:
+        log.logger.exception("it failed")
+
+    (line,) = log.lines
+    assert "ValueError: no" in line["exception"]
+
+
+async def test_each_session_has_its_own_fields_in_every_task() -> None:
+    log = Log()
+
+    async def session(name: str) -> None:
+        fields = SessionFields(name, trace_id="t" + name)
+        session_log.set(fields)
+        await asyncio.sleep(0)
+        fields.unit = 3
+        await asyncio.create_task(say(name))
+
+    async def say(name: str) -> None:
+        log.logger.info("here is %s", name)
+
+    await asyncio.gather(asyncio.create_task(session("a")), asyncio.create_task(session("b")))
+
+    assert {(line["event"], line["session_id"], line["trace_id"], line["unit"]) for line in log.lines} == {
+        ("here is a", "a", "ta", 3),
+        ("here is b", "b", "tb", 3),
+    }
+
+
+def test_text_for_people_is_one_line_with_the_fields_behind() -> None:
+    log = Log(TextFormatter())
+    log.logger.warning("the worker is %s", "gone", extra={"worker_id": "w", "trace_id": "0af7"})
+
+    assert log.stream.getvalue()[8:] == " WARNING there: the worker is gone worker_id=w\n"
+
+
+def test_terminals_get_text_and_all_else_lines_for_machines(restored_log: None) -> None:
+    for stream, is_json in ((io.StringIO(), True), (Terminal(), False)):
+        configure("info", stream)
+        logging.getLogger("there").info("yes")
+        logging.getLogger("there").debug("no")
+        (line,) = stream.getvalue().splitlines()
+        assert line.startswith("{") is is_json
+
+
+def test_repeated_warnings_are_counted_and_told_once() -> None:
+    log = Log()
+    for number in range(5):
+        log.logger.warning("client %d was not let in", number)
+    assert log.events == [("client 0 was not let in", None)]
+
+    log.now = 10.0
+    log.logger.info("something else")
+    assert log.events[1:] == [("client 4 was not let in", 4), ("something else", None)]
+
+    log.logger.warning("client %d was not let in", 5)
+    assert log.events[-1] == ("client 5 was not let in", None)
+
+
+def test_what_is_counted_at_the_end_is_not_lost() -> None:
+    log = Log()
+    for _ in range(3):
+        log.logger.warning("again")
+    collapse = log.logger.handlers[0].filters[1]
+    assert isinstance(collapse, Collapse)
+    collapse.flush()
+    collapse.flush()
+
+    assert log.events == [("again", None), ("again", 2)]
+
+
+def test_a_warning_that_came_once_is_told_once() -> None:
+    log = Log()
+    log.logger.warning("once")
+    log.now = 20.0
+    log.logger.info("later")
+
+    assert log.events == [("once", None), ("later", None)]
+
+
+def test_only_warnings_collapse() -> None:
+    log = Log()
+    for _ in range(3):
+        log.logger.info("told")
+        log.logger.error("failed")
+
+    assert len(log.lines) == 6
+
+
+def test_different_warnings_do_not_hide_each_other_and_are_bounded() -> None:
+    log = Log()
+    for number in range(2 * MOST_COLLAPSED):
+        log.logger.warning(f"warning {number}")
+
+    assert len(log.lines) == 2 * MOST_COLLAPSED
+    collapse = log.logger.handlers[0].filters[1]
+    assert isinstance(collapse, Collapse)
+    assert len(collapse._watched) == MOST_COLLAPSED

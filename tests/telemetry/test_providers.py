@@ -1,0 +1,242 @@
+"""What the variables `OTEL_*` make of a process."""
+
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from antiphon import semconv
+from antiphon.telemetry.errors import TelemetryError
+from antiphon.telemetry.exporters import BoundedProcessor, Drops
+from antiphon.telemetry.instruments import counter, histogram, observed_counter, observed_gauge
+from antiphon.telemetry.providers import FLUSH_S, start
+
+DEADLINE_S = 10.0
+
+
+def recorded(environ: dict[str, str], count: int = 1) -> tuple[int, int]:
+    """Of `count` spans, how many the two tracers record."""
+    memory = InMemorySpanExporter()
+    telemetry = start("here", environ, span_exporters=[memory])
+    for _ in range(count):
+        telemetry.tracer.start_span("by the sampler").end()
+    sampled = len(memory.get_finished_spans())
+    for _ in range(count):
+        telemetry.always.start_span("always").end()
+    return sampled, len(memory.get_finished_spans()) - sampled
+
+
+@pytest.mark.parametrize(
+    ("sampler", "argument", "expected"),
+    [
+        ("", "", 10),
+        ("always_off", "", 0),
+        ("always_on", "", 10),
+        ("parentbased_always_off", "", 0),
+        ("traceidratio", "0", 0),
+        ("parentbased_traceidratio", "1", 10),
+    ],
+)
+def test_sampler_decides_and_always_does_not_ask_it(sampler: str, argument: str, expected: int) -> None:
+    environ = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
+
+    assert recorded(environ, 10) == (expected, 10)
+
+
+def test_traces_are_off_and_metrics_are_scraped_by_default() -> None:
+    telemetry = start("here", {})
+
+    assert not telemetry.tracer.start_span("x").is_recording()
+    assert not telemetry.always.start_span("x").is_recording()
+    assert b"antiphon_telemetry_dropped_total 0.0" in telemetry.exposition()
+
+
+def test_disabled_sdk_does_nothing_and_breaks_nothing() -> None:
+    memory = InMemorySpanExporter()
+    telemetry = start("here", {"OTEL_SDK_DISABLED": "true"}, span_exporters=[memory])
+    telemetry.always.start_span("x").end()
+    histogram(telemetry.meter, semconv.UNIT).record(1.0)
+
+    assert memory.get_finished_spans() == ()
+    assert telemetry.exposition() == b""
+    telemetry.shutdown()
+
+
+def test_nothing_is_set_for_the_whole_process() -> None:
+    start("here", {}, span_exporters=[InMemorySpanExporter()])
+
+    assert not trace.get_tracer_provider().get_tracer("x").start_span("x").is_recording()
+    assert type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OTEL_TRACES_EXPORTER", "zipkin"),
+        ("OTEL_METRICS_EXPORTER", "statsd"),
+        ("OTEL_TRACES_SAMPLER", "sometimes"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "0"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+    ],
+)
+def test_variable_that_cannot_be_honoured_is_named(variable: str, value: str) -> None:
+    with pytest.raises(TelemetryError, match=f"{variable} is '{value}'.* set it to"):
+        start("here", {"OTEL_TRACES_EXPORTER": "otlp", variable: value})
+
+
+@pytest.mark.parametrize("share", ["often", "-1", "1.5", "nan"])
+def test_share_that_is_none_is_named(share: str) -> None:
+    environ = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": share}
+    with pytest.raises(TelemetryError, match=r"OTEL_TRACES_SAMPLER_ARG.*from 0 to 1"):
+        start("here", environ)
+
+
+def test_resource_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,service.name=another")
+    memory = InMemorySpanExporter()
+    start("antiphon-adapter", span_exporters=[memory]).always.start_span("x").end()
+
+    (span,) = memory.get_finished_spans()
+    assert span.resource.attributes["service.name"] == "antiphon-adapter"
+    assert span.resource.attributes["deployment.environment"] == "test"
+
+
+def test_instruments_are_as_they_are_declared() -> None:
+    telemetry = start("here", {})
+    histogram(telemetry.meter, semconv.ADAPTER_OVERHEAD).record(0.0007)
+    counter(telemetry.meter, semconv.ERRORS).add(2, {"code": "x", "side": "client"})
+    observed_counter(telemetry.meter, semconv.UNITS, lambda: [(("chat", "turn"), 3)])
+    observed_gauge(telemetry.meter, semconv.SLOTS, lambda: [((semconv.SlotState.FREE,), 4)])
+    page = telemetry.exposition().decode()
+
+    bounds = [f'antiphon_adapter_overhead_seconds_bucket{{le="{b}"}}' for b in semconv.OVERHEAD_SECONDS]
+    assert all(bound in page for bound in bounds)
+    assert 'antiphon_errors_total{code="x",side="client"} 2.0' in page
+    assert 'antiphon_units_total{end="turn",mode="chat"} 3.0' in page
+    assert 'antiphon_slots{state="free"} 4.0' in page
+
+
+def test_names_of_metrics_are_those_of_their_series() -> None:
+    for metric in semconv.METRICS:
+        assert metric.name.startswith("antiphon_")
+        assert bool(metric.buckets) == ("histogram" in _kind(metric)), metric.name
+        assert list(metric.buckets) == sorted(set(metric.buckets)), metric.name
+    assert len({metric.name for metric in semconv.METRICS}) == len(semconv.METRICS)
+
+
+def _kind(metric: semconv.Metric) -> str:
+    telemetry = start("here", {})
+    if metric.buckets:
+        histogram(telemetry.meter, metric).record(1.0, dict.fromkeys(metric.labels, "x"))
+    elif metric.name.endswith("_total"):
+        counter(telemetry.meter, metric).add(1, dict.fromkeys(metric.labels, "x"))
+    else:
+        observed_gauge(telemetry.meter, metric, lambda: [(("x",) * len(metric.labels), 1)])
+    types = [line for line in telemetry.exposition().decode().splitlines() if f"TYPE {metric.name} " in line]
+    assert len(types) == 1, metric.name
+    return types[0]
+
+
+class Stuck(SpanExporter):
+    """Holds the first batch until it may go on."""
+
+    def __init__(self) -> None:
+        self.began, self.may_go_on = threading.Event(), threading.Event()
+        self.exported = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.began.set()
+        self.may_go_on.wait(DEADLINE_S)
+        self.exported += len(spans)
+        return SpanExportResult.SUCCESS
+
+
+def _provider(processor: BoundedProcessor) -> trace.Tracer:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    return provider.get_tracer("x")
+
+
+def test_spans_beyond_the_bound_are_dropped_and_counted() -> None:
+    exporter, drops = Stuck(), Drops()
+    processor = BoundedProcessor(exporter, drops, most=16)
+    tracer = _provider(processor)
+    for _ in range(16):
+        tracer.start_span("first").end()
+    assert exporter.began.wait(DEADLINE_S)
+    for _ in range(100):
+        tracer.start_span("then").end()
+    assert drops.count == 84
+
+    exporter.may_go_on.set()
+    processor.shutdown()
+    assert exporter.exported == 32
+
+
+class Failing(SpanExporter):
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.FAILURE
+
+
+def test_spans_that_could_not_be_exported_are_counted() -> None:
+    drops = Drops()
+    processor = BoundedProcessor(Failing(), drops, most=16)
+    tracer = _provider(processor)
+    for _ in range(3):
+        tracer.start_span("x").end()
+    processor.shutdown()
+
+    assert drops.count == 3
+
+
+@pytest.fixture
+def deaf_collector() -> Iterator[str]:
+    """Takes connections, and never answers."""
+    over = threading.Event()
+
+    class Deaf(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            over.wait(10 * DEADLINE_S)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Deaf)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    over.set()
+    server.shutdown()
+    server.server_close()
+
+
+def test_end_waits_for_a_deaf_collector_but_not_long(
+    deaf_collector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", deaf_collector)
+    telemetry = start("here", {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_METRICS_EXPORTER": "otlp"})
+    telemetry.always.start_span("x").end()
+    ending = threading.Thread(target=telemetry.shutdown, daemon=True)
+    ending.start()
+    ending.join(FLUSH_S + DEADLINE_S)
+
+    assert not ending.is_alive()
+
+
+def test_sdk_of_clients_does_not_care_for_the_variables() -> None:
+    code = "import antiphon, sys; assert 'opentelemetry' not in sys.modules"
+    environ = {**os.environ, "OTEL_SDK_DISABLED": "true", "OTEL_TRACES_SAMPLER": "nonsense"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, timeout=60, check=False)
+
+    assert done.returncode == 0

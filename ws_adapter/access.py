@@ -7,6 +7,7 @@ from typing import Final
 
 from websockets.http11 import Request, Response
 
+from antiphon.semconv import Rejection
 from ws_adapter import pages
 from ws_adapter.clock import Clock
 from ws_adapter.keys import Key, Keys
@@ -22,10 +23,11 @@ _WHERE: Final = "send it as Authorization: Bearer KEY or as the subprotocol open
 
 
 class Denied(Exception):
-    """Somebody may not come in; `response` is the answer."""
+    """Somebody may not come in: `response` is the answer, `reason` what is counted."""
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, reason: Rejection, response: Response) -> None:
         super().__init__(response.reason_phrase)
+        self.reason = reason
         self.response = response
 
 
@@ -75,16 +77,15 @@ class Access:
                 if key is not None:
                     leaves.callback(self._holders.enter(key.hash))
             except TooMany as error:
-                raise Denied(pages.too_many(error.message, error.retry_s)) from None
+                raise Denied(Rejection.RATE, pages.too_many(error.message, error.retry_s)) from None
             return Pass(key, leaves.pop_all().close)
 
     def check_origin(self, request: Request) -> None:
         """Raises `Denied` for a web page that may not use the adapter."""
         origins = request.headers.get_all("Origin")
         if self._origins and any(origin.lower() not in self._origins for origin in origins):
-            raise Denied(
-                pages.forbidden("pages of this origin may not use this server; its operator can allow them")
-            )
+            message = "pages of this origin may not use this server; its operator can allow them"
+            raise Denied(Rejection.ORIGIN, pages.forbidden(message))
 
     def identify(self, request: Request, *, admin: bool = False) -> Key | None:
         """The key of a request; None if none is needed. Raises `Denied` without a valid one.
@@ -95,12 +96,13 @@ class Access:
             return None
         secret = self._secret(request)
         if not secret:
-            raise Denied(pages.unauthorized(f"a key is needed: {_WHERE}"))
+            raise Denied(Rejection.AUTH, pages.unauthorized(f"a key is needed: {_WHERE}"))
         key = self._keys.find(secret)
         if key is None:
-            raise Denied(pages.unauthorized("the key is not known here; ask the operator for another"))
+            message = "the key is not known here; ask the operator for another"
+            raise Denied(Rejection.AUTH, pages.unauthorized(message))
         if admin and not key.is_admin:
-            raise Denied(pages.forbidden("this needs the key of an admin"))
+            raise Denied(Rejection.AUTH, pages.forbidden("this needs the key of an admin"))
         return key
 
     def _secret(self, request: Request) -> str:

@@ -9,6 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from antiphon.semconv import SERVICE_ADAPTER
+from antiphon.telemetry.errors import TelemetryError
+from antiphon.telemetry.lag import measure_lag
+from antiphon.telemetry.providers import Telemetry, start
 from ws_adapter import descriptors
 from ws_adapter.access import Access
 from ws_adapter.administration import Administration
@@ -17,7 +21,9 @@ from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
 from ws_adapter.errors import CannotListen, ConfigurationError
 from ws_adapter.fleet import Fleet
 from ws_adapter.load import Load
+from ws_adapter.metrics import Metrics
 from ws_adapter.options import AdapterOptions
+from ws_adapter.pool import Pool
 from ws_adapter.recording.recorder import Recorder
 from ws_adapter.server import PublicServer
 from ws_adapter.tls import Certificate
@@ -49,7 +55,12 @@ async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = annou
     """
     loop = asyncio.get_running_loop()
     gc.set_threshold(*GC_THRESHOLDS)
-    adapter = Adapter(options, LoopClock())
+    try:
+        telemetry = start(SERVICE_ADAPTER)
+    except TelemetryError as error:
+        print(error, file=sys.stderr)
+        return EXIT_CONFIGURATION
+    adapter = Adapter(options, LoopClock(), telemetry)
     handlers = {signal.SIGTERM: adapter.interrupt, signal.SIGINT: adapter.interrupt}
     if options.keys is not None or options.tls_cert is not None:
         handlers[signal.SIGHUP] = adapter.reload
@@ -64,6 +75,7 @@ async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = annou
         logger.exception("the adapter failed")
         return EXIT_FAULT
     finally:
+        await asyncio.to_thread(telemetry.shutdown)
         for number in handlers:
             loop.remove_signal_handler(number)
 
@@ -71,11 +83,12 @@ async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = annou
 class Adapter:
     """One adapter: its workers, its queue and its public server."""
 
-    def __init__(self, options: AdapterOptions, clock: Clock) -> None:
+    def __init__(self, options: AdapterOptions, clock: Clock, telemetry: Telemetry) -> None:
         self.admin_port: int | None = None
         """That of the administration, once it listens."""
         self._options = options
         self._clock = clock
+        self._telemetry = telemetry
         self._interrupted = asyncio.Event()
         self._hurried = asyncio.Event()
         self._reload: Callable[[], None] = lambda: None
@@ -101,7 +114,9 @@ class Adapter:
             certificate = Certificate(options.tls_cert, options.tls_key)
         voice = read_default_voice(options.voices) if options.voices is not None else None
         recorder = _recorder(options, self._clock)
-        fleet = Fleet(options.workers)
+        telemetry = self._telemetry
+        metrics = Metrics(telemetry.meter)
+        fleet = Fleet(options.workers, traffic=metrics.workers)
         load = Load(options.load_limits, self._clock)
         rules = QueueRules(
             capacity=options.queue_capacity,
@@ -110,14 +125,30 @@ class Adapter:
             session_limits_s=options.session_limits_s,
         )
         dispatcher = InProcessDispatcher(fleet, self._clock, rules, options.worker_key)
+        pool = Pool(telemetry.meter, dispatcher, fleet, load, metrics, self._clock)
         server = PublicServer(
-            options, dispatcher, fleet, self._clock, access, load, certificate, voice, recorder
+            options,
+            dispatcher,
+            fleet,
+            self._clock,
+            access,
+            load,
+            telemetry,
+            metrics,
+            pool,
+            certificate,
+            voice,
+            recorder,
         )
-        administration = Administration(access, dispatcher, fleet, load, server.tally)
+        administration = Administration(access, pool, telemetry)
         keys = access if options.keys is not None else None
         self._reload = lambda: _reload(keys, certificate, server)
         fleet.start()
         load.start()
+        watching = [
+            asyncio.create_task(pool.keep_fresh()),
+            asyncio.create_task(measure_lag(metrics.loop_lag)),
+        ]
         try:
             try:
                 if options.admin_port is not None:
@@ -135,6 +166,9 @@ class Adapter:
             await server.close()
             await administration.close()
             load.stop()
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
             dispatcher.close()
             await fleet.stop()
             if recorder is not None:

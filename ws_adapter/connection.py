@@ -17,6 +17,8 @@ from websockets.protocol import Event, State
 
 from ws_adapter.keys import Key
 from ws_adapter.routes import Misdirected, Selection
+from ws_adapter.tracing import Upgrade
+from ws_adapter.traffic import Traffic
 
 WRITE_LIMIT: Final = 32 * 1024
 """Bytes that the transport holds before `send` waits: what is hidden there cannot be taken back."""
@@ -60,15 +62,20 @@ class Message(Struct, frozen=True):
 class PublicConnection(ServerConnection):
     """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
 
-    What has come of a message that is not whole yet is counted in `arriving`.
+    What has come of a message that is not whole yet is counted in `arriving`, every byte in `traffic`.
     """
 
-    def __init__(self, *args: Any, arriving: Arriving, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, arriving: Arriving, traffic: Traffic, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.key: Key | None = None
         self.selection: Selection | Misdirected | None = None
         """What it is going to be, once its request was accepted."""
+        self.upgrade: Upgrade | None = None
+        """Its trace, once its request was looked at."""
+        self.was_too_large = False
+        """Whether it was cut because of the size of a message."""
         self._arriving = arriving
+        self._traffic = traffic
         self._unfinished = 0
         self._arrivals: deque[tuple[Opcode, float]] = deque()
         self._is_lost = False
@@ -91,9 +98,11 @@ class PublicConnection(ServerConnection):
 
     def data_received(self, data: bytes) -> None:
         """Cuts a client in the middle of a large message when too much of such has come from all."""
+        self._traffic.received += len(data)
         self._count(self._unfinished + len(data))
         super().data_received(data)
         if self._unfinished > LARGE and self._arriving.is_full:
+            self.was_too_large = True
             self.abort()
 
     def _count(self, unfinished: int) -> None:
@@ -127,6 +136,7 @@ class PublicConnection(ServerConnection):
         if self.transport.is_closing():
             return
         if data := due[0] if len(due) == 1 else b"".join(due):
+            self._traffic.sent += len(data)
             self.transport.write(data)
         if b"" not in due:  # which stands for the end of the stream
             return
@@ -161,7 +171,9 @@ class PublicConnection(ServerConnection):
                 await self.send(data, text=True)  # which knows how to fail
             elif not self.transport.is_closing():
                 # The library copies a frame twice before it is written.
-                self.transport.writelines((_text_head(len(data)), data))
+                head = _text_head(len(data))
+                self._traffic.sent += len(head) + len(data)
+                self.transport.writelines((head, data))
             await self.drain()
         except (ConnectionClosed, OSError):
             raise Disconnected from None

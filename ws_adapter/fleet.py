@@ -16,6 +16,7 @@ from ws_adapter.dialects.render import OUTPUT_RATE_HZ
 from ws_adapter.dialects.voice import RATE_HZ
 from ws_adapter.dispatch.base import Kind
 from ws_adapter.rpc import Channel, RpcError
+from ws_adapter.traffic import Traffic
 from ws_adapter.worker_messages import MODES
 
 logger = logging.getLogger(__name__)
@@ -23,8 +24,8 @@ logger = logging.getLogger(__name__)
 ASK_TIMEOUT_S: Final = 2.0
 
 _RATES: Final[dict[Mode, tuple[Set[int], Set[int]]]] = {
-    Mode.AUDIO: ({RATE_HZ}, {OUTPUT_RATE_HZ}),
-    Mode.VIDEO: ({RATE_HZ}, {OUTPUT_RATE_HZ}),
+    Mode.AUDIO: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
+    Mode.VIDEO: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
     Mode.CHAT: ({RATE_HZ, 0}, {OUTPUT_RATE_HZ, 0}),
     Mode.TRANSCRIPTION: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
 }
@@ -65,12 +66,12 @@ class Condition(StrEnum):
 class Worker:
     """One worker. `info` is None while it is not ready."""
 
-    def __init__(self, target: str, pace: Pace, changed: Callable[[], None]) -> None:
+    def __init__(self, target: str, pace: Pace, changed: Callable[[], None], traffic: Traffic) -> None:
         self.target = target
         self.info: WorkerInfo | None = None
         self.condition = Condition.OFFLINE
-        self.channel = Channel(target, self.suspect)
-        self.upload_channel = Channel(target)
+        self.channel = Channel(target, self.suspect, traffic)
+        self.upload_channel = Channel(target, traffic=traffic)
         """For sessions with large input, which others would have to wait for."""
         self._pace = pace
         self._changed = changed
@@ -132,7 +133,11 @@ class Worker:
 
     def _know(self, info: WorkerInfo | None) -> None:
         if info != self.info:
-            logger.info("worker %s is %s", self.target, f"ready: {info}" if info else "not ready")
+            known = info or self.info
+            state = {"state": self.condition.value, "worker_id": known.worker_id if known else None}
+            logger.info(
+                "worker %s is %s", self.target, f"ready: {info}" if info else "not ready", extra=state
+            )
             self.info = info
             self._changed()
 
@@ -147,10 +152,14 @@ _CONDITIONS: Final = {
 class Fleet:
     """All workers. `changed` is called after every change of what is known about one."""
 
-    def __init__(self, targets: Sequence[str], pace: Pace | None = None) -> None:
+    def __init__(
+        self, targets: Sequence[str], pace: Pace | None = None, traffic: Traffic | None = None
+    ) -> None:
+        """Bytes of all channels are counted in `traffic`."""
         self.changed: Callable[[], None] = lambda: None
+        traffic = traffic or Traffic()
         self._workers = {
-            target: Worker(target, pace or Pace(), lambda: self.changed())
+            target: Worker(target, pace or Pace(), lambda: self.changed(), traffic)
             for target in dict.fromkeys(targets)
         }
 
@@ -166,6 +175,15 @@ class Fleet:
     def ready(self) -> list[tuple[str, WorkerInfo]]:
         """Targets and descriptions of the workers that take sessions."""
         return [(target, worker.info) for target, worker in self._workers.items() if worker.info]
+
+    def workers(self) -> list[Worker]:
+        """All of them, in the order in which they were named."""
+        return list(self._workers.values())
+
+    def model(self, target: str) -> str:
+        """What the worker at `target` runs; empty while that is not known."""
+        info = self._workers[target].info
+        return info.model if info is not None else ""
 
     def conditions(self) -> Counter[Condition]:
         """How many workers are in each condition."""

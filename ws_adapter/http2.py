@@ -18,6 +18,8 @@ from h2.events import Event, RemoteSettingsChanged, ResponseReceived, StreamRese
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
+from ws_adapter.traffic import Traffic
+
 logger = logging.getLogger(__name__)
 
 KEEPALIVE_S: Final = 10.0
@@ -107,8 +109,10 @@ class Stream:
 class Connection(asyncio.BufferedProtocol):
     """Open from `connection_made` to `connection_lost`; `on_lost` is called once then."""
 
-    def __init__(self, on_lost: Callable[["Connection"], None]) -> None:
+    def __init__(self, on_lost: Callable[["Connection"], None], traffic: Traffic) -> None:
+        """What is read and written is counted in `traffic`."""
         self._on_lost = on_lost
+        self._traffic = traffic
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
         self._transport: asyncio.Transport | None = None
         self._is_over = True
@@ -238,6 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
 
     def _flush(self) -> None:
+        self._traffic.sent += self._out_size
         out, self._out, self._out_size = self._out, [], 0
         if out and self._transport is not None and not self._is_over:
             self._transport.writelines(out)
@@ -279,6 +284,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         """Takes every whole frame out of the buffer."""
         self._heard_at = self._loop.time()
+        self._traffic.received += size
         filled = self._filled + size
         begin = 0
         try:

@@ -1,8 +1,8 @@
 """Who may use the adapter: keys, of which only hashes are kept.
 
-A file of keys has one line for each, `name:sha256` or `name:sha256:admin`; empty lines and lines that begin
-with `#` mean nothing. `make_key` makes both halves. A key is 256 random bits, so that nobody guesses it from
-its hash, however fast the hash is.
+A file of keys has one line for each, `name:sha256` or `name:sha256:marks`, where marks are `admin`, `trusted`
+or both with a comma between; empty lines and lines that begin with `#` mean nothing. `make_key` makes both
+halves. A key is 256 random bits, so that nobody guesses it from its hash, however fast the hash is.
 """
 
 import hashlib
@@ -17,32 +17,36 @@ from typing import Final
 from ws_adapter.errors import ConfigurationError
 
 _ADMIN: Final = "admin"
+_TRUSTED: Final = "trusted"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key. `is_admin`: its holder may see what belongs to others."""
+    """One key. `is_admin`: its holder may see what belongs to others. `is_trusted`: traces that it brings are
+    continued, and whether they are recorded is its holder's decision."""
 
     name: str
     hash: str
     is_admin: bool = False
+    is_trusted: bool = False
 
     @property
     def line(self) -> str:
         """What stands for this key in a file of keys."""
-        return ":".join([self.name, self.hash, *([_ADMIN] if self.is_admin else [])])
+        marks = [_ADMIN] * self.is_admin + [_TRUSTED] * self.is_trusted
+        return ":".join([self.name, self.hash, *([",".join(marks)] if marks else [])])
 
 
-def make_key(name: str, *, is_admin: bool = False) -> tuple[str, Key]:
+def make_key(name: str, *, is_admin: bool = False, is_trusted: bool = False) -> tuple[str, Key]:
     """A new secret, and the key that it opens. Raises `ConfigurationError` for a name that cannot be."""
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"{name[:80]!r} is no name of a key. Use 1 to 64 letters, digits, dots, hyphens and underscores."
         )
     secret = f"ak_{secrets.token_urlsafe(32)}"
-    return secret, Key(name, _hash(secret), is_admin)
+    return secret, Key(name, _hash(secret), is_admin, is_trusted)
 
 
 class Keys:
@@ -89,8 +93,8 @@ def _read(path: Path) -> Sequence[Key]:
         if key is None:
             # The line itself is not shown: it may be a key where its hash should be.
             raise ConfigurationError(
-                f"Line {number} of {path} is no key: expected name:sha256 or name:sha256:admin. "
-                "Make one with: antiphon key NAME"
+                f"Line {number} of {path} is no key: expected name:sha256, and perhaps :admin, :trusted or "
+                ":admin,trusted. Make one with: antiphon key NAME"
             )
         if any(key.name == other.name or key.hash == other.hash for other in keys):
             raise ConfigurationError(f"Line {number} of {path} repeats a name or a hash. Remove one of them.")
@@ -102,7 +106,8 @@ def _read(path: Path) -> Sequence[Key]:
 
 def _parse(line: str) -> Key | None:
     name, _, rest = line.partition(":")
-    digest, marked, role = rest.partition(":")
-    if not _NAME.fullmatch(name) or not _HASH.fullmatch(digest) or (marked and role != _ADMIN):
+    digest, marked, text = rest.partition(":")
+    marks = set(text.split(",")) if marked else set()
+    if not _NAME.fullmatch(name) or not _HASH.fullmatch(digest) or marks - {_ADMIN, _TRUSTED}:
         return None
-    return Key(name, digest, bool(marked))
+    return Key(name, digest, _ADMIN in marks, _TRUSTED in marks)

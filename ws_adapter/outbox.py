@@ -65,6 +65,11 @@ class Outbox:
         self._last_seen = (0, 0)
         self._moved_at = 0.0
 
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio that wait."""
+        return self._audio_s if self._items else 0.0
+
     def put(self, send: Send) -> None:
         """Adds an event."""
         self._items.append(send)

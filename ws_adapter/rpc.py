@@ -15,6 +15,7 @@ from google.rpc import code_pb2
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.http2 import Connection, Headers, Received, Stream, StreamRefused
+from ws_adapter.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +42,16 @@ class RpcError(Exception):
 class Channel:
     """Calls to one worker over one connection, made when there is a call. `on_lost` tells when it breaks."""
 
-    def __init__(self, target: str, on_lost: Callable[[], None] = lambda: None) -> None:
-        """`target` is `host:port`, `[v6]:port` or `unix:path`."""
+    def __init__(
+        self, target: str, on_lost: Callable[[], None] = lambda: None, traffic: Traffic | None = None
+    ) -> None:
+        """`target` is `host:port`, `[v6]:port` or `unix:path`; bytes are counted in `traffic`."""
         self._path = target.removeprefix("unix:") if target.startswith("unix:") else None
         host, _, port = target.rpartition(":")
         self._host, self._port = host.strip("[]"), int(port) if self._path is None else 0
         self.authority = "localhost" if self._path is not None else target
         self._on_lost = on_lost
+        self._traffic = traffic or Traffic()
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection | None] | None = None
         self._is_closed = False
@@ -112,7 +116,7 @@ class Channel:
         return self._connection
 
     def _make(self) -> Connection:
-        return Connection(self._lost)
+        return Connection(self._lost, self._traffic)
 
     def _lost(self, connection: Connection) -> None:
         if connection is self._connection:

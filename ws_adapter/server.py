@@ -13,25 +13,30 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from antiphon import semconv
+from antiphon.semconv import Rejection
+from antiphon.telemetry.logs import SessionFields, session_log
+from antiphon.telemetry.providers import Telemetry
 from ws_adapter import pages
 from ws_adapter.access import Access, Denied
 from ws_adapter.clock import Clock, sleep
-from ws_adapter.codec import encode
-from ws_adapter.connection import WRITE_LIMIT, Arriving, Disconnected, PublicConnection
-from ws_adapter.dialects import chat_events, duplex_events, errors, render, transcription_events
+from ws_adapter.connection import WRITE_LIMIT, Arriving, PublicConnection
+from ws_adapter.dialects import errors
 from ws_adapter.dialects.config import Mode
+from ws_adapter.dialects.errors import CloseCode
 from ws_adapter.dispatch.base import Dispatcher, Kind
+from ws_adapter.entrance import NOWHERE, Entrance
 from ws_adapter.errors import CannotListen
 from ws_adapter.fleet import Fleet
 from ws_adapter.load import Load
 from ws_adapter.machines import MachineMaker, new_session_id
-from ws_adapter.metrics import Tally
+from ws_adapter.metrics import Metrics
 from ws_adapter.options import AdapterOptions
+from ws_adapter.pool import Pool
 from ws_adapter.recording.folder import Client
 from ws_adapter.recording.recorder import Recorder
 from ws_adapter.routes import (
     SUBPROTOCOL,
-    Dialect,
     Misdirected,
     Selection,
     offered_subprotocols,
@@ -42,6 +47,7 @@ from ws_adapter.site import READING, Site
 from ws_adapter.tls import Certificate
 from ws_adapter.visitors import visitor_address
 from ws_adapter.voices import DefaultVoice
+from ws_adapter.watch import SessionWatch
 
 _quiet = logging.getLogger(f"{__name__}.websockets")
 _quiet.setLevel(logging.WARNING)  # sessions have their own two lines
@@ -56,7 +62,7 @@ SPREAD_S: Final = 30.0
 """Sessions that outlast the drain end one after another over this time, so that clients return one by one."""
 
 
-NOWHERE: Final = ("0.0.0.0", 0)
+TRACE_ID_HEADER: Final = "antiphon-trace-id"
 LONGEST_USER_AGENT: Final = 256
 _UPGRADED: Final = HTTPStatus.SWITCHING_PROTOCOLS
 
@@ -72,19 +78,24 @@ class PublicServer:
         clock: Clock,
         access: Access,
         load: Load,
+        telemetry: Telemetry,
+        metrics: Metrics,
+        pool: Pool,
         certificate: Certificate | None = None,
         voice: DefaultVoice | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         """With a certificate it listens for TLS as well; `voice` is for clients that ask for one; with a
         recorder it records every session."""
-        self.tally = Tally()
         self._options = options
         self._dispatcher = dispatcher
         self._fleet = fleet
         self._clock = clock
         self._access = access
         self._load = load
+        self._metrics = metrics
+        self._pool = pool
+        self._entrance = Entrance(options, access, telemetry, metrics, pool)
         self._certificate = certificate
         self._recorder = recorder
         self._site = Site(dispatcher, fleet, access, voice, clock.unix())
@@ -121,7 +132,7 @@ class PublicServer:
             host,
             port,
             process_request=self._respond,
-            process_response=_in_json,
+            process_response=_finish_response,
             select_subprotocol=_select_subprotocol,
             compression=None,
             server_header=None,
@@ -133,7 +144,9 @@ class PublicServer:
             max_queue=RECEIVE_QUEUE,
             write_limit=WRITE_LIMIT,
             logger=_quiet,
-            create_connection=partial(PublicConnection, arriving=self._arriving),  # type: ignore[arg-type]
+            create_connection=partial(  # type: ignore[arg-type]
+                PublicConnection, arriving=self._arriving, traffic=self._metrics.traffic
+            ),
             **tls,
         )
         try:
@@ -153,7 +166,7 @@ class PublicServer:
 
         Returns when the last one is gone.
         """
-        self._site.is_draining = True
+        self._stop_admitting()
         for session in [session for session in self._sessions if session.is_waiting]:
             session.shut_down()
         spread = min(SPREAD_S, self._options.drain_timeout_s / 2)
@@ -166,7 +179,7 @@ class PublicServer:
 
     async def close(self) -> None:
         """Ends whatever is left at once and stops listening."""
-        self._site.is_draining = True
+        self._stop_admitting()
         for session in list(self._sessions):
             session.shut_down()
         with suppress(TimeoutError):
@@ -176,6 +189,9 @@ class PublicServer:
             server.close()
         for server in self._servers:
             await server.wait_closed()
+
+    def _stop_admitting(self) -> None:
+        self._site.is_draining = self._pool.is_draining = True
 
     def end_withdrawn(self) -> None:
         """Ends the sessions of keys that no longer count."""
@@ -206,18 +222,11 @@ class PublicServer:
             elif request.method == "HEAD" or not _wants_websocket(request):
                 response = pages.upgrade_required()
             else:
-                # There is none if the client left before its connection was accepted.
-                peer = connection.remote_address or NOWHERE
-                entry = self._access.enter(request, peer[0])
-                connection.key = entry.key
-                connection.when_lost(entry.leave)
-                connection.selection = found
-                kind = found.kind if isinstance(found, Selection) else Kind.OMNI_DUPLEX
-                connection.protocol.max_message_size = self._options.message_bytes_of(kind)
+                self._entrance.enter(connection, request, found)
                 return None
         except Denied as denied:
             response = denied.response
-            self.tally.reject(f"http_{response.status_code}")
+            self._entrance.rejected(denied.reason)
         return pages.without_body(response) if request.method == "HEAD" else response
 
     # --------------------------------------------------------------------------------- WebSocket
@@ -240,14 +249,14 @@ class PublicServer:
             elif not self._load.admit():
                 selection = Misdirected(selection.dialect, errors.OVERLOADED)
         if isinstance(selection, Misdirected):
-            self.tally.reject(selection.verdict.code or "")
-            await _refuse(connection, selection)
-            return
-        await self._run(connection, selection)
+            await self._entrance.refuse(connection, selection)
+        else:
+            await self._run(connection, selection)
 
     async def _run(self, connection: PublicConnection, selection: Selection) -> None:
         session_id = new_session_id(selection.dialect)
         label = selection.label or session_id
+        watch = self._watch(connection, selection, session_id)
         recording = None
         if self._recorder is not None:
             recording = self._recorder.begin(label, selection.mode, self._describe(connection))
@@ -268,18 +277,37 @@ class PublicServer:
             self._clock,
             self._options,
             self._load,
+            watch,
             recording,
         )
         self._sessions[session] = connection
         self._empty.clear()
-        self.tally.begin(selection.kind)
         try:
             await session.run()
         finally:
             del self._sessions[session]
-            self.tally.end(selection.kind, session.end_reason)
+            sent = connection.protocol.close_sent
+            if connection.was_too_large or (sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG):
+                self._entrance.rejected(Rejection.SIZE)
+            watch.ended(session.end_reason, sent.code if sent is not None else None)
             if not self._sessions:
                 self._empty.set()
+
+    def _watch(self, connection: PublicConnection, selection: Selection, session_id: str) -> SessionWatch:
+        """What is seen of a session; whatever its tasks log from now on carries its id."""
+        upgrade = connection.upgrade
+        assert upgrade is not None
+        fields = SessionFields(session_id, trace_id=upgrade.trace_id, span_id=upgrade.span_id)
+        session_log.set(fields)
+        trace = upgrade.session(
+            {
+                semconv.ATTR_SESSION_ID: session_id,
+                semconv.ATTR_MODE: selection.kind.value,
+                semconv.ATTR_DIALECT: selection.dialect.value,
+            }
+        )
+        kind, dialect = selection.kind, selection.dialect.value
+        return SessionWatch(self._metrics, self._pool.leases, trace, fields, kind, dialect, self._clock)
 
     def _describe(self, connection: PublicConnection) -> Client:
         assert connection.request is not None
@@ -294,33 +322,19 @@ class PublicServer:
         )
 
 
-async def _refuse(connection: PublicConnection, refusal: Misdirected) -> None:
-    code, message, close = refusal.verdict.code, refusal.verdict.message, refusal.verdict.close
-    assert code is not None
-    assert close is not None
-    match refusal.dialect:
-        case Dialect.REALTIME:
-            event = encode(render.error(code, message))
-        case Dialect.DUPLEX:
-            event = encode(duplex_events.Error(error=message, code=code, message=message))
-        case Dialect.CHAT:
-            event = encode(chat_events.Error(error=message, code=code))
-        case Dialect.TRANSCRIPTION:
-            event = encode(transcription_events.Error(error=message, code=transcription_events.Code(code)))
-    with suppress(Disconnected):
-        await connection.send_text(event)
-        await connection.close(close, code)
-
-
 def _wants_websocket(request: Request) -> bool:
     return any(value.lower() == "websocket" for value in request.headers.get_all("Upgrade"))
 
 
-def _in_json(connection: ServerConnection, request: Request, response: Response) -> Response | None:
-    """What the library refuses by itself, in the form of all other answers."""
-    if response.headers.get("Content-Type") == pages.JSON or response.status_code == _UPGRADED:
-        return None
-    return pages.refused(HTTPStatus(response.status_code))
+def _finish_response(connection: ServerConnection, request: Request, response: Response) -> Response | None:
+    """What the library refuses by itself in the form of all other answers; the trace where there is one."""
+    if response.headers.get("Content-Type") != pages.JSON and response.status_code != _UPGRADED:
+        return pages.refused(HTTPStatus(response.status_code))
+    assert isinstance(connection, PublicConnection)
+    if connection.upgrade is not None:
+        connection.upgrade.answered(response.status_code)
+        response.headers[TRACE_ID_HEADER] = connection.upgrade.trace_id
+    return None
 
 
 def _select_subprotocol(

@@ -15,6 +15,7 @@ from ws_adapter.dialects.actions import (
     LeaveSlot,
     Note,
     OpenWorkerSession,
+    Relate,
     RunChunk,
     RunTurn,
     RunUnit,
@@ -25,7 +26,7 @@ from ws_adapter.dialects.actions import (
 from ws_adapter.dialects.contract import Machine
 from ws_adapter.dialects.errors import VERDICTS, Verdict
 from ws_adapter.dialects.vocabulary import Place
-from ws_adapter.dialects.worker import Piece, Prefilled, Signal
+from ws_adapter.dialects.worker import Piece, Prefilled, Signal, UnitDone
 from ws_adapter.dispatch.base import POOL, Dispatcher, Kind
 from ws_adapter.fleet import Fleet
 from ws_adapter.load import Load, Share
@@ -34,6 +35,7 @@ from ws_adapter.options import AdapterOptions
 from ws_adapter.outbox import Outbox
 from ws_adapter.recording.recorder import Recording
 from ws_adapter.slot import Slot, SlotSource
+from ws_adapter.watch import SessionWatch
 from ws_adapter.worker_link import WorkerLink
 
 logger = logging.getLogger(__name__)
@@ -64,10 +66,11 @@ class Session:
         clock: Clock,
         options: AdapterOptions,
         load: Load,
+        watch: SessionWatch,
         recording: Recording | None = None,
     ) -> None:
         self._socket = socket
-        self._session_id = session_id
+        self._watch = watch
         self._machine = machine
         self._dispatcher = dispatcher
         self._clock = clock
@@ -78,6 +81,7 @@ class Session:
             dispatcher,
             fleet,
             clock,
+            watch,
             limit_s=options.session_limits_s[kind],
             max_wait_s=options.queue_max_wait_s,
         )
@@ -120,9 +124,8 @@ class Session:
 
     async def run(self) -> None:
         """Returns when the socket is closed and every slot is clean again."""
-        logger.info("session %s opened", self._session_id)
         if self._recording is not None:
-            logger.info("session %s is recorded as %s", self._session_id, self._recording.recording_id)
+            logger.info("the session is recorded", extra={"recording": self._recording.recording_id})
         writer = asyncio.create_task(self._write())
         try:
             self._perform(self._machine.opened(self._clock.now()))
@@ -140,7 +143,6 @@ class Session:
             await asyncio.gather(*tasks, *(slot.over() for slot in self._slots), return_exceptions=True)
             if self._recording is not None:
                 self._recording.end(self._end, self._worker)
-            logger.info("session %s ended: %s", self._session_id, self._end)
 
     def shut_down(self) -> None:
         """The server ends."""
@@ -156,13 +158,13 @@ class Session:
         for action in actions:
             match action:
                 case Send():
-                    self._outbox.put(action)
+                    self._tell(action)
                 case TakeSlot():
                     self._take_slot()
                 case LeaveSlot():
                     self._leave_slot()
-                case RunUnit() | RunTurn() | RunChunk() if self._link is not None:
-                    self._link.run(action)
+                case RunUnit() | RunTurn() | RunChunk() if self._slot is not None:
+                    self._slot.run(action)
                 case CancelUnits() if self._link is not None:
                     self._link.cancel(action.unit)
                 case OpenWorkerSession() if self._link is not None:
@@ -173,13 +175,25 @@ class Session:
                 case Apart():
                     self._apart = action
                 case Note():
-                    logger.info("session %s says of itself: %s", self._session_id, action.text)
+                    logger.info("the client has a diagnostic", extra={"diagnostic": action.text})
+                case Relate():
+                    self._watch.client_context(action.traceparent, action.tracestate)
                 case CloseSocket():
                     self._end = action.reason
                     self._leave_slot()
                     self._closing = asyncio.create_task(self._close(action, self._patience_s))
         self._share.hold(self._machine.held_bytes)
         self._arm()
+
+    def _tell(self, send: Send) -> None:
+        event = send.event
+        if event.tells_trouble:
+            event.identify(self._watch.trace_id)
+            if (fault := event.fault) is not None:
+                self._watch.told(fault)
+        elif send.answer is not None:
+            self._watch.answered(send.answer)
+        self._outbox.put(send)
 
     def _arm(self) -> None:
         """Keeps one timer, no later than the dialect's next deadline.
@@ -203,7 +217,7 @@ class Session:
 
     def failed(self) -> None:
         """A defect of ours ends this session and nobody else's."""
-        logger.exception("session %s failed", self._session_id)
+        logger.exception("the session failed")
         self._perform(self._machine.ended(VERDICTS[Reason.WORKER_LOST]))
 
     # -------------------------------------------------------------------------------- the socket
@@ -247,7 +261,7 @@ class Session:
         except Disconnected:
             pass
         except Exception:
-            logger.exception("session %s cannot send", self._session_id)
+            logger.exception("the session cannot send")
             self._socket.abort()
 
     async def _close(self, action: CloseSocket, patience_s: float) -> None:
@@ -260,12 +274,15 @@ class Session:
             self._socket.abort()
 
     def _on_congested(self, is_congested: bool) -> None:
+        if is_congested:
+            self._watch.congested()
         self._perform(self._machine.congested(is_congested, self._clock.now()))
 
     def _on_stalled(self) -> None:
         actions = self._machine.slow_consumer()
         if not actions:
             return
+        self._watch.stalled()
         self._outbox.clear()
         self._patience_s = SLOW_CLOSE_TIMEOUT_S
         self._perform(actions)
@@ -304,9 +321,12 @@ class Session:
         self._slot = None
         self._perform(self._machine.refused(verdict))
 
-    def said(self, signal: Signal) -> None:
+    def said(self, signal: Signal) -> bool:
         """See `Holder`."""
         actions = self._machine.signal(signal, self._clock.now())
         # The others move neither a deadline nor what is held.
         if actions or not isinstance(signal, Prefilled | Piece):
             self._perform(actions)
+        if isinstance(signal, UnitDone):
+            self._watch.metrics.outbox.record(self._outbox.audio_s)
+        return bool(actions)

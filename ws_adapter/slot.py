@@ -7,12 +7,15 @@ from typing import Final, Protocol
 from antiphon.semconv import Reason
 from ws_adapter.clock import Clock, sleep
 from ws_adapter.dialects import errors
-from ws_adapter.dialects.errors import DEFECTS, VERDICTS, Verdict
+from ws_adapter.dialects.actions import Run
+from ws_adapter.dialects.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
 from ws_adapter.dialects.vocabulary import Place
-from ws_adapter.dialects.worker import Failed, Ready, Signal
+from ws_adapter.dialects.worker import Failed, Piece, Ready, Signal, UnitDone
 from ws_adapter.dispatch.base import POOL, Dispatcher, Kind, Lease, Ticket
 from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitCancelled, WaitExpired
 from ws_adapter.fleet import Fleet
+from ws_adapter.slot_watch import SlotWatch
+from ws_adapter.watch import SessionWatch
 from ws_adapter.worker_link import WorkerLink
 
 logger = logging.getLogger(__name__)
@@ -45,9 +48,6 @@ _ELSEWHERE: Final = frozenset(
 )
 """A session that fails for these before it began is tried again with a new lease."""
 
-_AGAIN: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND})
-"""A session that fails for these before it began may be configured once more, at a worker."""
-
 _REFUSALS: Final[dict[type[Exception], Verdict]] = {
     QueueFull: VERDICTS[Reason.QUEUE_FULL],
     WaitExpired: errors.QUEUE_TIMEOUT,
@@ -71,8 +71,8 @@ class Holder(Protocol):
     def refused(self, verdict: Verdict) -> None:
         """There is no slot."""
 
-    def said(self, signal: Signal) -> None:
-        """The worker has news."""
+    def said(self, signal: Signal) -> bool:
+        """The worker has news; whether anything is done about it."""
 
     def failed(self) -> None:
         """A defect of ours; it is on the stack."""
@@ -89,6 +89,7 @@ class SlotSource:
         dispatcher: Dispatcher,
         fleet: Fleet,
         clock: Clock,
+        watch: SessionWatch,
         *,
         limit_s: float,
         max_wait_s: float,
@@ -99,6 +100,7 @@ class SlotSource:
         self.dispatcher = dispatcher
         self.fleet = fleet
         self.clock = clock
+        self.watch = watch
         self.max_wait_s = max_wait_s
         self.config_limit_s = limit_s + BACKSTOP_S if limit_s else 0.0
         self.call_limit_s = limit_s + 2 * BACKSTOP_S if limit_s else LONGEST_CALL_S
@@ -121,6 +123,8 @@ class Slot:
         """The session at the worker, while it is attached."""
         self._source = source
         self._holder = holder
+        self._watch: SlotWatch | None = None
+        """Of the latest one, from the queue on."""
         self._is_given_up = False
         self._began = False
         self._lost: Reason | None = None
@@ -135,10 +139,17 @@ class Slot:
         """Waits until it is."""
         await asyncio.wait({self._task})
 
+    def run(self, run: Run) -> None:
+        """Gives a unit to the worker, if there is one."""
+        if self.link is not None and self._watch is not None:
+            self.link.run(run, self._watch.ran(run))
+
     def give_up(self) -> None:
         """Leaves the queue, or has the worker clean the slot."""
         self._is_given_up = True
         if self.link is not None:
+            if self._watch is not None:
+                self._watch.given_up()
             self.link.release()
         elif self._task is not asyncio.current_task():
             self._task.cancel()
@@ -171,37 +182,41 @@ class Slot:
             again = True
             if reason in _ELSEWHERE and lost < NEW_LEASES:
                 lost += 1
-            elif reason not in _AGAIN:
+            elif reason not in CORRECTABLE:
                 return VERDICTS[reason] if reason is not Reason.WORKER_LOST else errors.CONNECT_FAILED
 
     async def _hold_one(self, again: bool) -> None:
         """One slot, from the queue until it is clean again. Raises `AttachFailed` to ask for another."""
         source = self._source
-        async with source.dispatcher.acquire(
-            POOL, source.kind, source.max_wait_s, label=source.label, again=again
-        ) as ticket:
-            lease = await self._wait(ticket)
-            if self._is_given_up:
-                return
-            self._lost = None
-            self.link = link = await self._attach(lease)
-            self._holder.attached(f"{lease.worker_id}/{lease.slot}")
-            await link.ended()
-            self.link = None
-            if self._lost is not None and not self._is_given_up:
-                raise AttachFailed(self._lost)
+        with SlotWatch(source.watch) as watch:
+            self._watch = watch
+            async with source.dispatcher.acquire(
+                POOL, source.kind, source.max_wait_s, label=source.label, again=again
+            ) as ticket:
+                lease = await self._wait(ticket, watch)
+                watch.granted(lease, source.fleet.model(lease.target))
+                if self._is_given_up:
+                    return
+                self._lost = None
+                self.link = link = await self._attach(lease, watch)
+                watch.attached()
+                self._holder.attached(f"{lease.worker_id}/{lease.slot}")
+                await link.ended()
+                self.link = None
+                if self._lost is not None and not self._is_given_up:
+                    raise AttachFailed(self._lost)
 
-    async def _wait(self, ticket: Ticket) -> Lease:
+    async def _wait(self, ticket: Ticket, watch: SlotWatch) -> Lease:
         async for update in ticket.updates():
             if isinstance(update, Lease):
                 lease = update
             elif not self._is_given_up:
-                self._holder.queued(
-                    Place(update.position, update.estimated_wait_s, update.ticket_id, update.queue_length)
-                )
+                place = Place(update.position, update.estimated_wait_s, update.ticket_id, update.queue_length)
+                watch.moved(place)
+                self._holder.queued(place)
         return lease
 
-    async def _attach(self, lease: Lease) -> WorkerLink:
+    async def _attach(self, lease: Lease, watch: SlotWatch) -> WorkerLink:
         source = self._source
         for retry in range(BUSY_RETRIES + 1):
             if retry:
@@ -209,7 +224,12 @@ class Slot:
             try:
                 channel = source.fleet.channel(lease.target, source.kind)
                 return await WorkerLink.attach(
-                    channel, source.new_name(), lease.token, self._on_signal, source.call_limit_s
+                    channel,
+                    source.new_name(),
+                    lease.token,
+                    self._on_signal,
+                    source.call_limit_s,
+                    watch.headers(),
                 )
             except AttachFailed as failed:
                 if failed.reason is not Reason.NO_FREE_SLOT:
@@ -217,14 +237,32 @@ class Slot:
         raise AttachFailed(Reason.NO_FREE_SLOT)
 
     def _on_signal(self, signal: Signal) -> None:
-        if isinstance(signal, Ready):
-            self._began = True
-        if isinstance(signal, Failed):
-            if signal.reason in DEFECTS:
-                logger.error("session %s: the worker reports %s", self._source.session_id, signal.reason)
-            if not self._began and signal.reason in _ELSEWHERE | _AGAIN:
-                self._lost = signal.reason
-                if signal.reason in _ELSEWHERE:
-                    self._holder.displaced()
-                    return
-        self._holder.said(signal)
+        watch = self._watch
+        assert watch is not None
+        if isinstance(signal, UnitDone):
+            unit = watch.take(signal)
+            self._holder.said(signal)
+            if unit is not None:
+                watch.done(unit, signal)
+        elif isinstance(signal, Piece):
+            watch.said(signal, was_told=self._holder.said(signal))
+        else:
+            if isinstance(signal, Ready):
+                self._began = True
+                watch.began()
+            if isinstance(signal, Failed) and self._failed(signal.reason, watch):
+                return
+            self._holder.said(signal)
+
+    def _failed(self, reason: Reason, watch: SlotWatch) -> bool:
+        """The worker ended the session; whether another slot is looked for, so that nobody need know."""
+        watch.lost(reason)
+        if reason in DEFECTS:
+            logger.error("the worker reports a defect of the adapter", extra={"reason": reason})
+        if self._began or reason not in _ELSEWHERE | CORRECTABLE:
+            return False
+        self._lost = reason
+        if reason not in _ELSEWHERE:
+            return False
+        self._holder.displaced()
+        return True

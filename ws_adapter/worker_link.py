@@ -10,15 +10,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, METADATA_TRACEPARENT, Reason
+from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter import worker_messages as messages
 from ws_adapter.dialects.actions import Run
 from ws_adapter.dialects.config import WorkerSetup
 from ws_adapter.dialects.worker import Failed, GoingAway, Signal, UnitDone
 from ws_adapter.errors import AttachFailed
-from ws_adapter.rpc import Channel, RpcError
-from ws_adapter.tracing import SessionTrace
+from ws_adapter.rpc import Channel, Metadata, RpcError
 from ws_adapter.worker_call import WorkerCall
 from ws_adapter.worker_status import reason_of
 
@@ -44,8 +43,8 @@ class WorkerLink:
         lease_token: str,
         on_signal: Callable[[Signal], None],
         deadline_s: float,
+        trace: Metadata,
     ) -> None:
-        self._trace = SessionTrace()
         self._on_signal = on_signal
         self._released = False
         self._failed = False
@@ -60,7 +59,7 @@ class WorkerLink:
         metadata = (
             (METADATA_SESSION_ID, session_id),
             (METADATA_LEASE, lease_token),
-            (METADATA_TRACEPARENT, self._trace.traceparent),
+            *trace,
         )
         self._prefill: WorkerCall[pb.PrefillRequest, pb.PrefillResponse] = WorkerCall(
             channel, "Prefill", pb.PrefillResponse, metadata, deadline_s, self._on_prefill, self._on_end
@@ -80,14 +79,16 @@ class WorkerLink:
         lease_token: str,
         on_signal: Callable[[Signal], None],
         deadline_s: float,
+        trace: Metadata = (),
     ) -> "WorkerLink":
         """Opens the three calls and waits until the worker has them.
 
         `on_signal` is called for everything the worker says, and once with `Failed` if the session ends
-        without `release`. `deadline_s` bounds the calls as a last backstop. Raises `AttachFailed`; then, as
+        without `release`. `deadline_s` bounds the calls as a last backstop; `trace` is the session's trace
+        context, which goes into the metadata of all three. Raises `AttachFailed`; then, as
         on cancellation, nothing is left behind.
         """
-        link = cls(channel, session_id, lease_token, on_signal, deadline_s)
+        link = cls(channel, session_id, lease_token, on_signal, deadline_s, trace)
         attached = False
         try:
             async with asyncio.timeout(ATTACH_TIMEOUT_S):
@@ -108,18 +109,12 @@ class WorkerLink:
     def open(self, setup: WorkerSetup, max_duration_s: float) -> None:
         """Configures the session; answered by `Ready`."""
         self._configured = True
-        self._prefill.write(
-            pb.PrefillRequest(
-                unit=0,
-                config=messages.session_config(setup, max_duration_s),
-                traceparent=self._trace.traceparent,
-            )
-        )
+        self._prefill.write(pb.PrefillRequest(unit=0, config=messages.session_config(setup, max_duration_s)))
 
-    def run(self, run: Run) -> None:
-        """Gives a unit to the worker; answered by `UnitDone` and `Finalized`."""
+    def run(self, run: Run, traceparent: str = "") -> None:
+        """Gives a unit to the worker, with its trace context; answered by `UnitDone` and `Finalized`."""
         self._last_unit = run.unit
-        self._prefill.write(messages.prefill(run, self._trace.unit()))
+        self._prefill.write(messages.prefill(run, traceparent))
         self._generate.write(messages.generate(run))
         self._finalize.write(pb.FinalizeRequest(unit=run.unit))
 

@@ -10,7 +10,7 @@ from tests.adapter.conversation import Conversation, Event, pcm, ready_signal
 from ws_adapter.dialects.actions import Action, Note
 from ws_adapter.dialects.config import Mode
 from ws_adapter.dialects.duplex import Duplex
-from ws_adapter.dialects.machine import State
+from ws_adapter.dialects.state import State
 from ws_adapter.dialects.vocabulary import Vocabulary
 
 PREPARE: Event = {"type": "prepare", "system_prompt": "Answer briefly."}

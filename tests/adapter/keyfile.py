@@ -16,7 +16,9 @@ class KeyFile:
             self.add(name)
 
     def add(self, name: str) -> None:
-        self.secrets[name], self.keys[name] = make_key(name, is_admin=name == "admin")
+        self.secrets[name], self.keys[name] = make_key(
+            name, is_admin=name == "admin", is_trusted=name == "trusted"
+        )
         self._write()
 
     def remove(self, name: str) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from antiphon.semconv import SERVICE_ADAPTER
+from antiphon.telemetry.providers import Telemetry, start
 from tests.adapter.conversation import INIT, Event
 from tests.schemas import Observer
 from tests.scripted_engine import ScriptedEngine, running_worker
@@ -157,6 +159,7 @@ class Stage:
     adapter: Adapter
     clock: Clock
     task: "asyncio.Task[int]"
+    telemetry: Telemetry
     tls_address: str = ""
 
     @property
@@ -197,23 +200,28 @@ class Stage:
 
 @asynccontextmanager
 async def running_adapter(
-    *workers: str, clock: Clock | None = None, wait: bool = True, **options: Any
+    *workers: str,
+    clock: Clock | None = None,
+    wait: bool = True,
+    telemetry: Telemetry | None = None,
+    **options: Any,
 ) -> AsyncIterator[Stage]:
     """An adapter on a free port of loopback, ended at once on leaving the block.
 
-    With `wait` it knows a worker already.
+    With `wait` it knows a worker already. It is not traced unless `telemetry` does that.
     """
+    telemetry = telemetry or start(SERVICE_ADAPTER, {})
     clock = clock or LoopClock()
     # The process of the tests is busy with other things than the adapter.
     options = {"max_cpu": 0, "max_loop_lag_ms": 0, **options}
-    adapter = Adapter(AdapterOptions(workers=workers, port=0, **options), clock)
+    adapter = Adapter(AdapterOptions(workers=workers, port=0, **options), clock, telemetry)
     addresses: list[str] = []
     task = asyncio.create_task(adapter.run(addresses.append))
     try:
         await until(lambda: addresses or task.done())
         if task.done():
             task.result()
-        stage = Stage(addresses[0], adapter, clock, task, *addresses[1:])
+        stage = Stage(addresses[0], adapter, clock, task, telemetry, *addresses[1:])
         if wait:
             await stage.until(ready=True)
         yield stage

@@ -58,16 +58,20 @@ class ChatStage:
 
 @asynccontextmanager
 async def chatting(
-    *script: Play, slots: int = 1, info: Any = EVERYTHING, **options: Any
+    *script: Play, slots: int = 1, info: Any = EVERYTHING, ends: bool = False, **options: Any
 ) -> AsyncIterator[ChatStage]:
-    """An adapter in front of a worker that plays `script` in each session."""
+    """An adapter in front of a worker that plays `script` in each session.
+
+    All slots are free at the end, unless the test `ends` the adapter: then there is nobody to ask.
+    """
     engine = ScriptedEngine(*(script or (SAYS,)), slots=slots, info=info, repeat=True)
     async with (
         running_worker(engine, slots=slots) as worker,
         running_adapter(worker.address, **options) as stage,
     ):
         yield ChatStage(stage, engine)
-        await stage.until(free_slots=slots)
+        if not ends:
+            await stage.until(free_slots=slots)
 
 
 async def test_a_request_and_its_answer() -> None:
@@ -258,7 +262,7 @@ def kinds_of_chat(events: list[Any]) -> list[str]:
 
 
 async def test_server_that_ends_lets_an_answer_end() -> None:
-    async with chatting(hang("generate")) as chat, chat.client("/ws/chat") as client:
+    async with chatting(hang("generate"), ends=True) as chat, chat.client("/ws/chat") as client:
         await client.send(request())
         await client.expect("prefill_done")
         chat.stage.adapter.interrupt()

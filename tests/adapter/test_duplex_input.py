@@ -17,7 +17,7 @@ from tests.adapter.duplex_conversation import (
     pictured,
 )
 from ws_adapter.dialects.config import Mode
-from ws_adapter.dialects.machine import State
+from ws_adapter.dialects.state import State
 
 CHUNK = {"type": "audio_chunk"}
 VIDEO_FRAME = {"type": "video_frame"}

@@ -17,7 +17,7 @@ from tests.adapter.duplex_conversation import (
     pictured,
 )
 from ws_adapter.dialects.errors import QUEUE_TIMEOUT, CloseCode
-from ws_adapter.dialects.machine import State
+from ws_adapter.dialects.state import State
 from ws_adapter.dialects.vocabulary import Place
 from ws_adapter.dialects.worker import GoingAway
 

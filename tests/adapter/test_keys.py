@@ -61,6 +61,16 @@ def test_keys_are_found_by_their_secret(keys: KeyFile) -> None:
 HASH = "0" * 64
 
 
+@pytest.mark.parametrize("marks", [[], ["is_admin"], ["is_trusted"], ["is_admin", "is_trusted"]])
+def test_what_a_key_may_do_stands_behind_its_hash(tmp_path: Path, marks: list[str]) -> None:
+    secret, key = make_key("alice", **dict.fromkeys(marks, True))
+    (tmp_path / "keys").write_text(f"{key.line}\n")
+
+    found = Keys(tmp_path / "keys").find(secret)
+    assert found == key
+    assert [mark for mark in ("is_admin", "is_trusted") if getattr(found, mark)] == marks
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -69,6 +79,7 @@ HASH = "0" * 64
         (f"alice:{HASH}:root", "Line 1 of .* is no key"),
         (f"alice:{HASH}:", "Line 1 of .* is no key"),
         (f"alice:{HASH}:admin:x", "Line 1 of .* is no key"),
+        (f"alice:{HASH}:admin,", "Line 1 of .* is no key"),
         (f"al ice:{HASH}", "Line 1 of .* is no key"),
         (f"alice:{HASH}\nalice:{'1' * 64}", "Line 2 of .* repeats a name or a hash"),
         (f"alice:{HASH}\nbob:{HASH}", "Line 2 of .* repeats a name or a hash"),

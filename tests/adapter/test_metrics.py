@@ -9,13 +9,15 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from antiphon.semconv import SERVICE_ADAPTER
+from antiphon.telemetry.providers import start
 from tests.adapter.conversation import append
 from tests.adapter.keyfile import KeyFile
-from tests.adapter.stage import PATIENCE_S, Stage, running_adapter
-from tests.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.adapter.stage import PATIENCE_S, ManualClock, Stage, running_adapter, until
+from tests.scripted_engine import ScriptedEngine, fails, hang, listen, running_worker, turn_end
 from ws_adapter.app import serve
 from ws_adapter.dispatch.base import Kind
-from ws_adapter.metrics import Family, Tally, exposition
+from ws_adapter.metrics import Metrics
 from ws_adapter.options import AdapterOptions
 
 SAMPLE = re.compile(r'(antiphon_[a-z_]+)(\{([a-z]+="[^"\n]*",?)+\})? [0-9.e+-]+')
@@ -67,9 +69,9 @@ async def test_figures_follow_what_happens() -> None:
                 now = await figures(stage)
                 assert now['antiphon_workers{state="ready"}'] == 1
                 assert now['antiphon_slots{state="free"}'] == 0
-                assert now['antiphon_slots{state="held"}'] == 1
+                assert now['antiphon_slots{state="attached"}'] == 1
                 assert now["antiphon_queue_length"] == 1
-                assert now['antiphon_sessions_active{kind="audio_duplex"}'] == 2
+                assert now['antiphon_sessions_active{mode="audio_duplex"}'] == 2
                 await waiting.send({"type": "session.close", "reason": "bored"})
                 await waiting.end()
                 await talking.send({"type": "session.close"})
@@ -80,31 +82,19 @@ async def test_figures_follow_what_happens() -> None:
             now = await figures(stage)
 
     assert now['antiphon_slots{state="free"}'] == 1
-    assert now['antiphon_sessions_active{kind="audio_duplex"}'] == 0
-    assert now['antiphon_sessions_total{kind="audio_duplex",reason="user_stop"}'] == 1
-    assert now['antiphon_sessions_total{kind="audio_duplex",reason="other"}'] == 1
-    assert now['antiphon_rejected_total{reason="unsupported_mode"}'] == 1
+    assert now['antiphon_sessions_active{mode="audio_duplex"}'] == 0
+    assert now['antiphon_sessions_total{mode="audio_duplex",reason="user_stop"}'] == 1
+    assert now['antiphon_sessions_total{mode="audio_duplex",reason="other"}'] == 1
+    assert now['antiphon_rejected_total{reason="mode"}'] == 1
     assert now["antiphon_inflight_bytes"] == 0
 
 
 def test_reasons_of_clients_make_no_series_of_their_own() -> None:
-    tally = Tally()
+    metrics = Metrics(start(SERVICE_ADAPTER, {}).meter)
     for number in range(100):
-        tally.begin(Kind.AUDIO_DUPLEX)
-        tally.end(Kind.AUDIO_DUPLEX, f"reason_{number}")
+        metrics.ended(Kind.AUDIO_DUPLEX, f"reason_{number}", 1.0)
 
-    assert dict(tally.ended) == {(Kind.AUDIO_DUPLEX, "other"): 100}
-
-
-def test_exposition() -> None:
-    family = Family("things_total", "Things.", {("a", "b"): 2, ("a", "c"): 1e15}, ("x", "y"), "counter")
-
-    assert exposition([family]).decode() == (
-        "# HELP antiphon_things_total Things.\n"
-        "# TYPE antiphon_things_total counter\n"
-        'antiphon_things_total{x="a",y="b"} 2\n'
-        'antiphon_things_total{x="a",y="c"} 1e+15\n'
-    )
+    assert dict(metrics.sessions) == {(Kind.AUDIO_DUPLEX, "other"): 100}
 
 
 async def test_only_an_admin_sees_them_where_there_are_keys(tmp_path: Path) -> None:
@@ -121,7 +111,7 @@ async def test_only_an_admin_sees_them_where_there_are_keys(tmp_path: Path) -> N
         _, _, body = await scrape(stage, headers=keys.bearer("admin"))
 
     assert seen == [401, 403, 200]
-    assert 'antiphon_rejected_total{reason="http_401"} 1' in body
+    assert 'antiphon_rejected_total{reason="auth"} 1' in body
 
 
 async def test_nothing_else_is_there_and_it_is_nowhere_else() -> None:
@@ -145,3 +135,96 @@ async def test_port_in_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"Port {port} is in use by another process. Choose another with --admin-port" in (
         capsys.readouterr().err
     )
+
+
+async def test_number_of_series_does_not_grow_with_sessions() -> None:
+    """Neither with sessions and clients nor with the words that they choose. The lag of the event loop is
+    measured by the clock, from the first half second on."""
+    engine = ScriptedEngine(turn_end("Hi."), fails(), listen(), repeat=True, slots=4)
+    sizes = []
+    async with running_worker(engine, slots=4) as worker:
+        async with running_adapter(worker.address, admin_port=0) as stage:
+            for number in range(200):
+                async with stage.client(f"{stage.url}&note={number}") as client:
+                    await client.begin()
+                    await client.send({"type": f"no.such.event.{number}"}, append(input_id=f"input-{number}"))
+                    await client.expect("error")
+                    while (await client.next()).get("kind") != "listen":
+                        pass
+                    await client.send({"type": "session.close", "reason": f"reason_{number}"})
+                    await client.end()
+                if number in (9, 199):
+                    await stage.until(free_slots=4)
+                    sizes.append({name for name in await figures(stage) if "loop_lag" not in name})
+
+    assert sizes[1] - sizes[0] == set()
+
+
+async def test_latencies_misses_and_tokens_are_told_by_mode() -> None:
+    engine = ScriptedEngine(turn_end("Hi."), repeat=True)
+    async with running_worker(engine) as worker:
+        async with running_adapter(worker.address, admin_port=0) as stage:
+            async with stage.client() as client:
+                await client.begin()
+                for _ in range(3):
+                    await client.send(append())
+                    while (await client.next()).get("kind") != "listen":
+                        pass
+                await client.send({"type": "session.close"})
+                await client.end()
+            await stage.until(free_slots=engine.slots)
+            now = await figures(stage)
+
+    mode = 'mode="audio_duplex"'
+    for name in (
+        f'first_audio_seconds_count{{dialect="realtime",{mode}}}',
+        f"first_text_seconds_count{{{mode}}}",
+        f'unit_seconds_count{{end="turn",{mode}}}',
+        f'units_total{{end="turn",{mode}}}',
+        "adapter_overhead_seconds_count",
+        "outbox_seconds_count",
+    ):
+        assert now[f"antiphon_{name}"] == 3, name
+    assert now[f"antiphon_unit_deadline_misses_total{{{mode}}}"] == 0
+    assert now[f"antiphon_session_seconds_count{{{mode}}}"] == 1
+    assert now['antiphon_queue_wait_seconds_count{outcome="granted",pool="default"}'] == 1
+    assert now['antiphon_leases_total{outcome="released"}'] == 1
+    for hop in ("public", "grpc"):
+        assert now[f'antiphon_bytes_total{{direction="in",hop="{hop}"}}'] > 3000
+        assert now[f'antiphon_bytes_total{{direction="out",hop="{hop}"}}'] > 3000
+
+
+async def test_late_unit_is_a_miss_and_what_is_left_at_the_end_is_dropped() -> None:
+    clock = ManualClock()
+    engine = ScriptedEngine(hang("generate"), repeat=True)
+    async with running_worker(engine) as worker:
+        async with running_adapter(worker.address, admin_port=0, clock=clock) as stage:
+            async with stage.client() as client:
+                await client.begin()
+                await client.send(append())
+                await until(lambda: engine.session.heard)
+                await clock.advance(1.5)
+                engine.session.release("generate", 1)
+                await client.expect("listen")
+                await client.send(append())
+                await until(lambda: len(engine.session.heard) == 2)
+                client.vanish()
+            await stage.until(free_slots=engine.slots)
+            now = await figures(stage)
+
+    assert now['antiphon_unit_deadline_misses_total{mode="audio_duplex"}'] == 1
+    assert now['antiphon_units_dropped_total{mode="audio_duplex",reason="session_end"}'] == 1
+    assert now['antiphon_unit_seconds_bucket{end="listen",le="1.5",mode="audio_duplex"}'] == 1
+    assert now['antiphon_unit_seconds_bucket{end="listen",le="1.25",mode="audio_duplex"}'] == 0
+
+
+async def test_errors_are_told_by_code_and_side() -> None:
+    async with running_worker(ScriptedEngine(fails())) as worker:
+        async with running_adapter(worker.address, admin_port=0) as stage, stage.client() as client:
+            await client.begin()
+            await client.send({"type": "no.such.event"}, append())
+            await client.expect("error", "error")
+            now = await figures(stage)
+
+    assert now['antiphon_errors_total{code="unknown_event",side="client"}'] == 1
+    assert now['antiphon_errors_total{code="inference_error",side="server"}'] == 1

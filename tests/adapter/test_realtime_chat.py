@@ -13,7 +13,8 @@ from ws_adapter.dialects import errors
 from ws_adapter.dialects.chat import LARGE_FRAME
 from ws_adapter.dialects.config import ChatSetup
 from ws_adapter.dialects.errors import VERDICTS
-from ws_adapter.dialects.realtime_chat import MOST_WAITING, State
+from ws_adapter.dialects.realtime_chat import MOST_WAITING
+from ws_adapter.dialects.state import State
 from ws_adapter.dialects.turn import Generation
 from ws_adapter.dialects.voice import Voice
 from ws_adapter.dialects.worker import Finish, GoingAway, UnitEnd

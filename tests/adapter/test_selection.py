@@ -304,6 +304,7 @@ async def test_half_duplex_is_refused_after_the_upgrade() -> None:
         stage.client(url(stage, "/ws/half_duplex/x")) as client,
     ):
         events, close = await client.end()
+        assert len(events[0].pop("trace_id")) == 32
 
         message = "half duplex is not served here; use /ws/duplex"
         refusal = {"type": "error", "error": message, "code": "unsupported_protocol", "message": message}

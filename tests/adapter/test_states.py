@@ -5,7 +5,7 @@ import pytest
 from antiphon.semconv import Reason
 from tests.adapter.conversation import CLOSE, INIT, Conversation, append, codes, kinds, ready_signal
 from ws_adapter.dialects.errors import CloseCode
-from ws_adapter.dialects.machine import State
+from ws_adapter.dialects.state import State
 from ws_adapter.dialects.vocabulary import Place
 from ws_adapter.dialects.worker import GoingAway
 

@@ -191,9 +191,10 @@ class TranscriptionMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 5.0, 31.0]), others_wait=st.booleans())
     def wait(self, seconds: float, others_wait: bool) -> None:
+        had_slot = self.talk.slot == "held"
         self.talk.wait(seconds, others_wait)
         is_late = self.talk.now >= self.touched_at + IDLE_S
-        if is_late and self.talk.slot == "held" and self.open is not None and len(self.expected) == 1:
+        if is_late and had_slot and self.open is not None and len(self.expected) == 1:
             self.open.is_ended = True  # as by a final commit
         self.catch_up()
 

@@ -39,7 +39,6 @@ from ws_adapter.dialects.worker import (
 from ws_adapter.errors import AttachFailed
 from ws_adapter.fleet import Fleet, Pace
 from ws_adapter.rpc import Channel
-from ws_adapter.tracing import SessionTrace
 from ws_adapter.worker_link import WorkerLink
 from ws_adapter.worker_status import reason_of
 
@@ -352,16 +351,6 @@ def test_unknown_reason_of_a_failed_unit() -> None:
     assert messages.unit_done(3, done) == UnitDone(
         3, UnitEnd.FAILED, 0, timings=Timings(), failure=Reason.INFERENCE_FAILED
     )
-
-
-def test_units_share_the_trace_of_their_session() -> None:
-    trace = SessionTrace()
-    parents = [trace.traceparent, trace.unit(), trace.unit()]
-
-    assert len({parent.split("-")[1] for parent in parents}) == 1
-    assert len({parent.split("-")[2] for parent in parents}) == 3
-    assert all(len(parent) == 55 for parent in parents)
-    assert SessionTrace().traceparent.split("-")[1] != parents[0].split("-")[1]
 
 
 async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_session_ended(

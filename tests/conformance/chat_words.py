@@ -10,6 +10,7 @@ from tests.conformance.match import (
     SESSION_ID,
     SOME_TEXT,
     TICKET_ID,
+    TRACE_ID,
     UNIX_S,
     USAGE,
     Number,
@@ -62,7 +63,7 @@ def chunk(text: str, audio: Any = None) -> Event:
 
 
 def chat_error(code: str, told: Any = SOME_TEXT) -> Event:
-    return {"type": "error", "error": told, "code": code}
+    return {"type": "error", "error": told, "code": code, "trace_id": TRACE_ID}
 
 
 def delta(kind: str, content: Any, input_id: Any = INPUT_ID) -> Event:

@@ -17,6 +17,17 @@ from tests.conformance.stack import (
 SLOTS = 24
 
 
+def _served(worker: Worker, slots: int) -> Iterator[Stack]:
+    """An adapter with the options that users meet.
+
+    Whatever its clients did, every slot is free in the end and nothing went wrong unseen.
+    """
+    with running_stack(worker) as stack:
+        yield stack
+        stack.wait_until(free_slots=slots)
+        assert "Traceback" not in stack.log.text
+
+
 @pytest.fixture(scope="session")
 def scripted() -> Iterator[Worker]:
     """A worker whose sessions bring their scripts along, for any number of adapters."""
@@ -26,14 +37,8 @@ def scripted() -> Iterator[Worker]:
 
 @pytest.fixture(scope="session")
 def stack(scripted: Worker) -> Iterator[Stack]:
-    """An adapter with the options that users meet, in front of `scripted`.
-
-    Whatever its clients did, every slot is free in the end.
-    """
-    with running_stack(scripted) as stack:
-        yield stack
-        stack.wait_until(free_slots=SLOTS)
-        assert "Traceback" not in stack.log.text
+    """An adapter with the options that users meet, in front of `scripted`."""
+    yield from _served(scripted, SLOTS)
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +52,8 @@ def impatient(scripted: Worker) -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def one_slot() -> Iterator[Stack]:
     """An adapter whose worker has one slot, and brings its script along as `scripted`."""
-    with prompted_worker(1) as worker, running_stack(worker) as stack:
-        yield stack
-        stack.wait_until(free_slots=1)
-        assert "Traceback" not in stack.log.text
+    with prompted_worker(1) as worker:
+        yield from _served(worker, 1)
 
 
 @pytest.fixture
@@ -63,19 +66,15 @@ async def narrow(one_slot: Stack) -> Stack:
 @pytest.fixture(scope="session")
 def transcriber() -> Iterator[Stack]:
     """An adapter whose worker transcribes, and plays to each session the script it was told last."""
-    with transcribing_worker(SLOTS) as worker, running_stack(worker) as stack:
-        yield stack
-        stack.wait_until(free_slots=SLOTS)
-        assert "Traceback" not in stack.log.text
+    with transcribing_worker(SLOTS) as worker:
+        yield from _served(worker, SLOTS)
 
 
 @pytest.fixture(scope="session")
 def one_transcriber() -> Iterator[Stack]:
     """The same with one slot."""
-    with transcribing_worker(1) as worker, running_stack(worker) as stack:
-        yield stack
-        stack.wait_until(free_slots=1)
-        assert "Traceback" not in stack.log.text
+    with transcribing_worker(1) as worker:
+        yield from _served(worker, 1)
 
 
 @pytest.fixture
@@ -88,19 +87,15 @@ async def narrow_transcriber(one_transcriber: Stack) -> Stack:
 @pytest.fixture(scope="session")
 def chatter() -> Iterator[Stack]:
     """An adapter whose worker chats, and converses; system messages are scripts."""
-    with chatting_worker(SLOTS) as worker, running_stack(worker) as stack:
-        yield stack
-        stack.wait_until(free_slots=SLOTS)
-        assert "Traceback" not in stack.log.text
+    with chatting_worker(SLOTS) as worker:
+        yield from _served(worker, SLOTS)
 
 
 @pytest.fixture(scope="session")
 def one_chatter() -> Iterator[Stack]:
     """The same with one slot."""
-    with chatting_worker(1) as worker, running_stack(worker) as stack:
-        yield stack
-        stack.wait_until(free_slots=1)
-        assert "Traceback" not in stack.log.text
+    with chatting_worker(1) as worker:
+        yield from _served(worker, 1)
 
 
 @pytest.fixture

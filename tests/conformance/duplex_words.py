@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from tests.conformance.client import Client, Event
-from tests.conformance.match import UNIX_S, Number, Text
+from tests.conformance.match import TRACE_ID, UNIX_S, Number, Text
 from tests.conformance.words import RATE, f32
 from tests.scripted_engine import Play, Script
 
@@ -152,7 +152,7 @@ def error(code: str, text: str | None = None) -> Any:
     """An `error`; its `message` repeats `error`, whatever that says if no text is given."""
     if text is None:
         return _SomeError(code)
-    return {"type": "error", "error": text, "code": code, "message": text}
+    return {"type": "error", "error": text, "code": code, "message": text, "trace_id": TRACE_ID}
 
 
 def stopped(reason: str, label: str | None = LABEL) -> Event:

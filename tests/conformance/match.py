@@ -74,6 +74,7 @@ SESSION_ID = Text(f"sess_{HEX12}")
 EARLIER_ID = Text(r"rt_[0-9]{13}")
 RESPONSE_ID = Text(f"resp_{HEX12}")
 INPUT_ID = Text(f"input_{HEX12}")
+TRACE_ID = Text("[0-9a-f]{32}")
 TICKET_ID = Text(f"ticket_{HEX12}")
 UNIX_S = Number(1.6e9, 4e9)
 USAGE = {
@@ -92,6 +93,8 @@ USAGE = {
 
 
 def error(code: str, param: str | None = None, side: str = "client_error", **body: Any) -> dict[str, Any]:
-    """An `error` event of `/v1/realtime`."""
+    """An `error` event of `/v1/realtime`; a state machine by itself has no trace to name."""
     body = {"code": code, "message": SOME_TEXT, "type": side, **body}
-    return {"type": "error", "error": body if param is None else {**body, "param": param}}
+    if param is not None:
+        body["param"] = param
+    return {"type": "error", "error": Exactly(body, {"trace_id": TRACE_ID})}

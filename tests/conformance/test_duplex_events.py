@@ -360,7 +360,7 @@ async def test_client_diagnostic(stack: Stack) -> None:
         assert (await client.ask(too_long))["code"] == "invalid_payload"
         assert (await client.ask(prepare()))["type"] == "prepared"
 
-    lines = [line for line in stack.log.text.splitlines() if '"drift_ms": 12' in line]
+    lines = [line for line in stack.log.text.splitlines() if "drift_ms" in line]
     assert len(lines) == 1
     assert lines[0].isprintable()
     assert "xxxx" not in stack.log.text

@@ -36,6 +36,7 @@ from tests.conformance.duplex_words import (
     told,
     video_frame,
 )
+from tests.conformance.match import TRACE_ID
 from tests.conformance.stack import PATIENCE_S, Stack
 from tests.conformance.words import TELLS
 from tests.scripted_engine import Script, hang, speak
@@ -371,6 +372,7 @@ async def test_paused_input_is_refused(stack: Stack, event: Event) -> None:
             "error": "Worker is paused",
             "code": "paused",
             "message": "Worker is paused",
+            "trace_id": TRACE_ID,
         }
         await client.ask(RESUME)
         await client.send(chunk(level=0.2))

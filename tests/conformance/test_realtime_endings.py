@@ -307,11 +307,11 @@ async def test_slow_consumer(strict: Stack, words: Words) -> None:
         await client.send(words.init(Script((speak("word"),), repeat=True)))
         await client.expect("session.created")
         await G3.begin(other)
-        ended = strict.log.count("ended: slow_consumer")
+        ended = strict.log.count('"reason": "slow_consumer"')
         slots = (await strict.request("/ready"))[1]["slots"]
         await client.send(*[words.append() for _ in range(12)])
         await strict.until(free_slots=slots - 1)
-        strict.log.wait_for("ended: slow_consumer", ended + 1)
+        strict.log.wait_for('"reason": "slow_consumer"', ended + 1)
         await other.send(G3.append())
         await other.expect("listen")
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.client import CLOSE as CLOSE_FRAME
 from tests.conformance.client import Client, RawClient, kind, kinds
-from tests.conformance.match import SOME_TEXT, TICKET_ID, Number, error
+from tests.conformance.match import SOME_TEXT, TICKET_ID, TRACE_ID, Number, error
 from tests.conformance.stack import Stack
 from tests.conformance.words import CLOSE, G2, G3, Words, both, f32, without
 from tests.scripted_engine import Play, Script, hang, listen, speak
@@ -159,6 +159,7 @@ async def test_connected_input_is_not_ready(stack: Stack, words: Words) -> None:
                 "code": "not_ready",
                 "message": f"{words.input} before {words.opener}",
                 "type": "client_error",
+                "trace_id": TRACE_ID,
             },
         }
 

@@ -48,6 +48,8 @@ class RunUnit(Struct, frozen=True):
     force_listen: bool
     frames: tuple[bytes, ...] = ()
     max_slice_nums: int | None = None
+    accepted_at: float = 0.0
+    """When its second was complete; 0 is now."""
 
 
 class RunTurn(Struct, frozen=True):
@@ -72,6 +74,13 @@ class RunChunk(Struct, frozen=True):
 
 Run: TypeAlias = RunUnit | RunTurn | RunChunk
 """The input of a unit, each kind of session its own."""
+
+
+class Relate(Struct, frozen=True):
+    """The client says what it is doing, in the form of W3C Trace Context, which may be malformed."""
+
+    traceparent: str | None
+    tracestate: str | None
 
 
 class CancelUnits(Struct, frozen=True):
@@ -115,6 +124,7 @@ Action: TypeAlias = (
     | LeaveSlot
     | OpenWorkerSession
     | Run
+    | Relate
     | CancelUnits
     | Withdraw
     | Apart

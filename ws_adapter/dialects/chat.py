@@ -125,8 +125,7 @@ class Chat:
         """See `Machine.binary_frame`."""
         if self.state is not State.WAIT_REQUEST or self._reading:
             return []
-        message = "expected a text frame holding JSON, got a binary frame"
-        return self._refuse(ErrorCode.INVALID_FRAME, message, CloseCode.UNSUPPORTED_DATA)
+        return self._conclude(errors.BINARY_FRAME)
 
     def _read(self, frame: bytes, catalogue: Catalogue | None) -> Callable[[float], list[Action]]:
         """Reads the request; touches nothing of the machine, so it may run anywhere."""
@@ -134,8 +133,7 @@ class Chat:
             fields = _DECODER.decode(frame)
             request = read_request(fields, _RULES, catalogue.voices if catalogue is not None else None)
         except InvalidUtf8:
-            verdict = Verdict(None, "invalid UTF-8", None, CloseCode.INVALID_UTF8)
-            return lambda now: [] if self.is_over else self._conclude(verdict)
+            return lambda now: self.ended(errors.NOT_UTF8)
         except Refusal as refusal:
             refused = refusal
             is_json = refusal.code is not ErrorCode.INVALID_JSON

@@ -1,13 +1,13 @@
 """Events of `/ws/chat`, dialect C: one request, and what the server answers."""
 
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from msgspec import field
 
 from ws_adapter.dialects.chat_fields import ChatFields
 from ws_adapter.dialects.duplex_events import Queued, QueueUpdate
 from ws_adapter.dialects.errors import ErrorCode
-from ws_adapter.dialects.events import Count, OutputAudio, ServerEvent
+from ws_adapter.dialects.events import Count, Fault, OutputAudio, ServerEvent
 
 # ----------------------------------------------------------------------------------------------- client
 
@@ -70,6 +70,19 @@ class Error(ServerEvent, kw_only=True, tag="error"):
     error: str
     """For people: names the field, what was expected and what came."""
     code: ErrorCode
+    trace_id: str | None = None
+    """By which the operator of the server finds the session."""
+
+    tells_trouble: ClassVar = True
+
+    @property
+    def fault(self) -> Fault:
+        """See `ServerEvent.fault`."""
+        return Fault(self.code, self.code.is_servers)
+
+    def identify(self, trace_id: str) -> None:
+        """See `ServerEvent.identify`."""
+        self.trace_id = trace_id
 
 
 SERVER_EVENTS = (Queued, QueueUpdate, QueueDone, PrefillDone, Chunk, Done, Error)

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from ws_adapter.dialects.errors import ErrorCode
 from ws_adapter.dialects.events import (
     Count,
+    Fault,
     InputAudio,
     OutputAudio,
     Picture,
@@ -213,6 +214,19 @@ class Error(ServerEvent, kw_only=True, tag="error"):
     error: str
     code: ErrorCode
     message: str
+    trace_id: str | None = None
+    """By which the operator of the server finds the session."""
+
+    tells_trouble: ClassVar = True
+
+    @property
+    def fault(self) -> Fault:
+        """See `ServerEvent.fault`."""
+        return Fault(self.code, self.code.is_servers)
+
+    def identify(self, trace_id: str) -> None:
+        """See `ServerEvent.identify`."""
+        self.trace_id = trace_id
 
 
 SERVER_EVENTS = (

@@ -66,10 +66,21 @@ class Earlier(RealtimePath):
         """What a decoded event asks for."""
         match event:
             case SessionUpdate():
-                return Begin(self.opener, lambda catalogue: self._setup(event, catalogue), lambda: self)
+                return Begin(
+                    self.opener,
+                    lambda catalogue: self._setup(event, catalogue),
+                    lambda: self,
+                    event.trace_context,
+                )
             case AudioAppend():
                 name = "input_audio_buffer.append"
-                return Input(name, self.opener, lambda slices: self._append(event, slices), event.input_id)
+                return Input(
+                    name,
+                    self.opener,
+                    lambda slices: self._append(event, slices),
+                    event.input_id,
+                    event.trace_context,
+                )
             case SessionClose():
                 return End(errors.USER_STOP)
 

@@ -21,6 +21,7 @@ from ws_adapter.dialects.events import (
     SessionQueueUpdate,
     Settings,
     Slices,
+    TraceContext,
     VoiceFields,
 )
 from ws_adapter.dialects.realtime_events import SessionClose
@@ -44,6 +45,7 @@ class SessionUpdate(Struct, frozen=True, tag_field="type", tag="session.update")
     """Opens the session."""
 
     session: SessionFields | None = None
+    trace_context: TraceContext = None
 
     REQUIRED: ClassVar = ("session",)
 
@@ -61,6 +63,7 @@ class AudioAppend(Struct, frozen=True, tag_field="type", tag="input_audio_buffer
     sample_rate: InputRate | None = None
     sample_rate_hz: InputRate | None = None
     """Alias of `sample_rate`."""
+    trace_context: TraceContext = None
 
     ANY_OF: ClassVar = ("audio", "force_listen")
 

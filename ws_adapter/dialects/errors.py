@@ -14,6 +14,7 @@ class CloseCode(IntEnum):
     UNSUPPORTED_DATA = 1003
     INVALID_UTF8 = 1007
     POLICY_VIOLATION = 1008
+    MESSAGE_TOO_BIG = 1009
     INTERNAL_ERROR = 1011
     SERVICE_RESTART = 1012
     TRY_AGAIN_LATER = 1013
@@ -111,10 +112,20 @@ class Verdict:
     close: CloseCode | None
     clock: str = ""
 
+    def refusal(self) -> Refusal:
+        """The same for a session that goes on."""
+        assert self.code is not None
+        return Refusal(self.code, self.message)
+
 
 def timed_out(clock: str, seconds: float, message: str) -> Verdict:
     """The end of a session whose time is up."""
     return Verdict(None, message, TIMEOUT, CloseCode.NORMAL, f"{clock} ({seconds:.1f}s)")
+
+
+def no_json(refusal: Refusal) -> Verdict:
+    """The end of a session whose client sent what is no JSON object with a type."""
+    return Verdict(refusal.code, refusal.message, None, CloseCode.UNSUPPORTED_DATA)
 
 
 def flood(things: str, count: int, seconds: float) -> Verdict:
@@ -172,6 +183,13 @@ SERVER_SHUTDOWN: Final = Verdict(
     None, "the server is shutting down; connect again", SHUTDOWN, CloseCode.SERVICE_RESTART
 )
 
+NOT_UTF8: Final = Verdict(None, "invalid UTF-8", None, CloseCode.INVALID_UTF8)
+BINARY_FRAME: Final = Verdict(
+    ErrorCode.INVALID_FRAME,
+    "expected a text frame holding JSON, got a binary frame",
+    None,
+    CloseCode.UNSUPPORTED_DATA,
+)
 SLOW: Final = Verdict(
     None,
     "the client does not read what it is sent; read while you send, and open a new session",
@@ -251,5 +269,16 @@ VERDICTS: Final[dict[Reason, Verdict]] = {
     Reason.MESSAGE_TOO_LARGE: _lost(_DEFECT),
 }
 
+CORRECTABLE: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND})
+"""Reasons for which a worker does not take settings, but the client may send corrected ones."""
+
 DEFECTS: Final = frozenset(reason for reason, verdict in VERDICTS.items() if verdict.message == _DEFECT)
 """Reasons that only a defect of the adapter can cause; they are logged as errors."""
+
+
+def lost(reason: Reason, *, is_going_away: bool) -> Verdict:
+    """The end of a session that failed at its worker; `is_going_away`: the worker had said that it leaves."""
+    if is_going_away:
+        return SERVER_SHUTDOWN
+    verdict = VERDICTS[reason]
+    return verdict if verdict.close is not None else VERDICTS[Reason.WORKER_LOST]

@@ -10,7 +10,7 @@ can be told in our words. `ANY_OF`: at least one of them; `a.b` is field `b` of 
 counts where there is no `b` beside `a`.
 """
 
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -62,6 +62,18 @@ PictureText: TypeAlias = Annotated[
 ]
 Settings: TypeAlias = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": "#/$defs/ConfigFields"})]
 """A `config` object as it came, so that its unknown keys can be named; `config.read_config` checks it."""
+
+
+TraceContext: TypeAlias = Annotated[
+    Any,
+    Meta(
+        description="The trace that the client works in, as the headers of W3C Trace Context have it. The "
+        "session's spans link to it. What cannot be read is passed over.",
+        extra_json_schema={
+            "examples": [{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}]
+        },
+    ),
+]
 
 
 # ----------------------------------------------------------------------------------------------- client
@@ -174,11 +186,29 @@ class Metrics(Struct, omit_defaults=True):
     """The server made up this unit to give the model time to answer."""
 
 
+class Fault(NamedTuple):
+    """An error that an event tells; `is_servers`: the client is not to blame."""
+
+    code: str
+    is_servers: bool
+
+
 class ServerEvent(Struct, kw_only=True, omit_defaults=True, tag_field="type"):
     """Base of everything the server sends. Optional fields without a value are omitted.
 
     An event has at most one field of bytes: float32 little-endian mono at 24 kHz, base64 on the wire.
     """
+
+    tells_trouble: ClassVar = False
+    """Whether it tells an error or an end: then there may be a `fault`, and `identify` may have a place."""
+
+    @property
+    def fault(self) -> Fault | None:
+        """The error that it tells."""
+        return None
+
+    def identify(self, trace_id: str) -> None:
+        """Names the trace of the session, by which its operator finds it."""
 
     @property
     def speech(self) -> bytes:
@@ -218,9 +248,22 @@ class ErrorBody(Struct, omit_defaults=True):
     """Path of the field at fault, from the root of the event."""
     input_id: str | None = None
     """The append at fault."""
+    trace_id: str | None = None
+    """By which the operator of the server finds the session."""
 
 
 class ErrorEvent(ServerEvent, kw_only=True, tag="error"):
     """An event was refused, a unit failed, or the session ends."""
 
     error: ErrorBody
+
+    tells_trouble: ClassVar = True
+
+    @property
+    def fault(self) -> Fault:
+        """See `ServerEvent.fault`."""
+        return Fault(self.error.code, self.error.code.is_servers)
+
+    def identify(self, trace_id: str) -> None:
+        """See `ServerEvent.identify`."""
+        self.error.trace_id = trace_id

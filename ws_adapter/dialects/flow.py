@@ -136,8 +136,9 @@ class UnitFlow:
             self._unfinalized[self._last_number] = unit.size
             self._answers.started(unit, self._last_number)
             slices = unit.max_slice_nums if unit.frames else None
-            run = RunUnit(self._last_number, unit.audio, unit.force_listen, unit.frames, slices)
-            runs.append(run)
+            runs.append(
+                RunUnit(self._last_number, unit.audio, unit.force_listen, unit.frames, slices, unit.ready_at)
+            )
         return [*self._answers.collect(), *runs] if self._window else []
 
     def _has_room(self) -> bool:

@@ -51,3 +51,8 @@ class RateWindow:
             return False
         self._times.append(now)
         return True
+
+
+def is_due(at: float | None, now: float) -> bool:
+    """Whether a time that may not be set has come."""
+    return at is not None and now >= at

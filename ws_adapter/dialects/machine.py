@@ -5,7 +5,6 @@ Events in, actions out; nothing here does I/O or reads a clock. All times are se
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from enum import Enum, auto
 from itertools import groupby
 from typing import ClassVar, Final
 
@@ -24,7 +23,10 @@ from ws_adapter.dialects.limits import (
     NOTES_PER_MIN,
     Limits,
     RateWindow,
+    is_due,
 )
+from ws_adapter.dialects.relation import related
+from ws_adapter.dialects.state import State
 from ws_adapter.dialects.vocabulary import (
     Begin,
     Command,
@@ -42,21 +44,6 @@ from ws_adapter.dialects.voice import Voice
 from ws_adapter.dialects.worker import Failed, GoingAway, Ready, Signal
 
 _IDLE_RECHECK_S: Final = 1.0
-
-_REFUSED_SETTINGS: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND})
-"""The worker does not take the config, but the client may send a corrected one."""
-
-
-class State(Enum):
-    """Where a session is in its life."""
-
-    QUEUED = auto()
-    CONNECTED = auto()
-    CONFIGURING = auto()
-    ACTIVE = auto()
-    PAUSED = auto()
-    CLOSING = auto()
-    CLOSED = auto()
 
 
 class DuplexMachine:
@@ -181,24 +168,19 @@ class DuplexMachine:
             input_id = command.input_id if isinstance(command, Input) else None
             return self._obey(command, now, drops_input)
         except InvalidUtf8:
-            return self._conclude(Verdict(None, "invalid UTF-8", None, CloseCode.INVALID_UTF8))
+            return self._conclude(errors.NOT_UTF8)
         except Refusal as refusal:
             if refusal.code is ErrorCode.INVALID_JSON:
-                return self._conclude(
-                    Verdict(refusal.code, refusal.message, None, CloseCode.UNSUPPORTED_DATA)
-                )
+                return self._conclude(errors.no_json(refusal))
             return self._refuse(refusal, now, input_id)
 
     def binary_frame(self, now: float) -> list[Action]:
         """The client sent a binary frame."""
-        if self.is_over:
-            return []
-        message = "expected a text frame holding JSON, got a binary frame"
-        return self._conclude(Verdict(ErrorCode.INVALID_FRAME, message, None, CloseCode.UNSUPPORTED_DATA))
+        return self.ended(errors.BINARY_FRAME)
 
     def slow_consumer(self) -> list[Action]:
         """The client does not read."""
-        return [] if self.is_over else self._conclude(errors.SLOW)
+        return self.ended(errors.SLOW)
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
         """Whether so much output waits that no further unit may run."""
@@ -246,18 +228,18 @@ class DuplexMachine:
         if self.is_over:
             return []
         limits = self._limits
-        if _is_due(self._limit_at, now):
+        if is_due(self._limit_at, now):
             text = "the session reached its time limit; open a new one"
             return self._conclude(timed_out("Session limit", limits.session_limit_s, text))
-        if _is_due(self._away_at, now):
+        if is_due(self._away_at, now):
             return self._conclude(errors.SERVER_SHUTDOWN)
-        if _is_due(self._init_at, now):
+        if is_due(self._init_at, now):
             text = f"no {self._vocabulary.opener} came in time; connect again and send it at once"
             return self._conclude(timed_out("Prepare timeout", limits.init_timeout_s, text))
-        if _is_due(self._pause_at, now):
+        if is_due(self._pause_at, now):
             text = "the pause was too long; open a new session"
             return self._conclude(timed_out("Pause timeout", self._pause_s, text))
-        if _is_due(self._idle_at, now):
+        if is_due(self._idle_at, now):
             if others_wait:
                 text = "the session was idle while others wait; open a new one"
                 return self._conclude(timed_out("Idle timeout", limits.duplex_idle_s, text))
@@ -280,9 +262,9 @@ class DuplexMachine:
             case Diagnose():
                 return [Note(command.text)] if self._notes.allow(now) else []
             case Begin():
-                return self._begin(command, drops_input)
+                return [*self._begin(command, drops_input), *related(command.related)]
             case Input():
-                return self._input(command, now)
+                return [*related(command.related), *self._input(command, now)]
             case HoldFrame():
                 self._demand_input(command)
                 if not drops_input and (frame := command.read()) is not None:
@@ -352,19 +334,13 @@ class DuplexMachine:
         return [created, *self._told(self._flow.begin(ready, now), now)]
 
     def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
-        verdict = errors.VERDICTS[reason]
-        if reason in _REFUSED_SETTINGS and self.state is State.CONFIGURING:
+        if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
             self.state = State.CONNECTED
             self._setup = None
             self._flow = UnitFlow(self._limits, self._new_id)
             self._init_at = now + self._limits.init_timeout_s
-            assert verdict.code is not None
-            return self._refuse(Refusal(verdict.code, verdict.message), now)
-        if self._away_at is not None:
-            verdict = errors.SERVER_SHUTDOWN
-        elif verdict.close is None:
-            verdict = errors.VERDICTS[Reason.WORKER_LOST]
-        return self._conclude(verdict)
+            return self._refuse(errors.VERDICTS[reason].refusal(), now)
+        return self._conclude(errors.lost(reason, is_going_away=self._away_at is not None))
 
     # ---------------------------------------------------------------------------------- telling it
 
@@ -407,10 +383,6 @@ class DuplexMachine:
             told += _sends(self._vocabulary.concluded(verdict, tokens))
         close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
         return [*told, CloseSocket(close, verdict.closed or verdict.code or verdict.message)]
-
-
-def _is_due(at: float | None, now: float) -> bool:
-    return at is not None and now >= at
 
 
 def _sends(events: Iterable[ServerEvent]) -> list[Action]:

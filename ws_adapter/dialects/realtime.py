@@ -67,11 +67,20 @@ class Realtime(RealtimePath):
         """What a decoded event asks for."""
         match event:
             case SessionInit():
-                return Begin(self.opener, lambda catalogue: self._setup(event, catalogue), lambda: self)
+                return Begin(
+                    self.opener,
+                    lambda catalogue: self._setup(event, catalogue),
+                    lambda: self,
+                    event.trace_context,
+                )
             case InputAppend():
                 input_id = event.input.input_id if event.input is not None else None
                 return Input(
-                    "input.append", self.opener, lambda slices: self._append(event, slices), input_id
+                    "input.append",
+                    self.opener,
+                    lambda slices: self._append(event, slices),
+                    input_id,
+                    event.trace_context,
                 )
             case SessionClose():
                 return End(close_reason(event))

@@ -2,36 +2,17 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from enum import Enum, auto
 from functools import partial
 from typing import ClassVar, Final
 
 from antiphon.semconv import Reason
 from ws_adapter.dialects import errors, render
-from ws_adapter.dialects.actions import (
-    Action,
-    Apart,
-    CloseSocket,
-    LeaveSlot,
-    OpenWorkerSession,
-    RunTurn,
-    Send,
-    TakeSlot,
-)
+from ws_adapter.dialects.actions import Action, Apart, CloseSocket, Send
 from ws_adapter.dialects.answers import FAILURES_IN_A_ROW, GAVE_UP
 from ws_adapter.dialects.chat import LARGE_FRAME
 from ws_adapter.dialects.chat_input import ChatRules, Request
 from ws_adapter.dialects.config import Catalogue, listed
-from ws_adapter.dialects.errors import (
-    VERDICTS,
-    CloseCode,
-    ErrorCode,
-    InvalidUtf8,
-    Refusal,
-    Verdict,
-    timed_out,
-)
+from ws_adapter.dialects.errors import CloseCode, ErrorCode, Refusal, Verdict, timed_out
 from ws_adapter.dialects.events import Metrics, SessionQueueDone
 from ws_adapter.dialects.limits import (
     ERRORS_PER_S,
@@ -39,6 +20,7 @@ from ws_adapter.dialects.limits import (
     EVENTS_WINDOW_S,
     Limits,
     RateWindow,
+    is_due,
 )
 from ws_adapter.dialects.realtime import close_reason, public_path
 from ws_adapter.dialects.realtime_chat_events import ChatCreated, TurnAppend
@@ -50,9 +32,12 @@ from ws_adapter.dialects.realtime_chat_input import (
     hear,
     read_settings,
 )
+from ws_adapter.dialects.realtime_chat_slot import ChatSlot
 from ws_adapter.dialects.realtime_chat_turn import ChatTurn
 from ws_adapter.dialects.realtime_events import Diagnostic, SessionClose, SessionClosed, SessionInit
+from ws_adapter.dialects.relation import related
 from ws_adapter.dialects.reply import failure
+from ws_adapter.dialects.state import Hold, State
 from ws_adapter.dialects.vocabulary import Place
 from ws_adapter.dialects.worker import (
     Failed,
@@ -68,31 +53,6 @@ from ws_adapter.dialects.worker import (
 
 MOST_WAITING: Final = 4
 """Turns that may wait behind the one that is answered."""
-
-_AGAIN: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND})
-"""The worker does not take the settings, but the client may send corrected ones."""
-
-
-class State(Enum):
-    """Where a session is in its life."""
-
-    QUEUED = auto()
-    CONNECTED = auto()
-    CONFIGURING = auto()
-    ACTIVE = auto()
-    CLOSING = auto()
-    CLOSED = auto()
-
-
-class _Slot(Enum):
-    """What the session has of a slot."""
-
-    NONE = auto()
-    WANTED = auto()
-    OPENING = auto()
-    """A worker is being configured."""
-    READY = auto()
-    RUNNING = auto()
 
 
 class RealtimeChat:
@@ -115,11 +75,8 @@ class RealtimeChat:
         self._new_id = new_id
         self._recording_id = recording_id
         self._settings: Settings | None = None
-        self._slot = _Slot.NONE
-        self._ready: Ready | None = None
-        self._slot_has_turns_voice = False
+        self._slot = ChatSlot()
         self._has_waited = False
-        self._is_going_away = False
         self._turns: deque[ChatTurn] = deque()
         self._reading = 0
         """Bytes of a frame that is read beside the event loop."""
@@ -127,7 +84,6 @@ class RealtimeChat:
         self._tokens = Tokens()
         self._init_at: float | None = None
         self._idle_at: float | None = None
-        self._unused_at: float | None = None
         self._events = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
         self._errors = RateWindow(ERRORS_PER_S, 1.0)
 
@@ -152,13 +108,12 @@ class RealtimeChat:
         """See `Machine.deadline`."""
         if self.is_over:
             return None
-        due = [at for at in (self._init_at, self._idle_at, self._unused_at) if at is not None]
+        due = [at for at in (self._init_at, self._idle_at, self._slot.unused_at) if at is not None]
         return min(due, default=None)
 
     def opened(self, now: float) -> list[Action]:
         """See `Machine.opened`."""
-        self._slot = _Slot.WANTED
-        return [TakeSlot()]
+        return self._slot.want()
 
     # ---------------------------------------------------------------------------------- the slot
 
@@ -189,7 +144,7 @@ class RealtimeChat:
 
     def displaced(self) -> None:
         """See `Machine.displaced`."""
-        self._is_going_away = False
+        self._slot.is_going_away = False
 
     def refused(self, verdict: Verdict) -> list[Action]:
         """See `Machine.refused`."""
@@ -209,26 +164,22 @@ class RealtimeChat:
             case UnitDone() if self._turns:
                 return self._done(self._turns[0], signal, now)
             case GoingAway():
-                self._is_going_away = True
-                if self._slot is _Slot.READY:
-                    return self._leave()
+                self._slot.is_going_away = True
+                if self._slot.hold is Hold.READY:
+                    return self._slot.leave()
             case Failed():
                 return self._failed(signal.reason, now)
         return []
 
     def _open(self) -> list[Action]:
         assert self._settings is not None
-        self._slot = _Slot.OPENING
-        setup = self._settings.setup
-        own = self._turns[0].request.voice if self.state is State.ACTIVE and self._turns else None
-        self._slot_has_turns_voice = own is not None
-        return [OpenWorkerSession(replace(setup, voice=own) if own is not None else setup)]
+        turn = self._turns[0] if self.state is State.ACTIVE and self._turns else None
+        return self._slot.open(self._settings.setup, turn.request.voice if turn is not None else None)
 
     def _begun(self, ready: Ready, now: float) -> list[Action]:
-        if self._slot is not _Slot.OPENING or self._settings is None:
+        if self._slot.hold is not Hold.OPENING or self._settings is None:
             return []
-        self._ready = ready
-        self._slot = _Slot.READY
+        self._slot.begun(ready)
         told: list[Action] = []
         if self.state is State.CONFIGURING:
             self.state = State.ACTIVE
@@ -247,44 +198,28 @@ class RealtimeChat:
         """Goes on with the next turn, or waits for one."""
         if not self._turns:
             self._idle_at = now + self._limits.chat_idle_s
-            self._unused_at = now + self._limits.init_timeout_s if self._slot is _Slot.READY else None
+            has_slot = self._slot.hold is Hold.READY
+            self._slot.unused_at = now + self._limits.init_timeout_s if has_slot else None
             return []
-        self._idle_at = self._unused_at = None
-        if self._slot is _Slot.NONE:
-            self._slot = _Slot.WANTED
+        self._idle_at = self._slot.unused_at = None
+        if self._slot.hold is Hold.NONE:
             self._has_waited = False
-            return [TakeSlot()]
-        if self._slot is not _Slot.READY or self._ready is None:
-            return []
-        self._slot = _Slot.RUNNING
-        return [RunTurn(1, self._turns[0].begin(self._ready, has_own_session=self._slot_has_turns_voice))]
-
-    def _leave(self) -> list[Action]:
-        self._slot = _Slot.NONE
-        self._unused_at = None
-        self._is_going_away = False
-        return [LeaveSlot()]
+            return self._slot.want()
+        return self._slot.run(self._turns[0]) if self._slot.hold is Hold.READY else []
 
     def _failed(self, reason: Reason, now: float) -> list[Action]:
-        verdict = VERDICTS[reason]
-        if self._slot is _Slot.READY:
-            return self._leave()  # nothing is lost: the next turn takes another
-        if reason in _AGAIN and self.state is State.CONFIGURING:
+        if self._slot.hold is Hold.READY:
+            return self._slot.leave()  # nothing is lost: the next turn takes another
+        if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
             self.state = State.CONNECTED
             self._settings = None
             self._turns.clear()
             self._init_at = now + self._limits.init_timeout_s
-            assert verdict.code is not None
-            return self._refuse(Refusal(verdict.code, verdict.message), now)
-        if reason in _AGAIN and self._turns:
-            assert verdict.code is not None
+            return self._refuse(errors.VERDICTS[reason].refusal(), now)
+        if reason in errors.CORRECTABLE and self._turns:
             done = UnitDone(1, UnitEnd.FAILED, 0)
-            return self._end_turn(self._turns[0], done, Refusal(verdict.code, verdict.message), now)
-        if self._is_going_away:
-            verdict = errors.SERVER_SHUTDOWN
-        elif verdict.close is None:
-            verdict = VERDICTS[Reason.WORKER_LOST]
-        return self._conclude(verdict)
+            return self._end_turn(self._turns[0], done, errors.VERDICTS[reason].refusal(), now)
+        return self._conclude(errors.lost(reason, is_going_away=self._slot.is_going_away))
 
     # ---------------------------------------------------------------------------------- the turns
 
@@ -311,7 +246,7 @@ class RealtimeChat:
         told.append(Send(turn.done(done, now, has_failed=refusal is not None)))
         if self._failures >= FAILURES_IN_A_ROW:
             return [*told, *self._conclude(GAVE_UP)]
-        return [*told, *self._leave(), *self._advance(now)]
+        return [*told, *self._slot.leave(), *self._advance(now)]
 
     # -------------------------------------------------------------------------------- the client
 
@@ -332,48 +267,37 @@ class RealtimeChat:
 
     def binary_frame(self, now: float) -> list[Action]:
         """See `Machine.binary_frame`."""
-        if self.is_over:
-            return []
-        message = "expected a text frame holding JSON, got a binary frame"
-        return self._conclude(Verdict(ErrorCode.INVALID_FRAME, message, None, CloseCode.UNSUPPORTED_DATA))
+        return self.ended(errors.BINARY_FRAME)
 
     def _hear(
         self, frame: bytes, rules: ChatRules, catalogue: Catalogue | None, drops_input: bool
     ) -> Callable[[float], list[Action]]:
         """Reads an event; touches nothing of the session, so it may run anywhere."""
-        try:
-            voices = catalogue.voices if catalogue is not None else None
-            heard = hear(frame, rules, voices, drops_input=drops_input)
-        except InvalidUtf8:
-            verdict = Verdict(None, "invalid UTF-8", None, CloseCode.INVALID_UTF8)
-            return lambda now: self.ended(verdict)
-        except Refusal as refusal:
-            return partial(self._misheard, refusal)
+        voices = catalogue.voices if catalogue is not None else None
+        heard = hear(frame, rules, voices, drops_input=drops_input)
         return partial(self._heard, heard, drops_input)
 
-    def _misheard(self, refusal: Refusal, now: float) -> list[Action]:
+    def _heard(self, heard: Heard | Refusal | Verdict, drops_input: bool, now: float) -> list[Action]:
         self._reading = 0
         if self.is_over:
             return []
-        if refusal.code is ErrorCode.INVALID_JSON:
-            return self._conclude(Verdict(refusal.code, refusal.message, None, CloseCode.UNSUPPORTED_DATA))
-        return self._refuse(refusal, now)
-
-    def _heard(self, heard: Heard, drops_input: bool, now: float) -> list[Action]:
-        self._reading = 0
-        if self.is_over:
-            return []
+        match heard:
+            case Refusal():
+                return self._refuse(heard, now)
+            case Verdict():
+                return self._conclude(heard)
         try:
             match heard.event:
                 case SessionInit() as event:
-                    return self._init(event, drops_input)
+                    return [*self._init(event, drops_input), *related(event.trace_context)]
                 case SessionClose() as event:
                     return self._conclude(Verdict(None, "", close_reason(event), CloseCode.NORMAL))
                 case Update():
                     message = "session.update is not spoken in mode=chat: open the session with session.init"
                     raise Refusal(ErrorCode.INVALID_EVENT, message)
-                case TurnAppend() if heard.request is not None:
-                    return self._append(heard.request, heard.input_id, now)
+                case TurnAppend() as event if heard.request is not None:
+                    told = self._append(heard.request, heard.input_id, now)
+                    return [*related(event.trace_context), *told]
         except Refusal as refusal:
             return self._refuse(refusal, now, heard.input_id)
         return []
@@ -428,13 +352,13 @@ class RealtimeChat:
         """See `Machine.tick`."""
         if self.is_over:
             return []
-        if _is_due(self._init_at, now):
+        if is_due(self._init_at, now):
             text = "no session.init came in time; connect again and send it at once"
             return self._conclude(timed_out("Prepare timeout", self._limits.init_timeout_s, text))
-        if _is_due(self._idle_at, now):
+        if is_due(self._idle_at, now):
             text = "nothing came for too long; open a new session"
             return self._conclude(timed_out("Idle timeout", self._limits.chat_idle_s, text))
-        return self._leave() if _is_due(self._unused_at, now) else []
+        return self._slot.leave() if is_due(self._slot.unused_at, now) else []
 
     def ended(self, verdict: Verdict) -> list[Action]:
         """See `Machine.ended`."""
@@ -468,7 +392,3 @@ class RealtimeChat:
             told.append(Send(closed))
         close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
         return [*told, CloseSocket(close, verdict.closed or verdict.code or verdict.message)]
-
-
-def _is_due(at: float | None, now: float) -> bool:
-    return at is not None and now >= at

@@ -13,6 +13,7 @@ from ws_adapter.dialects.events import (
     SessionQueueDone,
     SessionQueueUpdate,
     TokenUsage,
+    TraceContext,
 )
 from ws_adapter.dialects.realtime_events import SessionClose, SessionClosed, SessionInit, TimedEvent
 from ws_adapter.dialects.reply import DoneReason
@@ -31,6 +32,7 @@ class TurnAppend(Struct, frozen=True, tag_field="type", tag="input.append"):
     """Asks for an answer. While one is given, four more may wait."""
 
     input: TurnFields | None = None
+    trace_context: TraceContext = None
 
     REQUIRED: ClassVar = ("input",)
 

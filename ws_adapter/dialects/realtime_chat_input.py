@@ -9,7 +9,7 @@ from msgspec import Struct
 from ws_adapter.codec import EventDecoder
 from ws_adapter.dialects.chat_input import ChatRules, Request, read_request
 from ws_adapter.dialects.config import Catalogue, ChatSetup, check_model, listed, read_config
-from ws_adapter.dialects.errors import ErrorCode, Refusal, missing
+from ws_adapter.dialects.errors import NOT_UTF8, ErrorCode, InvalidUtf8, Refusal, Verdict, missing, no_json
 from ws_adapter.dialects.realtime import init_voice
 from ws_adapter.dialects.realtime_chat_events import TurnAppend
 from ws_adapter.dialects.realtime_events import SessionClose, SessionInit
@@ -41,12 +41,19 @@ class Heard:
         return fields.input_id if fields is not None else None
 
 
-def hear(frame: bytes, rules: ChatRules, voices: Set[str] | None, *, drops_input: bool) -> Heard:
-    """Reads a text frame to its last field; raises `Refusal` or `InvalidUtf8` for what is no event.
+def hear(
+    frame: bytes, rules: ChatRules, voices: Set[str] | None, *, drops_input: bool
+) -> Heard | Refusal | Verdict:
+    """Reads a text frame to its last field. What is no event is refused, or ends the session.
 
     Whether the event may come now is left open. With `drops_input` the media in it are not decoded.
     """
-    event = _DECODER.decode(frame)
+    try:
+        event = _DECODER.decode(frame)
+    except InvalidUtf8:
+        return NOT_UTF8
+    except Refusal as refusal:
+        return no_json(refusal) if refusal.code is ErrorCode.INVALID_JSON else refusal
     if not isinstance(event, TurnAppend):
         return Heard(event)
     try:

@@ -22,6 +22,7 @@ from ws_adapter.dialects.events import (
     Settings,
     Slices,
     TokenUsage,
+    TraceContext,
     VoiceFields,
 )
 
@@ -57,6 +58,7 @@ class SessionInit(Struct, frozen=True, tag_field="type", tag="session.init"):
     """Opens the session. `payload` is required and may be empty."""
 
     payload: InitPayload | None = None
+    trace_context: TraceContext = None
 
     REQUIRED: ClassVar = ("payload",)
 
@@ -110,6 +112,7 @@ class InputAppend(Struct, frozen=True, tag_field="type", tag="input.append"):
     """More input: an append of any length. Units of one second are cut from the stream of appends."""
 
     input: AppendInput | None = None
+    trace_context: TraceContext = None
 
     REQUIRED: ClassVar = ("input",)
 
@@ -197,10 +200,13 @@ class AudioDelta(OutputDelta, kw_only=True, tag="response.output.delta"):
         return self.audio
 
 
-class Diagnostic(Struct, frozen=True):
-    """A sentence for people."""
+class Diagnostic(Struct, omit_defaults=True):
+    """Why it ended."""
 
     message: str
+    """A sentence for people."""
+    trace_id: str | None = None
+    """By which the operator of the server finds the session."""
 
 
 class SessionClosed(ServerEvent, kw_only=True, tag="session.closed"):
@@ -212,6 +218,13 @@ class SessionClosed(ServerEvent, kw_only=True, tag="session.closed"):
     session_id: str | None = None
     usage: TokenUsage | None = None
     diagnostic: Diagnostic | None = None
+
+    tells_trouble: ClassVar = True
+
+    def identify(self, trace_id: str) -> None:
+        """See `ServerEvent.identify`."""
+        if self.diagnostic is not None:
+            self.diagnostic.trace_id = trace_id
 
 
 SERVER_EVENTS = (

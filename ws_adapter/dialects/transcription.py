@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import ClassVar, Final
 
 from antiphon.semconv import Reason
@@ -20,7 +19,9 @@ from ws_adapter.dialects.actions import (
 )
 from ws_adapter.dialects.config import Catalogue, TranscriptionSetup
 from ws_adapter.dialects.errors import CloseCode, ErrorCode, InvalidUtf8, Verdict
-from ws_adapter.dialects.limits import ERRORS_PER_S, MOST_AT_WORKER, Limits, RateWindow
+from ws_adapter.dialects.limits import ERRORS_PER_S, MOST_AT_WORKER, Limits, RateWindow, is_due
+from ws_adapter.dialects.relation import related
+from ws_adapter.dialects.state import Hold
 from ws_adapter.dialects.transcription_commands import Append, ChooseModel, Commit, Rejection, read_command
 from ws_adapter.dialects.transcription_events import Code, Delta, Error, SessionCreated
 from ws_adapter.dialects.utterance import Utterances, as_floats
@@ -47,17 +48,6 @@ _UNSERVED: Final = {
     ErrorCode.SERVICE_UNAVAILABLE: (Code.SERVICE_UNAVAILABLE, "no worker is ready"),
 }
 """Why there is no slot for an utterance: code and text of each verdict. Its audio is kept."""
-
-
-class _Slot(Enum):
-    """How far this session is with a slot."""
-
-    NONE = auto()
-    WANTED = auto()
-    """In the queue."""
-    OPENING = auto()
-    """The worker is being told what the session is."""
-    READY = auto()
 
 
 class Transcription:
@@ -88,7 +78,7 @@ class Transcription:
         self._suppressed = 0
         self._note_at: float | None = None
         self._congested = False
-        self._slot = _Slot.NONE
+        self._slot = Hold.NONE
         self._slot_model = ""
         self._granted_at = 0.0
         self._window = 0
@@ -122,7 +112,7 @@ class Transcription:
 
     @property
     def _has_worker(self) -> bool:
-        return self._slot in (_Slot.OPENING, _Slot.READY)
+        return self._slot in (Hold.OPENING, Hold.READY)
 
     @property
     def _idle_at(self) -> float | None:
@@ -135,7 +125,7 @@ class Transcription:
     @property
     def _chunk_at(self) -> float | None:
         """Since when, or from when on, the worker can be given a chunk."""
-        is_able = self._slot is _Slot.READY and self._look_at is None and not self._congested
+        is_able = self._slot is Hold.READY and self._look_at is None and not self._congested
         if not is_able or len(self._at_worker) >= self._window or self._utterances.current is None:
             return None
         return self._utterances.current.next_chunk_at()
@@ -151,12 +141,14 @@ class Transcription:
         if self.is_over:
             return []
         try:
-            self._obey(read_command(frame, drops_input=drops_input), now)
+            command = read_command(frame, drops_input=drops_input)
+            self._obey(command, now)
         except InvalidUtf8:
             return self._close(CloseCode.INVALID_UTF8, "invalid UTF-8")
         except Rejection as rejection:
             return self._reject(rejection, now)
-        return self._advance(now)
+        relation = related(command.related) if isinstance(command, ChooseModel | Append) else []
+        return [*relation, *self._advance(now)]
 
     def binary_frame(self, now: float) -> list[Action]:
         """See `Machine.binary_frame`."""
@@ -224,14 +216,14 @@ class Transcription:
             return []
         if current is None:
             return self._leave()
-        self._slot, self._slot_model = _Slot.OPENING, current.model
+        self._slot, self._slot_model = Hold.OPENING, current.model
         self._granted_at = now
         self._last_unit = 0
         return [OpenWorkerSession(TranscriptionSetup(current.model))]
 
     def displaced(self) -> None:
         """See `Machine.displaced`."""
-        self._slot = _Slot.WANTED
+        self._slot = Hold.WANTED
         self._away_at = None
 
     def refused(self, verdict: Verdict) -> list[Action]:
@@ -255,7 +247,7 @@ class Transcription:
         told: list[Action] = []
         match signal:
             case Ready():
-                self._slot = _Slot.READY
+                self._slot = Hold.READY
                 self._window = min(signal.max_units_in_flight, MOST_AT_WORKER)
                 self._prompt_tokens = signal.prompt_tokens
             case Piece():
@@ -346,8 +338,8 @@ class Transcription:
                 return [*told, *self._rest(now)]
             self._look_at = now if self._has_worker else None
         self._vacant_at = None
-        if self._slot is _Slot.NONE:
-            self._slot = _Slot.WANTED
+        if self._slot is Hold.NONE:
+            self._slot = Hold.WANTED
             return [*told, TakeSlot()]
         while (at := self._chunk_at) is not None and at <= now:
             self._last_unit += 1
@@ -359,9 +351,9 @@ class Transcription:
 
     def _rest(self, now: float) -> list[Action]:
         """There is no utterance: the slot is kept for a while, a place in the queue is not."""
-        if self._slot is _Slot.NONE:
+        if self._slot is Hold.NONE:
             return []
-        if self._slot is _Slot.WANTED or self._away_at is not None:
+        if self._slot is Hold.WANTED or self._away_at is not None:
             return self._leave()
         if self._vacant_at is None:
             self._vacant_at = self._look_at = now
@@ -372,7 +364,7 @@ class Transcription:
         return [LeaveSlot()]
 
     def _forget_slot(self) -> None:
-        self._slot = _Slot.NONE
+        self._slot = Hold.NONE
         self._at_worker.clear()
         self._vacant_at = self._look_at = self._away_at = None
 
@@ -382,16 +374,16 @@ class Transcription:
         """See `Machine.tick`."""
         if self.is_over:
             return []
-        if _is_due(self._away_at, now):
+        if is_due(self._away_at, now):
             return self._close(CloseCode.SERVICE_RESTART, errors.SHUTDOWN)
         told: list[Action] = []
-        if _is_due(self._note_at, now):
+        if is_due(self._note_at, now):
             told.append(Note(f"{self._suppressed} errors were not sent, beyond {ERRORS_PER_S} in a second"))
             self._suppressed, self._note_at = 0, None
-        if _is_due(self._look_at, now) and not self._keeps_slot(now, others_wait):
+        if is_due(self._look_at, now) and not self._keeps_slot(now, others_wait):
             told += self._leave()
         current = self._utterances.current
-        if current is not None and _is_due(self._idle_at, now):
+        if current is not None and is_due(self._idle_at, now):
             current.is_ended = current.is_timed_out = True
         return [*told, *self._advance(now)]
 
@@ -425,7 +417,3 @@ class Transcription:
     def _close(self, code: CloseCode, reason: str) -> list[Action]:
         self.is_over = True
         return [CloseSocket(code, reason)]
-
-
-def _is_due(at: float | None, now: float) -> bool:
-    return at is not None and now >= at

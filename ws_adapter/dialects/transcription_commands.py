@@ -15,7 +15,7 @@ from ws_adapter.dialects.transcription_events import (
     AudioCommit,
     ClientEvent,
     Code,
-    Error,
+    Refused,
     SessionUpdate,
 )
 
@@ -30,19 +30,23 @@ class Rejection(Exception):
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
-        self.event = Error(error=message, code=code)
+        self.event = Refused(error=message, code=code)
 
 
 class ChooseModel(Struct, frozen=True):
     """Use `model` for the utterances that follow."""
 
     model: str
+    related: Any = None
+    """Its `trace_context`, as it came."""
 
 
 class Append(Struct, frozen=True):
     """Take audio: whole samples of int16, at least one."""
 
     pcm: bytes
+    related: Any = None
+    """Its `trace_context`, as it came."""
 
 
 class Commit(Struct, frozen=True):
@@ -64,14 +68,14 @@ def read_command(frame: bytes, *, drops_input: bool = False) -> TranscriptionCom
     except Refusal as refusal:
         raise _rejection(refusal, frame) from None
     match event:
-        case SessionUpdate(model=model):
+        case SessionUpdate(model=model, trace_context=context):
             if not model:
                 raise _no_model()
-            return ChooseModel(model)
-        case AudioAppend(audio=audio):
+            return ChooseModel(model, context)
+        case AudioAppend(audio=audio, trace_context=context):
             if audio is None:
                 raise Rejection(Code.PROCESSING_ERROR, "audio: expected a base64 string, got null or nothing")
-            return Append(_pcm(audio))
+            return Append(_pcm(audio), context)
         case AudioCommit(final=final):
             return Commit(_truth(final))
 

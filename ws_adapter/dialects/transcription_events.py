@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ws_adapter.dialects.events import Count, ServerEvent
+from ws_adapter.dialects.events import Count, Fault, ServerEvent, TraceContext
 
 
 class Code(StrEnum):
@@ -33,6 +33,9 @@ class Code(StrEnum):
     UNSUPPORTED_MODE = "unsupported_mode"
     UNAUTHORIZED = "unauthorized"
     SLOW_CONSUMER = "slow_consumer"
+
+
+_SERVERS: Final = frozenset({Code.PROCESSING_ERROR, Code.QUEUE_FULL, Code.SERVICE_UNAVAILABLE})
 
 
 # ----------------------------------------------------------------------------------------------- client
@@ -63,6 +66,7 @@ class SessionUpdate(Struct, frozen=True, tag_field="type", tag="session.update")
     """Choose the model of the utterances that follow; success is silent. Nothing else in it is looked at."""
 
     model: Model | None = None
+    trace_context: TraceContext = None
 
     REQUIRED: ClassVar = ("model",)
 
@@ -71,6 +75,7 @@ class AudioAppend(Struct, frozen=True, tag_field="type", tag="input_audio_buffer
     """Audio: for the open utterance, else for the next one."""
 
     audio: Pcm16 | None = None
+    trace_context: TraceContext = None
 
     REQUIRED: ClassVar = ("audio",)
 
@@ -130,6 +135,22 @@ class Error(ServerEvent, kw_only=True, tag="error"):
     error: str
     """For people."""
     code: Code
+
+    tells_trouble: ClassVar = True
+
+    @property
+    def fault(self) -> Fault:
+        """See `ServerEvent.fault`."""
+        return Fault(self.code, self.code in _SERVERS)
+
+
+class Refused(Error, kw_only=True, tag="error"):
+    """An event was refused: that is the client's fault, whatever the code."""
+
+    @property
+    def fault(self) -> Fault:
+        """See `ServerEvent.fault`."""
+        return Fault(self.code, is_servers=False)
 
 
 SERVER_EVENTS: Final = (SessionCreated, Delta, Done, Error)

@@ -4,7 +4,7 @@ The state machine in `machine` is the same for all full-duplex dialects; it spea
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -35,6 +35,8 @@ class Begin(Struct, frozen=True):
     name: str
     read: Callable[[Catalogue | None], SessionSetup]
     choose: "Callable[[], Vocabulary]"
+    related: Any = None
+    """Its `trace_context`, as it came."""
 
 
 class Input(Struct, frozen=True):
@@ -44,6 +46,8 @@ class Input(Struct, frozen=True):
     after: str
     read: Callable[[int | None], Append]
     input_id: str | None = None
+    related: Any = None
+    """Its `trace_context`, as it came."""
 
 
 class HoldFrame(Struct, frozen=True):

@@ -1,0 +1,31 @@
+"""Where a session is in its life, and with its slot, in the dialects whose sessions live long."""
+
+from enum import Enum, auto
+
+
+class State(Enum):
+    """From the opening of the socket to its end."""
+
+    QUEUED = auto()
+    CONNECTED = auto()
+    """It has a slot, and its settings are waited for."""
+    CONFIGURING = auto()
+    """A worker is told the settings."""
+    ACTIVE = auto()
+    PAUSED = auto()
+    """In full duplex alone."""
+    CLOSING = auto()
+    CLOSED = auto()
+
+
+class Hold(Enum):
+    """How far a session is with a slot, in the dialects that take one when they need it."""
+
+    NONE = auto()
+    WANTED = auto()
+    """In the queue."""
+    OPENING = auto()
+    """The worker is being told what the session is."""
+    READY = auto()
+    RUNNING = auto()
+    """A turn is answered."""

@@ -51,7 +51,7 @@ class Speaker:
             return
         self._crowd.tally.sent += 1
         self._sent.append(now)
-        self.client.send(_UNIT)
+        self.client.send(self._crowd.unit)
 
     def _heard(self, client: Client, event: bytes) -> None:
         if ANSWER not in event or not self._sent:
@@ -68,9 +68,10 @@ class Speaker:
 
 
 class Crowd:
-    """Speakers in front of one adapter. Only `active` of them speak."""
+    """Speakers in front of one adapter. Only `active` of them speak: the frame `unit`, again and again."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, unit: bytes = _UNIT) -> None:
+        self.unit = unit
         self.tally = Tally()
         self.active = 0
         self.refused = 0

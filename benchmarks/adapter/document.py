@@ -67,11 +67,12 @@ output stopped under load while input was still read: the socket between them wa
 def write() -> None:
     """Writes the page."""
     names = ("cost", "codec", "density", "overload", "idle")
-    DOCUMENT.write_text(_TEXT.format(**{name: _section(name) for name in names}))
+    figures = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in names}
+    DOCUMENT.write_text(_TEXT.format(**{name: section(figures[name]) for name in names}))
 
 
-def _section(name: str) -> str:
-    figures: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+def section(figures: dict[str, Any]) -> str:
+    """A table of a `results` file, its goals and where it was measured, in Markdown."""
     columns = list(figures["rows"][0])
     lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
     lines += ["| " + " | ".join(_shown(row[column]) for column in columns) + " |" for row in figures["rows"]]

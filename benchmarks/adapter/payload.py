@@ -25,7 +25,14 @@ SPEECH: Final = _random.uniform(-0.5, 0.5, 24_000).astype("<f4").tobytes()
 PATH: Final = "/ws/duplex/adx_bench"
 PREPARE: Final = b'{"type":"prepare"}'
 PREPARED: Final = b'"prepared"'
-APPEND: Final = json.dumps({"type": "audio_chunk", "audio_base64": base64.b64encode(PCM).decode()}).encode()
+
+
+def append(pcm: bytes) -> bytes:
+    """The event with which a client says a second of float32."""
+    return json.dumps({"type": "audio_chunk", "audio_base64": base64.b64encode(pcm).decode()}).encode()
+
+
+APPEND: Final = append(PCM)
 ANSWER: Final = b'"result"'
 DROPPED: Final = b'"dropped":true'
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,14 +52,17 @@ class Process:
 
 
 @contextmanager
-def running(*arguments: str, cpu: int = OTHER_CPU) -> Iterator[Process]:
+def running(
+    *arguments: str, cpu: int = OTHER_CPU, variables: Mapping[str, str] | None = None
+) -> Iterator[Process]:
     """`python -m <arguments>`, pinned to `cpu`, until the block is left.
 
-    The program says `... ready on <address>` when it is.
+    `variables` are added to the environment. The program says `... ready on <address>` when it is.
     """
     command = [sys.executable, "-m", *arguments]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+    environment = {**os.environ, **(variables or {})}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
         try:
             os.sched_setaffinity(process.pid, {cpu})
             assert process.stdin is not None
@@ -80,8 +83,8 @@ def running(*arguments: str, cpu: int = OTHER_CPU) -> Iterator[Process]:
 
 
 @contextmanager
-def adapter(worker: str, *options: str) -> Iterator[Process]:
+def adapter(worker: str, *options: str, variables: Mapping[str, str] | None = None) -> Iterator[Process]:
     """The adapter in front of `worker`, as the command line runs it."""
     command = ("antiphon.cli", "adapter", "--worker", worker, "--port", "0", "--log-level", "warning")
-    with running(*command, *options, cpu=TESTED_CPU) as process:
+    with running(*command, *options, cpu=TESTED_CPU, variables=variables) as process:
         yield process

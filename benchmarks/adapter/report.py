@@ -52,9 +52,10 @@ class Report:
         lines += ["", *(str(goal) for goal in self.goals), *([self.note] if self.note else []), machine(), ""]
         return "\n".join(lines)
 
-    def write(self, is_short: bool) -> None:
-        """`results/<name>.json`."""
-        RESULTS.mkdir(exist_ok=True)
+    def write(self, is_short: bool, folder: Path | None = None) -> None:
+        """`<folder>/<name>.json`; the folder is `results` if not given."""
+        folder = folder or RESULTS
+        folder.mkdir(exist_ok=True)
         figures = {
             "benchmark": self.name,
             "title": self.title,
@@ -72,7 +73,7 @@ class Report:
                 for goal in self.goals
             ],
         }
-        (RESULTS / f"{self.name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+        (folder / f"{self.name}.json").write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def machine() -> str:

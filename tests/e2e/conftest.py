@@ -65,6 +65,13 @@ class Server:
 
     process: "subprocess.Popen[str]"
     address: str
+    log: TextIO
+
+    @property
+    def said(self) -> str:
+        """Everything it has written so far."""
+        self.log.seek(0)
+        return self.log.read()
 
 
 START_S = 120.0
@@ -77,7 +84,7 @@ def antiphon(*arguments: str) -> Iterator[Server]:
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
         try:
-            yield Server(process, _ready_address(process, log))
+            yield Server(process, _ready_address(process, log), log)
         finally:
             process.terminate()
             process.wait(timeout=30)
@@ -96,14 +103,14 @@ def _ready_address(process: "subprocess.Popen[str]", log: TextIO) -> str:
 
 
 @contextmanager
-def running_worker(slots: int = SLOTS) -> Iterator[Server]:
-    with antiphon("worker", "--listen", "127.0.0.1:0", "--slots", str(slots)) as server:
+def running_worker(*arguments: str, slots: int = SLOTS) -> Iterator[Server]:
+    with antiphon("worker", "--listen", "127.0.0.1:0", "--slots", str(slots), *arguments) as server:
         yield server
 
 
 @contextmanager
-def running_adapter(worker: str) -> Iterator[Server]:
-    with antiphon("adapter", "--port", "0", "--worker", worker, *ADMIT_ALL) as server:
+def running_adapter(worker: str, *arguments: str) -> Iterator[Server]:
+    with antiphon("adapter", "--port", "0", "--worker", worker, *ADMIT_ALL, *arguments) as server:
         yield server
 
 

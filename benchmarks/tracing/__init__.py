@@ -1,0 +1,1 @@
+"""What tracing costs, and what it shows."""

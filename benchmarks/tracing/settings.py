@@ -1,0 +1,20 @@
+"""How the processes under test are told to trace."""
+
+from collections.abc import Mapping
+from typing import Final
+
+NOTHING: Final[Mapping[str, str]] = {"OTEL_SDK_DISABLED": "true"}
+"""Neither traces nor metrics."""
+
+METRICS: Final[Mapping[str, str]] = {"OTEL_TRACES_EXPORTER": "none"}
+"""As by default: metrics and no traces."""
+
+
+def sampled(endpoint: str, share: float) -> Mapping[str, str]:
+    """Metrics, and traces of this share of the sessions."""
+    return {
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": f"{share:g}",
+    }

@@ -1,0 +1,92 @@
+"""What adapter and worker tell Prometheus after sessions with the shipped checkpoint."""
+
+import json
+import socket
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
+
+from antiphon.semconv import SERVICE_ADAPTER, SERVICE_WORKER
+from tests.adapter.process import ADMIT_ALL
+from tests.cli.process import run_cli
+from tests.e2e.conftest import FOLDER, antiphon
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """What each job tells."""
+
+    jobs: dict[str, list[Metric]]
+
+    def series(self) -> set[str]:
+        """Names of all series."""
+        return {sample.name for family in self.families() for sample in family.samples}
+
+    def families(self) -> list[Metric]:
+        """Those of both."""
+        return [family for families in self.jobs.values() for family in families]
+
+    def values(self, series: str, label: str) -> set[str]:
+        """Values that a label has in a series."""
+        samples = (sample for family in self.families() for sample in family.samples)
+        return {sample.labels[label] for sample in samples if sample.name == series}
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def scrape(port: int) -> list[Metric]:
+    """What an administration port tells."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        return list(text_string_to_metric_families(response.read().decode()))
+
+
+def talk(address: str) -> None:
+    """A spoken conversation, a typed one, what is heard written down, and what may go wrong."""
+    question = FOLDER / "joke.wav"
+    assert run_cli("talk", question, "--url", address, timeout_s=60).code == 0
+    assert run_cli("chat", "what is your name", "--url", address).code == 0
+    assert run_cli("transcribe", question, "--url", address).code == 0
+    url = f"{address.replace('http', 'ws')}/v1/realtime?mode=audio"
+    with connect(url) as first, connect(url) as second, connect(url) as third:
+        first.send('{"type": "no.such.event"}')
+        until(first, "error")
+        until(second, "session.queue_done")
+        until(third, "session.queued")  # there are two slots
+        first.close()
+        until(third, "session.queue_done")
+    with pytest.raises(InvalidStatus), connect(url, origin=Origin("https://not.allowed")):
+        pass
+
+
+def until(socket: ClientConnection, kind: str) -> None:
+    """Reads up to an event of that type."""
+    while json.loads(socket.recv(timeout=20))["type"] != kind:
+        pass
+
+
+@pytest.fixture(scope="session")
+def live() -> Iterator[Scrape]:
+    ports = {SERVICE_ADAPTER: free_port(), SERVICE_WORKER: free_port()}
+    with ExitStack() as stack:
+        admin = ("--admin-port", str(ports[SERVICE_WORKER]))
+        worker = stack.enter_context(antiphon("worker", "--listen", "127.0.0.1:0", "--slots", "2", *admin))
+        admin = ("--admin-port", str(ports[SERVICE_ADAPTER]))
+        origins = ("--allowed-origins", "https://example.org")
+        command = ("adapter", "--port", "0", "--worker", worker.address, *origins, *ADMIT_ALL, *admin)
+        adapter = stack.enter_context(antiphon(*command))
+        talk(adapter.address)
+        yield Scrape({job: scrape(port) for job, port in ports.items()})

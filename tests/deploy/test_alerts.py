@@ -1,0 +1,79 @@
+"""Alerts that an operator can act on: each parses, says how long, and leads to what to do."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.files import ROOT, Expression, alerts, expressions
+
+EXPECTED = {
+    "DeadlineMisses": "5m",
+    "FirstAudioSlow": "10m",
+    "QueueGrowing": "10m",
+    "NoWorkers": "1m",
+    "SlotLeak": "2m",
+    "KvNearlyFull": "10m",
+    "ErrorRate": "10m",
+    "DispatcherDegraded": "2m",
+}
+"""Every alert, and how long its condition has to last."""
+
+SCENARIOS = Path(__file__).with_name("alerts.yml")
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
+
+
+def anchors(text: str) -> list[str]:
+    """Where the headings of a Markdown text can be linked to."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return [re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_every_alert_is_there_and_waits_as_long_as_it_should() -> None:
+    assert {rule["alert"]: rule["for"] for rule in alerts()} == EXPECTED
+
+
+@pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
+def test_alert_says_what_is_wrong_and_links_what_to_do(rule: dict[str, dict[str, str]]) -> None:
+    file, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+
+    assert rule["annotations"]["summary"]
+    assert rule["labels"]["severity"] in {"page", "ticket"}
+    assert file == "docs/operations.md"
+    assert anchor == str(rule["alert"]).lower()
+    assert anchors(OPERATIONS).count(anchor) == 1
+
+
+def test_every_runbook_section_has_its_alert() -> None:
+    runbooks = OPERATIONS.partition("## Alerts")[2].partition("\n## ")[0]
+
+    assert re.findall(r"^### (\w+)$", runbooks, re.MULTILINE) == list(EXPECTED)
+
+
+@pytest.mark.parametrize("expression", expressions(), ids=lambda expression: expression.where)
+def test_expression_of_alert_or_panel_parses(expression: Expression) -> None:
+    expression.parse()
+
+
+@pytest.mark.parametrize("text", ["rate(x)", "sum by le (x)", "histogram_quantile(x)", "nothing(x)", "x > "])
+def test_parser_sees_what_is_wrong(text: str) -> None:
+    with pytest.raises(ValueError):
+        Expression("", text).parse()
+
+
+def test_every_alert_has_a_scenario_in_which_it_is_raised() -> None:
+    tests = yaml.safe_load(SCENARIOS.read_text())["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
+
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == EXPECTED.keys()
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+def test_prometheus_raises_alerts_as_the_scenarios_say() -> None:
+    command = ["promtool", "test", "rules", str(SCENARIOS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr

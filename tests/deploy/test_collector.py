@@ -1,0 +1,57 @@
+"""The configurations of collector and Prometheus hang together."""
+
+from typing import Any
+
+from antiphon.semconv import SERVICE_ADAPTER, SERVICE_WORKER
+from tests.deploy.files import DEPLOY, ROOT, read_yaml
+
+PARTS = ("receivers", "processors", "exporters")
+
+
+def collector() -> dict[str, Any]:
+    return dict(read_yaml("otel/collector.yml"))
+
+
+def test_pipelines_use_what_is_configured_and_all_of_it() -> None:
+    config = collector()
+    pipelines = config["service"]["pipelines"].values()
+
+    for part in PARTS:
+        assert {name for pipeline in pipelines for name in pipeline[part]} == set(config[part]), part
+    assert config["service"]["extensions"] == list(config["extensions"])
+
+
+def test_collector_bounds_its_memory_first_and_batches_last() -> None:
+    for pipeline in collector()["service"]["pipelines"].values():
+        assert pipeline["processors"][0] == "memory_limiter"
+        assert pipeline["processors"][-1] == "batch"
+
+
+def test_collector_lets_no_content_pass() -> None:
+    config = collector()
+    [action] = config["processors"]["attributes/no_content"]["actions"]
+
+    assert action == {"pattern": r"^antiphon\.content\.", "action": "delete"}
+    for pipeline in config["service"]["pipelines"].values():
+        assert "attributes/no_content" in pipeline["processors"]
+
+
+def test_collector_listens_on_this_machine_for_what_services_speak() -> None:
+    receivers = collector()["receivers"]
+
+    assert receivers == {"otlp": {"protocols": {"http": {"endpoint": "localhost:4318"}}}}
+
+
+def test_prometheus_scrapes_both_services_and_reads_the_alerts() -> None:
+    config = read_yaml("prometheus/prometheus.yml")
+    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
+
+    assert targets == {SERVICE_ADAPTER: ["localhost:9464"], SERVICE_WORKER: ["localhost:9465"]}
+    assert [(DEPLOY / "prometheus" / name).is_file() for name in config["rule_files"]] == [True]
+
+
+def test_documents_name_every_file() -> None:
+    text = (ROOT / "docs/operations.md").read_text() + (ROOT / "docs/observability.md").read_text()
+
+    for file in DEPLOY.rglob("*"):
+        assert file.is_dir() or f"deploy/{file.relative_to(DEPLOY)}" in text, file

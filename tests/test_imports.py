@@ -61,6 +61,18 @@ WALLS = [
         ),
     ),
     Wall(
+        "telemetry knows neither service",
+        ("antiphon.telemetry",),
+        ("ws_adapter", "inference_service", "torch", "grpc"),
+        deep=True,
+    ),
+    Wall(
+        "the log's format and the names need no library",
+        ("antiphon.telemetry.logs", "antiphon.semconv"),
+        ("opentelemetry", "prometheus_client"),
+        deep=True,
+    ),
+    Wall(
         "packages do not import tests",
         ("antiphon", "ws_adapter", "inference_service"),
         ("tests", "conftest", "pytest"),
@@ -176,10 +188,11 @@ def meeting_points(tree: SourceTree, shared: str, *services: str) -> set[str]:
     return {module for module in set.intersection(*used) if module and is_within(module, shared)}
 
 
-def test_services_meet_only_in_messages_and_names(tree: SourceTree) -> None:
+def test_services_meet_only_in_messages_names_and_telemetry(tree: SourceTree) -> None:
     met = meeting_points(tree, "antiphon", "ws_adapter", "inference_service")
 
-    assert [m for m in met if m != "antiphon.semconv" and not is_within(m, "antiphon.v1")] == []
+    shared = ("antiphon.semconv", "antiphon.telemetry", "antiphon.v1")
+    assert [m for m in met if not any(is_within(m, name) for name in shared)] == []
 
 
 def strangers(imports: list[Import], generated: set[str]) -> list[Import]:

@@ -16,7 +16,10 @@ from antiphon.cli.main import main
 from tests.cli.process import run_cli
 from ws_adapter.options import AdapterOptions
 
-COMMANDS = ["serve", "talk", "chat", "transcribe", "demo", "probe", "bench", "worker", "adapter", "key"]
+COMMANDS = [
+    "serve", "talk", "chat", "transcribe", "demo", "probe", "bench", "worker", "adapter", "key",
+    "convert-vocoder", "check-config",
+]  # fmt: skip
 SCREEN_LINES, SCREEN_COLUMNS = 25, 80
 
 

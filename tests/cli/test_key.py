@@ -47,8 +47,8 @@ def test_serve_finds_unusable_keys_before_it_loads_a_model(tmp_path: Path) -> No
 
     assert done.code == 2
     assert done.err == (
-        f"Line 1 of {tmp_path / 'keys'} is no key: expected name:sha256 or name:sha256:admin. "
-        "Make one with: antiphon key NAME\n"
+        f"Line 1 of {tmp_path / 'keys'} is no key: expected name:sha256, and perhaps :admin, :trusted or "
+        ":admin,trusted. Make one with: antiphon key NAME\n"
     )
 
 

@@ -14,11 +14,13 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from antiphon.telemetry.context import parse_traceparent
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import config, inputs, metadata
 from inference_service.engine.api import UnitInput
 from inference_service.errors import SessionError, UnitRefused
-from inference_service.media.image import decode_frame
+from inference_service.media.image import decode_frame, decode_picture
+from inference_service.models.minicpmo.slices import slice_image
 from tests.scripted_engine import EVERYTHING
 from ws_adapter.codec import RequestDecoder, decode_audio, encode
 from ws_adapter.dialects.actions import (
@@ -267,6 +269,8 @@ def picture(data: bytes) -> None:
     with suppress(UnitRefused):
         pixels = decode_frame(data, field="frames[0]", side=64)
         assert np.isfinite(pixels).all()
+        slices, grid = slice_image(decode_picture(data, field="frames[0]"), 9, 448)
+        assert len(slices) == 1 + (grid[0] * grid[1] if grid else 0) <= 10
 
 
 def prefill(data: bytes) -> None:
@@ -291,7 +295,7 @@ def call_metadata(data: bytes) -> None:
     with suppress(SessionError):
         session_id = metadata.session_id([("antiphon-session-id", text)])
         assert 1 <= len(session_id) <= 64
-    metadata.trace_context(text)
+    parse_traceparent(text, text)
 
 
 def request_target(data: bytes) -> None:

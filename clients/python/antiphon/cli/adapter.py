@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 from pathlib import Path
+from typing import Any, Final
 
 from antiphon.cli.arguments import (
     Subcommands,
@@ -22,6 +23,13 @@ from antiphon.cli.arguments import (
 )
 from antiphon.cli.failure import ExitCode, Failure, require_extra
 from antiphon.cli.worker_key import add_worker_key_option
+
+ADMIN_PORT: Final[dict[str, Any]] = {
+    "type": port,
+    "metavar": "PORT",
+    "help": "status page and /metrics, 0: any free one (default: none)",
+}
+"""How the option is read, in this command and in those that start an adapter."""
 
 
 def add_to(commands: Subcommands) -> None:
@@ -87,7 +95,7 @@ def _add_access_options(command: argparse.ArgumentParser) -> None:
         help="networks whose X-Forwarded-For is believed (default none)",
     )
     add("--admin-host", metavar="HOST", help="address of the administration (default 127.0.0.1)")
-    add("--admin-port", type=port, metavar="PORT", help="of /metrics, 0: any free one (default: none)")
+    add("--admin-port", **ADMIN_PORT)
     add("--tls-host", metavar="HOST", help="address to listen on for TLS (default: --host)")
 
 
@@ -159,7 +167,9 @@ def add_listen_options(command: argparse.ArgumentParser) -> None:
 def given_listen_options(arguments: argparse.Namespace) -> list[str]:
     """What was given of them, as arguments of `antiphon adapter`."""
     tls = ("tls_cert", "tls_key", "tls_port")
-    return as_given(arguments, ("host", "port", "allow_anonymous", "auth", "keys", *tls, "recordings"))
+    return as_given(
+        arguments, ("host", "port", "allow_anonymous", "auth", "keys", *tls, "recordings", "admin_port")
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

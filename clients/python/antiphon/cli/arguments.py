@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -33,6 +32,12 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30)
         self._heading: str | None = None
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        # argparse forgets that the names of commands are indented, and breaks the line after the longest.
+        names = [len(it.metavar or "") for it in self._iter_indented_subactions(action)]
+        self._action_max_length = max([self._action_max_length, *(size + 4 for size in names)])
 
     def start_section(self, heading: str | None) -> None:
         self._heading = heading
@@ -199,6 +204,7 @@ def add_log_level(command: argparse.ArgumentParser) -> None:
 
 
 def configure_log(arguments: argparse.Namespace) -> None:
-    """Writes the log to standard error."""
-    layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=arguments.log_level.upper(), format=layout)
+    """Writes the log to standard error: JSON lines, and text where that is a terminal."""
+    from antiphon.telemetry.logs import configure
+
+    configure(arguments.log_level)

@@ -36,7 +36,7 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "demo",
-        "serve the model, ask it a recorded question, check the answer",
+        "serve the model, ask it a question, check its answer",
         examples("antiphon demo", "antiphon demo --recordings tests/recordings --out answer.wav"),
         run,
     )

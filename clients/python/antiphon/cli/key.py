@@ -19,6 +19,9 @@ def add_to(commands: Subcommands) -> None:
     )
     command.add_argument("name", metavar="NAME", help="whose key it is")
     command.add_argument("--admin", action="store_true", default=False, help="may see what belongs to others")
+    command.add_argument(
+        "--trusted", action="store_true", default=False, help="continues its own traces, by traceparent"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ws_adapter.keys import make_key
 
     try:
-        secret, key = make_key(arguments.name, is_admin=arguments.admin)
+        secret, key = make_key(arguments.name, is_admin=arguments.admin, is_trusted=arguments.trusted)
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
     print(key.line)

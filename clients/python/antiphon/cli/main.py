@@ -3,10 +3,24 @@
 import os
 import platform
 import sys
+from argparse import SUPPRESS
 from collections.abc import Sequence
 
 import antiphon
-from antiphon.cli import adapter, bench, chat, demo, key, probe, serve, talk, transcribe, worker
+from antiphon.cli import (
+    adapter,
+    bench,
+    chat,
+    check_config,
+    convert_vocoder,
+    demo,
+    key,
+    probe,
+    serve,
+    talk,
+    transcribe,
+    worker,
+)
 from antiphon.cli.arguments import examples, parser
 from antiphon.cli.failure import ExitCode, explain
 from antiphon.cli.terminal import Style
@@ -21,9 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "Serves full-duplex speech models, and talks to them.",
         examples("antiphon serve", "antiphon talk question.wav --out answer.wav"),
     )
-    program.add_argument("--version", action="version", version=VERSION)
+    program.add_argument("--version", action="version", version=VERSION, help=SUPPRESS)  # usage shows it
     commands = program.add_subparsers(metavar="COMMAND", required=True)
-    for command in (serve, talk, chat, transcribe, demo, probe, bench, worker, adapter, key):
+    talking = (serve, talk, chat, transcribe, demo, probe, bench)
+    serving = (worker, adapter, key, convert_vocoder, check_config)
+    for command in (*talking, *serving):
         command.add_to(commands)
     arguments = program.parse_args(argv)
     try:

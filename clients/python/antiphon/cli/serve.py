@@ -8,7 +8,7 @@ import sys
 from typing import Any, Final
 
 import antiphon
-from antiphon.cli.adapter import add_listen_options, given_listen_options
+from antiphon.cli.adapter import ADMIN_PORT, add_listen_options, given_listen_options
 from antiphon.cli.arguments import Subcommands, add_command, examples, given_options
 from antiphon.cli.failure import ExitCode, Failure, bind_failure, require_extra
 from antiphon.cli.stack import Stack
@@ -26,11 +26,12 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "serve",
-        "serve the model on this machine: one worker and one adapter",
+        "serve the model here: one worker and one adapter",
         examples("antiphon serve", "antiphon serve --port 9000 --slots 8 --device cuda"),
         run,
     )
     add_listen_options(command)
+    command.add_argument("--admin-port", **ADMIN_PORT)
     add_model_options(command)
 
 
@@ -53,7 +54,8 @@ async def _serve(arguments: argparse.Namespace) -> int:
             access = "keys"
         else:
             access = f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
-        await print_banner(starting.result(), stack.worker_target, access)
+        admin_port = getattr(arguments, "admin_port", None)
+        await print_banner(starting.result(), stack.worker_target, access, admin_port)
         dying = asyncio.create_task(stack.died())
         if not await _signalled_before(dying, stopping):
             raise dying.result()
@@ -91,7 +93,7 @@ async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) 
     return stopping.is_set()
 
 
-async def print_banner(address: str, worker: str, access: str) -> None:
+async def print_banner(address: str, worker: str, access: str, admin_port: int | None = None) -> None:
     """Who serves, then where: the last thing printed, and only when it is true."""
     info: pb.GetInfoResponse = await get_info(worker)
     style = Style()
@@ -102,6 +104,7 @@ async def print_banner(address: str, worker: str, access: str) -> None:
         *((name, where) for mode, name, where in _services(address) if mode in info.modes),
         ("gRPC", worker),
         ("Health", f"{address.rstrip('/')}/readyz"),
+        *([("Status", f"http://127.0.0.1:{admin_port}/")] if admin_port else []),
     ):
         print(f"  {name:<11} {style(where, 'cyan')}")
     print("  Ctrl-C to drain and stop", flush=True)
@@ -134,6 +137,8 @@ def _check_adapter(arguments: argparse.Namespace) -> None:
     _check_free(options.host, options.port)
     if options.tls_cert is not None:
         _check_free(options.host, options.tls_port, "--tls-port")
+    if options.admin_port is not None:
+        _check_free(options.admin_host, options.admin_port, "--admin-port")
 
 
 def _check_free(host: str, port: int, option: str = "--port") -> None:

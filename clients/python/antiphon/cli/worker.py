@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+from pathlib import Path
 
 from antiphon.cli.arguments import (
     Subcommands,
@@ -12,11 +13,14 @@ from antiphon.cli.arguments import (
     configure_log,
     examples,
     given_options,
+    port,
     positive_int,
     seconds,
 )
 from antiphon.cli.failure import ExitCode, Failure, require_extra
 from antiphon.cli.worker_key import add_worker_key_option
+
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def add_to(commands: Subcommands) -> None:
@@ -44,21 +48,34 @@ def add_to(commands: Subcommands) -> None:
     add(
         "--dtype",
         metavar="TYPE",
-        choices=("float32", "bfloat16", "float16"),
+        choices=DTYPES,
         help="float32, bfloat16, float16 (default: by device)",
     )
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
     add_log_level(command)
     add_help_all(command)
+    add = command.add_argument_group("MiniCPM-o").add_argument
+    add("--no-speech", action="store_true", help="serve text only, without a vocoder")
+    add("--vocoder", type=Path, metavar="FOLDER", help="converted vocoder (default: MODEL/vocoder)")
+    add("--vocoder-steps", type=positive_int, metavar="N", help="of its flow: more cost more (default 5)")
+    add(
+        "--vocoder-dtype", metavar="TYPE", choices=DTYPES, help="float32, bfloat16, float16 (default float32)"
+    )
+    add(
+        "--voice", type=Path, metavar="WAV", help="voice of sessions that bring none (default: the vocoder's)"
+    )
     add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
     add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
     add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
+    add = command.add_argument_group("administration").add_argument
+    add("--admin-host", metavar="HOST", help="where it listens (default 127.0.0.1)")
+    add("--admin-port", type=port, metavar="PORT", help="of /metrics and a status page (default: none)")
 
 
 def add_model_options(command: argparse.ArgumentParser) -> None:
     """The options that commands which start a worker hand on to it."""
     add = command.add_argument
-    add("--model", metavar="NAME", help="built-in name or folder (default antiphon-mini)")
+    add("--model", metavar="NAME", help="folder or hub OWNER/NAME (default antiphon-mini)")
     add("--device", help="cpu, cuda, cuda:1 ... (default cpu)")
     add("--slots", type=positive_int, metavar="N", help="conversations at once (default 4)")
     add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")

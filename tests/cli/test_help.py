@@ -44,6 +44,21 @@ def test_help_all_shows_how_a_chat_is_drawn() -> None:
         assert f"  {option}" in everything.out
 
 
+@pytest.mark.parametrize("name", ["serve", "worker"])
+def test_help_all_shows_the_options_of_minicpmo(name: str) -> None:
+    everything = run_cli(name, "--help-all").out
+
+    for option in (
+        "--no-speech",
+        "--vocoder",
+        "--vocoder-steps",
+        "--vocoder-dtype",
+        "--voice",
+        "--admin-port",
+    ):
+        assert f"  {option} " in everything
+
+
 def test_help_all_shows_every_option_of_the_adapter() -> None:
     usual, everything = run_cli("adapter", "--help"), run_cli("adapter", "--help-all")
 
@@ -129,3 +144,12 @@ def test_arguments_are_the_options_of_the_service(command: object, module: str, 
         if field.name in arguments and field.default not in (None, False, dataclasses.MISSING):
             shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
             assert f"default {shown}" in arguments[field.name], field.name
+
+
+def test_what_was_said_of_the_model_is_handed_on_to_the_worker() -> None:
+    arguments = argparse.Namespace(model="m", slots=2, no_speech=True, vocoder=Path("v"), vocoder_steps=3)
+
+    assert worker.given_model_options(arguments) == [
+        *("--model", "m", "--slots", "2", "--no-speech"),
+        *("--vocoder", "v", "--vocoder-steps", "3"),
+    ]

@@ -27,7 +27,7 @@ from antiphon.cli.worker_key import add_worker_key_option
 ADMIN_PORT: Final[dict[str, Any]] = {
     "type": port,
     "metavar": "PORT",
-    "help": "status page and /metrics, 0: any free one (default: none)",
+    "help": "status page, /metrics; 0: any free one (default: none)",
 }
 """How the option is read, in this command and in those that start an adapter."""
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import antiphon
 from antiphon.cli.adapter import ADMIN_PORT, add_listen_options, given_listen_options
-from antiphon.cli.arguments import Subcommands, add_command, examples, given_options
+from antiphon.cli.arguments import Subcommands, add_command, add_help_all, examples, given_options
 from antiphon.cli.failure import ExitCode, Failure, bind_failure, require_extra
 from antiphon.cli.stack import Stack
 from antiphon.cli.terminal import Style
-from antiphon.cli.worker import add_model_options, given_model_options
+from antiphon.cli.worker import add_minicpmo_options, add_model_options, given_model_options
 from antiphon.endpoint import CHAT, REALTIME, TRANSCRIPTION, endpoint
 from antiphon.grpc import get_info
 from antiphon.v1 import inference_service_pb2 as pb
@@ -31,8 +31,10 @@ def add_to(commands: Subcommands) -> None:
         run,
     )
     add_listen_options(command)
-    command.add_argument("--admin-port", **ADMIN_PORT)
     add_model_options(command)
+    add_help_all(command)
+    add_minicpmo_options(command)
+    command.add_argument_group("administration").add_argument("--admin-port", **ADMIN_PORT)
 
 
 def run(arguments: argparse.Namespace) -> int:

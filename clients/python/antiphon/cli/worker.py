@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 from pathlib import Path
+from typing import Final
 
 from antiphon.cli.arguments import (
     Subcommands,
@@ -20,7 +21,10 @@ from antiphon.cli.arguments import (
 from antiphon.cli.failure import ExitCode, Failure, require_extra
 from antiphon.cli.worker_key import add_worker_key_option
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES: Final = ("float32", "bfloat16", "float16")
+
+_MODEL: Final = ("model", "device", "slots", "threads")
+_MINICPMO: Final = ("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice")
 
 
 def add_to(commands: Subcommands) -> None:
@@ -54,6 +58,26 @@ def add_to(commands: Subcommands) -> None:
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
     add_log_level(command)
     add_help_all(command)
+    add_minicpmo_options(command)
+    add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
+    add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
+    add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
+    add = command.add_argument_group("administration").add_argument
+    add("--admin-host", metavar="HOST", help="where it listens (default 127.0.0.1)")
+    add("--admin-port", type=port, metavar="PORT", help="of /metrics and a status page (default: none)")
+
+
+def add_model_options(command: argparse.ArgumentParser) -> None:
+    """The options that commands which start a worker hand on to it, whatever the model is."""
+    add = command.add_argument
+    add("--model", metavar="NAME", help="folder or hub OWNER/NAME (default antiphon-mini)")
+    add("--device", help="cpu, cuda, cuda:1 ... (default cpu)")
+    add("--slots", type=positive_int, metavar="N", help="conversations at once (default 4)")
+    add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
+
+
+def add_minicpmo_options(command: argparse.ArgumentParser) -> None:
+    """Those of MiniCPM-o."""
     add = command.add_argument_group("MiniCPM-o").add_argument
     add("--no-speech", action="store_true", help="serve text only, without a vocoder")
     add("--vocoder", type=Path, metavar="FOLDER", help="converted vocoder (default: MODEL/vocoder)")
@@ -64,26 +88,11 @@ def add_to(commands: Subcommands) -> None:
     add(
         "--voice", type=Path, metavar="WAV", help="voice of sessions that bring none (default: the vocoder's)"
     )
-    add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
-    add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
-    add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
-    add = command.add_argument_group("administration").add_argument
-    add("--admin-host", metavar="HOST", help="where it listens (default 127.0.0.1)")
-    add("--admin-port", type=port, metavar="PORT", help="of /metrics and a status page (default: none)")
-
-
-def add_model_options(command: argparse.ArgumentParser) -> None:
-    """The options that commands which start a worker hand on to it."""
-    add = command.add_argument
-    add("--model", metavar="NAME", help="folder or hub OWNER/NAME (default antiphon-mini)")
-    add("--device", help="cpu, cuda, cuda:1 ... (default cpu)")
-    add("--slots", type=positive_int, metavar="N", help="conversations at once (default 4)")
-    add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
 
 
 def given_model_options(arguments: argparse.Namespace) -> list[str]:
-    """What was given of them, as arguments of `antiphon worker`."""
-    return as_given(arguments, ("model", "device", "slots", "threads"))
+    """What was given of both, as arguments of `antiphon worker`."""
+    return as_given(arguments, (*_MODEL, *_MINICPMO))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from inference_service.engine.api import (
     ChatSetup,
     Clip,
     Picture,
+    Piece,
     Prefilled,
     Sampling,
     TurnInput,
@@ -117,3 +118,22 @@ def test_recorded_chats_beside_each_other_say_the_same(seed: int) -> None:
                 assert turn.run.said == case["greedy_tokens"]
                 where.clear(slot)
                 del present[slot]
+
+
+def test_an_answer_keeps_what_the_reference_takes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There id 0 is dropped, and at the end every letter of `<|tts_eos|>`."""
+    where = runtime(1)
+    words = where.tokenizer
+    ids = words.encode("!so it goes on!!test")
+    assert 0 in ids
+    ends = words.special.im_end
+    decided = iter([*ids, ends])
+
+    def scores(hidden: list[torch.Tensor]) -> torch.Tensor:
+        return torch.nn.functional.one_hot(torch.tensor([next(decided)]), 768).float() * 20
+
+    monkeypatch.setattr(where, "scores", scores)
+    turn = chat(where, CASES[0], 0)
+    run(where, [turn])
+
+    assert "".join(event.text for event in turn.events if isinstance(event, Piece)) == "!so it goes on!!test"

@@ -8,10 +8,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.engine import speech
-from inference_service.engine.api import Done, End, Finalized, Finish, Prefilled, Window, WindowMode
+from inference_service.engine import minicpmo, speech
+from inference_service.engine.api import (
+    Done,
+    DuplexSettings,
+    End,
+    Finalized,
+    Finish,
+    Prefilled,
+    Window,
+    WindowMode,
+)
+from inference_service.engine.sampler import TextSampler
 from tests.engine import golden
-from tests.engine.reference import Enter, Spoken, Visitor, Watched, crowd, play, runtime
+from tests.engine.reference import Enter, Spoken, Visitor, Watched, checkpoint, crowd, play, runtime
 
 HIDDEN_LIMIT = 5e-5
 LOGITS_LIMIT = 1e-4
@@ -225,3 +235,16 @@ def test_first_unit_may_show_pictures_alone() -> None:
 
     assert [said.one(Prefilled).usage.input_audio_tokens for said in visitor.spoken] == [0, 10, 10]
     assert [said.one(Done).end for said in visitor.spoken] == [End.LISTEN, End.LISTEN, End.CHUNK]
+
+
+def test_a_unit_never_decides_to_pause() -> None:
+    """The reference has a rule against two pauses in a row that nothing can meet, as a pause is forbidden."""
+    special = golden.tokenizer().special
+    forbidden = minicpmo.parts(checkpoint(), None).forbidden
+    scores = torch.zeros(768)
+    scores[special.tts_pad] = 100.0
+
+    decided = TextSampler(special, forbidden, torch.Generator()).decide(scores, DuplexSettings(greedy=True))
+
+    assert decided != special.tts_pad
+    assert forbidden.tolist() == sorted(golden.recording("decode_rules")["forbidden_token_ids"])

@@ -70,6 +70,11 @@ class PipedRecording:
             stopped.cancel()
         self._decoder.end()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was told to end."""
+        return self._stopped.is_set()
+
     def stop(self) -> None:
         """Ends the recording here."""
         self._stopped.set()

@@ -43,7 +43,10 @@ def add_to(commands: Subcommands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the text to standard output, and everything else to standard error."""
-    asyncio.run(_transcribe(arguments))
+    try:
+        asyncio.run(_transcribe(arguments))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     return ExitCode.OK
 
 
@@ -87,14 +90,16 @@ async def _write_down(session: TranscriptionSession, fed: asyncio.Event, page: "
 
 
 def _end_with_ctrl_c(recording: PipedRecording) -> None:
-    """Ctrl-C ends what comes from standard input, and once more ends everything."""
-    loop = asyncio.get_running_loop()
+    """Ctrl-C ends what comes from standard input, and once more ends everything: it cancels this task."""
+    task = asyncio.current_task()
+    assert task is not None
 
     def on_signal() -> None:
-        loop.remove_signal_handler(signal.SIGINT)
+        if recording.is_stopped:
+            task.cancel()
         recording.stop()
 
-    loop.add_signal_handler(signal.SIGINT, on_signal)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, on_signal)
 
 
 class _Page:

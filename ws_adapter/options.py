@@ -108,32 +108,32 @@ class AdapterOptions:
     no_worker_grace_s: float = 10.0
     """How long sessions wait for a worker when none is ready."""
 
-    session_limit_audio_s: float = 600.0
+    session_limit_audio_s: float = Limits.session_limit_s
     """0 switches the limit off."""
 
     session_limit_video_s: float = 300.0
-    pause_timeout_s: float = 60.0
+    pause_timeout_s: float = Limits.pause_timeout_s
     """How long a client may pause if it does not say for how long, 1 to 300."""
 
-    init_timeout_s: float = 20.0
+    init_timeout_s: float = Limits.init_timeout_s
     """From the slot to valid settings, below `WORKERS_PATIENCE_S`."""
 
-    duplex_idle_s: float = 60.0
-    chat_idle_s: float = 600.0
+    duplex_idle_s: float = Limits.duplex_idle_s
+    chat_idle_s: float = Limits.chat_idle_s
     """How long a chat may stay silent between two turns."""
 
-    transcription_idle_s: float = 30.0
+    transcription_idle_s: float = Limits.transcription_idle_s
     """How long nothing may come for an open utterance, and how long a slot is kept for the next one."""
 
-    transcription_buffer_s: float = 1800.0
+    transcription_buffer_s: float = Limits.transcription_buffer_s
     """How many seconds of audio may wait to be transcribed."""
 
-    unit_flush_s: float = 1.25
-    max_lag_s: float = 3.0
-    max_waiting_units: int = 32
-    max_waiting_mib: float = 8.0
-    silence_tail_units: int = 10
-    max_append_s: float = 60.0
+    unit_flush_s: float = Limits.unit_flush_s
+    max_lag_s: float = Limits.max_lag_s
+    max_waiting_units: int = Limits.max_waiting_units
+    max_waiting_mib: float = Limits.max_waiting_bytes / _MIB
+    silence_tail_units: int = Limits.silence_tail_units
+    max_append_s: float = Limits.max_append_s
     max_message_mib: float = 16.0
     max_chat_message_mib: float = 32.0
     """Of a chat, whose messages hold whole histories with their pictures and clips."""

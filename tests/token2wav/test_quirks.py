@@ -74,10 +74,15 @@ def test_seams_are_as_loud_as_the_rest(
 
 def excitation(model: Token2Wav, chunks: list[Tensor]) -> Tensor:
     """What the vocoder is excited by over all chunks, at a steady 200 Hz and without noise, [samples]."""
-    sources = []
+    sources: list[Tensor] = []
     model.hift.f0_predictor.forward = lambda mel: mel.new_full((len(mel), mel.shape[2]), 200.0)  # type: ignore[method-assign]
     decode = model.hift.decode
-    model.hift.decode = lambda mel, source: (sources.append(source[0]), decode(mel, source))[1]  # type: ignore
+
+    def watched(mel: Tensor, source: Tensor) -> Tensor:
+        sources.append(source[0])
+        return decode(mel, source)
+
+    model.hift.decode = watched  # type: ignore[method-assign]
     model.source_noise.table = torch.zeros_like(model.source_noise.table)
     state = model.vocoder.initial_state()
     for i, chunk in enumerate(chunks):

@@ -264,7 +264,7 @@ class SessionHost:
 
     def open(self, setup: SessionSetup) -> EngineSession:
         """Starts the engine's part; see `sessions.World`."""
-        return self._backend.engine.open(self.session_id, setup, self._on_event)
+        return self._backend.engine.open(self.session_id, self.slot, setup, self._on_event)
 
     def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
         """Puts an answer into the outbox of its stream."""

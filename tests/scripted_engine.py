@@ -204,6 +204,7 @@ class ScriptedSession:
 
     engine: "ScriptedEngine"
     session_id: str
+    slot: int
     setup: SessionSetup
     sink: Sink
     calls: list[Call] = field(default_factory=list)
@@ -476,6 +477,7 @@ class ScriptedEngine:
         self.slots = slots
         self.sessions: list[ScriptedSession] = []
         self.is_stopped = False
+        self.busy_since: float | None = None
         self.slow_cleanup = slow_cleanup
         self._forgetful = forgetful
         self.is_prompted = prompted
@@ -513,12 +515,13 @@ class ScriptedEngine:
         if not found:
             self._released_early.append((key, step, unit))
 
-    def open(self, session_id: str, setup: SessionSetup, sink: Sink) -> ScriptedSession:
+    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> ScriptedSession:
         live = [session for session in self.sessions if not session.is_closed]
-        assert len(live) < self.slots, "a slot was given away before it was clean"
+        assert slot < self.slots
+        assert slot not in {session.slot for session in live}, "a slot was given away before it was clean"
         if self._forgetful:
             self.sessions = live
-        session = ScriptedSession(self, session_id, setup, sink, script=self._script_of(setup))
+        session = ScriptedSession(self, session_id, slot, setup, sink, script=self._script_of(setup))
         self.sessions.append(session)
         if session.script.refuses is not None:
             self.deliver([(sink, session.script.refuses)])

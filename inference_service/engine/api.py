@@ -522,10 +522,15 @@ class Engine(Protocol):
     def occupancy(self) -> Occupancy:
         """How full it is now."""
 
-    def open(self, session_id: str, setup: SessionSetup, sink: Sink) -> EngineSession:
-        """Starts a session in a free slot; `Ready` or `SessionFailed` follows.
+    @property
+    def busy_since(self) -> float | None:
+        """When, on its monotonic clock, its thread began the step that it is at; None while it waits."""
 
-        The caller never opens more than `slots` sessions before their `Closed`.
+    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> EngineSession:
+        """Starts a session in a slot, from 0 to `slots` - 1; `Ready` or `SessionFailed` follows.
+
+        The slots are the caller's: it gives one away again only after the `Closed` of the session before. If
+        this raises, there is no session and nothing is in the slot.
         """
 
     def stop(self) -> None:

@@ -21,6 +21,7 @@ from inference_service.engine.api import (
 )
 from inference_service.engine.context import Context
 from inference_service.engine.decoder import PackedDecoder, Segment
+from inference_service.engine.guard import blame
 from inference_service.engine.memory import bytes_per_row, free_bytes
 from inference_service.engine.participant import Participant
 from inference_service.engine.prompt import Dialogue, TurnIntake, Words
@@ -89,7 +90,8 @@ class CausalRuntime(Runtime):
         self._tokens.hear([session for session in sessions if isinstance(session, Stream)])
         for turn in sessions:
             if isinstance(turn, Turn):
-                turn.read(torch.cat([self.embed(cast(Words, part).ids) for part in turn.next_portion()]))
+                with blame(turn):
+                    turn.read(torch.cat([self.embed(cast(Words, part).ids) for part in turn.next_portion()]))
 
 
 def model_info(loaded: CausalCheckpoint, context_limit: int) -> ModelInfo:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from inference_service.engine.api import ChatSetup, Sink, Window
 from inference_service.engine.context import Context
+from inference_service.engine.guard import blame
 from inference_service.engine.intake import VoiceIntake
 from inference_service.engine.parts import DuplexParts, Sound, View
 from inference_service.engine.prompt import Dialogue, PictureRules, Sight, TurnIntake, Words
@@ -91,16 +92,22 @@ class Chat:
 
     def hear(self, turns: Sequence[SpokenTurn]) -> None:
         """Embeds the next portion of each turn's prompt; the pictures of all turns in one batch."""
-        portions = [turn.next_portion() for turn in turns]
+        portions = []
+        for turn in turns:
+            with blame(turn):
+                portions.append(turn.next_portion())
         shown = [passage.view for portion in portions for passage in portion if isinstance(passage, Sight)]
         seen = iter(self._look(shown))
         for turn, portion in zip(turns, portions, strict=True):
-            rows: list[Tensor] = []
-            for it in portion:
-                rows += (
-                    self._seen(it.view, next(seen)) if isinstance(it, Sight) else [self._embedded(turn, it)]
-                )
-            turn.read(torch.cat(rows))
+            with blame(turn):
+                rows: list[Tensor] = []
+                for it in portion:
+                    rows += (
+                        self._seen(it.view, next(seen))
+                        if isinstance(it, Sight)
+                        else [self._embedded(turn, it)]
+                    )
+                turn.read(torch.cat(rows))
 
     def _seen(self, view: View, slices: list[Tensor]) -> Iterator[Tensor]:
         """The slices of a picture, and what ends the rows of its details."""

@@ -22,12 +22,13 @@ from inference_service.engine.chat import Chat
 from inference_service.engine.context import Context, Memory
 from inference_service.engine.conversation import Conversation
 from inference_service.engine.decoder import PackedDecoder
+from inference_service.engine.guard import blame
 from inference_service.engine.intake import DuplexIntake, VoiceIntake
 from inference_service.engine.participant import Participant, Speaking
 from inference_service.engine.parts import Chunk, DuplexParts, Opening, Sound, View
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sampler import TextSampler
-from inference_service.engine.speech import Speaker, SpeechState
+from inference_service.engine.speech import Speaker, SpeechJob, SpeechState
 from inference_service.engine.spoken_turn import SpokenTurn
 from inference_service.engine.stream import Stream
 from inference_service.engine.tokens import Tokens
@@ -160,11 +161,12 @@ class DuplexRuntime(Runtime):
         heard = self._heard(hearing)
         views = iter(self.look([view for unit in units for view in unit.pictures]))
         for conversation, unit in both:
-            carried = [*conversation.context.carry(), self.tokenizer.special.unit]
-            seen = [rows for view in islice(views, len(unit.pictures)) for rows in view]
-            rows = self.embed(carried)
-            audio, ear = heard.get(conversation.slot, (rows[:0], conversation.ear))
-            conversation.start_unit(rows, seen, audio, ear)
+            with blame(conversation):
+                carried = [*conversation.context.carry(), self.tokenizer.special.unit]
+                seen = [rows for view in islice(views, len(unit.pictures)) for rows in view]
+                rows = self.embed(carried)
+                audio, ear = heard.get(conversation.slot, (rows[:0], conversation.ear))
+                conversation.start_unit(rows, seen, audio, ear)
 
     def _heard(self, hearing: list[tuple[Conversation, Tensor]]) -> dict[int, tuple[Tensor, Any]]:
         """By slot, the embeddings [n, hidden] of the second and the ear's state after it."""
@@ -196,23 +198,42 @@ class DuplexRuntime(Runtime):
         """One step of the speech head for all who speak, and the mouth for those who have finished."""
         speaking = []
         for session in cast(Sequence[Speaking], sessions):
-            job = session.speech_job()
-            if job is not None:
-                speaking.append((session, job))
-            else:
-                session.spoken(None, time.monotonic())
+            with blame(session):
+                job = session.speech_job()
+                if job is not None:
+                    speaking.append((session, job))
+                else:
+                    session.spoken(None, time.monotonic())
         if not speaking:
             return
         assert self.speaker is not None
-        assert self.parts.voices is not None
-        self.speaker.step([job for _, job in speaking])
+        # A job is finished already only if a larger batch has failed since.
+        going_on = [(session, job) for session, job in speaking if not job.finished]
+        if going_on:
+            steps = self.speaker.forward([job for _, job in going_on])
+            for (session, job), step in zip(going_on, steps, strict=True):
+                with blame(session):
+                    self.speaker.take(job, step)
         spoken_at = time.monotonic()
         finished = [(session, job) for session, job in speaking if job.finished]
-        audio = self.parts.voices.mouth.say(
-            [Chunk(session.mouth, job.codes, job.ends_turn) for session, job in finished]
-        )
-        for (session, _), sound in zip(finished, audio, strict=True):
-            session.spoken(sound, spoken_at)
+        self._say([(session, job) for session, job in finished if job.sound is None])
+        for session, job in finished:
+            with blame(session):
+                session.spoken(job.sound, spoken_at)
+
+    def _say(self, finished: list[tuple[Speaking, SpeechJob]]) -> None:
+        """Makes the sound of each job; if that fails, no voice has moved."""
+        assert self.parts.voices is not None
+        marks = [session.mouth.mark() for session, _ in finished if session.mouth is not None]
+        chunks = [Chunk(session.mouth, job.codes, job.ends_turn) for session, job in finished]
+        try:
+            sounds = self.parts.voices.mouth.say(chunks)
+        except Exception:
+            for go_back in marks:
+                go_back()
+            raise
+        for (_, job), sound in zip(finished, sounds, strict=True):
+            job.sound = sound
 
     def clear(self, slot: int) -> None:
         super().clear(slot)

@@ -29,7 +29,8 @@ from inference_service.engine.api import (
     Ticked,
     UnitOverrides,
 )
-from inference_service.engine.inbox import Inbox
+from inference_service.engine.guard import DeviceLost
+from inference_service.engine.inbox import Inbox, Order
 from inference_service.engine.memory import held_bytes
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.participant import Participant
@@ -74,7 +75,7 @@ class LiveSession:
             logger.exception("the input of a unit could not be prepared", extra=which)
             failure = Failure(Reason.INFERENCE_FAILED, "The worker could not read this unit.")
             pending = PendingUnit(unit, None, arrival, failure)
-        self._engine.inbox.put(lambda: self._orders.prefill(pending))
+        self._engine.order(self._session, lambda: self._orders.prefill(pending))
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
         self._follow(lambda: self._orders.generate(unit, force_listen, overrides))
@@ -86,10 +87,10 @@ class LiveSession:
         self._follow(lambda: self._orders.finalize(unit, keep_last_token=keep_last_token))
 
     def _follow(self, order: Callable[[], None]) -> None:
-        self._media.submit(self._engine.inbox.put, order)
+        self._media.submit(self._engine.order, self._session, order)
 
     def cancel(self, unit: int) -> None:
-        self._engine.inbox.put(lambda: self._orders.cancel(unit))
+        self._engine.order(self._session, lambda: self._orders.cancel(unit))
 
     def close(self) -> None:
         if not self._closed:
@@ -100,12 +101,20 @@ class LiveSession:
 class LiveEngine:
     """A loaded model and its loop. Implements `Engine`."""
 
-    def __init__(self, runtime: Runtime, slots: int, deliver: Deliver, on_fatal: OnFatal) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        slots: int,
+        deliver: Deliver,
+        on_fatal: OnFatal,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._runtime = runtime
+        self._tick = Tick(runtime)
+        self._clock = clock
         self._slots = slots
         self._deliver = deliver
         self._on_fatal = on_fatal
-        self._free = list(range(slots))
         self._sessions: dict[int, Participant[Any]] = {}
         self._gone: set[Participant[Any]] = set()
         """Sessions that were closed before they had begun."""
@@ -114,6 +123,7 @@ class LiveEngine:
         self.inbox = Inbox()
         self.media = ThreadPoolExecutor(1, "media")
         self.slow_media = ThreadPoolExecutor(1, "slow-media")
+        self._busy_since: float | None = None
         self._is_dead = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -127,6 +137,10 @@ class LiveEngine:
     def slots(self) -> int:
         return self._slots
 
+    @property
+    def busy_since(self) -> float | None:
+        return self._busy_since
+
     def watch(self, on_ticks: OnTicks) -> None:
         self._on_ticks = on_ticks
 
@@ -135,8 +149,8 @@ class LiveEngine:
         used = sum(session.context.tokens for session in list(self._sessions.values()))
         return Occupancy(used, room, held_bytes(self._runtime.device))
 
-    def open(self, session_id: str, setup: SessionSetup, sink: Sink) -> EngineSession:
-        session = self._runtime.open(session_id, self._free.pop(), setup, sink)
+    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> EngineSession:
+        session = self._runtime.open(session_id, slot, setup, sink)
         if session.intake.is_ready:
             self.inbox.put(lambda: self._begin(session, None))
         else:
@@ -156,6 +170,10 @@ class LiveEngine:
             refusal = SessionFailed(Reason.INFERENCE_FAILED, "The worker could not prepare this session.")
         self.inbox.put(lambda: self._begin(session, refusal))
 
+    def order(self, session: Participant[Any], order: Order) -> None:
+        """Has an order followed on the engine's thread; its fault is the session's."""
+        self.inbox.put(lambda: self._tick.guard.attempt(session, order))
+
     def stop(self) -> None:
         if self._stopped:
             return
@@ -169,21 +187,26 @@ class LiveEngine:
 
     @torch.inference_mode()
     def _run(self) -> None:
-        tick = Tick(self._runtime)
         while not self._stopped:
             try:
-                self._turn(tick)
+                self._turn()
+            except DeviceLost as lost:
+                self._die(str(lost))
             except Exception as error:
+                logger.exception("the engine failed")
                 self._die(f"{type(error).__name__}: {error}")
 
-    def _turn(self, tick: Tick) -> None:
+    def _turn(self) -> None:
         """Whatever orders have come, then one tick. A dead engine only follows orders."""
         sessions = self._sessions.values()
-        wait = self._is_dead or not tick.has_work(sessions)
+        wait = self._is_dead or not self._tick.has_work(sessions)
+        self._busy_since = None if wait else self._clock()
         while (order := self.inbox.take(wait)) is not None:
+            self._busy_since = self._clock()
             order()
             wait = False
-        if not self._is_dead and (ticked := tick.run(sessions)):
+        self._busy_since = self._clock()
+        if not self._is_dead and (ticked := self._tick.run(sessions)):
             self._ticks.append(ticked)
         self._flush()
 
@@ -192,9 +215,10 @@ class LiveEngine:
             self._gone.remove(session)
             return
         self._sessions[session.slot] = session
-        refusal = _FATAL if self._is_dead else refusal or self._runtime.start(session)
-        if refusal is not None:
-            session.events.append(refusal)
+        if not self._is_dead and refusal is None:
+            refusal = self._tick.guard.attempt(session, self._runtime.start, session)
+        if self._is_dead or refusal is not None:
+            session.fail(refusal or _FATAL)
 
     def release(self, session: Participant[Any]) -> None:
         """Forgets a session: its caches are emptied before its slot is offered again."""
@@ -202,11 +226,15 @@ class LiveEngine:
             del self._sessions[session.slot]
         else:
             self._gone.add(session)
-        session.leave()
-        if not self._is_dead:
-            self._runtime.clear(session.slot)
-        self._free.append(session.slot)
-        self._deliver([(session.sink, Closed())])
+        try:
+            session.leave()
+            if not self._is_dead:
+                self._runtime.clear(session.slot)
+        except Exception as error:
+            # What is left in the slot would be the next session's.
+            raise DeviceLost(f"slot {session.slot} cannot be emptied: {error}") from error
+        finally:
+            self._deliver([(session.sink, Closed())])
 
     def _flush(self) -> None:
         batch = []

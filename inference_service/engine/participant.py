@@ -8,7 +8,7 @@ from typing import Generic
 
 from torch import Tensor
 
-from inference_service.engine.api import Advanced, Event, Sink, UnitUsage
+from inference_service.engine.api import Advanced, Event, SessionFailed, Sink, UnitUsage
 from inference_service.engine.context import Context
 from inference_service.engine.intake import Intake, Prepared
 from inference_service.engine.orders import Orders
@@ -34,6 +34,8 @@ class Stage(Enum):
     """Text waits to be said aloud."""
     DONE = auto()
     """The last word about the unit is out; it waits to be closed."""
+    FAILED = auto()
+    """It cannot go on, and waits for its end."""
 
 
 @dataclass(eq=False)
@@ -146,6 +148,12 @@ class Participant(ABC, Generic[Prepared]):
     @abstractmethod
     def finalize(self) -> None:
         """The unit is over, and the window drops what has become too old."""
+
+    def fail(self, failure: SessionFailed) -> None:
+        """The session has come to its end, and takes part in nothing any more."""
+        self.to_feed = self.last_hidden = None
+        self.stage = Stage.FAILED
+        self.events.append(failure)
 
     def leave(self) -> None:
         """Gives back what the session holds on the device beside its slot."""

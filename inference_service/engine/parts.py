@@ -4,7 +4,7 @@ The first three work on the device, on the engine thread; what comes before them
 arrays, belongs to the `Senses` and is done on the media thread. States are each session's own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -121,6 +121,9 @@ class MouthState(Protocol):
 
     def reset(self) -> None:
         """The next codes begin a turn."""
+
+    def mark(self) -> Callable[[], None]:
+        """A way back to how it is now, unless it is reset."""
 
 
 @dataclass(frozen=True)

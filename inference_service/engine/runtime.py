@@ -42,10 +42,13 @@ class Runtime(ABC):
 
     @abstractmethod
     def hear(self, sessions: Sequence[Participant[Any]]) -> None:
-        """Hands each session the embeddings of its next unit to feed."""
+        """Hands each session the embeddings of its next unit to feed.
+
+        If it raises, no session has moved, but for those that have theirs and the one to `blame`.
+        """
 
     def speak(self, sessions: Sequence[Participant[Any]]) -> None:
-        """One step of speech for those in stage SPEAK."""
+        """One step of speech for those in stage SPEAK; what has been heard of raising holds here too."""
         raise RuntimeError("This model has no voice.")
 
     def embed(self, ids: list[int]) -> Tensor:
@@ -62,18 +65,28 @@ class Runtime(ABC):
 
     def settle(self, contexts: list[Context]) -> None:
         """Feeds what is pending, so that it is in the slot before the window slides."""
-        segments = [context.segment(self.embed(context.carry())) for context in contexts]
-        for context, hidden in zip(contexts, self.think(segments), strict=True):
+        carried = [context.carry() for context in contexts]
+        try:
+            embeds = [self.embed(ids) for ids in carried]
+            segments = [context.segment(rows) for context, rows in zip(contexts, embeds, strict=True)]
+            fed = self.think(segments)
+        except Exception:
+            for context in contexts:
+                context.rewind()
+            raise
+        for context, hidden in zip(contexts, fed, strict=True):
             if hidden is None:
                 context.rewind()
             else:
                 context.advance(len(hidden))
 
     def rebuild(self, contexts: list[Context]) -> None:
-        """Feeds the ends of prompts that say more now, after the window slid."""
+        """Feeds the ends of prompts that say more now, after the window slid; then comes `end_rebuild`."""
         self.think([context.rebuild(self.embed(context.rebuilt)) for context in contexts])
-        for context in contexts:
-            context.end_rebuild()
+
+    def probe(self, slot: int) -> None:
+        """One row in a slot whose session is over: raises if not even that can be computed."""
+        self.think([Segment(slot, 0, 0, self.embed([0]))])
 
     def scores(self, hidden: list[Tensor]) -> Tensor:
         """Float32 scores [n, vocabulary] on the CPU for n last hidden states."""

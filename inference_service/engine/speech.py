@@ -46,6 +46,18 @@ class SpeechJob:
     finished: bool = False
     poisoned: bool = False
     """Finished because a score was not a number."""
+    sound: Tensor | None = None
+    """Its codes as float32 samples, once they are."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a forward gave for one job."""
+
+    rows: int
+    """Fed to it."""
+    scores: Tensor
+    """Float32 [codes + 1] on the CPU."""
 
 
 def penalise_repeats(scores: Tensor, recent: list[int], penalty: float) -> None:
@@ -65,12 +77,21 @@ class Speaker:
 
     def step(self, jobs: list[SpeechJob]) -> None:
         """One forward for all jobs and one code for each; finished jobs are marked."""
+        for job, step in zip(jobs, self.forward(jobs), strict=True):
+            self.take(job, step)
+
+    def forward(self, jobs: list[SpeechJob]) -> list[Step]:
+        """The next step of each job; nothing has moved before `take`."""
         rows = [self._rows(job) for job in jobs]
         hidden = self.decoder.forward(rows)
         logits = self.head.logits(torch.stack([h[-1] for h in hidden])).float().cpu()
-        for job, fed, scores in zip(jobs, rows, logits, strict=True):
-            job.state.length += len(fed.embeds)
-            self._draw(job, scores)
+        return [Step(len(fed.embeds), scores) for fed, scores in zip(rows, logits, strict=True)]
+
+    def take(self, job: SpeechJob, step: Step) -> None:
+        """The job goes on by this step."""
+        job.state.length += step.rows
+        job.state.unfed.clear()
+        self._draw(job, step.scores)
 
     def _rows(self, job: SpeechJob) -> Rows:
         state = job.state
@@ -81,7 +102,6 @@ class Speaker:
             if state.length + len(condition) + self.per_unit + 1 > self.decoder.cache.capacity:
                 state.end_turn()
             embeds = torch.cat([self.head.embed_codes(self._ids(state.unfed)), condition])
-            state.unfed.clear()
         return Rows(state.slot, state.length, state.length, embeds)
 
     def _ids(self, ids: list[int]) -> Tensor:

@@ -4,7 +4,11 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from inference_service.engine.api import NAMED_TICKS, Ticked
+from inference_service.engine.decoder import Segment
+from inference_service.engine.guard import Guard
 from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.scheduler import Request, schedule
@@ -13,9 +17,13 @@ Sessions = Collection[Participant[Any]]
 
 
 class Tick:
-    """Close, hear, think, decide and speak: each step once, for everybody who is ready for it."""
+    """Close, hear, think, decide and speak: each step once, for everybody who is ready for it.
+
+    What fails is failed by `guard`, see there.
+    """
 
     def __init__(self, runtime: Runtime, budget: int | None = None) -> None:
+        self.guard = Guard(runtime.probe)
         self._runtime = runtime
         self._budget = budget or runtime.budget
         self._count = 0
@@ -46,25 +54,27 @@ class Tick:
 
     def _close(self, sessions: Sessions) -> None:
         """Ends units whose last word has been sent; forwards are needed only where a window slides."""
+        guard = self.guard
         ending = [c for c in sessions if c.wants_end]
         for session in ending:
-            session.end_unit()
-        sliding = [c.context for c in ending if c.context.must_slide]
-        if sliding:
-            self._runtime.settle(sliding)
+            guard.attempt(session, session.end_unit)
+        sliding = [c for c in ending if c.wants_end and c.context.must_slide]
+        guard.run(sliding, lambda group: self._runtime.settle([c.context for c in group]))
         for session in ending:
-            session.finalize()
-        rebuilding = [c.context for c in ending if c.context.rebuilt]
-        if rebuilding:
-            self._runtime.rebuild(rebuilding)
+            if session.wants_end:
+                guard.attempt(session, session.finalize)
+        rebuilding = [c for c in ending if c.context.rebuilt and c.stage is not Stage.FAILED]
+        guard.run(rebuilding, lambda group: self._runtime.rebuild([c.context for c in group]))
+        for session in rebuilding:
+            if session.stage is not Stage.FAILED:
+                guard.attempt(session, session.context.end_rebuild)
 
     def _hear(self, sessions: Sessions) -> None:
         starting = []
         for session in sessions:
-            if session.wants_unit and not session.refuse_unit():
+            if session.wants_unit and self.guard.attempt(session, session.refuse_unit) is False:
                 starting.append(session)
-        if starting:
-            self._runtime.hear(starting)
+        self.guard.run(starting, self._runtime.hear, lambda session: session.wants_unit)
 
     def _think(self, sessions: Sessions) -> list[tuple[Participant[Any], int]]:
         """One forward for everybody's prompts, units and tokens; who had how many rows in it."""
@@ -73,33 +83,45 @@ class Tick:
             Request(slot, len(rows), c.arrival, c.stage is Stage.DECODE)
             for slot, (c, rows) in waiting.items()
         ]
-        grants = schedule(requests, self._budget)
-        if not grants:
-            return []
-        granted = [(*waiting[grant.session], grant.tokens) for grant in grants]
-        segments = [c.context.segment(rows[:tokens]) for c, rows, tokens in granted]
-        for (session, _, _), hidden in zip(granted, self._runtime.think(segments), strict=True):
-            session.take(hidden)
+        segments: dict[int, Segment] = {}
+        for grant in schedule(requests, self._budget):
+            session, rows = waiting[grant.session]
+            segment = self.guard.attempt(session, session.context.segment, rows[: grant.tokens])
+            if segment is not None:
+                segments[session.slot] = segment
+        thought = self.guard.together(
+            [waiting[slot][0] for slot in segments],
+            lambda group: self._runtime.think([segments[c.slot] for c in group]),
+        )
+        for session, hidden in thought:
+            self.guard.attempt(session, session.take, hidden)
             session.tell_progress(time.monotonic())
-        return [(session, tokens) for session, _, tokens in granted]
+        return [(session, len(segments[session.slot].embeds)) for session, _ in thought]
 
     def _decide(self, sessions: Sessions) -> None:
-        ready = [c for c in sessions if c.wants_decision and (c.stage is Stage.DECODE or c.begin_generate())]
-        if not ready:
-            return
-        hidden = [c.last_hidden for c in ready if c.last_hidden is not None]
-        decisions = [
-            (c, token)
-            for c, scores in zip(ready, self._runtime.scores(hidden), strict=True)
-            if (token := c.decide(scores)) is not None
+        guard, runtime = self.guard, self._runtime
+        ready = [
+            c
+            for c in sessions
+            if c.wants_decision and (c.stage is Stage.DECODE or guard.attempt(c, c.begin_generate))
         ]
-        if decisions:
-            embeds = self._runtime.embed([token for _, token in decisions])
-            for (session, token), row in zip(decisions, embeds, strict=True):
-                session.feed(token, row[None])
+        decisions: dict[int, int] = {}
+        for session, scores in guard.together(ready, lambda group: list(runtime.scores(_last_hidden(group)))):
+            token = guard.attempt(session, session.decide, scores)
+            if token is not None:
+                decisions[session.slot] = token
+        deciding = [c for c in ready if c.slot in decisions]
+        embedded = guard.together(
+            deciding, lambda group: runtime.embed([decisions[c.slot] for c in group]).split(1)
+        )
+        for session, row in embedded:
+            guard.attempt(session, session.feed, decisions[session.slot], row)
 
     def _speak(self, sessions: Sessions) -> Sequence[Participant[Any]]:
         speaking = [session for session in sessions if session.stage is Stage.SPEAK]
-        if speaking:
-            self._runtime.speak(speaking)
+        self.guard.run(speaking, self._runtime.speak, lambda session: session.stage is Stage.SPEAK)
         return speaking
+
+
+def _last_hidden(sessions: Sequence[Participant[Any]]) -> list[Tensor]:
+    return [c.last_hidden for c in sessions if c.last_hidden is not None]

@@ -6,6 +6,7 @@ import torch
 
 from inference_service.engine.api import SessionFailed, Sink, TokensSetup, Window
 from inference_service.engine.context import Context
+from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.stream import Stream, StreamIntake
 from inference_service.models.plain_tokenizer import PlainTokenizer
@@ -45,4 +46,5 @@ class Tokens:
     def hear(self, streams: Sequence[Stream]) -> None:
         """Embeds the next ids of each stream's chunk."""
         for stream in streams:
-            stream.read(self._runtime.embed(stream.next_ids()))
+            with blame(stream):
+                stream.read(self._runtime.embed(stream.next_ids()))

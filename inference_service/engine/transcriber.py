@@ -11,6 +11,7 @@ from inference_service.engine.api import (
     WindowMode,
 )
 from inference_service.engine.context import Context
+from inference_service.engine.guard import blame
 from inference_service.engine.parts import Ear
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.textstream import TextStream
@@ -85,7 +86,8 @@ class Transcriber:
         seconds = [session.next_second().to(device) for session in sessions]
         heard, states = self._encoder.encode(seconds, [session.ear for session in sessions])
         for session, audio, state in zip(sessions, heard, states, strict=True):
-            session.start_second(self._runtime.embed(session.next_tokens()), audio, state)
+            with blame(session):
+                session.start_second(self._runtime.embed(session.next_tokens()), audio, state)
 
     def _slide(self, sessions: Sequence[Transcript]) -> None:
         """A unit of many seconds may outgrow the window before it ends."""
@@ -93,4 +95,5 @@ class Transcriber:
         if sliding:
             self._runtime.settle([session.context for session in sliding])
             for session in sliding:
-                session.dropped_units += session.context.slide()
+                with blame(session):
+                    session.dropped_units += session.context.slide()

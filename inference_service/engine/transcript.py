@@ -97,8 +97,7 @@ class Transcript(Scribe):
     def next_second(self) -> Tensor:
         """The frames to encode, [100, bands]."""
         assert self.mel is not None
-        second, self.mel = self.mel[:FRAMES], self.mel[FRAMES:]
-        return second
+        return self.mel[:FRAMES]
 
     def next_tokens(self) -> list[int]:
         """The ids that stand before the next second: the prompt or what closed the second before."""
@@ -108,6 +107,8 @@ class Transcript(Scribe):
 
     def start_second(self, tokens: Tensor, audio: Tensor, ear: AudioState) -> None:
         """Embeddings [n, hidden] of `next_tokens` and of the second after them are to be fed."""
+        assert self.mel is not None
+        self.mel = self.mel[FRAMES:]
         self.run.audio_rows += len(audio)
         self.ear_before, self.ear = self.ear, ear
         self.written = 0

@@ -105,12 +105,11 @@ class Turn(Participant[Prompt]):
     def next_portion(self) -> list[Passage]:
         """What is to be embedded next of the prompt."""
         assert self.run.unit.input is not None
-        portion = self.run.unit.input.portions[self.run.portions_heard]
-        self.run.portions_heard += 1
-        return portion
+        return self.run.unit.input.portions[self.run.portions_heard]
 
     def read(self, embeds: Tensor) -> None:
         """Embeddings [n, hidden] of that portion are to be fed."""
+        self.run.portions_heard += 1
         self.to_feed = embeds
         self.stage = Stage.PREFILL
 

@@ -112,11 +112,12 @@ class VoxtralTranscript(Scribe):
     def next_frames(self) -> Tensor:
         """The frames to encode, [n, bands]."""
         assert self.mel is not None
-        frames, self.mel = self.mel[: self.heard_at_once], self.mel[self.heard_at_once :]
-        return frames
+        return self.mel[: self.heard_at_once]
 
     def hear(self, audio: Tensor) -> list[int]:
-        """Takes audio embeddings [n, hidden]; the ids that are to be fed now, each with one of them."""
+        """Takes audio embeddings [n, hidden] of `next_frames`; the ids to be fed, each with one of them."""
+        assert self.mel is not None
+        self.mel = self.mel[self.heard_at_once :]
         self.audio = torch.cat([self.audio, audio])
         if self.token is not None:
             return [self.token]

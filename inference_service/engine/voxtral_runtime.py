@@ -18,6 +18,7 @@ from inference_service.engine.api import (
     Window,
 )
 from inference_service.engine.decoder import PackedDecoder
+from inference_service.engine.guard import blame
 from inference_service.engine.memory import bytes_per_row, free_bytes
 from inference_service.engine.participant import Participant
 from inference_service.engine.rolling import SLACK, RollingContext
@@ -95,10 +96,11 @@ class VoxtralRuntime(Runtime):
         rows, pasts = self.model.embed(mels, [writer.past for writer in writers])
         segments = [writer.ear.segment(new) for writer, new in zip(writers, rows, strict=True)]
         for writer, past, hidden in zip(writers, pasts, self.ear.forward(segments), strict=True):
-            writer.past = past
-            writer.ear.advance(len(hidden))
-            ids = writer.hear(self.model.project(hidden))
-            writer.start_step(self.embed(ids))
+            with blame(writer):
+                writer.past = past
+                writer.ear.advance(len(hidden))
+                ids = writer.hear(self.model.project(hidden))
+                writer.start_step(self.embed(ids))
 
     def clear(self, slot: int) -> None:
         super().clear(slot)

@@ -6,6 +6,7 @@ envelopes, are overlapped and added. All of a stream's past is in its `VocoderSt
 so any split of the codes into chunks gives the same samples.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +49,16 @@ class VocoderState:
         self.excitation.zero_()
         self.overlap.zero_()
         self.phase = self.carry = 0.0
+
+    def mark(self) -> Callable[[], None]:
+        """A way back to how it is now, unless it is reset."""
+        before, noise = dict(vars(self)), self.noise.get_state()
+
+        def go_back() -> None:
+            vars(self).update(before)
+            self.noise.set_state(noise)
+
+        return go_back
 
 
 class Vocoder(nn.Module):

@@ -1,6 +1,5 @@
 """Chat sessions of a tiny random model: everything they do is the model's own computation."""
 
-import queue
 import threading
 import time
 from dataclasses import dataclass, field
@@ -44,7 +43,7 @@ from inference_service.models.tokenizer import Tokenizer
 from tests.drawing import jpeg
 from tests.engine import golden, tiny
 from tests.engine.exchange import clip
-from tests.engine.test_engine import PATIENCE, Client, Rig
+from tests.engine.test_engine import PATIENCE, Rig
 
 QUESTION = "Now"
 """To most others the likeliest answer of this model is none."""
@@ -254,8 +253,7 @@ def test_prompt_being_prepared_delays_no_conversation(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(TurnIntake, "prepare", slow)
     try:
-        told: queue.Queue[Event] = queue.Queue()
-        chatting = Client(rig.engine.open("chat", ChatSetup(LIVELY, seed=1), told.put), told)
+        chatting = rig.slots.open(ChatSetup(LIVELY, seed=1))
         chatting.until(Ready)
         chatting.session.prefill(1, TurnInput((ChatMessage("user", ("Hello",)),)))
         talking = rig.open()
@@ -263,7 +261,7 @@ def test_prompt_being_prepared_delays_no_conversation(monkeypatch: pytest.Monkey
             talking.unit(number)
         talking.until(Finalized, 2)
 
-        assert told.empty()
+        assert chatting.told.empty()
         hold.set()
         chatting.until(Prefilled)
     finally:

@@ -22,6 +22,7 @@ from inference_service.engine.api import (
     Prefilled,
     Ready,
     SessionFailed,
+    SessionSetup,
     Sink,
     UnitInput,
     UnitOverrides,
@@ -63,6 +64,25 @@ class Client:
         self.session.finalize(number)
 
 
+class Slots:
+    """Gives the slots of an engine away, each again once its session is closed."""
+
+    def __init__(self, engine: LiveEngine) -> None:
+        self._engine = engine
+        self._free = list(range(engine.slots))
+
+    def open(self, setup: SessionSetup) -> Client:
+        told: queue.Queue[Event] = queue.Queue()
+        slot = self._free.pop()
+
+        def sink(event: Event) -> None:
+            if isinstance(event, Closed):
+                self._free.append(slot)
+            told.put(event)
+
+        return Client(self._engine.open("session", slot, setup, sink), told)
+
+
 class Rig:
     """A running engine and the sessions opened in it."""
 
@@ -71,6 +91,7 @@ class Rig:
         self.engine = LiveEngine(
             DuplexRuntime(mini.parts(*tiny.model()), slots), slots, self._deliver, self.fatal.put
         )
+        self.slots = Slots(self.engine)
 
     @staticmethod
     def _deliver(batch: list[tuple[Sink, Event]]) -> None:
@@ -81,9 +102,7 @@ class Rig:
         self, *, prompt: str = "Be brief.", seed: int = 1, window: Window | None = None, **duplex: object
     ) -> Client:
         settings = replace(self.engine.info.duplex_defaults, **duplex)  # type: ignore[arg-type]
-        setup = DuplexSetup(prompt, settings, window or self.engine.info.window, seed)
-        told: queue.Queue[Event] = queue.Queue()
-        return Client(self.engine.open("session", setup, told.put), told)
+        return self.slots.open(DuplexSetup(prompt, settings, window or self.engine.info.window, seed))
 
     def break_device(self) -> None:
         """The next forward fails as a lost device does."""

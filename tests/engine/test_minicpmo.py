@@ -1,7 +1,6 @@
 """MiniCPM-o as a worker runs it: loaded from its folder, with its voice, its memory and its refusals."""
 
 import gc
-import queue
 import threading
 import weakref
 from collections.abc import Iterator
@@ -44,7 +43,7 @@ from inference_service.errors import ConfigurationError
 from inference_service.models.errors import CheckpointError
 from inference_service.options import SpeechOptions
 from tests.engine.reference import picture, second
-from tests.engine.test_engine import Client
+from tests.engine.test_engine import Client, Slots
 from tests.minicpmo import published, whole
 
 CPU = torch.device("cpu")
@@ -67,6 +66,7 @@ class Rig:
     def __init__(self, runtime: Any) -> None:
         self.runtime: DuplexRuntime = runtime
         self.engine = LiveEngine(runtime, SLOTS, self._deliver, print)
+        self.slots = Slots(self.engine)
 
     @staticmethod
     def _deliver(batch: list[tuple[Any, Event]]) -> None:
@@ -77,9 +77,7 @@ class Rig:
         self, voice: VoiceReference = MODELS_VOICE, *, sees: bool = False, window: Window | None = None
     ) -> Client:
         settings = replace(self.engine.info.duplex_defaults, greedy=True, force_listen_count=0)
-        setup = DuplexSetup("", settings, window or Window(), seed=1, sees=sees, voice=voice)
-        told: queue.Queue[Event] = queue.Queue()
-        return Client(self.engine.open("session", setup, told.put), told)
+        return self.slots.open(DuplexSetup("", settings, window or Window(), seed=1, sees=sees, voice=voice))
 
 
 def talk(client: Client, units: int, first: int = 1) -> list[Event]:

@@ -33,7 +33,7 @@ from inference_service.models.vision_encoder import Resampler, VisionEncoder
 from tests.drawing import jpeg
 from tests.engine import tiny
 from tests.engine.talk import PICTURE_TOKENS, PROMPT, UNIT_TOKENS, Talk
-from tests.engine.test_engine import Client, sound, speech_of
+from tests.engine.test_engine import Client, Slots, sound, speech_of
 
 MARKS = 2
 BAD = Failure("IMAGE_INVALID", "duplex.frames[0] is damaged.", "duplex.frames[0]")
@@ -170,6 +170,7 @@ class Rig:
         self.engine = LiveEngine(
             DuplexRuntime(mini.parts(*tiny.model(sees=True)), slots), slots, self._deliver, fatal.put
         )
+        self.slots = Slots(self.engine)
 
     @staticmethod
     def _deliver(batch: list) -> None:
@@ -179,9 +180,7 @@ class Rig:
     def open(self, seed: int = 1) -> Client:
         info = self.engine.info
         settings = replace(info.duplex_defaults, force_listen_count=0)
-        told: queue.Queue = queue.Queue()
-        setup = DuplexSetup("Be brief.", settings, info.window, seed, sees=True)
-        return Client(self.engine.open("session", setup, told.put), told)
+        return self.slots.open(DuplexSetup("Be brief.", settings, info.window, seed, sees=True))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -85,6 +86,11 @@ class StreamState:
         self.vocoder = self.silent
         self.pending = [SILENT_TOKEN] * LOOK_AHEAD
         self.has_begun = False
+
+    def mark(self) -> Callable[[], None]:
+        """A way back to how it is now."""
+        before = dict(vars(self))
+        return lambda: vars(self).update(before)
 
     def next_chunk(self, *, is_last: bool) -> Chunk | None:
         """Takes what can be said now; once it is None, nothing is left to be taken before more tokens come.

@@ -1,0 +1,143 @@
+"""A fault of one session's step ends that session and no other."""
+
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+
+from antiphon.semconv import Reason
+from inference_service.engine.api import SessionFailed
+from inference_service.engine.participant import Participant
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Participant[Any])
+T = TypeVar("T")
+
+_DEVICE_ERRORS = ("CUDA error", "CUDA driver error", "cuDNN error", "HIP error")
+_MEMORY_ERRORS = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""How `RuntimeError`s begin, or what stands in them, for which torch has no type."""
+_OUT_OF_MEMORY = SessionFailed(Reason.KV_EXHAUSTED, "The worker has no memory for what this asks for.")
+_FAILED = SessionFailed(Reason.INFERENCE_FAILED, "The worker failed in a step of this session.")
+
+
+class DeviceLost(Exception):
+    """Nothing can be computed any more; the message says what happened."""
+
+
+class Blamed(Exception):
+    """A step over several sessions failed in the part of one: in its cause, of `session`."""
+
+    def __init__(self, session: object) -> None:
+        self.session = session
+
+
+class blame:
+    """Whatever is raised inside is the fault of this session alone, which may be left half done."""
+
+    def __init__(self, session: object) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            raise Blamed(self._session) from error
+
+
+class Guard:
+    """Runs the steps of a tick; sessions that fail get `SessionFailed` and take no further part.
+
+    Raises `DeviceLost`, from every method, if the fault is the device's. `probe` computes as little as can be
+    computed, in the slot of a session that has failed: if that is impossible too, so is everything.
+    """
+
+    def __init__(self, probe: Callable[[int], None]) -> None:
+        self._probe = probe
+
+    def attempt(self, session: Participant[Any], step: Callable[..., T], *given: Any) -> T | None:
+        """What a step of this session alone gives; None if it failed."""
+        try:
+            return step(*given)
+        except Exception as error:
+            self._end(session, error)
+            return None
+
+    def run(
+        self,
+        sessions: list[S],
+        step: Callable[[list[S]], object],
+        is_pending: Callable[[S], bool] = lambda session: True,
+    ) -> None:
+        """A step of all sessions at once; if it fails, of fewer and fewer, until who is to blame fails alone.
+
+        A step that raises must have left all sessions as they were, but for one that it `blame`s and for
+        those that are no longer pending, which have made the step.
+        """
+        if not sessions:
+            return
+        try:
+            step(sessions)
+            return
+        except Exception as error:
+            culprit = self._culprit(sessions, error)
+        # Only out here is the traceback gone, and with it what the step had allocated.
+        rest = [session for session in sessions if session is not culprit and is_pending(session)]
+        halves = (rest,) if culprit else (rest[: len(rest) // 2], rest[len(rest) // 2 :])
+        for half in halves:
+            self.run(half, step, is_pending)
+
+    def together(self, sessions: list[S], step: Callable[[list[S]], Sequence[T]]) -> list[tuple[S, T]]:
+        """What a step that changes no session gives for each; see `run`."""
+        given: list[tuple[S, T]] = []
+        self.run(sessions, lambda group: given.extend(zip(group, step(group), strict=True)))
+        return given
+
+    def _culprit(self, sessions: list[S], error: Exception) -> S | None:
+        """The session that is to blame, which is ended; None if it may be any of several."""
+        if isinstance(error, Blamed):
+            culprit = next((session for session in sessions if session is error.session), None)
+            if culprit is not None:
+                self._end(culprit, error.__cause__ or error)
+                return culprit
+        _require_device(error)
+        if len(sessions) > 1:
+            return None
+        (alone,) = sessions
+        try:
+            self._probe(alone.slot)
+        except Exception:
+            raise DeviceLost(_said(error)) from error
+        self._end(alone, error)
+        return alone
+
+    def _end(self, session: Participant[Any], error: BaseException) -> None:
+        _require_device(error)
+        logger.error("a session failed in the engine", exc_info=error, extra={"session_id": session.id})
+        session.fail(_OUT_OF_MEMORY if _is_out_of_memory(error) else _FAILED)
+
+
+def _require_device(error: BaseException) -> None:
+    if isinstance(error, DeviceLost):
+        raise error
+    if isinstance(error, Blamed):
+        error = error.__cause__ or error
+    if _is_out_of_memory(error) or not isinstance(error, RuntimeError):
+        return
+    if isinstance(error, torch.AcceleratorError) or str(error).startswith(_DEVICE_ERRORS):
+        raise DeviceLost(_said(error)) from error
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_ERRORS)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

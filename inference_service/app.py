@@ -42,6 +42,7 @@ from inference_service.servicer import InferenceServicer
 from inference_service.sessions import Limits
 from inference_service.slots import SlotTable
 from inference_service.tracing import Tracing
+from inference_service.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -138,11 +139,12 @@ class Worker:
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serves until interrupted; `on_ready` is called once with the address to dial."""
         address = await self._server.start()
-        lag = asyncio.create_task(measure_lag(self._metrics.lag))
+        tasks = [asyncio.create_task(measure_lag(self._metrics.lag))]
         try:
             await self._start_administration()
             self._engine = await self._load()
             if self._engine is not None:
+                tasks.append(asyncio.create_task(self._watch(self._engine)))
                 await self._server.set_serving(True)
                 logger.info("worker ready", extra={"worker_id": self._servicer.worker_id})
                 on_ready(address)
@@ -152,9 +154,11 @@ class Worker:
         finally:
             await self._server.stop(STOP_GRACE_S)
             await self._administration.close()
-            lag.cancel()
+            for task in tasks:
+                task.cancel()
             if self._engine is not None:
-                await asyncio.wait({_in_thread(self._engine.stop)}, timeout=self._limits.cleanup_s)
+                patience = STOP_GRACE_S if self._fatal.is_set() else self._limits.cleanup_s
+                await asyncio.wait({_in_thread(self._engine.stop)}, timeout=patience)
 
     async def _start_administration(self) -> None:
         options = self._options
@@ -210,6 +214,11 @@ class Worker:
             )
         )
         return engine
+
+    async def _watch(self, engine: Engine) -> None:
+        limit_s = self._limits.step_s
+        await Watchdog(lambda: engine.busy_since, time.monotonic, limit_s).bark()
+        self._device_lost(f"the engine has been at one step for {limit_s:g} s")
 
     def _device_lost(self, message: str) -> None:
         logger.critical("the device is lost: %s", message)

@@ -61,7 +61,8 @@ class Phase(Enum):
 class Limits:
     """Times in seconds, and the most units that may be unfinalised at once: fewer where units are long.
 
-    `go_away_ahead_s` is how long before the end of a drain sessions are told.
+    `go_away_ahead_s` is how long before the end of a drain sessions are told. `step_s` is how long the engine
+    may be at one step; it hangs if it takes longer.
     """
 
     attach_s: float = 5.0
@@ -69,6 +70,7 @@ class Limits:
     unit_s: float = 10.0
     cleanup_s: float = 5.0
     go_away_ahead_s: float = 30.0
+    step_s: float = 10.0
     window: int = 2
     stream_window: int = 8
     """Of TRANSCRIBE and TOKENS sessions."""

@@ -91,6 +91,8 @@ class Play:
     """Fails the unit's generation."""
     fails_session: SessionFailed | None = None
     breaks_device: bool = False
+    stalls_engine: bool = False
+    """The engine is at this unit for ever."""
     hold: str | None = None
     delay_s: float = 0.0
     """Time between the end of prefill and the first output."""
@@ -346,6 +348,9 @@ class ScriptedSession:
         failure = failure or (None if is_cancelled else play.failure)
         if play.breaks_device:
             self.engine.break_device()
+        if play.stalls_engine:
+            self.engine.busy_since = 0.0
+            return False
         if play.fails_session is not None:
             self._say(play.fails_session)
         finish = play.finish or Finish.EOS if end in (End.CHUNK, End.TURN) else None

@@ -41,6 +41,7 @@ SCRIPTS: dict[str, tuple[Play, ...]] = {
     "hang": (listen(), hang("generate")),
     **{f"hang_{step}": (hang(step),) for step in ("prefill", "generate", "finalize")},
     "fatal": (listen(), Play(breaks_device=True)),
+    "stall": (listen(), Play(stalls_engine=True)),
 }
 """What can be played; every script begins again at its end."""
 
@@ -62,6 +63,7 @@ def main() -> int:
         "--modes", help="such as chat,transcribe; without it audio, and with --prompted video"
     )
     parser.add_argument("--unit-s", type=float, default=Limits.unit_s, help="longest time for a unit")
+    parser.add_argument("--step-s", type=float, default=Limits.step_s, help="... for a step of the engine")
     arguments = parser.parse_args()
     engine = ScriptedEngine(
         *SCRIPTS[arguments.script],
@@ -81,7 +83,7 @@ def main() -> int:
         worker_key=getattr(arguments, "worker_key", None),
     )
     factory = _fail_to_load if arguments.fault else engine.start
-    limits = Limits(unit_s=arguments.unit_s)
+    limits = Limits(unit_s=arguments.unit_s, step_s=arguments.step_s)
     return asyncio.run(_serve(options, engine, factory, limits, listens_to_input=arguments.prompted))
 
 

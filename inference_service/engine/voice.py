@@ -10,6 +10,9 @@ from inference_service.engine.parts import MouthState
 from inference_service.engine.speech import SpeechJob, SpeechState
 from inference_service.models.pacing import fits, is_wide
 
+LONGEST = 64
+"""Tokens that are said at once at most, the end of the turn aside: a longer word is said in pieces."""
+
 
 @dataclass
 class _Words:
@@ -57,6 +60,8 @@ class Voice:
             self._end_word()
         self._word.texts = ["".join([*self._word.texts, text.strip()])]
         self._word.add(token, hidden)
+        if len(self._word.tokens) == LONGEST:
+            self._end_word()
 
     def end(self, hidden: Tensor) -> None:
         """The answer is complete; `hidden` is the state of the token that ends the turn."""
@@ -69,9 +74,14 @@ class Voice:
         word, self._word = self._word, _Words()
         if not word.tokens:
             return
-        if self._group.tokens and not fits(self._group.texts, "".join(word.texts)):
+        if self._group.tokens and not self._has_room_for(word):
             self._close_group()
         self._group.absorb(word)
+
+    def _has_room_for(self, word: _Words) -> bool:
+        if len(self._group.tokens) + len(word.tokens) > LONGEST:
+            return False
+        return fits(self._group.texts, "".join(word.texts))
 
     def _close_group(self, *, ends: bool = False) -> None:
         group, self._group = self._group, _Words()

@@ -64,6 +64,15 @@ class Notebook:
         def reset(self) -> None:
             self.stream.reset()
 
+        def mark(self) -> Callable[[], None]:
+            go_back, chunks = self.stream.mark(), list(self.chunks)
+
+            def both() -> None:
+                go_back()
+                self.chunks = chunks
+
+            return both
+
     def initial_state(self, voice: Any, seed: int) -> "Notebook.State":
         silent: Any = SimpleNamespace(flow=object())
         return Notebook.State(StreamState(silent, silent.flow, silent, silent))

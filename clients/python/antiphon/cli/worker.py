@@ -2,6 +2,9 @@
 
 import argparse
 import asyncio
+import logging
+import os
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -98,7 +101,7 @@ def given_model_options(arguments: argparse.Namespace) -> list[str]:
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `worker ready on ADDRESS` when it is."""
     require_extra("worker", "worker")
-    from inference_service.app import serve
+    from inference_service.app import EXIT_DEVICE_LOST, serve
     from inference_service.errors import ConfigurationError
     from inference_service.options import WorkerOptions
 
@@ -107,4 +110,11 @@ def run(arguments: argparse.Namespace) -> int:
         options = given_options(WorkerOptions, arguments)
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
-    return asyncio.run(serve(options))
+    code = asyncio.run(serve(options))
+    if code == EXIT_DEVICE_LOST:
+        # A thread that hangs in a call of the device would keep the interpreter from coming to its end.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

@@ -1,0 +1,39 @@
+"""Tells an engine that hangs from one that works."""
+
+import asyncio
+from collections.abc import Callable
+
+_PERIOD_S = 0.5
+
+
+class Watchdog:
+    """Watches one step of an engine after the other; `limit_s` is how long one may take.
+
+    Time in which nobody called `check` counts as one period at most: a process that was stopped, or whose
+    event loop had no time, says nothing about the engine.
+    """
+
+    def __init__(self, busy_since: Callable[[], float | None], clock: Callable[[], float], limit_s: float):
+        """`busy_since` is `Engine.busy_since`, on any clock."""
+        self._busy_since = busy_since
+        self._clock = clock
+        self._limit_s = limit_s
+        self._period_s = min(_PERIOD_S, limit_s / 4)
+        self._step: float | None = None
+        self._watched_s = 0.0
+        self._checked = clock()
+
+    def check(self) -> bool:
+        """Whether the engine hangs."""
+        now, step = self._clock(), self._busy_since()
+        passed, self._checked = now - self._checked, now
+        if step is None or step != self._step:
+            self._step, self._watched_s = step, 0.0
+            return False
+        self._watched_s += min(passed, 2 * self._period_s)
+        return self._watched_s >= self._limit_s
+
+    async def bark(self) -> None:
+        """Returns when it hangs."""
+        while not self.check():
+            await asyncio.sleep(self._period_s)

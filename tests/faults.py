@@ -1,0 +1,163 @@
+"""Faults inside the real engine, of the session that is called after them and of no other.
+
+A session with the id `attack-NAME-...` meets the fault NAME of `FAULTS`; it is brought about by wrapping what
+the engine calls.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from inference_service.engine.duplex_runtime import DuplexRuntime
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.spoken_turn import SpokenTurn
+
+Fault = Callable[[], None]
+
+
+def _value_error() -> None:
+    raise ValueError("canary-4711")
+
+
+def _index_error() -> None:
+    torch.zeros(2)[7]
+
+
+def _assertion() -> None:
+    raise AssertionError
+
+
+def _no_memory() -> None:
+    torch.empty(2**50)
+
+
+def _no_host_memory() -> None:
+    bytearray(2**60)
+
+
+def _device() -> None:
+    raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+
+def _hang() -> None:
+    threading.Event().wait()
+
+
+FAULTS: dict[str, tuple[str, Fault]] = {
+    "open": ("open", _value_error),
+    "start": ("start", _value_error),
+    "unit": ("refuse_unit", _value_error),
+    "hear": ("hear", _value_error),
+    "read": ("read", _assertion),
+    "think": ("think", _index_error),
+    "feed": ("take", _assertion),
+    "begin": ("begin_generate", _value_error),
+    "decide": ("decide", _assertion),
+    "embed": ("feed", _index_error),
+    "speech": ("forward", _index_error),
+    "codes": ("take_codes", _assertion),
+    "mouth": ("say", _value_error),
+    "spoken": ("spoken", _value_error),
+    "end": ("end_unit", _value_error),
+    "finalize": ("finalize", _value_error),
+    "memory": ("think", _no_memory),
+    "hostmemory": ("hear", _no_host_memory),
+    "device": ("think", _device),
+    "hang": ("think", _hang),
+}
+"""Where each is, and what it is."""
+ENDINGS = ("device", "hang")
+"""Those that are the worker's end."""
+
+
+def break_in(runtime: Runtime) -> None:
+    """From now on sessions that are called so meet their faults."""
+    victims: dict[int, tuple[str, Fault]] = {}
+    real = {name: getattr(runtime, name) for name in ("open", "start", "hear", "think", "clear")}
+
+    def meet(place: str, slots: Sequence[int]) -> None:
+        for slot in slots:
+            where, fault = victims.get(slot, ("", _value_error))
+            if where == place:
+                fault()
+
+    def opened(session_id: str, slot: int, *others: Any) -> Any:
+        _, _, name = session_id.partition("attack-")
+        fault = FAULTS.get(name.partition("-")[0])
+        if fault is not None and fault[0] == "open":
+            fault[1]()
+        session = real["open"](session_id, slot, *others)
+        if fault is not None:
+            victims[slot] = fault
+            if hasattr(session, fault[0]) and fault[0] != "hear":
+                setattr(session, fault[0], lambda *_, **__: fault[1]())
+        if name.startswith("longword"):
+            _says_one_word(session)
+        return session
+
+    def started(session: Any) -> Any:
+        meet("start", [session.slot])
+        return real["start"](session)
+
+    def heard(sessions: Any) -> None:
+        meet("hear", [session.slot for session in sessions])
+        real["hear"](sessions)
+
+    def thought(segments: Any) -> Any:
+        real["think"](segments)  # what a forward leaves behind that fails at its end
+        meet("think", [segment.slot for segment in segments if segment.start or len(segment.embeds) > 1])
+        return real["think"](segments)
+
+    def cleared(slot: int) -> None:
+        victims.pop(slot, None)
+        real["clear"](slot)
+
+    for name, wrapped in (("open", opened), ("start", started), ("hear", heard), ("think", thought)):
+        setattr(runtime, name, wrapped)
+    runtime.clear = cleared  # type: ignore[method-assign]
+    if isinstance(runtime, DuplexRuntime):
+        _break_voice(runtime, meet)
+
+
+def _break_voice(runtime: DuplexRuntime, meet: Callable[[str, Sequence[int]], None]) -> None:
+    speaker, voices = runtime.speaker, runtime.parts.voices
+    assert speaker is not None
+    assert voices is not None
+    forward, take, say = speaker.forward, speaker.take, runtime._say
+
+    def stepped(jobs: Any) -> Any:
+        forward(jobs)
+        meet("forward", [job.state.slot for job in jobs])
+        return forward(jobs)
+
+    def taken(job: Any, step: Any) -> None:
+        meet("take_codes", [job.state.slot])
+        take(job, step)
+
+    def said(chunks: Any) -> Any:
+        sounds = real_say(chunks)  # and every voice has moved
+        meet("say", [slots[id(chunk.state)] for chunk in chunks])
+        return sounds
+
+    slots: dict[int, int] = {}
+    real_say = voices.mouth.say
+
+    def saying(finished: Any) -> None:
+        slots.update({id(session.mouth): session.slot for session, _ in finished})
+        say(finished)
+
+    speaker.forward, speaker.take, runtime._say = stepped, taken, saying  # type: ignore[method-assign]
+    voices.mouth.say = said  # type: ignore[method-assign]
+
+
+def _says_one_word(session: Any) -> None:
+    """All it can say is one letter after another, and never a space."""
+    assert isinstance(session, SpokenTurn)
+    template = session.dialogue.template
+    ids = range(int(session.context.decoder.backbone.config.vocab_size))
+    letter = next(i for i in ids if template.decode([i]) == "e")
+    others = torch.tensor([i for i in ids if i != letter])
+    session.dialogue = replace(session.dialogue, forbidden=others, ends=frozenset())

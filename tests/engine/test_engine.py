@@ -71,7 +71,7 @@ class Slots:
         self._engine = engine
         self._free = list(range(engine.slots))
 
-    def open(self, setup: SessionSetup) -> Client:
+    def open(self, setup: SessionSetup, name: str = "session") -> Client:
         told: queue.Queue[Event] = queue.Queue()
         slot = self._free.pop()
 
@@ -80,7 +80,7 @@ class Slots:
                 self._free.append(slot)
             told.put(event)
 
-        return Client(self._engine.open("session", slot, setup, sink), told)
+        return Client(self._engine.open(name, slot, setup, sink), told)
 
 
 class Rig:

@@ -1,5 +1,7 @@
-"""Whatever fails in one session of the real engine, with the shipped checkpoint in a process of its own, fails
-in that session: those beside it say every token that they say alone, and no slot is lost.
+"""Faults inside the real engine, with the shipped checkpoint in a process of its own.
+
+Whatever fails in one session fails there: those beside it say every token that they say alone, and no slot is
+lost.
 """
 
 import asyncio
@@ -30,6 +32,7 @@ SLOTS = 4
 SURVIVED = sorted(set(faults.FAULTS) - set(faults.ENDINGS))
 NO_MEMORY = ("memory", "hostmemory")
 Code = grpc.StatusCode
+FAILED = (Code.INTERNAL, Reason.INFERENCE_FAILED)
 Said = list[tuple[str, list[int], int]]
 
 
@@ -131,9 +134,6 @@ async def test_a_fault_ends_its_session_and_costs_the_others_nothing(worker: str
     assert [(ending.code, ending.reason) for ending in endings] == [ended] * 2
     assert not any("canary" in ending.message for ending in endings)
     await until_free(worker, SLOTS)
-
-
-FAILED = (Code.INTERNAL, Reason.INFERENCE_FAILED)
 
 
 async def test_an_answer_of_600_letters_without_a_space_is_spoken_to_its_end(worker: str) -> None:

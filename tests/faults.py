@@ -1,12 +1,13 @@
 """Faults inside the real engine, of the session that is called after them and of no other.
 
-A session with the id `attack-NAME-...` meets the fault NAME of `FAULTS`; it is brought about by wrapping what
-the engine calls.
+A session with the id `attack-NAME-AFTER-...` meets the fault NAME of `FAULTS`; in a step of several sessions
+only when it has been in that step with others AFTER times, and from then on. Faults are brought about by
+wrapping what the engine calls.
 """
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -73,28 +74,47 @@ ENDINGS = ("device", "hang")
 """Those that are the worker's end."""
 
 
+SHARED = ("hear", "think", "forward", "say")
+"""Places that several sessions pass at once."""
+
+
+@dataclass
+class Victim:
+    """A session that will meet a fault."""
+
+    place: str
+    fault: Fault
+    patience: int
+    """How often it passes that place in company before."""
+
+    def meet(self, *, has_company: bool) -> None:
+        """It is there."""
+        self.patience -= self.place in SHARED and has_company and self.patience > 0
+        if self.patience == 0 or self.place not in SHARED:
+            self.fault()
+
+
 def break_in(runtime: Runtime) -> None:
     """From now on sessions that are called so meet their faults."""
-    victims: dict[int, tuple[str, Fault]] = {}
+    victims: dict[int, Victim] = {}
     real = {name: getattr(runtime, name) for name in ("open", "start", "hear", "think", "clear")}
 
     def meet(place: str, slots: Sequence[int]) -> None:
-        for slot in slots:
-            where, fault = victims.get(slot, ("", _value_error))
-            if where == place:
-                fault()
+        for victim in [victims[slot] for slot in slots if slot in victims]:
+            if victim.place == place:
+                victim.meet(has_company=len(slots) > 1)
 
     def opened(session_id: str, slot: int, *others: Any) -> Any:
-        _, _, name = session_id.partition("attack-")
-        fault = FAULTS.get(name.partition("-")[0])
-        if fault is not None and fault[0] == "open":
-            fault[1]()
+        _, name, after, *_ = [*session_id.split("-"), "", ""]
+        place, fault = FAULTS.get(name, ("", _value_error))
+        if place == "open":
+            fault()
         session = real["open"](session_id, slot, *others)
-        if fault is not None:
-            victims[slot] = fault
-            if hasattr(session, fault[0]) and fault[0] != "hear":
-                setattr(session, fault[0], lambda *_, **__: fault[1]())
-        if name.startswith("longword"):
+        if name in FAULTS:
+            victims[slot] = Victim(place, fault, int(after))
+        if hasattr(session, place) and place not in SHARED:
+            setattr(session, place, lambda *_, **__: fault())
+        if name == "longword":
             _says_one_word(session)
         return session
 

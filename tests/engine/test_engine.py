@@ -49,11 +49,15 @@ class Client:
         self.told = told
         self.events: list[Event] = []
 
-    def until(self, kind: type[Event], unit: int | None = None) -> list[Event]:
+    def until(
+        self, kind: type[Event], unit: int | None = None, or_kind: type[Event] | None = None
+    ) -> list[Event]:
         """Waits for an event (of a unit) and returns those that came until then, it included."""
         seen: list[Event] = []
         while not (seen and isinstance(seen[-1], kind) and unit in (None, getattr(seen[-1], "unit", None))):
             seen.append(self.told.get(timeout=PATIENCE))
+            if or_kind is not None and isinstance(seen[-1], or_kind):
+                break
         self.events += seen
         return seen
 

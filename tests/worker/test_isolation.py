@@ -99,7 +99,7 @@ async def talk(to: grpc.aio.Channel) -> Said:
 
 async def attack(to: grpc.aio.Channel, fault: str, number: int) -> Ending:
     """How a chat ends that meets a fault."""
-    session = await Caller(to, f"attack-{fault}-{number}").open()
+    session = await Caller(to, f"attack-{fault}-0-{number}").open()
     await session.send_config(mode=pb.SESSION_MODE_CHAT, seed=number)
     if fault in ("open", "start"):
         return await session.end()
@@ -140,7 +140,7 @@ async def test_an_answer_of_600_letters_without_a_space_is_spoken_to_its_end(wor
     expected = await alone(worker)
     async with channel(worker) as to:
         said = asyncio.gather(chat(to), talk(to))
-        session = await Caller(to, "attack-longword-1").open()
+        session = await Caller(to, "attack-longword-0-1").open()
         sampling = common.SamplingParams(max_new_tokens=600)
         await session.configure(mode=pb.SESSION_MODE_CHAT, sampling=sampling)
         answer = await session.unit(1, question("Hello."))

@@ -58,6 +58,8 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "begin": ("begin_generate", _value_error),
     "decide": ("decide", _assertion),
     "embed": ("feed", _index_error),
+    "settle": ("settle", _index_error),
+    "rebuild": ("rebuild", _index_error),
     "speech": ("forward", _index_error),
     "codes": ("take_codes", _assertion),
     "mouth": ("say", _value_error),
@@ -74,7 +76,9 @@ ENDINGS = ("device", "hang")
 """Those that are the worker's end."""
 
 
-SHARED = ("hear", "think", "forward", "say")
+PLACES = ("open", "start", "hear", "think", "settle", "rebuild")
+"""What is wrapped of a runtime."""
+SHARED = ("hear", "think", "settle", "rebuild", "forward", "say")
 """Places that several sessions pass at once."""
 
 
@@ -97,7 +101,8 @@ class Victim:
 def break_in(runtime: Runtime) -> None:
     """From now on sessions that are called so meet their faults."""
     victims: dict[int, Victim] = {}
-    real = {name: getattr(runtime, name) for name in ("open", "start", "hear", "think", "clear")}
+    real = {name: getattr(runtime, name) for name in (*PLACES, "clear")}
+    doing = ["think"]
 
     def meet(place: str, slots: Sequence[int]) -> None:
         for victim in [victims[slot] for slot in slots if slot in victims]:
@@ -128,14 +133,27 @@ def break_in(runtime: Runtime) -> None:
 
     def thought(segments: Any) -> Any:
         real["think"](segments)  # what a forward leaves behind that fails at its end
-        meet("think", [segment.slot for segment in segments if segment.start or len(segment.embeds) > 1])
+        meet(doing[-1], [segment.slot for segment in segments if segment.start or len(segment.embeds) > 1])
         return real["think"](segments)
+
+    def settled(contexts: Any) -> None:
+        during("settle", contexts)
+
+    def rebuilt(contexts: Any) -> None:
+        during("rebuild", contexts)
+
+    def during(place: str, contexts: Any) -> None:
+        doing.append(place)
+        try:
+            real[place](contexts)
+        finally:
+            doing.pop()
 
     def cleared(slot: int) -> None:
         victims.pop(slot, None)
         real["clear"](slot)
 
-    for name, wrapped in (("open", opened), ("start", started), ("hear", heard), ("think", thought)):
+    for name, wrapped in zip(PLACES, (opened, started, heard, thought, settled, rebuilt), strict=True):
         setattr(runtime, name, wrapped)
     runtime.clear = cleared  # type: ignore[method-assign]
     if isinstance(runtime, DuplexRuntime):
@@ -150,7 +168,7 @@ def _break_voice(runtime: DuplexRuntime, meet: Callable[[str, Sequence[int]], No
 
     def stepped(jobs: Any) -> Any:
         forward(jobs)
-        meet("forward", [job.state.slot for job in jobs])
+        meet("forward", [job.state.slot for job in jobs if job.state.unfed and not job.codes])
         return forward(jobs)
 
     def taken(job: Any, step: Any) -> None:

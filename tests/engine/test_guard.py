@@ -260,7 +260,7 @@ KINDS: dict[str, Callable[[Rig, str], tuple[Client, list[Any]]]] = {
 }
 STREAMED = ("hear", "hostmemory", "think", "memory", "unit", "decide")
 """Faults that streams meet in the tests; a talker meets all that it can."""
-PATIENCE_OF = {"hear": 2, "hostmemory": 1, "think": 20, "memory": 33, "speech": 26, "codes": 1, "mouth": 2}
+PATIENCE_OF = {"hostmemory": 2, "think": 20, "memory": 33, "speech": 1, "mouth": 2, "settle": 1, "rebuild": 1}
 """Steps in company before the fault: so that it comes in the middle of what others do."""
 
 

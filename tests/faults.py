@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
+from inference_service.engine.conversation import Conversation
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.spoken_turn import SpokenTurn
+from inference_service.engine.transcript import Transcript
 
 Fault = Callable[[], None]
 
@@ -102,7 +104,7 @@ def break_in(runtime: Runtime) -> None:
     """From now on sessions that are called so meet their faults."""
     victims: dict[int, Victim] = {}
     real = {name: getattr(runtime, name) for name in (*PLACES, "clear")}
-    doing = ["think"]
+    doing, listening = ["think"], list[int]()
 
     def meet(place: str, slots: Sequence[int]) -> None:
         for victim in [victims[slot] for slot in slots if slot in victims]:
@@ -128,8 +130,14 @@ def break_in(runtime: Runtime) -> None:
         return real["start"](session)
 
     def heard(sessions: Any) -> None:
-        meet("hear", [session.slot for session in sessions])
+        listening[:] = [s.slot for s in sessions if isinstance(s, Conversation | Transcript)]
+        meet("hear", [session.slot for session in sessions if session.slot not in listening])
         real["hear"](sessions)
+
+    def encoded(*given: Any) -> Any:
+        embeddings = encode(*given)
+        meet("hear", listening)
+        return embeddings
 
     def thought(segments: Any) -> Any:
         real["think"](segments)  # what a forward leaves behind that fails at its end
@@ -157,6 +165,8 @@ def break_in(runtime: Runtime) -> None:
         setattr(runtime, name, wrapped)
     runtime.clear = cleared  # type: ignore[method-assign]
     if isinstance(runtime, DuplexRuntime):
+        ear = runtime.parts.ear
+        encode, ear.encode = ear.encode, encoded  # type: ignore[method-assign]
         _break_voice(runtime, meet)
 
 

@@ -12,6 +12,7 @@ from inference_service.engine.causal_runtime import CausalRuntime, require_memor
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.footprint import Footprint, stored
 from inference_service.engine.memory import bytes_per_row
+from inference_service.engine.rope import UNBOUNDED, require_independent
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.voxtral_runtime import VoxtralRuntime
 from inference_service.errors import ConfigurationError
@@ -70,6 +71,7 @@ def _minicpmo(
         voices, needs = minicpmo_voice.load(
             folder, loaded.model.tts, minicpmo.SPEECH_CAPACITY, device, speech
         )
+    require_independent(loaded.model.llm.model, UNBOUNDED)
     parts = minicpmo.parts(loaded, voices, context_limit=limit)
     footprint = minicpmo.footprint(loaded.config, number, limit, needs)
 
@@ -94,6 +96,8 @@ def _voxtral(folder: Path, device: torch.device, context_limit: int | None) -> B
             "its attention."
         )
     loaded = voxtral_checkpoint.load(folder, device)
+    require_independent(loaded.model.language, UNBOUNDED, {"t_cond": loaded.model.condition()})
+    require_independent(loaded.model.encoder, UNBOUNDED)
     return lambda slots: VoxtralRuntime(loaded, slots)
 
 
@@ -112,6 +116,7 @@ def _causal(folder: Path, device: torch.device, context_limit: int | None, dtype
             f"context_limit must be at most the model's {loaded.context_limit}, not {limit}."
         )
     require_packable(loaded)
+    require_independent(loaded.model.get_decoder(), limit - 1)
 
     def build(slots: int) -> CausalRuntime:
         require_memory(loaded, limit, slots)

@@ -13,6 +13,8 @@ from inference_service import causal_checkpoint
 from inference_service.engine import families
 from inference_service.engine.api import Mode, Sampling, UnitOverrides
 from inference_service.engine.causal_runtime import CausalRuntime, model_info
+from inference_service.engine.decoder import PackedDecoder, Segment
+from inference_service.engine.rope import require_independent
 from inference_service.errors import ConfigurationError
 from inference_service.models.errors import CheckpointError
 from tests.engine import streaming, tiny_causal
@@ -190,6 +192,50 @@ def test_a_model_without_keys_and_values_is_refused(tmp_path: Path) -> None:
     words.save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="'mamba' cannot be served"):
         families.load(tmp_path, CPU, 64)
+
+
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10_000.0, "original_max_position_embeddings": 64,
+    "short_factor": [1.0] * 4, "long_factor": [1.5, 2.0, 4.0, 8.0], "factor": 4.0,
+}  # fmt: skip
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
+
+
+def moved(folder: Path, beside: int) -> float:
+    """How far a session's hidden states move if one at position `beside` is in its batch."""
+    model = causal_checkpoint.load(folder, CPU, torch.float32).model.get_decoder()
+    rows = torch.randn(60, model.config.hidden_size, generator=torch.Generator().manual_seed(1))
+    own, other = Segment(0, 0, 0, rows[:30]), Segment(1, 0, beside, rows[30:])
+    alone = PackedDecoder(model, 2, 30).forward([own])[0]
+    return float((PackedDecoder(model, 2, 30).forward([own, other])[0] - alone).abs().max())
+
+
+def test_a_model_whose_positions_follow_the_longest_session_is_refused(tmp_path: Path) -> None:
+    folder = tiny_causal.save(tmp_path / "tiny", "llama", rope_parameters=LONGROPE)
+    assert moved(folder, beside=200) > 0.1
+    with pytest.raises(CheckpointError, match=r"'longrope' goes by the longest.* Pass --context-limit 64\."):
+        families.load(folder, CPU)
+
+
+def test_it_is_served_with_contexts_in_which_positions_stand_still(tmp_path: Path) -> None:
+    folder = tiny_causal.save(tmp_path / "tiny", "llama", rope_parameters=LONGROPE)
+    assert families.load(folder, CPU, 64)(1).info.context_limit == 64
+    assert moved(folder, beside=34) < 1e-4
+
+
+@pytest.mark.parametrize(("furthest", "is_served"), [(255, True), (256, False), (5000, False)])
+def test_dynamic_positions_stand_still_within_the_models_own_length(
+    tmp_path: Path, furthest: int, is_served: bool
+) -> None:
+    folder = tiny_causal.save(tmp_path / "tiny", "llama", rope_parameters=DYNAMIC)
+    model = causal_checkpoint.load(folder, CPU, torch.float32).model.get_decoder()
+    if is_served:
+        require_independent(model, furthest)
+        assert moved(folder, beside=furthest - 29) < 1e-4
+    else:
+        with pytest.raises(CheckpointError, match="rope type 'dynamic'"):
+            require_independent(model, furthest)
+        assert moved(folder, beside=furthest) > 1e-4
 
 
 def test_a_model_whose_attention_has_something_of_its_own_is_refused(tmp_path: Path) -> None:

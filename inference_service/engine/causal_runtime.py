@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from inference_service.causal_checkpoint import CausalCheckpoint
 from inference_service.engine.api import (
@@ -21,15 +21,16 @@ from inference_service.engine.api import (
 )
 from inference_service.engine.context import Context
 from inference_service.engine.decoder import PackedDecoder, Segment
+from inference_service.engine.footprint import Footprint
 from inference_service.engine.guard import blame
-from inference_service.engine.memory import bytes_per_row, free_bytes
+from inference_service.engine.memory import bytes_per_row
 from inference_service.engine.participant import Participant
 from inference_service.engine.prompt import Dialogue, TurnIntake, Words
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.stream import Stream
 from inference_service.engine.tokens import Tokens
 from inference_service.engine.turn import Turn
-from inference_service.errors import ConfigurationError
+from inference_service.engine.working import forward_bytes
 from inference_service.models.errors import CheckpointError
 
 _CPU_BUDGET = 128
@@ -167,15 +168,17 @@ def _unservable(loaded: CausalCheckpoint, reason: str) -> CheckpointError:
 # ------------------------------------------------------------------------------------------------- memory
 
 
-def require_memory(loaded: CausalCheckpoint, context_limit: int, slots: int) -> None:
-    """Raises `ConfigurationError` if keys and values of all slots do not fit what is free on the device."""
-    config = loaded.model.config.get_text_config(decoder=True)
-    token = bytes_per_row(config, loaded.model.dtype)
-    free, needed = free_bytes(loaded.model.device), slots * context_limit * token
-    if free is not None and needed > free:
-        fits = max(1, free // token // slots)
-        raise ConfigurationError(
-            f"The context of {context_limit} tokens in {slots} slots needs {needed / 2**30:.1f} GiB; "
-            f"{free / 2**30:.1f} GiB are free on {loaded.model.device}. Pass --context-limit {fits} or less, "
-            "or fewer slots."
-        )
+def causal_footprint(
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    context_limit: int,
+    device: torch.device,
+    weights: dict[str, int] | None = None,
+) -> Footprint:
+    """Memory of a decoder's sessions, and of its `weights` where they are not loaded yet."""
+    rows = _CPU_BUDGET if device.type == "cpu" else Runtime.budget
+    return Footprint(
+        weights or {},
+        {"context": context_limit * bytes_per_row(config, dtype)},
+        working={"forward": forward_bytes(config, dtype, rows, context_limit, device)},
+    )

@@ -25,7 +25,7 @@ from inference_service.engine.decoder import PackedDecoder
 from inference_service.engine.guard import blame
 from inference_service.engine.intake import DuplexIntake, VoiceIntake
 from inference_service.engine.participant import Participant, Speaking
-from inference_service.engine.parts import Chunk, DuplexParts, Opening, Sound, View
+from inference_service.engine.parts import VOICES_AT_ONCE, Chunk, DuplexParts, Opening, Sound, View
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sampler import TextSampler
 from inference_service.engine.speech import Speaker, SpeechJob, SpeechState
@@ -216,7 +216,9 @@ class DuplexRuntime(Runtime):
                     self.speaker.take(job, step)
         spoken_at = time.monotonic()
         finished = [(session, job) for session, job in speaking if job.finished]
-        self._say([(session, job) for session, job in finished if job.sound is None])
+        unsaid = [(session, job) for session, job in finished if job.sound is None]
+        for begin in range(0, len(unsaid), VOICES_AT_ONCE):
+            self._say(unsaid[begin : begin + VOICES_AT_ONCE])
         for session, job in finished:
             with blame(session):
                 session.spoken(job.sound, spoken_at)

@@ -8,10 +8,9 @@ import torch
 
 from inference_service import causal_checkpoint, checkpoint, minicpmo_checkpoint, voxtral_checkpoint
 from inference_service.engine import mini, minicpmo, minicpmo_voice
-from inference_service.engine.causal_runtime import CausalRuntime, require_memory, require_packable
+from inference_service.engine.causal_runtime import CausalRuntime, causal_footprint, require_packable
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.footprint import Footprint, stored
-from inference_service.engine.memory import bytes_per_row
 from inference_service.engine.rope import UNBOUNDED, require_independent
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.voxtral_runtime import VoxtralRuntime
@@ -73,7 +72,7 @@ def _minicpmo(
         )
     require_independent(loaded.model.llm.model, UNBOUNDED)
     parts = minicpmo.parts(loaded, voices, context_limit=limit)
-    footprint = minicpmo.footprint(loaded.config, number, limit, needs)
+    footprint = minicpmo.footprint(loaded.config, number, limit, needs, device)
 
     def build(slots: int) -> DuplexRuntime:
         footprint.require(slots, device)
@@ -105,7 +104,13 @@ def _duplex(folder: Path, device: torch.device, context_limit: int | None) -> Bu
     model, tokenizer, config = checkpoint.load(folder, device)
     if context_limit is not None:
         config = limited(config, context_limit)
-    return lambda slots: DuplexRuntime(mini.parts(model, tokenizer, config), slots)
+    footprint = mini.footprint(folder, config)
+
+    def build(slots: int) -> DuplexRuntime:
+        footprint.require(slots, device)
+        return DuplexRuntime(mini.parts(model, tokenizer, config), slots)
+
+    return build
 
 
 def _causal(folder: Path, device: torch.device, context_limit: int | None, dtype: str | None) -> Build:
@@ -118,8 +123,11 @@ def _causal(folder: Path, device: torch.device, context_limit: int | None, dtype
     require_packable(loaded)
     require_independent(loaded.model.get_decoder(), limit - 1)
 
+    config = loaded.model.config.get_text_config(decoder=True)
+    footprint = causal_footprint(config, loaded.model.dtype, limit, device)
+
     def build(slots: int) -> CausalRuntime:
-        require_memory(loaded, limit, slots)
+        footprint.require(slots, device)
         return CausalRuntime(loaded, limit, slots)
 
     return build
@@ -155,13 +163,14 @@ def footprint(
     if raw.get("model_type") == minicpmo_config.MODEL_TYPE:
         config = minicpmo_checkpoint.read_config(folder)
         needs = None if speech.no_speech else minicpmo_voice.planned(folder, speech)
-        return minicpmo.footprint(config, number, minicpmo.limit(config, context_limit), needs)
+        return minicpmo.footprint(config, number, minicpmo.limit(config, context_limit), needs, device)
     if "duplex" in raw:
         ours = parse_config(raw)
         return mini.footprint(folder, limited(ours, context_limit) if context_limit else ours)
     if raw.get("model_type") == voxtral_checkpoint.MODEL_TYPE:
         raise ConfigurationError("What a Voxtral Realtime model takes is not known before it is loaded.")
     require_causal(raw)
-    row = bytes_per_row(causal_checkpoint.read_config(folder), number)
     limit = context_limit or int(raw.get("max_position_embeddings", 0))
-    return Footprint(stored(folder, number), {"context": limit * row})
+    return causal_footprint(
+        causal_checkpoint.read_config(folder), number, limit, device, stored(folder, number)
+    )

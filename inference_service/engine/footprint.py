@@ -16,7 +16,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes, by part of the model and by kind of a session's state, without what a forward needs beside."""
+    """Bytes, by part of the model, by kind of a session's state, and by step of a tick."""
 
     weights: dict[str, int]
     session: dict[str, int]
@@ -24,9 +24,17 @@ class Footprint:
     shared: dict[str, int] = field(default_factory=dict)
     """What sessions have in common, beside the weights."""
 
+    working: dict[str, int] = field(default_factory=dict)
+    """What the steps of a tick take at the most, whoever is in them; nothing of it stays."""
+
+    @property
+    def common(self) -> int:
+        """What is there for all sessions together, beside the weights."""
+        return sum(self.shared.values()) + sum(self.working.values())
+
     def states(self, slots: int) -> int:
-        """Of so many sessions, with what they share."""
-        return sum(self.shared.values()) + slots * sum(self.session.values())
+        """Of so many sessions, with what they have in common."""
+        return self.common + slots * sum(self.session.values())
 
     def total(self, slots: int) -> int:
         """With the weights."""
@@ -34,7 +42,7 @@ class Footprint:
 
     def slots_within(self, free: int) -> int:
         """How many sessions fit beside the weights into so many bytes."""
-        return max(0, (free - sum(self.shared.values())) // sum(self.session.values()))
+        return max(0, (free - self.common) // sum(self.session.values()))
 
     def require(self, slots: int, device: torch.device) -> None:
         """Raises `ConfigurationError` unless the states of all slots fit beside the loaded weights."""
@@ -42,7 +50,8 @@ class Footprint:
         if free is None or self.states(slots) <= free:
             return
         kinds = ", ".join(f"{kind} {gib(size)}" for kind, size in self.session.items())
-        shared = "".join(f" and {gib(size)} for the {kind}" for kind, size in self.shared.items())
+        common = self.shared | self.working
+        shared = "".join(f" and {gib(size)} for the {kind}" for kind, size in common.items())
         fits = self.slots_within(free)
         remedy = f"Pass --slots {fits} or less" if fits else "Pass a smaller --context-limit"
         raise ConfigurationError(

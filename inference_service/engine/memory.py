@@ -1,6 +1,7 @@
 """How much memory a device has left and a process holds, and how much keys and values take of it."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -13,15 +14,57 @@ def bytes_per_row(config: PretrainedConfig, dtype: torch.dtype) -> int:
     return 2 * int(config.num_hidden_layers) * int(config.num_key_value_heads) * head * dtype.itemsize
 
 
-def free_bytes(device: torch.device) -> int | None:
-    """Memory that could be taken; None where it is not known."""
+def free_bytes(device: torch.device, root: Path = Path("/")) -> int | None:
+    """Memory that could be taken; None where it is not known.
+
+    Of the host's memory that is no more than the limits of this process's control groups leave. `root` is
+    where the file system begins.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    known = [free for free in (_host_bytes(root), *_group_bytes(root)) if free is not None]
+    return min(known, default=None)
+
+
+def _host_bytes(root: Path) -> int | None:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+
+
+def _group_bytes(root: Path) -> Iterator[int | None]:
+    """What is left in each control group of this process, its own and those above, of version 2 or 1."""
+    try:
+        entries = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for entry in entries:
+        _, controllers, path = entry.split(":", 2)
+        kind = "memory" if "memory" in controllers.split(",") else controllers
+        if kind in _GROUP_FILES:
+            mount, files = root / "sys/fs/cgroup" / kind, _GROUP_FILES[kind]
+            # Inside a container the path is often that of the host, and the mount the container's own group.
+            own = mount / path.strip("/")
+            for group in {mount, *(parent for parent in (own, *own.parents) if mount in parent.parents)}:
+                yield _left(group, *files)
+
+
+_GROUP_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""By kind of a group: its limit, what it uses, and what of that are files that the kernel lets go."""
+
+
+def _left(group: Path, limit: str, used: str, files: str) -> int | None:
+    try:
+        most, taken = (group / limit).read_text().strip(), int((group / used).read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    return None if most == "max" else max(0, int(most) - taken + int(stat.get(files, 0)))
 
 
 def held_bytes(device: torch.device) -> int | None:

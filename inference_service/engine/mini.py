@@ -22,6 +22,8 @@ from inference_service.engine.parts import (
     View,
     Voices,
 )
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.working import forward_bytes, mini_eye_bytes
 from inference_service.media.image import decode_frame
 from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
 from inference_service.models.audio_encoder import AudioEncoder, AudioState
@@ -77,7 +79,14 @@ def footprint(folder: Path, config: ModelConfig) -> Footprint:
         "context": rows * bytes_per_row(config.language, torch.float32),
         "speech head": SPEECH_CAPACITY * bytes_per_row(config.speech.backbone, torch.float32),
     }
-    return Footprint(stored(folder, torch.float32), session)
+    number, cpu = torch.float32, torch.device("cpu")
+    working = {
+        "forward": forward_bytes(config.language, number, Runtime.budget, rows, cpu),
+        "speech": forward_bytes(config.speech.backbone, number, SPEECH_CAPACITY, SPEECH_CAPACITY, cpu),
+    }
+    if config.vision is not None:
+        working["pictures"] = mini_eye_bytes(config.vision)
+    return Footprint(stored(folder, number), session, working=working)
 
 
 class MiniSenses:

@@ -19,6 +19,8 @@ from inference_service.engine.parts import (
     View,
     Voices,
 )
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.working import ear_bytes, eye_bytes, forward_bytes
 from inference_service.errors import ConfigurationError
 from inference_service.media.image import decode_picture, picture_size
 from inference_service.media.mel import SAMPLE_RATE
@@ -108,16 +110,27 @@ def footprint(
     dtype: torch.dtype,
     context_limit: int,
     voice: Needs | None,
+    device: torch.device,
 ) -> Footprint:
     """Memory of the model with its voice, or without one."""
     entries = slot_capacity(context_limit, config.vision.queries)
     own = sizes(
         config, dtype, context_entries=entries, speech_entries=SPEECH_CAPACITY, speech=voice is not None
     )
+    working = {
+        "forward": forward_bytes(config.language, dtype, Runtime.budget, entries, device),
+        "ear": ear_bytes(config.audio, dtype, device),
+        "pictures": eye_bytes(config.vision, dtype, device),
+    }
     if voice is None:
-        return Footprint(own.weights, own.session)
-    weights, session = own.weights | {"vocoder": voice.weights}, own.session | voice.session
-    return Footprint(weights, session, {"default voice": voice.default_voice})
+        return Footprint(own.weights, own.session, working=working)
+    speech = forward_bytes(config.speech.backbone, dtype, SPEECH_CAPACITY, SPEECH_CAPACITY, device)
+    return Footprint(
+        own.weights | {"vocoder": voice.weights},
+        own.session | voice.session,
+        {"default voice": voice.default_voice},
+        working | {"speech": speech, "vocoder": voice.step},
+    )
 
 
 def _token(tokenizer: Tokenizer, text: str) -> int:

@@ -16,12 +16,17 @@ from antiphon.semconv import Reason
 from antiphon.wav import decode_wav, is_wav, read_header
 from inference_service import vocoder_checkpoint, voices
 from inference_service.engine.api import VoiceReference
-from inference_service.engine.parts import Chunk, Pcm, Voices
+from inference_service.engine.parts import VOICES_AT_ONCE, Chunk, Pcm, Voices
 from inference_service.errors import ConfigurationError, UnitRefused
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.models.errors import CheckpointError, VoiceError
 from inference_service.models.speech_head import SpeechHead
-from inference_service.models.token2wav.config import FRAMES_PER_TOKEN, TOKENS_PER_SECOND, Token2WavConfig
+from inference_service.models.token2wav.config import (
+    FRAMES_PER_TOKEN,
+    RATE_HZ,
+    TOKENS_PER_SECOND,
+    Token2WavConfig,
+)
 from inference_service.models.token2wav.features import resampled
 from inference_service.models.token2wav.flow import VoicePrompt
 from inference_service.models.token2wav.model import DEFAULT_STEPS, Token2Wav
@@ -41,11 +46,13 @@ LONGEST_FRAMES = round(LONGEST_S * TOKENS_PER_SECOND) * FRAMES_PER_TOKEN
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes of a voice: the vocoder's weights, what each session holds, and what they share."""
+    """Bytes of a voice: the vocoder's weights, what each session holds, what they share, and a step."""
 
     weights: int
     session: dict[str, int]
     default_voice: int
+    step: int
+    """Of as many streams as there may be in one: new caches beside the old, and the arrays of HiFT."""
 
 
 def load(
@@ -186,7 +193,8 @@ def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, 
     longest = LONGEST_FRAMES if can_clone else 0
     stream = stream_bytes(config, max(default_frames, longest), steps=steps, dtype=dtype, cache_dtype=dtype)
     session = {"vocoder": stream} | ({"voice": voice(longest)} if can_clone else {})
-    return Needs(weight_bytes(config, dtype), session, voice(default_frames))
+    step = VOICES_AT_ONCE * (stream * 3 // 2 + RATE_HZ * config.vocoder.channels * torch.float32.itemsize)
+    return Needs(weight_bytes(config, dtype), session, voice(default_frames), step)
 
 
 def planned(model: Path, options: SpeechOptions) -> Needs:

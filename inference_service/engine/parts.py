@@ -126,6 +126,10 @@ class MouthState(Protocol):
         """A way back to how it is now, unless it is reset."""
 
 
+VOICES_AT_ONCE = 8
+"""Streams that a mouth is given at once: more of them gain no time, and each takes memory."""
+
+
 @dataclass(frozen=True)
 class Chunk:
     """Codes to be said, those of one unit at most; `is_last` ends the turn and says what was held back."""

@@ -18,14 +18,15 @@ from inference_service.engine.api import (
     Window,
 )
 from inference_service.engine.decoder import PackedDecoder
+from inference_service.engine.footprint import Footprint
 from inference_service.engine.guard import blame
-from inference_service.engine.memory import bytes_per_row, free_bytes
+from inference_service.engine.memory import bytes_per_row
 from inference_service.engine.participant import Participant
 from inference_service.engine.rolling import SLACK, RollingContext
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.textstream import TextStream
 from inference_service.engine.voxtral import VoxtralIntake, VoxtralTranscript
-from inference_service.errors import ConfigurationError
+from inference_service.engine.working import forward_bytes
 from inference_service.models.errors import CheckpointError
 from inference_service.voxtral_checkpoint import VoxtralCheckpoint
 
@@ -43,7 +44,8 @@ class VoxtralRuntime(Runtime):
         self._reach = _reach(config.text_config)
         self._ear_reach = _reach(config.audio_config)
         slack = max(SLACK, model.pacing.prompt_tokens, HEARD_AT_ONCE * model.rows_per_token)
-        _require_memory(checkpoint, self._reach + slack, self._ear_reach + slack, slots)
+        footprint = _footprint(checkpoint, self._reach + slack, self._ear_reach + slack, slots * slack)
+        footprint.require(slots, model.network.device)
         condition = {"t_cond": model.condition()}
         language = PackedDecoder(model.language, slots, self._reach + slack, condition)
         super().__init__(
@@ -114,17 +116,23 @@ def _reach(config: Any) -> int:
     return int(config.sliding_window)
 
 
-def _require_memory(checkpoint: VoxtralCheckpoint, rows: int, ear_rows: int, slots: int) -> None:
-    """Raises `ConfigurationError` if keys and values of all slots do not fit what is free on the device."""
+def _footprint(checkpoint: VoxtralCheckpoint, rows: int, ear_rows: int, heard: int) -> Footprint:
+    """Memory of its sessions; `heard` rows of the encoder are there in one step, of each session."""
     network = checkpoint.model.network
-    dtype, free = network.dtype, free_bytes(network.device)
-    slot = rows * bytes_per_row(network.config.text_config, dtype)
-    slot += ear_rows * bytes_per_row(network.config.audio_config, dtype)
-    if free is not None and slots * slot > free:
-        raise ConfigurationError(
-            f"{slots} slots need {slots * slot / 2**30:.1f} GiB for keys and values; {free / 2**30:.1f} GiB "
-            f"are free on {network.device}. Pass --slots {max(1, free // slot)} or less."
-        )
+    text, audio, dtype, device = (
+        network.config.text_config,
+        network.config.audio_config,
+        network.dtype,
+        network.device,
+    )
+    return Footprint(
+        {},
+        {"context": rows * bytes_per_row(text, dtype), "ear": ear_rows * bytes_per_row(audio, dtype)},
+        working={
+            "forward": forward_bytes(text, dtype, Runtime.budget, rows, device),
+            "hearing": forward_bytes(audio, dtype, heard, ear_rows, device),
+        },
+    )
 
 
 def _info(checkpoint: VoxtralCheckpoint, reach: int) -> ModelInfo:

@@ -153,7 +153,7 @@ def test_numbers_may_be_narrower(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"context_limit": 257}, "context_limit must be at most the model's 256"),
-        ({"slots": 10**9}, "GiB are free on cpu. Pass --context-limit"),
+        ({"slots": 10**9}, "GiB are free on cpu. Pass --slots"),
     ],
 )
 def test_settings_that_cannot_be(tmp_path: Path, settings: dict[str, int], message: str) -> None:

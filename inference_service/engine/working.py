@@ -1,0 +1,53 @@
+"""What the steps of a tick take beside weights and states: the most bytes at once, told from dimensions.
+
+A layer is freed before the next, so a step takes what one layer does: projections and their rotations, both
+halves of the gate, norms in float32, and scores where attention does not run in blocks.
+"""
+
+import torch
+from transformers import PretrainedConfig
+
+from inference_service.models.config import VisionConfig as MiniVisionConfig
+from inference_service.models.minicpmo.audio import LONGEST
+from inference_service.models.minicpmo.config import AudioConfig, VisionConfig
+from inference_service.models.minicpmo.slices import PATCH
+
+_FLOAT, _MASK = 4, 5
+"""Bytes of a number in float32, and of an entry of a mask with its copy as numbers."""
+_MINI_PICTURES = 16
+
+
+def forward_bytes(
+    config: PretrainedConfig, dtype: torch.dtype, rows: int, context: int, device: torch.device
+) -> int:
+    """A forward of a decoder with so many rows, all of them at the end of a context."""
+    width, heads = config.hidden_size, config.num_attention_heads
+    head = getattr(config, "head_dim", None) or width // heads
+    layer = _layer(rows, width, config.intermediate_size, heads * head, dtype)
+    return layer + rows * context * _MASK + _scores(heads, rows, context, device)
+
+
+def eye_bytes(config: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:
+    """MiniCPM-o's eye, with as many slices as it takes at once."""
+    patches = (config.resolution // PATCH) ** 2
+    layer = _layer(patches, config.width, config.inner, config.width, dtype)
+    return config.slices_at_once * (layer + _scores(config.heads, patches, patches, device))
+
+
+def ear_bytes(config: AudioConfig, dtype: torch.dtype, device: torch.device) -> int:
+    """MiniCPM-o's ear, with the longest piece of a clip."""
+    layer = _layer(LONGEST, config.width, config.inner, config.width, dtype)
+    return layer + _scores(config.heads, LONGEST, LONGEST, device)
+
+
+def mini_eye_bytes(config: MiniVisionConfig) -> int:
+    """The shipped model's eye: three arrays of its first convolution."""
+    return 3 * _MINI_PICTURES * (config.image_size // 2) ** 2 * config.hidden * _FLOAT
+
+
+def _layer(rows: int, width: int, inner: int, projected: int, dtype: torch.dtype) -> int:
+    return rows * (dtype.itemsize * (6 * width + 4 * inner + 8 * projected) + 2 * _FLOAT * width)
+
+
+def _scores(heads: int, rows: int, keys: int, device: torch.device) -> int:
+    return 0 if device.type == "cpu" else 2 * heads * rows * keys * _FLOAT

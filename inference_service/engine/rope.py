@@ -17,8 +17,8 @@ from inference_service.models.errors import CheckpointError
 UNBOUNDED = 2**20
 """A position as good as any, of a context whose window slides."""
 _ROWS = 4
-_TOLERANCE = 0.02
-"""Of a cosine or sine; two roundings of bfloat16."""
+_TOLERANCE = 1e-4
+"""Of a cosine or sine in float32."""
 
 Calls = list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 
@@ -35,7 +35,6 @@ def require_independent(
     rows = torch.randn(2 * _ROWS, backbone.config.hidden_size, generator=torch.Generator().manual_seed(0))
     parameter = next(backbone.parameters())
     short, long = rows.to(parameter).split(_ROWS)
-    far = max(0, furthest - _ROWS + 1)
     calls: Calls = []
     hooks = [
         module.register_forward_hook(
@@ -46,12 +45,12 @@ def require_independent(
     ]
     try:
         decoder = PackedDecoder(backbone, 2, _ROWS, conditions)
-        decoder.forward([Segment(0, 0, 0, short), Segment(1, 0, far, long)])
+        decoder.forward([Segment(0, 0, 0, short), Segment(1, 0, max(0, furthest - _ROWS + 1), long)])
     finally:
         for hook in hooks:
             hook.remove()
-    near = [0, *(4**power for power in range(1, 32) if 4**power < far)]
-    if any(_differs(*call, begin, far) for call in calls for begin in near):
+    near = [0, *(4**power for power in range(1, 32) if 4**power + _ROWS <= furthest)]
+    if any(_differs(*call, begin, furthest) for call in calls for begin in near):
         raise CheckpointError(_refusal(backbone.config, furthest))
 
 
@@ -59,12 +58,13 @@ def _differs(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], b
     """Whether positions from `begin` on mean something else beside a `far` one."""
 
     def at(*positions: int) -> Tensor:
-        ids = torch.tensor([positions])
-        is_named = "position_ids" in named
-        arguments = given if is_named else (given[0], ids.to(given[1].device), *given[2:])
-        keywords = {**named, "position_ids": ids.to(named["position_ids"].device)} if is_named else named
-        made = module(*arguments, **keywords)
-        return torch.stack(tuple(made))[..., :_ROWS, :].float()
+        like, *others = given
+        ids = torch.tensor([positions], device=like.device)
+        if "position_ids" in named:
+            made = module(like.float(), *others, **{**named, "position_ids": ids})
+        else:
+            made = module(like.float(), ids, *others[1:], **named)
+        return torch.stack(tuple(made))[..., :_ROWS, :]
 
     own = range(begin, begin + _ROWS)
     return not torch.allclose(at(*own), at(*own, far), rtol=0, atol=_TOLERANCE)

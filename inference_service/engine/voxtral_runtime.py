@@ -44,7 +44,7 @@ class VoxtralRuntime(Runtime):
         self._reach = _reach(config.text_config)
         self._ear_reach = _reach(config.audio_config)
         slack = max(SLACK, model.pacing.prompt_tokens, HEARD_AT_ONCE * model.rows_per_token)
-        footprint = _footprint(checkpoint, self._reach + slack, self._ear_reach + slack, slots * slack)
+        footprint = _footprint(checkpoint, self._reach + slack, self._ear_reach + slack)
         footprint.require(slots, model.network.device)
         condition = {"t_cond": model.condition()}
         language = PackedDecoder(model.language, slots, self._reach + slack, condition)
@@ -116,22 +116,19 @@ def _reach(config: Any) -> int:
     return int(config.sliding_window)
 
 
-def _footprint(checkpoint: VoxtralCheckpoint, rows: int, ear_rows: int, heard: int) -> Footprint:
-    """Memory of its sessions; `heard` rows of the encoder are there in one step, of each session."""
-    network = checkpoint.model.network
-    text, audio, dtype, device = (
-        network.config.text_config,
-        network.config.audio_config,
-        network.dtype,
-        network.device,
-    )
+def _footprint(checkpoint: VoxtralCheckpoint, rows: int, ear_rows: int) -> Footprint:
+    """Memory of its sessions, whose caches have so many rows, and all of which may hear in one step."""
+    network, heard = checkpoint.model.network, HEARD_AT_ONCE * checkpoint.model.rows_per_token
+    text, audio = network.config.text_config, network.config.audio_config
+    dtype, device = network.dtype, network.device
     return Footprint(
         {},
-        {"context": rows * bytes_per_row(text, dtype), "ear": ear_rows * bytes_per_row(audio, dtype)},
-        working={
-            "forward": forward_bytes(text, dtype, Runtime.budget, rows, device),
+        {
+            "context": rows * bytes_per_row(text, dtype),
+            "ear": ear_rows * bytes_per_row(audio, dtype),
             "hearing": forward_bytes(audio, dtype, heard, ear_rows, device),
         },
+        working={"forward": forward_bytes(text, dtype, Runtime.budget, rows, device)},
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 
 from inference_service.engine.memory import free_bytes
+from inference_service.engine.parts import VOICES_AT_ONCE
 from inference_service.errors import ConfigurationError
 
 _GIB = 2**30
@@ -25,16 +26,18 @@ class Footprint:
     """What sessions have in common, beside the weights."""
 
     working: dict[str, int] = field(default_factory=dict)
-    """What the steps of a tick take at the most, whoever is in them; nothing of it stays."""
+    """What each step of a tick takes while it is made, whoever is in it; one is made after the other."""
+    voices: dict[str, int] = field(default_factory=dict)
+    """... of a step that has `VOICES_AT_ONCE` sessions in it at the most: for each of them."""
 
-    @property
-    def common(self) -> int:
-        """What is there for all sessions together, beside the weights."""
-        return sum(self.shared.values()) + sum(self.working.values())
+    def step(self, slots: int) -> int:
+        """The step that takes most."""
+        each = {kind: size * min(slots, VOICES_AT_ONCE) for kind, size in self.voices.items()}
+        return max((self.working | each).values(), default=0)
 
     def states(self, slots: int) -> int:
-        """Of so many sessions, with what they have in common."""
-        return self.common + slots * sum(self.session.values())
+        """Of so many sessions, with what they share and what a tick takes beside."""
+        return sum(self.shared.values()) + self.step(slots) + slots * sum(self.session.values())
 
     def total(self, slots: int) -> int:
         """With the weights."""
@@ -42,7 +45,11 @@ class Footprint:
 
     def slots_within(self, free: int) -> int:
         """How many sessions fit beside the weights into so many bytes."""
-        return max(0, (free - self.common) // sum(self.session.values()))
+        left = free - sum(self.shared.values()) - self.step(VOICES_AT_ONCE)
+        slots = max(0, left // sum(self.session.values()))
+        while self.states(slots + 1) <= free:  # few sessions leave more to themselves
+            slots += 1
+        return slots
 
     def require(self, slots: int, device: torch.device) -> None:
         """Raises `ConfigurationError` unless the states of all slots fit beside the loaded weights."""
@@ -50,7 +57,7 @@ class Footprint:
         if free is None or self.states(slots) <= free:
             return
         kinds = ", ".join(f"{kind} {gib(size)}" for kind, size in self.session.items())
-        common = self.shared | self.working
+        common = self.shared | {"largest step of a tick": self.step(slots)}
         shared = "".join(f" and {gib(size)} for the {kind}" for kind, size in common.items())
         fits = self.slots_within(free)
         remedy = f"Pass --slots {fits} or less" if fits else "Pass a smaller --context-limit"

@@ -129,7 +129,8 @@ def footprint(
         own.weights | {"vocoder": voice.weights},
         own.session | voice.session,
         {"default voice": voice.default_voice},
-        working | {"speech": speech, "vocoder": voice.step},
+        working | {"speech": speech},
+        {"vocoder": voice.step},
     )
 
 

@@ -16,7 +16,7 @@ from antiphon.semconv import Reason
 from antiphon.wav import decode_wav, is_wav, read_header
 from inference_service import vocoder_checkpoint, voices
 from inference_service.engine.api import VoiceReference
-from inference_service.engine.parts import VOICES_AT_ONCE, Chunk, Pcm, Voices
+from inference_service.engine.parts import Chunk, Pcm, Voices
 from inference_service.errors import ConfigurationError, UnitRefused
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.models.errors import CheckpointError, VoiceError
@@ -52,7 +52,7 @@ class Needs:
     session: dict[str, int]
     default_voice: int
     step: int
-    """Of as many streams as there may be in one: new caches beside the old, and the arrays of HiFT."""
+    """Of each stream in it: new caches beside the old, and the arrays of HiFT."""
 
 
 def load(
@@ -193,7 +193,7 @@ def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, 
     longest = LONGEST_FRAMES if can_clone else 0
     stream = stream_bytes(config, max(default_frames, longest), steps=steps, dtype=dtype, cache_dtype=dtype)
     session = {"vocoder": stream} | ({"voice": voice(longest)} if can_clone else {})
-    step = VOICES_AT_ONCE * (stream * 3 // 2 + RATE_HZ * config.vocoder.channels * torch.float32.itemsize)
+    step = stream * 3 // 2 + RATE_HZ * config.vocoder.channels * torch.float32.itemsize
     return Needs(weight_bytes(config, dtype), session, voice(default_frames), step)
 
 

@@ -87,13 +87,13 @@ def test_slots_beside_which_no_tick_would_fit_are_refused(
 ) -> None:
     folder = tiny_causal.save(tmp_path / "tiny")
     told = families.footprint(folder, CPU, 256)
-    states = 3 * sum(told.session.values())
+    assert told.states(3) > 3 * sum(told.session.values()) + told.working["forward"] - 1
     build = families.load(folder, CPU, 256)
 
-    monkeypatch.setattr(footprint, "free_bytes", lambda device: states + told.common)
+    monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3))
     build(3)
-    monkeypatch.setattr(footprint, "free_bytes", lambda device: states + told.common - 1)
-    with pytest.raises(ConfigurationError, match=r"for the forward.*Pass --slots 2 or less"):
+    monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3) - 1)
+    with pytest.raises(ConfigurationError, match=r"largest step of a tick.*Pass --slots 2 or less"):
         build(3)
 
 

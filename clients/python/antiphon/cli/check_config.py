@@ -8,7 +8,13 @@ from antiphon.cli.failure import ExitCode, Failure, require_extra
 from antiphon.cli.worker import DTYPES
 
 _GIB = 2**30
-_TITLES = {"weights": "weights", "session": "a session", "shared": "shared", "working": "a tick"}
+_TITLES = {
+    "weights": "weights",
+    "session": "a session",
+    "shared": "shared",
+    "working": "a step",
+    "voices": "a step, each",
+}
 
 
 def add_to(commands: Subcommands) -> None:

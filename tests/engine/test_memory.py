@@ -82,6 +82,14 @@ def test_where_attention_makes_scores_these_count(tmp_path: Path) -> None:
     assert device["forward"] > host["forward"] + 4 * 256 * 256
 
 
+def test_as_many_slots_fit_as_are_told() -> None:
+    told = footprint.Footprint({"all": 7}, {"context": 10}, {"voice": 3}, {"forward": 25}, {"vocoder": 4})
+    for slots in range(1, 50):
+        assert told.slots_within(told.states(slots)) == slots
+        assert told.slots_within(told.states(slots) - 1) == slots - 1
+    assert [told.states(slots) - 10 * slots for slots in (1, 6, 7, 8, 9)] == [28, 28, 31, 35, 35]
+
+
 def test_slots_beside_which_no_tick_would_fit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

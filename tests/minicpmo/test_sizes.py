@@ -1,15 +1,19 @@
 """What a model takes is known from its configuration, before a byte of it is loaded."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaConfig, Qwen3Config
 
+from inference_service.engine import minicpmo, minicpmo_voice
 from inference_service.engine.decoder import PackedDecoder
 from inference_service.minicpmo_checkpoint import MiniCPMOCheckpoint
 from inference_service.models.minicpmo.config import AudioConfig, MiniCPMOConfig, VisionConfig
 from inference_service.models.minicpmo.sizes import sizes
+from inference_service.models.token2wav.config import Token2WavConfig
+from inference_service.options import SpeechOptions
 
 GB = 1e9
 
@@ -82,6 +86,22 @@ def published(tiny: MiniCPMOConfig) -> MiniCPMOConfig:
         speech=replace(tiny.speech, codes=6561, backbone=backbone),
         text_tokens=152_064,
     )
+
+
+@pytest.mark.parametrize("row", ["24 GiB | 1 | 1 | 3", "48 GiB | 11 | 15 | 21", "80 GiB | 27 | 34 | 45"])
+def test_the_sessions_that_the_documentation_promises_fit(loaded: MiniCPMOCheckpoint, row: str) -> None:
+    assert f"| {row} |" in (Path(__file__).parents[2] / "docs/models.md").read_text()
+    memory, *promised = row.replace(" GiB", "").split(" | ")
+    config = published(loaded.config)
+    config = replace(config, vision=replace(config.vision, resolution=448))
+    fit = []
+    for options in (SpeechOptions(), SpeechOptions(vocoder_dtype="bfloat16"), None):
+        voice = options and minicpmo_voice.needs(
+            Token2WavConfig(), options, minicpmo_voice.LONGEST_FRAMES, can_clone=True
+        )
+        told = minicpmo.footprint(config, torch.bfloat16, 8192, voice, torch.device("cuda"))
+        fit.append(told.slots_within(int(memory) * 2**30 - sum(told.weights.values())))
+    assert fit == [int(sessions) for sessions in promised]
 
 
 def test_the_published_model_is_sized_without_memory_for_it(loaded: MiniCPMOCheckpoint) -> None:

@@ -80,6 +80,37 @@ async def test_a_lost_device_exits_with_3() -> None:
         assert await worker.exit_code() == 3
 
 
+async def test_an_engine_that_hangs_exits_with_3() -> None:
+    async with process("--script", "stall", "--step-s", "1") as worker, channel_to(worker.address) as channel:
+        caller, neighbour = await Caller(channel).open(), await Caller(channel).open()
+        await neighbour.configure()
+        await caller.configure()
+        await caller.unit(1)
+        await caller.send_last_unit(2)
+        for session in (caller, neighbour):
+            assert (await session.end()).reason == Reason.ENGINE_FATAL
+        assert await worker.exit_code() == 3
+
+
+async def test_an_exit_with_3_waits_for_no_thread() -> None:
+    code, _ = await exit_of(sys.executable, "-c", _HANGING)
+    assert code == 3
+
+
+_HANGING = """
+import threading
+from antiphon.cli.main import main
+from inference_service import app
+
+async def serve(options):
+    threading.Thread(target=threading.Event().wait).start()
+    return app.EXIT_DEVICE_LOST
+
+app.serve = serve
+main(["worker"])
+"""
+
+
 async def test_a_killed_worker_is_a_broken_transport() -> None:
     async with process("--script", "hang") as worker, channel_to(worker.address) as channel:
         caller = await Caller(channel).open()

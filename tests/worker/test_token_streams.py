@@ -60,6 +60,44 @@ def ids(*tokens: int) -> pb.StreamInput:
     return pb.StreamInput(token_ids=pb.TokenIds(ids=tokens))
 
 
+SILENT_TEMPLATE = (
+    "{% if messages[0].content == 'nothing' %}{% elif messages[0].content == 'boom' %}{{ 1 // 0 }}{% else %}"
+    + tiny_causal.TEMPLATE
+    + "{% endif %}"
+)
+
+
+async def chat(caller: Caller, text: str) -> Any:
+    """The first turn of a session, in which its caller says `text`."""
+    return await caller.unit(1, turn(text))
+
+
+def turn(text: str) -> pb.TurnInput:
+    message = pb.ChatMessage(role=pb.ROLE_USER, content=[pb.Content(text=text)])
+    return pb.TurnInput(messages=[message])
+
+
+async def test_a_template_that_makes_nothing_or_fails_harms_its_caller_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_causal, "TEMPLATE", SILENT_TEMPLATE)
+    target = tiny_causal.save(tmp_path / "tiny")
+    async with worker(target, context_limit=128, slots=4) as (address, new_caller):
+        config = {"mode": pb.SESSION_MODE_CHAT, "sampling": GREEDY}
+        first = await stream(new_caller, **config)
+        alone = (await chat(first, "Hello")).token_ids
+        neighbour, empty, broken = [await stream(new_caller, **config) for _ in range(3)]
+        await empty.prefill(1, turn("nothing"))
+        answers = await chat(broken, "boom")
+        assert answers.done.error.reason == Reason.INFERENCE_FAILED
+        ending = await empty.end()
+        assert (ending.code, ending.reason) == (grpc.StatusCode.INTERNAL, Reason.INFERENCE_FAILED)
+        assert (await chat(neighbour, "Hello")).token_ids == alone
+        for session in (first, neighbour, broken):
+            await session.half_close(*Stream)
+        await until_free(address, 4)
+
+
 def most(count: int) -> common.SamplingParams:
     return common.SamplingParams(max_new_tokens=count)
 

@@ -183,6 +183,29 @@ def method_not_allowed(*allowed: str) -> Response:
     return problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, Allow=methods)
 
 
+def body_refused(status: HTTPStatus, *allowed: str) -> Response:
+    """A body, to a path that has the method."""
+    code = "unsupported_encoding" if status is HTTPStatus.NOT_IMPLEMENTED else "body_not_allowed"
+    message = "this path takes no body: send the request without one"
+    return problem(status, code, message, Allow=", ".join(allowed))
+
+
+def unreadable(status: HTTPStatus) -> Response:
+    """What is no request of HTTP/1.1, or one with more in its head than is read."""
+    return problem(status, *_UNREADABLE[status])
+
+
+_UNREADABLE: Final = {
+    HTTPStatus.BAD_REQUEST: ("invalid_request", "this is no valid request of HTTP/1.1"),
+    HTTPStatus.REQUEST_URI_TOO_LONG: ("uri_too_long", "the first line of the request is too long"),
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: (
+        "headers_too_large",
+        "the request has too many headers, or one that is too long",
+    ),
+    HTTPStatus.HTTP_VERSION_NOT_SUPPORTED: ("unsupported_version", "this port speaks HTTP/1.1"),
+}
+
+
 def unauthorized(message: str) -> Response:
     """A key is missing or wrong."""
     return problem(HTTPStatus.UNAUTHORIZED, "unauthorized", message, WWW_Authenticate="Bearer")

@@ -101,3 +101,17 @@ def test_protos_ship_as_links_not_copies() -> None:
     for name, file in shipped.items():
         assert file.is_symlink(), name
         assert file.resolve() == sources[name], name
+
+
+@pytest.mark.parametrize(
+    ("package", "file"),
+    [
+        ("ws_adapter", "sounds/antiphon-mini.wav"),
+        ("inference_service", "checkpoints/antiphon-mini/config.json"),
+    ],
+)
+def test_files_that_are_no_code_ship(package: str, file: str) -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    folder = ROOT / package
+
+    assert folder / file in {found for pattern in told[package] for found in folder.glob(pattern)}

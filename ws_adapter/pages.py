@@ -83,13 +83,9 @@ def models(names: Iterable[str], since: float) -> Response:
     return answer(HTTPStatus.OK, {"object": "list", "data": data})
 
 
-def default_voice(voice: DefaultVoice | None) -> Response:
+def default_voice(voice: DefaultVoice) -> Response:
     """The reference voice for clients that want one."""
-    if voice is None:
-        return problem(
-            HTTPStatus.NOT_FOUND, "not_found", "this server has no default voice; send one of your own"
-        )
-    return answer(HTTPStatus.OK, voice.description)
+    return text(HTTPStatus.OK, voice.description, JSON)
 
 
 def queue(view: QueueView) -> Response:

@@ -84,11 +84,11 @@ class PublicServer:
         telemetry: Telemetry,
         metrics: Metrics,
         pool: Pool,
+        voice: DefaultVoice,
         certificate: Certificate | None = None,
-        voice: DefaultVoice | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """With a certificate it listens for TLS as well; `voice` is for clients that ask for one; with a
+        """`voice` is for clients that ask for one; with a certificate it listens for TLS as well; with a
         recorder it records every session."""
         self._options = options
         self._dispatcher = dispatcher

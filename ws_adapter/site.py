@@ -22,7 +22,7 @@ class Site:
     """Answers requests that open no WebSocket."""
 
     def __init__(
-        self, dispatcher: Dispatcher, fleet: Fleet, access: Access, voice: DefaultVoice | None, since: float
+        self, dispatcher: Dispatcher, fleet: Fleet, access: Access, voice: DefaultVoice, since: float
     ) -> None:
         """`since` is the Unix time at which the adapter began to serve."""
         self.is_draining = False

@@ -192,3 +192,18 @@ async def test_video_conversation(shipped: Stack, words: Words, colour: str, sha
         assert slices == [1, 0] * (len(slices) // 2) + [1] * (len(slices) % 2)
         await client.send(CLOSE)
         assert kinds((await client.end())[0]) == ["session.closed"]
+
+
+@both
+async def test_default_voice_may_be_sent_back_as_the_reference(shipped: Stack, words: Words) -> None:
+    """Section 10: there always is one, here without `--voices`; 6.6: 0.5 s to 30 s, float32."""
+    status, voice = await shipped.request("/api/default_ref_audio")
+    assert (status, voice["sample_rate"]) == (200, RATE)
+    assert len(base64.b64decode(voice["base64"])) == 4 * voice["samples"]
+
+    async with shipped.client() as client:
+        await begin(client, words, ref_audio_base64=voice["base64"])
+        await client.send(words.append(audio=as_base64(np.zeros(RATE, np.float32))))
+        assert (await client.next())["type"] != "error"
+        await client.send(CLOSE)
+        assert (await client.end())[1] == 1000

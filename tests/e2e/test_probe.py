@@ -69,7 +69,8 @@ async def test_a_broken_rule_is_exit_code_5() -> None:
 
     assert probed.code == 5, probed.out + probed.err
     assert "!! session.created before session.queue_done" in probed.out
-    assert probed.out.splitlines()[-1] == "1 violations of the protocol"
+    assert "!! there is no default voice" in probed.out
+    assert probed.out.splitlines()[-1] == "2 violations of the protocol"
 
 
 def test_no_server_is_exit_code_4() -> None:

@@ -16,6 +16,7 @@ REALTIME: Final = "/v1/realtime"
 CHAT: Final = "/ws/chat"
 TRANSCRIPTION: Final = "/v1/transcription"
 MODELS: Final = "/v1/models"
+DEFAULT_VOICE: Final = "/api/default_ref_audio"
 
 _PATHS: Final = (REALTIME, CHAT, TRANSCRIPTION)
 _MODE: Final = ("mode", "intent")

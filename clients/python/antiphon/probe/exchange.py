@@ -15,6 +15,7 @@ from antiphon.errors import ProtocolError
 from antiphon.events import ErrorEvent
 from antiphon.pacing import Pace
 from antiphon.probe.rules import Event, Rules
+from antiphon.probe.voice import default_voice
 
 SILENT_UNITS: Final = 12
 """Seconds of silence after the recording, within which an answer ends."""
@@ -40,8 +41,10 @@ async def probe(
     `recording` is float32 mono at 16 kHz, played in real time and followed by silence until it is answered.
     Raises `ConnectError`, `QueueFull` or `AuthError`.
     """
+    voiceless = await default_voice(url, api_key) if rules.takes_voice else []
     socket = await open_websocket(_address(url, rules), api_key)
     exchange = _Exchange(socket, rules, observer)
+    exchange.note(voiceless)
     try:
         async with asyncio.timeout(limit_s):
             await exchange.hold(recording)

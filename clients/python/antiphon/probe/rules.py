@@ -23,6 +23,9 @@ class Rules(ABC):
     takes_audio: bool = True
     """Whether it is fed a second of sound every second."""
 
+    takes_voice: bool = True
+    """Whether a voice may be sent along, for which the server has to have a default."""
+
     client_closes: bool = False
     """Whether the client has to close the socket when all is said."""
 

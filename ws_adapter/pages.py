@@ -124,6 +124,7 @@ def _item(waiting: Waiting) -> Json:
         "session_id": waiting.label,
         "position": waiting.place.position,
         "estimated_wait_s": round(waiting.place.estimated_wait_s, 1),
+        "estimate_is_guess": waiting.place.estimate_is_guess,
         "enqueued_at": _iso(waiting.enqueued_at),
         "wait_elapsed_s": round(waiting.waited_s, 1),
     }
@@ -136,6 +137,7 @@ def _task(running: Running) -> Json:
         "started_at": _iso(running.started_at),
         "elapsed_s": round(running.elapsed_s, 1),
         "estimated_remaining_s": round(running.remaining_s, 1),
+        "estimate_is_guess": running.remaining_is_guess,
     }
 
 

@@ -57,8 +57,8 @@ def test_queue_events_of_the_first_wait() -> None:
     jar.queue(1, 2, 12.5)
     jar.grant()
 
-    place = {"position": 2, "estimated_wait_s": 35.0, "queue_length": 3, "ticket_id": "ticket_5f0c9a17be42"}
-    assert jar.sent[0] == {"type": "session.queued", **place}
+    place = {"position": 2, "estimated_wait_s": 35.0, "estimate_is_guess": False, "queue_length": 3}
+    assert jar.sent[0] == {"type": "session.queued", "ticket_id": "ticket_5f0c9a17be42", **place}
     assert kinds(jar.sent) == ["session.queued", "session.queue_update", "session.queue_done"]
 
 

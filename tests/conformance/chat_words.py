@@ -13,6 +13,7 @@ from tests.conformance.match import (
     TRACE_ID,
     UNIX_S,
     USAGE,
+    Flag,
     Number,
     With,
 )
@@ -113,6 +114,7 @@ def place(position: int) -> Event:
     return {
         "position": position,
         "estimated_wait_s": Number(),
+        "estimate_is_guess": Flag(),
         "ticket_id": TICKET_ID,
         "queue_length": Number(1),
     }

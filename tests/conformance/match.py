@@ -35,6 +35,18 @@ class Number:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Flag:
+    """Equals both booleans."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, bool)
+
+    def __repr__(self) -> str:
+        return "Flag()"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class With:
     """Equals every object that holds at least these fields."""
 

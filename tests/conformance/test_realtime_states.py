@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.client import CLOSE as CLOSE_FRAME
 from tests.conformance.client import Client, RawClient, kind, kinds
-from tests.conformance.match import SOME_TEXT, TICKET_ID, TRACE_ID, Number, error
+from tests.conformance.match import SOME_TEXT, TICKET_ID, TRACE_ID, Flag, Number, error
 from tests.conformance.stack import Stack
 from tests.conformance.words import CLOSE, G2, G3, Words, both, f32, without
 from tests.scripted_engine import Play, Script, hang, listen, speak
@@ -125,6 +125,7 @@ async def test_queued_slot_assigned(narrow: Stack, words: Words) -> None:
                 "type": "session.queued",
                 "position": 1,
                 "estimated_wait_s": Number(),
+                "estimate_is_guess": Flag(),
                 "ticket_id": TICKET_ID,
                 "queue_length": 1,
             }

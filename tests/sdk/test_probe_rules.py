@@ -197,6 +197,7 @@ def test_an_event_that_does_not_exist(exchange: Exchange) -> None:
         (REALTIME.changed(0, position=0), "position is 0, not a number from 1"),
         (REALTIME.changed(0, queue_length=0), "queue_length is 0, less than the position 1"),
         (REALTIME.changed(0, estimated_wait_s="soon"), "estimated_wait_s is no number"),
+        (REALTIME.changed(0, estimate_is_guess="yes"), "estimate_is_guess is neither true nor false"),
         (REALTIME.changed(0, ticket_id=...), "ticket_id is no text"),
         (REALTIME.twice(0), "queued came twice"),
         (REALTIME.twice(2), "session.queue_done after the slot was given"),

@@ -122,6 +122,10 @@ OutputAudio: TypeAlias = Annotated[
 """The encoder writes it behind everything else: it stays the last field of its event."""
 
 Position: TypeAlias = Annotated[int, Meta(ge=1)]
+IsGuess: TypeAlias = Annotated[
+    bool,
+    Meta(description="Whether too few sessions have ended for more than a guess at the wait."),
+]
 
 
 class InputTokenDetails(Struct, frozen=True):
@@ -224,6 +228,7 @@ class SessionQueued(ServerEvent, kw_only=True, tag="session.queued"):
 
     position: Position
     estimated_wait_s: float
+    estimate_is_guess: IsGuess
     ticket_id: str
     queue_length: Count
 

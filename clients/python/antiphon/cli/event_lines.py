@@ -36,7 +36,11 @@ class EventLines:
 def _fields(event: object) -> tuple[str, Mapping[str, object]]:
     match event:
         case Queued():
-            return "queued", {"position": event.position, "estimated_wait_s": event.estimated_wait_s}
+            return "queued", {
+                "position": event.position,
+                "estimated_wait_s": event.estimated_wait_s,
+                "estimate_is_guess": event.estimate_is_guess,
+            }
         case Prefilled():
             return "prefilled", {"input_tokens": event.input_tokens}
         case TextDelta():

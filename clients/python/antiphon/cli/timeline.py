@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from antiphon.audio import OUTPUT_RATE_HZ
-from antiphon.cli.terminal import Style
+from antiphon.cli.terminal import Style, place_words
 from antiphon.events import (
     AudioDelta,
     Closed,
@@ -45,7 +45,7 @@ class Timeline:
 def _words(event: Event | Queued) -> tuple[str, str]:
     match event:
         case Queued():
-            return "queued", f"place {event.position} of {event.queue_length}, {event.estimated_wait_s:.0f} s"
+            return "queued", place_words(event)
         case Created():
             return "connected", f"session {event.session_id}"
         case Listening():

@@ -121,6 +121,8 @@ class Queue:
             yield f"queue_length is {length!r}, less than the position {position}"
         if not is_number(event.get("estimated_wait_s")):
             yield "estimated_wait_s is no number"
+        if not isinstance(event.get("estimate_is_guess", False), bool):
+            yield "estimate_is_guess is neither true nor false"
         if not isinstance(event.get("ticket_id"), str):
             yield "ticket_id is no text"
 

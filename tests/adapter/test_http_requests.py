@@ -1,6 +1,7 @@
 """Requests of every method, with or without a body, and what is no request: each gets its answer, in JSON."""
 
 import asyncio
+import http.client
 import json
 import logging
 import ssl
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.adapter.process import adapter_process
 from tests.adapter.stage import PATIENCE_S, Stage, running_adapter
 from tests.adapter.test_tls import Authority, secured
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
@@ -196,6 +198,25 @@ async def test_second_request_does_not_cost_the_answer_to_the_first() -> None:
         status, headers, _ = await exchange(stage, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
 
         assert (status, headers["connection"]) == (200, "close")
+
+
+async def test_real_process_answers_a_client_of_the_standard_library(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Which sends all of its body before it reads."""
+
+    def upload(address: str) -> tuple[int, Any]:
+        client = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+        client.request("POST", "/api/assets/ref_audio", body=bytes(4 * 2**20))
+        response = client.getresponse()
+        return response.status, json.loads(response.read())
+
+    async with adapter_process("127.0.0.1:1") as (_, address):
+        status, body = await asyncio.to_thread(upload, address.removeprefix("http://"))
+
+    assert (status, body["error"]["code"]) == (404, "not_found")
+    (line,) = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "answered" in line]
+    assert (line["event"], line["path"]) == ("POST was answered 404", "/api/assets/ref_audio")
 
 
 async def test_each_refusal_has_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -85,7 +85,13 @@ async def test_page_and_figures_say_who_talks_and_who_waits() -> None:
     assert (told["recent_units"], told["recent_misses"], told["sessions"]) == (1, 0, 2)
     page = Page(body)
     assert (code, "text/html" in head) == (200, True)
-    for text in (told["workers"][0]["worker_id"], place["ticket_id"], "audio duplex", "deadline misses", "s (a guess)"):
+    for text in (
+        told["workers"][0]["worker_id"],
+        place["ticket_id"],
+        "audio duplex",
+        "deadline misses",
+        "s (a guess)",
+    ):
         assert text in page.text
 
 

@@ -181,7 +181,7 @@ def test_phases_wait_for_their_orders(rig: Rig) -> None:
 
 def test_short_audio_is_padded_with_silence(rig: Rig) -> None:
     pcm, said = sound(5, 4_000), []
-    for audio in (pcm, np.pad(pcm, (0, 12_000))):  # one after the other: sound in one batch may round otherwise
+    for audio in (pcm, np.pad(pcm, (0, 12_000))):  # one by one: in one batch sound may round otherwise
         client = rig.open(force_listen_count=0)
         client.session.prefill(1, UnitInput(audio))
         client.session.generate(1, False, UnitOverrides())

@@ -1,6 +1,7 @@
 """One bidirectional call of a session at a worker."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -8,8 +9,11 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2
 
 from antiphon.semconv import METADATA_WORKER_ID, Reason
-from ws_adapter.rpc import Call, Channel, Metadata, RpcError
+from ws_adapter.rpc import Call, Channel, Metadata
+from ws_adapter.rpc_status import RpcError
 from ws_adapter.worker_status import reason_of
+
+logger = logging.getLogger(__name__)
 
 WRITES_WAITING: Final = 16
 """More than a session's window of units and cancels can ever need."""
@@ -38,12 +42,17 @@ class WorkerCall(Generic[Request, Response]):
             channel, method, response, on_message, self._ended, timeout_s=deadline_s, metadata=metadata
         )
 
-    async def attached(self) -> None:
-        """Begins the call and waits until the worker has it. Raises `RpcError` if the worker refuses it."""
+    async def attached(self, worker_id: str) -> None:
+        """Begins the call and waits until the worker has it.
+
+        Raises `RpcError` if the worker refuses it, or if another one answers.
+        """
         await self._call.start()
         metadata = await self._call.initial_metadata()
-        if METADATA_WORKER_ID.encode() not in metadata:
-            raise RuntimeError("whoever answered is no worker: its metadata does not say which")
+        answering = metadata.get(METADATA_WORKER_ID.encode(), b"").decode("latin-1")
+        if answering != worker_id:
+            logger.warning("a call for worker %s was answered by %.64r", worker_id, answering)
+            raise RpcError(code_pb2.UNAVAILABLE, "another worker answers")
         if self._refusal is not None:  # which came together with the metadata
             raise self._refusal
         self._is_attached = True

@@ -96,6 +96,7 @@ async def test_uploads_have_a_connection_of_their_own_to_the_same_worker() -> No
             await until(lambda: fleet.channel(target, Kind.CHAT) is not conversing)
             uploading = fleet.channel(target, Kind.CHAT)
             assert await id_of(uploading) == await id_of(conversing) == fleet.ready()[0][1].worker_id
+            assert fleet.channel(target, Kind.TRANSCRIPTION) is conversing
             assert len(led) == 2
 
 

@@ -6,12 +6,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID
+from antiphon.v1 import inference_service_pb2 as pb
 from tests.adapter.stage import until
-from tests.adapter.test_worker_link import SETUP, Caller, id_of
+from tests.adapter.test_worker_link import SETUP, Caller, id_of, limited
 from tests.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
+from ws_adapter import fleet as fleet_module
 from ws_adapter.dialects.worker import Ready
 from ws_adapter.dispatch.base import Kind
 from ws_adapter.fleet import COMPARISONS, Fleet, Pace
+from ws_adapter.rpc import Call
+from ws_adapter.rpc_status import RpcError
 
 
 async def test_fleet_notices_workers_that_come_and_go() -> None:
@@ -138,3 +143,28 @@ async def test_uploads_find_their_way_back_to_the_same_worker() -> None:
         assert led[2] == one.address
         uploading.hang_up()
         await until(lambda: len(led) >= 5 and fleet.channel(target, Kind.CHAT) is uploading)
+
+
+async def test_a_worker_that_takes_no_further_stream_is_offered_to_nobody_until_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet_module, "ASK_TIMEOUT_S", 0.2)
+    limited(monkeypatch, streams=1)
+    async with running_worker(ScriptedEngine(listen())) as one, fleet_of(one.address) as fleet:
+        ends: list[RpcError | None] = []
+        channel = fleet.channel(one.address, Kind.OMNI_DUPLEX)
+        metadata = ((METADATA_SESSION_ID, "s-1"), (METADATA_LEASE, "0:1:"))
+        squatter = Call(
+            channel,
+            "Finalize",
+            pb.FinalizeResponse,
+            lambda answer: None,
+            ends.append,
+            timeout_s=30.0,
+            metadata=metadata,
+        )
+        await squatter.start()
+        await until(lambda: not fleet.ready())
+        squatter.cancel()
+        await until(lambda: fleet.ready())
+        assert channel is fleet.channel(one.address, Kind.OMNI_DUPLEX)

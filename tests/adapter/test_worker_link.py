@@ -206,6 +206,12 @@ async def test_another_worker_than_the_one_that_was_meant_gets_no_session() -> N
         await until_attached(caller, "s-2")
 
 
+def limited(monkeypatch: pytest.MonkeyPatch, streams: int) -> None:
+    """Has workers take no more than so many streams on a connection."""
+    options = dict(server_options(1)) | {"grpc.max_concurrent_streams": streams}
+    monkeypatch.setattr(server, "server_options", lambda slots: tuple(options.items()))
+
+
 async def until_attached(caller: Caller, name: str) -> None:
     """Attaches and releases a session as soon as a slot is free, under `name` and a number."""
     for number in range(100):
@@ -223,8 +229,7 @@ async def until_attached(caller: Caller, name: str) -> None:
 async def test_a_session_beyond_the_calls_that_a_worker_takes_waits_for_one_that_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = dict(server_options(2)) | {"grpc.max_concurrent_streams": 4}
-    monkeypatch.setattr(server, "server_options", lambda slots: tuple(options.items()))
+    limited(monkeypatch, streams=4)
     engine = ScriptedEngine(listen(), slots=2)
     async with worker(engine, slots=2) as (caller, _):
         first = await caller.attach("s-1")

@@ -225,7 +225,7 @@ INSIDES = [
     Inside("h2", ("ws_adapter.http2_control",), ("h2.errors", "h2.events", "h2.exceptions")),
     Inside(
         "websockets",
-        ("ws_adapter.connection",),
+        ("ws_adapter.connection", "ws_adapter.http1"),
         (
             "websockets.asyncio.server",
             "websockets.datastructures.Headers",

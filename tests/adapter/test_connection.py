@@ -17,11 +17,12 @@ from websockets.exceptions import ConnectionClosed
 from tests.adapter.stage import running_adapter, until
 from tests.conformance.client import PING, PONG, TEXT, RawClient
 from ws_adapter.connection import Arriving, Disconnected, PublicConnection
+from ws_adapter.http1 import HttpRequest
 from ws_adapter.traffic import Traffic
 
 FLOOD = 5_000
 
-HOOKS = {"connection_lost", "data_received", "keepalive", "process_event", "send_data"}
+HOOKS = {"connection_lost", "data_received", "eof_received", "keepalive", "process_event", "send_data"}
 """Methods of the library that are overridden, and that it must call."""
 
 
@@ -74,6 +75,7 @@ async def test_the_library_calls_all_that_is_overridden(monkeypatch: pytest.Monk
             await (await client.ping())
         await until(lambda: calls["connection_lost"])
         assert connections[0].closed_with == 1000
+        assert isinstance(connections[0].request, HttpRequest), "read by the parser that was put in"
 
     assert {name for name in HOOKS if not calls[name]} == set()
 

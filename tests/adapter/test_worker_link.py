@@ -232,8 +232,9 @@ async def test_a_session_beyond_the_calls_that_a_worker_takes_waits_for_one_that
     limited(monkeypatch, streams=4)
     engine = ScriptedEngine(listen(), slots=2)
     async with worker(engine, slots=2) as (caller, _):
-        first = await caller.attach("s-1")
-        attaching = asyncio.create_task(caller.attach("s-2"))
+        # Were their calls taken in turns, each would wait for what the other holds.
+        attaching_first, attaching = (asyncio.create_task(caller.attach(f"s-{n}")) for n in (1, 2))
+        first = await attaching_first
         await asyncio.wait({attaching}, timeout=0.1)
         assert not attaching.done()
         first.release()

@@ -14,6 +14,7 @@ from h2.events import Event, RemoteSettingsChanged, ResponseReceived, StreamRese
 from h2.exceptions import ProtocolError
 
 from ws_adapter.http2_control import MAX_FRAME, Control, Headers
+from ws_adapter.http2_openings import Openings
 from ws_adapter.http2_stream import Stream, StreamRefused
 from ws_adapter.keepalive import Keepalive
 from ws_adapter.outlet import Outlet
@@ -23,9 +24,6 @@ logger = logging.getLogger(__name__)
 
 HANG_UP_S: Final = 5.0
 """How long the last words of a connection may take to leave."""
-
-MOST_OPENINGS: Final = 1024
-"""Streams that may wait until the worker takes further ones."""
 
 STREAM_WINDOW: Final = 2**20
 CONNECTION_WINDOW: Final = 2**24
@@ -66,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_over = True
         self._loop = asyncio.get_running_loop()
         self._streams: dict[int, Stream] = {}
-        self._openings: dict[Stream, Headers] = {}
+        self._openings = Openings(self._has_room, self._open)
         self._has_settings = asyncio.Event()
         self._is_leaving = False
         self._buffer = memoryview(bytearray(_BUFFER))
@@ -89,26 +87,12 @@ class Connection(asyncio.BufferedProtocol):
         await self._has_settings.wait()
         return self.is_usable
 
-    async def open(self, stream: Stream, headers: Headers) -> None:
-        """Sends `headers` as a new request, in turn, once the worker takes one more stream.
+    async def open(self, stream: Stream, headers: Headers, *, again: bool = False) -> None:
+        """Sends `headers` as a new request once the worker takes one more stream; `again` after a refusal.
 
         Raises `StreamRefused`. On cancellation the stream is reset.
         """
-        if len(self._openings) >= MOST_OPENINGS:
-            raise StreamRefused("too many calls wait for this worker")
-        stream.opening = self._loop.create_future()
-        self._openings[stream] = headers
-        self._open_due()
-        try:
-            refused = await stream.opening
-        except asyncio.CancelledError:
-            stream.reset()
-            raise
-        finally:
-            self._openings.pop(stream, None)
-            stream.opening = None
-        if refused is not None:
-            raise refused
+        await self._openings.wait(stream, headers, again=again)
 
     def close(self) -> None:
         """Ends the connection and every stream on it."""
@@ -122,13 +106,9 @@ class Connection(asyncio.BufferedProtocol):
             self._stop()
             self._transport.abort()
 
-    def _open_due(self) -> None:
-        """Opens the streams that wait for it as far as the worker allows, or refuses them all."""
-        while self._openings and (not self.is_usable or len(self._streams) < self._control.most_streams):
-            stream = next(iter(self._openings))
-            headers = self._openings.pop(stream)
-            if stream.opening is not None and not stream.opening.done():
-                stream.opening.set_result(self._open(stream, headers))
+    def _has_room(self) -> bool:
+        """Also for streams that are then refused."""
+        return not self.is_usable or len(self._streams) < self._control.most_streams
 
     def _open(self, stream: Stream, headers: Headers) -> StreamRefused | None:
         if not self.is_usable:
@@ -310,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         last = int.from_bytes(body[:4]) & _NUMBER
         for stream in [stream for number, stream in self._streams.items() if number > last]:
             self._break(stream, "the worker went away before it took the call")
-        self._open_due()
+        self._openings.look()
         self._close_if_done()
 
     def _control_received(self, frame: bytes) -> None:
@@ -332,7 +312,11 @@ class Connection(asyncio.BufferedProtocol):
                     stream.headers_received(dict(event.headers), is_end)
             case StreamReset():
                 stream = self._streams.get(event.stream_id)
-                if stream is not None:
+                if stream is not None and event.error_code == ErrorCodes.REFUSED_STREAM:
+                    self._openings.pause()
+                    self._forget(stream)
+                    stream.refused()
+                elif stream is not None:
                     self._break(stream, f"the worker reset a call with the code {event.error_code}")
             case RemoteSettingsChanged():
                 self._settings_changed()
@@ -345,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
             stream.window += wider
             self.pump(stream)
         self._has_settings.set()
-        self._open_due()
+        self._openings.look()
 
     def _break(self, stream: Stream, why: str) -> None:
         self._forget(stream)
@@ -356,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
         stream.connection = None
         stream.waiting.clear()
         self._blocked.pop(stream, None)
-        self._open_due()
+        self._openings.look()
         self._close_if_done()
 
     def _close_if_done(self) -> None:
@@ -382,7 +366,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_over = True
         self._outlet.close()
         self._keepalive.stop()
-        self._open_due()
+        self._openings.look()
 
     def _ping(self) -> None:
         self._control.ping()

@@ -49,6 +49,9 @@ class Stream:
     def broken(self, why: str) -> None:
         """It ended without trailers."""
 
+    def refused(self) -> None:
+        """It ended before the worker looked at it; it may be opened again."""
+
     def send(self, data: bytes) -> None:
         """Sends `data` as soon as the worker's windows allow it."""
         if self.connection is not None and not self.is_ending:

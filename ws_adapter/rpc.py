@@ -70,17 +70,30 @@ class Channel:
 
     async def ask(self, method: str, request: Message, answer: type[Answer], *, timeout_s: float) -> Answer:
         """A call with one message each way. Raises `RpcError`."""
+        again = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        return await self._ask(method, request, answer, timeout_s, again)
+                    except RpcError as error:
+                        if not error.was_refused:
+                            raise
+                    again = True
+        except TimeoutError:
+            raise RpcError(code_pb2.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
+
+    async def _ask(
+        self, method: str, request: Message, answer: type[Answer], timeout_s: float, again: bool
+    ) -> Answer:
         answers: list[Answer] = []
         ended: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
         call = Call(self, method, answer, answers.append, ended.set_result, timeout_s=timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                await call.start()
-                call.write(request)
-                call.half_close()
-                error = await asyncio.shield(ended)
-        except TimeoutError:
-            raise RpcError(code_pb2.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
+            await call.start(again=again)
+            call.write(request)
+            call.half_close()
+            error = await asyncio.shield(ended)
         finally:
             call.cancel()  # does nothing to one that has ended
         if error is not None:
@@ -198,13 +211,16 @@ class Call(Stream, Generic[Response]):
         self._message: bytearray | None = None
         self._room = memoryview(b"")
 
-    async def start(self) -> None:
-        """Sends the request's headers, once the worker takes one more call. Raises `RpcError`."""
+    async def start(self, *, again: bool = False) -> None:
+        """Sends the request's headers once the worker takes one more call; `again` after it refused one.
+
+        Raises `RpcError`.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
                 connection = await self._channel.connection()
                 if not self._is_over:
-                    await connection.open(self, self._headers)
+                    await connection.open(self, self._headers, again=again)
         except TimeoutError:
             text = f"it could not begin within {self._timeout_s:g} s"
             raise RpcError(code_pb2.DEADLINE_EXCEEDED, text) from None
@@ -274,6 +290,10 @@ class Call(Stream, Generic[Response]):
     def broken(self, why: str) -> None:
         """See `Stream`."""
         self._finish(RpcError(code_pb2.UNAVAILABLE, why))
+
+    def refused(self) -> None:
+        """See `Stream`."""
+        self._finish(RpcError(code_pb2.UNAVAILABLE, "the worker takes no further call", was_refused=True))
 
     def data_received(self, data: memoryview) -> None:
         """Puts messages together from the parts that come."""

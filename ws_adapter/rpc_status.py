@@ -28,12 +28,16 @@ _CODES: Final = {
 
 
 class RpcError(Exception):
-    """How a call ended. `code` is one of `google.rpc.Code`, `details` a serialised `google.rpc.Status`."""
+    """How a call ended. `code` is one of `google.rpc.Code`, `details` a serialised `google.rpc.Status`.
 
-    def __init__(self, code: int, message: str, details: bytes = b"") -> None:
+    After `was_refused` the worker has not looked at the call, which may be made again.
+    """
+
+    def __init__(self, code: int, message: str, details: bytes = b"", *, was_refused: bool = False) -> None:
         super().__init__(f"{code_pb2.Code.Name(code)}: {message}")
         self.code = code
         self.details = details
+        self.was_refused = was_refused
 
 
 def http_error(headers: Received) -> RpcError | None:

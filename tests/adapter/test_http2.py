@@ -9,14 +9,18 @@ import pytest
 from google.rpc import code_pb2
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.errors import ErrorCodes
 from h2.events import DataReceived, Event, PingAckReceived, RequestReceived, StreamEnded, StreamReset
+from h2.exceptions import StreamClosedError
 from h2.settings import SettingCodes
 
+from antiphon.semconv import METADATA_WORKER_ID, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.adapter.stage import until
-from ws_adapter import http2, keepalive
+from ws_adapter import http2, http2_openings, keepalive
 from ws_adapter.rpc import Call, Channel
 from ws_adapter.rpc_status import RpcError
+from ws_adapter.worker_call import WorkerCall
 
 HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
 OK = [("grpc-status", "0")]
@@ -28,7 +32,7 @@ def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
     return len(body).to_bytes(3) + struct.pack("!BBL", kind, flags, stream) + body
 
 
-def framed(message: pb.FinalizeResponse) -> bytes:
+def framed(message: pb.FinalizeRequest | pb.FinalizeResponse) -> bytes:
     """A message as gRPC has it."""
     data = message.SerializeToString()
     return b"\0" + len(data).to_bytes(4) + data
@@ -363,7 +367,7 @@ async def test_a_call_given_up_while_it_waits_is_never_sent() -> None:
 
 
 async def test_how_many_calls_wait_is_bounded_and_so_is_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http2, "MOST_OPENINGS", 1)
+    monkeypatch.setattr(http2_openings, "MOST_OPENINGS", 1)
     async with met(lambda peer: peer.start(MAX_CONCURRENT_STREAMS=1)) as (_, _, channel):
         waiting = asyncio.create_task(Client(channel, timeout_s=0.1).call.start())
         await asyncio.sleep(0)
@@ -371,6 +375,94 @@ async def test_how_many_calls_wait_is_bounded_and_so_is_how_long(monkeypatch: py
             await Client(channel).call.start()
         with pytest.raises(RpcError, match=r"DEADLINE_EXCEEDED: it could not begin within 0\.1 s"):
             await waiting
+
+
+async def test_a_call_that_the_worker_refused_unseen_is_made_again_before_those_that_wait() -> None:
+    async with reachable(lambda peer: peer.start(MAX_CONCURRENT_STREAMS=2)) as (peers, channel):
+        questions = [pb.FinalizeRequest(unit=unit) for unit in range(3)]
+        asking = [
+            asyncio.create_task(channel.ask("Finalize", asked, pb.FinalizeResponse, timeout_s=10.0))
+            for asked in questions
+        ]
+        await until(lambda: peers and peers[0].count(StreamEnded) == 2)
+        peer = peers[0]
+        refused = [event.stream_id for event in peer.events if isinstance(event, StreamEnded)]
+        for number in refused:
+            peer.h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
+        peer.received = b""
+        peer.flush()
+        await until(lambda: peer.count(StreamEnded) == 4)
+        assert peer.received == framed(questions[0]) + framed(questions[1]), "the third waits as before"
+        for number in [event.stream_id for event in peer.events if isinstance(event, StreamEnded)][2:]:
+            peer.answer(number)
+            peer.h2.send_data(number, framed(pb.FinalizeResponse(unit=number)))
+            peer.finish(number)
+        assert [answer.unit for answer in await asyncio.gather(*asking[:2])] == [5, 7]
+        last = await peer.request()
+        peer.answer(last)
+        peer.h2.send_data(last, framed(pb.FinalizeResponse(unit=last)))
+        peer.finish(last)
+        assert (await asking[2]).unit == 9
+
+
+async def test_a_call_of_a_session_that_was_refused_unseen_is_made_again() -> None:
+    ends: list[Reason | None] = []
+    async with reachable(lambda peer: peer.start()) as (peers, channel):
+        call: WorkerCall[pb.FinalizeRequest, pb.FinalizeResponse] = WorkerCall(
+            channel, "Finalize", pb.FinalizeResponse, (), 10.0, lambda answer: None, ends.append
+        )
+        attaching = asyncio.create_task(call.attached("worker-1"))
+        await until(lambda: peers)
+        peer = peers[0]
+        peer.h2.reset_stream(await peer.request(), ErrorCodes.REFUSED_STREAM)
+        peer.flush()
+        await until(lambda: peer.count(RequestReceived) == 2)
+        number = await peer.request()
+        peer.h2.send_headers(number, [*HEADERS, (METADATA_WORKER_ID, "worker-1")])
+        peer.flush()
+        await attaching
+        assert ends == []
+        peer.finish(number)
+        await until(lambda: ends == [None])
+
+
+async def test_a_call_of_a_session_given_up_when_it_was_refused_is_not_made_again() -> None:
+    async with reachable(lambda peer: peer.start()) as (peers, channel):
+        call: WorkerCall[pb.FinalizeRequest, pb.FinalizeResponse] = WorkerCall(
+            channel, "Finalize", pb.FinalizeResponse, (), 10.0, lambda answer: None, lambda reason: None
+        )
+        attaching = asyncio.create_task(call.attached("worker-1"))
+        await until(lambda: peers)
+        peer = peers[0]
+        number = await peer.request()
+        peer.h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
+        peer.flush()
+        await until(lambda: call._call.connection is None)
+        call.cancel()
+        with pytest.raises(RpcError):
+            await attaching
+        with pytest.raises(AssertionError):
+            await until(lambda: peer.count(RequestReceived) > 1, 0.1)
+
+
+async def test_a_worker_that_refuses_every_call_is_asked_no_longer_than_the_deadline() -> None:
+    async with reachable(lambda peer: peer.start()) as (peers, channel):
+        asking = asyncio.create_task(
+            channel.ask("Finalize", pb.FinalizeRequest(), pb.FinalizeResponse, timeout_s=0.2)
+        )
+        await until(lambda: peers)
+        refused = 0
+        while not asking.done():
+            numbers = [event.stream_id for event in peers[0].events if isinstance(event, StreamEnded)]
+            for number in numbers[refused:]:
+                with suppress(StreamClosedError):  # given up meanwhile
+                    peers[0].h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
+            refused = len(numbers)
+            peers[0].flush()
+            await asyncio.sleep(0.001)
+        with pytest.raises(RpcError, match="DEADLINE_EXCEEDED"):
+            await asking
+        assert 1 < refused < 20, "again, and not as fast as it can be refused"
 
 
 async def test_a_reset_ends_one_call() -> None:

@@ -212,6 +212,19 @@ def limited(monkeypatch: pytest.MonkeyPatch, streams: int) -> None:
     monkeypatch.setattr(server, "server_options", lambda slots: tuple(options.items()))
 
 
+async def test_sessions_one_after_another_where_a_worker_takes_the_calls_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It refuses some of the next one's calls, since it counts those that have just ended for a moment."""
+    limited(monkeypatch, streams=3)
+    async with worker(ScriptedEngine(listen(), slots=1), slots=1) as (caller, _):
+        for number in range(40):
+            link = await caller.attach(f"s-{number}")
+            link.release()
+            await link.ended()
+    assert caller.said == []
+
+
 async def until_attached(caller: Caller, name: str) -> None:
     """Attaches and releases a session as soon as a slot is free, under `name` and a number."""
     for number in range(100):

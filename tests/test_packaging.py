@@ -60,6 +60,11 @@ def requirements(*groups: str) -> dict[str, str]:
     return {m[1]: m[2] for m in split if m and m[1] != PROJECT["name"]}
 
 
+@pytest.mark.parametrize("library", ["h2", "websockets"])
+def test_libraries_that_are_changed_inside_have_an_upper_bound(library: str) -> None:
+    assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter")[library])
+
+
 def test_everything_asked_for_is_pinned() -> None:
     asked = requirements(*PROJECT["optional-dependencies"])
 

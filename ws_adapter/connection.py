@@ -1,4 +1,9 @@
-"""One public WebSocket, as frames of bytes."""
+"""One public WebSocket, as frames of bytes.
+
+What the adapter changes inside `websockets`, which may change it without a word, is in this module alone,
+with the parser that it puts in, `http1`; tests/adapter/test_connection.py fails when something of it is no
+longer called.
+"""
 
 import asyncio
 import struct
@@ -89,6 +94,16 @@ class PublicConnection(ServerConnection):
         self._arrivals: deque[tuple[Opcode, float]] = deque()
         self._is_lost = False
         self._on_lost: list[Callable[[], None]] = []
+
+    @property
+    def closed_with(self) -> int | None:
+        """The code of the Close that was sent, if one was."""
+        sent = self.protocol.close_sent
+        return sent.code if sent is not None else None
+
+    def limit_messages(self, size: int) -> None:
+        """Messages of more than `size` bytes end the connection."""
+        self.protocol.max_message_size = size
 
     def when_lost(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once when the transport is gone, also if no WebSocket ever opened."""

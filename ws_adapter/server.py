@@ -294,10 +294,9 @@ class PublicServer:
             await session.run()
         finally:
             del self._sessions[session]
-            sent = connection.protocol.close_sent
-            if connection.was_too_large or (sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG):
+            if connection.was_too_large or connection.closed_with == CloseCode.MESSAGE_TOO_BIG:
                 self._entrance.rejected(Rejection.SIZE)
-            watch.ended(session.end_reason, sent.code if sent is not None else None)
+            watch.ended(session.end_reason, connection.closed_with)
             if not self._sessions:
                 self._empty.set()
 

@@ -231,6 +231,7 @@ class Slot:
                 channel = source.fleet.channel(lease.target, source.kind)
                 return await WorkerLink.attach(
                     channel,
+                    lease.worker_id,
                     source.new_name(),
                     lease.token,
                     self._on_signal,

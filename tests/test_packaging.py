@@ -32,7 +32,7 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["antiphon", "antiphon.cli.main", "antiphon.semconv"])
+@pytest.mark.parametrize("module", ["antiphon", "antiphon_command", "antiphon.cli.main", "antiphon.semconv"])
 def test_base_install_stays_light(module: str) -> None:
     assert loaded_by(f"import {module}") & (HEAVY | OTHER_PACKAGES) == set()
 

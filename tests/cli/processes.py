@@ -37,13 +37,13 @@ def processes_naming(text: str) -> dict[int, str]:
 class Serve:
     """`antiphon serve` with a scripted worker; `scratch` is where its temporary files go."""
 
-    def __init__(self, script: str, scratch: Path) -> None:
+    def __init__(self, script: str, scratch: Path, *arguments: str | Path) -> None:
         self.scratch = scratch
         self.banner = ""
         self._log = scratch / "stderr.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.cli.scripted_antiphon", "serve", "--port", "0"],
+                [sys.executable, "-m", "tests.cli.scripted_antiphon", "serve", "--port", "0", *arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -92,9 +92,11 @@ class Serve:
 
 
 @contextmanager
-def serving(scratch: Path, script: str = "talk", *, wait: bool = True) -> Iterator[Serve]:
+def serving(
+    scratch: Path, script: str = "talk", *arguments: str | Path, wait: bool = True
+) -> Iterator[Serve]:
     """A server, ready if `wait`; whatever is left of it at the end of the block is killed."""
-    serve = Serve(script, scratch)
+    serve = Serve(script, scratch, *arguments)
     try:
         if wait:
             serve.wait_ready()

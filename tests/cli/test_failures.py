@@ -4,15 +4,16 @@ import os
 import pty
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import trustme
 
 from antiphon import write_wav
-from tests.cli.process import ANTIPHON, Outcome, run_cli, run_without
+from tests.cli.certificate import issue
+from tests.cli.process import ANTIPHON, Outcome, run, run_cli, run_without
 
 
 @pytest.fixture
@@ -53,10 +54,7 @@ def test_port_in_use(busy_port: int, command: str) -> None:
 
 
 def test_tls_port_in_use_is_told_before_the_model_is_loaded(busy_port: int, tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    issued = trustme.CA().issue_cert("localhost")
-    issued.cert_chain_pems[0].write_to_path(cert)
-    issued.private_key_pem.write_to_path(key)
+    cert, key = issue(tmp_path)
     tls = ("--tls-cert", cert, "--tls-key", key, "--tls-port", str(busy_port))
     done = run_cli("serve", "--port", "0", *tls)
 
@@ -85,14 +83,18 @@ def test_plain_grpc_beyond_this_machine(tmp_path: Path) -> None:
     assert "--insecure-grpc" in keyed.err
 
 
-def test_model_that_is_not_there() -> None:
-    done = run_cli("serve", "--port", "0", "--model", "/none", timeout_s=60)
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_model_that_is_not_there_is_told_before_anything_is_loaded(command: str) -> None:
+    code = (
+        "import sys; from antiphon.cli.main import main\n"
+        f"code = main([{command!r}, '--model', '/none'])\n"
+        "print('torch' in sys.modules); sys.exit(code)"
+    )
+    done = run([sys.executable, "-c", code], None, None, 30)
 
-    assert done.code == 2
-    assert "There is no model '/none'." in done.err
-    assert done.err.endswith("The worker did not start (exit code 2). Its own messages are above.\n")
-    assert "Traceback" not in done.err
-    assert done.out == ""
+    text = "There is no model '/none'. Give a checkpoint folder or a shipped name (antiphon-mini)."
+    assert_failed(done, 2, text)
+    assert done.out == "False\n"
 
 
 def test_host_of_another_machine() -> None:

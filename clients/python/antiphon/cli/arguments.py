@@ -192,8 +192,18 @@ def as_given(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
     for name in names:
         if name in arguments:
             value = getattr(arguments, name)
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [_word(value)])]
     return words
+
+
+def _word(value: object) -> str:
+    """A value as it is written; None is an option's "any"."""
+    match value:
+        case None:
+            return "*"
+        case tuple():
+            return ",".join(map(str, value))
+    return str(value)
 
 
 def add_log_level(command: argparse.ArgumentParser) -> None:

@@ -68,7 +68,7 @@ async def _demo(recording: Recording, arguments: argparse.Namespace) -> int:
     style = Style()
     async with Stack(given_model_options(arguments), ["--port", "0"], tell) as stack:
         print("Starting a worker and an adapter.", flush=True)
-        address = await stack.start()
+        address, *_ = await stack.start()
         print(f'Ready. Asking: "{recording.text}"\n', flush=True)
         timeline = Timeline(style)
         heard = await converse(address, None, recording.path, _LIMIT_S, timeline)

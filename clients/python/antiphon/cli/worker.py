@@ -95,9 +95,22 @@ def given_model_options(arguments: argparse.Namespace) -> list[str]:
     return as_given(arguments, (*_MODEL, *_MINICPMO))
 
 
+def check_model(arguments: argparse.Namespace) -> None:
+    """Raises `Failure` if the model that was asked for is nowhere; loads nothing."""
+    from inference_service.location import locate
+    from inference_service.models.errors import CheckpointError
+
+    try:
+        if "model" in arguments:
+            locate(arguments.model)
+    except CheckpointError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `worker ready on ADDRESS` when it is."""
     require_extra("worker", "worker")
+    check_model(arguments)
     from inference_service.app import serve
     from inference_service.errors import ConfigurationError
     from inference_service.options import WorkerOptions

@@ -11,6 +11,11 @@ SHIPPED = Path(__file__).parent / "checkpoints"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
+def is_hub_name(name_or_path: str) -> bool:
+    """Whether it reads as the hub's `owner/name`."""
+    return _HUB_NAME.fullmatch(name_or_path) is not None
+
+
 def locate(name_or_path: str) -> Path | None:
     """The folder of a shipped checkpoint or of a path; None for the hub's `owner/name`, which has none yet.
 
@@ -22,7 +27,7 @@ def locate(name_or_path: str) -> Path | None:
     folder = Path(name_or_path)
     if folder.is_dir():
         return folder
-    if _HUB_NAME.fullmatch(name_or_path):
+    if is_hub_name(name_or_path):
         return None
     known = ", ".join(sorted(p.name for p in SHIPPED.iterdir() if p.is_dir())) if SHIPPED.is_dir() else "none"
     raise CheckpointError(

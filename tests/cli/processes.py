@@ -37,7 +37,9 @@ def processes_naming(text: str) -> dict[int, str]:
 class Serve:
     """`antiphon serve` with a scripted worker; `scratch` is where its temporary files go."""
 
-    def __init__(self, script: str, scratch: Path, *arguments: str | Path) -> None:
+    def __init__(
+        self, script: str, scratch: Path, *arguments: str | Path, terminal: str | None = None
+    ) -> None:
         self.scratch = scratch
         self.banner = ""
         self._log = scratch / "stderr.log"
@@ -49,6 +51,7 @@ class Serve:
                 text=True,
                 env=os.environ | {"TMPDIR": str(scratch), "ANTIPHON_TEST_SCRIPT": script},
                 start_new_session=True,
+                preexec_fn=None if terminal is None else lambda: os.close(os.open(terminal, os.O_RDWR)),
             )
 
     def wait_ready(self) -> None:
@@ -93,10 +96,17 @@ class Serve:
 
 @contextmanager
 def serving(
-    scratch: Path, script: str = "talk", *arguments: str | Path, wait: bool = True
+    scratch: Path,
+    script: str = "talk",
+    *arguments: str | Path,
+    wait: bool = True,
+    terminal: str | None = None,
 ) -> Iterator[Serve]:
-    """A server, ready if `wait`; whatever is left of it at the end of the block is killed."""
-    serve = Serve(script, scratch, *arguments)
+    """A server, ready if `wait`, that belongs to `terminal` if one is given.
+
+    Whatever is left of it at the end of the block is killed.
+    """
+    serve = Serve(script, scratch, *arguments, terminal=terminal)
     try:
         if wait:
             serve.wait_ready()

@@ -225,7 +225,11 @@ async def test_what_had_no_effect_is_told() -> None:
     [
         ("queue_full", "The server refused the conversation: No. Try again later.", 4),
         ("invalid_payload", "The server refused the conversation: No.", 1),
-        ("unauthorized", "The server refused the conversation: No. The key is read from --key-file or", 4),
+        (
+            "unauthorized",
+            "The server refused the conversation: No. Name a file that holds it with --key-file",
+            4,
+        ),
     ],
 )
 async def test_refusal_is_told(code: str, text: str, exit_code: int) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pty
 import signal
 import tempfile
 import urllib.request
@@ -220,6 +221,21 @@ def test_keys_added_or_withdrawn_take_effect_by_sighup(tmp_path: Path) -> None:
         assert "Keys and certificate are read again." in serve.errors
         assert serve.process.poll() is None
         keys.path.unlink()
+
+
+def test_closed_terminal_stops_serve_also_with_keys(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice")
+    ours, terminal = pty.openpty()
+    options = ("--auth", "keys", "--keys", keys.path)
+    with serving(tmp_path, "talk", *options, terminal=os.ttyname(terminal)) as serve:
+        serve.signal(signal.SIGHUP)
+        wait_until(lambda: "Keys and certificate are read again." in serve.errors, "it reads them")
+        os.close(terminal)
+        os.close(ours)
+
+        assert serve.wait() == 0
+        keys.path.unlink()
+        serve.assert_nothing_left()
 
 
 def test_sighup_without_anything_to_read_again_stops_serve(tmp_path: Path) -> None:

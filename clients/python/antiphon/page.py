@@ -8,7 +8,6 @@ from typing import Final
 
 from antiphon import refusals
 from antiphon.endpoint import is_loopback
-from antiphon.errors import ConnectError
 
 LARGEST_ANSWER: Final = 4 * 2**20
 _TIMEOUT_S: Final = 10.0
@@ -37,7 +36,7 @@ def _get(url: str, api_key: str | None) -> bytes:
     except urllib.error.URLError as error:
         cause = error.reason if isinstance(error.reason, OSError) else OSError(str(error.reason))
         raise refusals.from_os_error(url, cause) from error
+    except http.client.HTTPException as error:  # some of which are OSErrors
+        raise refusals.no_server(url, "an HTTP server") from error
     except OSError as error:
         raise refusals.from_os_error(url, error) from error
-    except http.client.HTTPException as error:
-        raise ConnectError(f"{url} does not answer as an HTTP server does.", reason="no_http") from error

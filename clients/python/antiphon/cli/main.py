@@ -24,7 +24,7 @@ from antiphon.cli import (
     transcribe,
     worker,
 )
-from antiphon.cli.arguments import examples, parser
+from antiphon.cli.arguments import Command, examples, parser
 from antiphon.cli.failure import ExitCode, explain
 from antiphon.cli.terminal import Style
 from antiphon.semconv import ERROR_DOMAIN as PROTOCOL
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         examples("antiphon serve", "antiphon talk question.wav --out answer.wav"),
     )
     program.add_argument("--version", action="version", version=VERSION, help=SUPPRESS)  # usage shows it
-    commands = program.add_subparsers(metavar="COMMAND", required=True)
+    commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Command)
     talking = (serve, talk, chat, transcribe, demo, probe, bench)
     serving = (worker, adapter, key, convert_vocoder, check_config)
     for command in (*talking, *serving):

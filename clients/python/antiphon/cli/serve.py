@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import contextlib
+import os
 import signal
 import socket
 import sys
@@ -53,9 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _serve(arguments: argparse.Namespace) -> int:
     worker, adapter = given_model_options(arguments), given_adapter_options(arguments)
     async with Stack(worker, adapter, tell) as stack:
-        stopping = _stop_on_signal(stack)
-        if "keys" in arguments or "tls_cert" in arguments:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, stack)
+        stopping = _stop_on_signal(stack, reloads="keys" in arguments or "tls_cert" in arguments)
         starting = asyncio.create_task(stack.start())
         if await _signalled_before(starting, stopping):
             starting.cancel()
@@ -70,32 +70,53 @@ async def _serve(arguments: argparse.Namespace) -> int:
         if not await _signalled_before(watching, stopping):
             raise watching.result()
         watching.cancel()
+        await asyncio.wait({watching})
         tell("  Draining: running conversations may finish. Ctrl-C again stops at once.")
         return ExitCode.OK if await stack.drain() else ExitCode.FAILED
 
 
 def tell(line: str) -> None:
-    """A line for people; standard output is for the banner."""
-    print(line, file=sys.stderr, flush=True)
+    """A line for people, if they are still there; standard output is for the banner."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
-def _stop_on_signal(stack: Stack) -> asyncio.Event:
-    """The first signal sets the event, the next ones end both processes at once."""
+def _stop_on_signal(stack: Stack, *, reloads: bool) -> asyncio.Event:
+    """The first signal sets the event, the next ones end both processes at once.
+
+    SIGHUP is no such signal if the adapter `reloads` something by it, unless a terminal was closed.
+    """
     stopping = asyncio.Event()
+    had_terminal = _has_terminal()
 
     def on_signal() -> None:
         if stopping.is_set():
             stack.kill()
         stopping.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    def on_hangup() -> None:
+        if not reloads or (had_terminal and not _has_terminal()):
+            on_signal()
+        else:
+            tell("  Keys and certificate are read again.")
+            stack.reload()
+
+    for number, handler in (
+        (signal.SIGINT, on_signal),
+        (signal.SIGTERM, on_signal),
+        (signal.SIGHUP, on_hangup),
+    ):
+        asyncio.get_running_loop().add_signal_handler(number, handler)
     return stopping
 
 
-def _reload(stack: Stack) -> None:
-    tell("  Keys and certificate are read again.")
-    stack.reload()
+def _has_terminal() -> bool:
+    """Whether there is a terminal that this process belongs to."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) -> bool:

@@ -105,6 +105,7 @@ class Stack:
         finally:
             for task in keeping:
                 task.cancel()
+            await asyncio.wait(keeping)
         return done.pop().result()
 
     def reload(self) -> None:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from antiphon.audio import OUTPUT_RATE_HZ
 from antiphon.cli.terminal import Style, place_words
@@ -21,6 +21,16 @@ from antiphon.events import (
 )
 
 _COLOURS: Final = {"says": "green", "speaks": "green", "error": "red", "listens": "dim"}
+
+
+class Report(Protocol):
+    """Where it is told what happens in a conversation."""
+
+    def line(self, what: str, detail: str = "") -> None:
+        """One thing that happened just now."""
+
+    def event(self, event: Event | Queued) -> None:
+        """One event of the conversation."""
 
 
 class Timeline:

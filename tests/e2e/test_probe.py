@@ -100,7 +100,8 @@ async def test_a_hole_in_the_answer_breaks_a_rule() -> None:
 
     assert probed.code == 5, probed.out + probed.err
     assert "!! a short append left a hole of a second in the answer" in probed.out
-    assert probed.out.splitlines()[-1] == "1 violations of the protocol"
+    assert "!! there is no default voice" in probed.out
+    assert probed.out.splitlines()[-1] == "2 violations of the protocol"
 
 
 async def test_a_broken_rule_is_exit_code_5() -> None:

@@ -71,6 +71,18 @@ def test_created() -> None:
         "metrics": {"n_past_max": 8192, "prompt_length": 12},
         "session_id": SESSION,
         "mode": "turn_based",
+        "usage": {
+            "total_tokens": 12,
+            "input_tokens": 12,
+            "output_tokens": 0,
+            "input_token_details": {
+                "text_tokens": 12,
+                "audio_tokens": 0,
+                "vision_tokens": 0,
+                "cached_tokens": 0,
+            },
+            "output_token_details": {"text_tokens": 0, "audio_tokens": 0},
+        },
     }
     assert jar.configured[0].setup == ChatSetup()
 

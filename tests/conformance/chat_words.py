@@ -16,6 +16,7 @@ from tests.conformance.match import (
     Flag,
     Number,
     With,
+    prompt_usage,
 )
 from tests.scripted_engine import Play, Script
 
@@ -104,6 +105,7 @@ def created(**fields: Any) -> Event:
         "session_id": SESSION_ID,
         "mode": "turn_based",
         "metrics": {"prompt_length": 10, "n_past_max": 4096},
+        "usage": prompt_usage(10),
         "server_send_ts": UNIX_S,
         **fields,
     }

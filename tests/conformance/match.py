@@ -104,6 +104,18 @@ USAGE = {
 """`usage` and `chunk_usage`."""
 
 
+def prompt_usage(tokens: int) -> dict[str, Any]:
+    """`usage` of a session whose settings have so many tokens, before it was given anything."""
+    kinds = {"audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0}
+    return {
+        "total_tokens": tokens,
+        "input_tokens": tokens,
+        "output_tokens": 0,
+        "input_token_details": {"text_tokens": tokens, **kinds},
+        "output_token_details": {"text_tokens": 0, "audio_tokens": 0},
+    }
+
+
 def error(code: str, param: str | None = None, side: str = "client_error", **body: Any) -> dict[str, Any]:
     """An `error` event of `/v1/realtime`; a state machine by itself has no trace to name."""
     body = {"code": code, "message": SOME_TEXT, "type": side, **body}

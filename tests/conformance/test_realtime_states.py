@@ -64,7 +64,9 @@ async def test_queued_init_is_validated_at_once_and_held(narrow: Stack, words: W
         await leave(holder)
 
         await client.expect("session.queue_done")
-        assert without(await client.next(), "metrics", "prompt_length", "server_send_ts", "mode") == {
+        assert without(
+            await client.next(), "metrics", "usage", "prompt_length", "server_send_ts", "mode"
+        ) == {
             "type": "session.created",
             "session_id": words.session_id,
         }

@@ -5,9 +5,9 @@ Structs are the single definition of each event: decoding, validation, its messa
 the client equals its absence; unknown fields are ignored.
 
 What a type cannot say stands beside the fields, as names of fields that are to be given, which is: neither
-null, nor false, nor empty. `REQUIRED`: all of them; a client's are optional in Python so that a missing one
-can be told in our words. `ANY_OF`: at least one of them; `a.b` is field `b` of the object in `a`, which
-counts where there is no `b` beside `a`.
+null, nor false, nor empty, unless its type says how short a text may be. `REQUIRED`: all of them; a client's
+are optional in Python so that a missing one can be told in our words. `ANY_OF`: at least one of them; `a.b`
+is field `b` of the object in `a`, which counts where there is no `b` beside `a`.
 """
 
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias

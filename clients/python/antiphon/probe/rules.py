@@ -35,7 +35,11 @@ class Rules(ABC):
         self.is_over = False
         """Whether the last event has come."""
         self.units = 0
-        """Seconds that were sent."""
+        """Appends that were sent, of a second each and one that is shorter."""
+        self.is_speaking = False
+        """Whether an answer has begun and is not over."""
+        self.spoken = 0
+        """Units in which something was said."""
         self.is_answered = False
         """Whether a whole answer has come."""
         self._last_send_ts = 0.0
@@ -52,7 +56,7 @@ class Rules(ABC):
 
     @abstractmethod
     def append(self, pcm: bytes) -> Event:
-        """The next second, float32 mono 16 kHz; counts it."""
+        """The next second or less, float32 mono 16 kHz; counts it."""
 
     @abstractmethod
     def ending(self) -> list[Event]:

@@ -14,29 +14,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from inference_service import hub
+from inference_service.location import locate
 from inference_service.models.config import ModelConfig, parse_config
 from inference_service.models.duplex import DuplexModel
 from inference_service.models.errors import CheckpointError
 from inference_service.models.tokenizer import Tokenizer
 
-SHIPPED = Path(__file__).parent / "checkpoints"
-"""Checkpoints inside the package, found by name."""
-
 
 def find(name_or_path: str) -> Path:
     """The folder of a shipped checkpoint, of a path, or of a name on the hub; raises `CheckpointError`."""
-    shipped = SHIPPED / name_or_path
-    if "/" not in name_or_path and shipped.is_dir():
-        return shipped
-    folder = Path(name_or_path)
-    if folder.is_dir():
-        return folder
-    if hub.is_name(name_or_path):
-        return hub.fetch(name_or_path)
-    known = ", ".join(sorted(p.name for p in SHIPPED.iterdir() if p.is_dir())) if SHIPPED.is_dir() else "none"
-    raise CheckpointError(
-        f"There is no model {name_or_path!r}. Give a checkpoint folder or a shipped name ({known})."
-    )
+    return locate(name_or_path) or hub.fetch(name_or_path)
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:

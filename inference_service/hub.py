@@ -1,6 +1,5 @@
 """Checkpoints by their name on the Hugging Face hub, where one can be reached."""
 
-import re
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -8,15 +7,9 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from inference_service.models.errors import CheckpointError
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt"]
 """No code and no pickles."""
 _TIMEOUT_S = 10.0
-
-
-def is_name(name_or_path: str) -> bool:
-    """Whether it reads as the hub's `owner/name`."""
-    return _NAME.fullmatch(name_or_path) is not None
 
 
 def model_name(folder: Path) -> str:

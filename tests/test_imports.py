@@ -212,6 +212,41 @@ def test_generated_code_is_imported_only_as_antiphon_v1(tree: SourceTree) -> Non
         assert outside == [], tree.files[module]
 
 
+@dataclass(frozen=True)
+class Inside:
+    """A library that our `owners` change inside; all others import no more of it than `outside`."""
+
+    library: str
+    owners: tuple[str, ...]
+    outside: tuple[str, ...]
+
+
+INSIDES = [
+    Inside("h2", ("ws_adapter.http2_control",), ("h2.errors", "h2.events", "h2.exceptions")),
+    Inside(
+        "websockets",
+        ("ws_adapter.connection", "ws_adapter.http1"),
+        (
+            "websockets.asyncio.server",
+            "websockets.datastructures.Headers",
+            "websockets.http11.Request",
+            "websockets.http11.Response",
+            "websockets.typing",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("inside", INSIDES, ids=lambda inside: inside.library)
+def test_the_inside_of_a_library_is_the_affair_of_its_owners(tree: SourceTree, inside: Inside) -> None:
+    for owner in inside.owners:
+        assert any(is_within(imported.module, inside.library) for imported in tree.imports[owner])
+    for module in tree.modules(("ws_adapter",)):
+        used = [i.module for i in tree.imports[module] if is_within(i.module, inside.library)]
+        inner = [name for name in used if not any(is_within(name, outer) for outer in inside.outside)]
+        assert module in inside.owners or inner == [], module
+
+
 def scripted_names(source: str) -> list[str]:
     """Classes and functions of `source` that call themselves scripted, fake, dummy or mock."""
     words = ("scripted", "fake", "dummy", "mock")

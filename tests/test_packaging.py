@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["antiphon", "antiphon.cli.main", "antiphon.semconv"])
+@pytest.mark.parametrize("module", ["antiphon", "antiphon_command", "antiphon.cli.main", "antiphon.semconv"])
 def test_base_install_stays_light(module: str) -> None:
     assert loaded_by(f"import {module}") & (HEAVY | OTHER_PACKAGES) == set()
 
@@ -57,6 +58,11 @@ def requirements(*groups: str) -> dict[str, str]:
     lines = [*PROJECT["dependencies"], *(r for g in groups for r in PROJECT["optional-dependencies"][g])]
     split = (re.fullmatch(r"([A-Za-z0-9_.-]+)(.*)", line) for line in lines)
     return {m[1]: m[2] for m in split if m and m[1] != PROJECT["name"]}
+
+
+@pytest.mark.parametrize("library", ["h2", "websockets"])
+def test_libraries_that_are_changed_inside_have_an_upper_bound(library: str) -> None:
+    assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter")[library])
 
 
 def test_everything_asked_for_is_pinned() -> None:
@@ -101,3 +107,16 @@ def test_protos_ship_as_links_not_copies() -> None:
     for name, file in shipped.items():
         assert file.is_symlink(), name
         assert file.resolve() == sources[name], name
+
+
+@pytest.mark.parametrize(
+    ("package", "file"),
+    [
+        ("ws_adapter", "sounds/antiphon-mini.wav"),
+        ("inference_service", "checkpoints/antiphon-mini/config.json"),
+    ],
+)
+def test_files_that_are_no_code_ship(package: str, file: str) -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+
+    assert any(file in glob(pattern, root_dir=ROOT / package, recursive=True) for pattern in told[package])

@@ -215,7 +215,7 @@ def test_audio_may_miss_where_the_model_is_told_to_listen(given: Event) -> None:
         ("realtime", {"type": "input.append", "input": {"hints": {"force_listen": False}}}),
         ("realtime", {"type": "input.append", "input": {"hints": ASKS, "force_listen": False}}),
         ("realtime", {"type": "session.update", "session": {"instructions": "Be brief."}}),
-        ("earlier", {"type": "session.update", "session": {"instructions": ""}}),
+        ("earlier", {"type": "session.update", "session": {"instructions": None}}),
         ("duplex", {"type": "audio_chunk", "force_listen": False}),
         ("duplex", {"type": "video_frame", "frame": ""}),
         ("duplex", {"type": ["stop"]}),

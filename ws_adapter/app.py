@@ -112,7 +112,7 @@ class Adapter:
         certificate = None
         if options.tls_cert is not None and options.tls_key is not None:
             certificate = Certificate(options.tls_cert, options.tls_key)
-        voice = read_default_voice(options.voices) if options.voices is not None else None
+        voice = read_default_voice(options.voices)
         recorder = _recorder(options, self._clock)
         telemetry = self._telemetry
         metrics = Metrics(telemetry.meter)
@@ -136,8 +136,8 @@ class Adapter:
             telemetry,
             metrics,
             pool,
-            certificate,
             voice,
+            certificate,
             recorder,
         )
         administration = Administration(access, pool, telemetry)

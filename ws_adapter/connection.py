@@ -1,4 +1,9 @@
-"""One public WebSocket, as frames of bytes."""
+"""One public WebSocket, as frames of bytes.
+
+What the adapter changes inside `websockets`, which may change it without a word, is in this module alone,
+with the parser that it puts in, `http1`; tests/adapter/test_connection.py fails when something of it is no
+longer called.
+"""
 
 import asyncio
 import struct
@@ -15,6 +20,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Event, State
 
+from ws_adapter import http1
+from ws_adapter.http1 import HttpRequest
 from ws_adapter.keys import Key
 from ws_adapter.routes import Misdirected, Selection
 from ws_adapter.tracing import Upgrade
@@ -62,11 +69,14 @@ class Message(Struct, frozen=True):
 class PublicConnection(ServerConnection):
     """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
 
-    What has come of a message that is not whole yet is counted in `arriving`, every byte in `traffic`.
+    What has come of a message that is not whole yet is counted in `arriving`, every byte in `traffic`. A
+    request that opens no WebSocket is answered whatever else comes with it.
     """
 
     def __init__(self, *args: Any, arriving: Arriving, traffic: Traffic, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.protocol.parser = http1.parse(self.protocol)
+        next(self.protocol.parser)
         self.key: Key | None = None
         self.selection: Selection | Misdirected | None = None
         """What it is going to be, once its request was accepted."""
@@ -77,9 +87,23 @@ class PublicConnection(ServerConnection):
         self._arriving = arriving
         self._traffic = traffic
         self._unfinished = 0
+        self._plain: HttpRequest | None = None
+        """Its request, if that opens no WebSocket."""
+        self._unwanted = 0
+        self._has_all_input = False
         self._arrivals: deque[tuple[Opcode, float]] = deque()
         self._is_lost = False
         self._on_lost: list[Callable[[], None]] = []
+
+    @property
+    def closed_with(self) -> int | None:
+        """The code of the Close that was sent, if one was."""
+        sent = self.protocol.close_sent
+        return sent.code if sent is not None else None
+
+    def limit_messages(self, size: int) -> None:
+        """Messages of more than `size` bytes end the connection."""
+        self.protocol.max_message_size = size
 
     def when_lost(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once when the transport is gone, also if no WebSocket ever opened."""
@@ -97,13 +121,27 @@ class PublicConnection(ServerConnection):
             self._on_lost.pop()()
 
     def data_received(self, data: bytes) -> None:
-        """Cuts a client in the middle of a large message when too much of such has come from all."""
+        """Cuts a client in the middle of a large message when too much of such has come from all, and one
+        that does not stop sending what nobody wants."""
         self._traffic.received += len(data)
-        self._count(self._unfinished + len(data))
+        if self._plain is not None:
+            self._unwanted += len(data)
+            if self._unwanted > http1.LARGEST_BODY_BYTES:
+                self.abort()
+        else:
+            self._count(self._unfinished + len(data))
         super().data_received(data)
         if self._unfinished > LARGE and self._arriving.is_full:
             self.was_too_large = True
             self.abort()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Whoever has no more to say may still want the answer; TLS cannot be open in one direction only."""
+        if self._plain is not None and self.response is None and self.transport.can_write_eof():
+            self._has_all_input = True
+            return True
+        super().eof_received()
+        return None
 
     def _count(self, unfinished: int) -> None:
         self._arriving.size += unfinished - self._unfinished
@@ -140,14 +178,23 @@ class PublicConnection(ServerConnection):
             self.transport.write(data)
         if b"" not in due:  # which stands for the end of the stream
             return
-        if self.transport.can_write_eof():
+        if self._has_all_input:
+            self.transport.close()
+        elif self.transport.can_write_eof():
             with suppress(OSError, RuntimeError):
                 self.transport.write_eof()
+        elif self._plain is not None and self._plain.goes_on:
+            # Closed with input that nobody has read, a socket takes the answer along.
+            closing = self.loop.call_later(http1.LINGER_S, self.transport.close)
+            self.when_lost(closing.cancel)
         else:
             self.transport.close()
 
     def process_event(self, event: Event) -> None:
         """Remembers of each message when it came, and whether it is text, which its bytes do not tell."""
+        if isinstance(event, HttpRequest):
+            self._plain = None if event.wants_websocket else event
+            self._count(0)
         if isinstance(event, Frame) and event.opcode in _MESSAGES:
             if event.opcode is not Opcode.CONT:
                 self._arrivals.append((event.opcode, monotonic()))

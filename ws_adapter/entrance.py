@@ -58,7 +58,7 @@ class Entrance:
         connection.when_lost(entry.leave)
         connection.selection = found
         kind = found.kind if isinstance(found, Selection) else Kind.OMNI_DUPLEX
-        connection.protocol.max_message_size = self._options.message_bytes_of(kind)
+        connection.limit_messages(self._options.message_bytes_of(kind))
         connection.upgrade = self._upgrade(request, found, entry.key)
         connection.when_lost(connection.upgrade.end)
 

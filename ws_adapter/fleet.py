@@ -1,4 +1,4 @@
-"""The workers an adapter knows: one channel to each, watched until the adapter ends, and one for uploads."""
+"""The workers an adapter knows: each has a channel and one for uploads, watched until the adapter ends."""
 
 import asyncio
 import logging
@@ -15,13 +15,17 @@ from ws_adapter.dialects.config import Catalogue, Mode
 from ws_adapter.dialects.render import OUTPUT_RATE_HZ
 from ws_adapter.dialects.voice import RATE_HZ
 from ws_adapter.dispatch.base import Kind
-from ws_adapter.rpc import Channel, RpcError
+from ws_adapter.rpc import Channel
+from ws_adapter.rpc_status import RpcError
 from ws_adapter.traffic import Traffic
 from ws_adapter.worker_messages import MODES
 
 logger = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S: Final = 2.0
+
+COMPARISONS: Final = 3
+"""How often another connection is made in the hope that it reaches the same worker."""
 
 _RATES: Final[dict[Mode, tuple[Set[int], Set[int]]]] = {
     Mode.AUDIO: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
@@ -71,8 +75,10 @@ class Worker:
         self.info: WorkerInfo | None = None
         self.condition = Condition.OFFLINE
         self.channel = Channel(target, self.suspect, traffic)
-        self.upload_channel = Channel(target, traffic=traffic)
-        """For sessions with large input, which others would have to wait for."""
+        self._upload_channel = Channel(target, self._uploads_lost, traffic)
+        self._uploads_to = ""
+        """Id of the worker that it is known to reach."""
+        self._strangers = 0
         self._pace = pace
         self._changed = changed
         self._news = asyncio.Event()
@@ -88,11 +94,17 @@ class Worker:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
         self.channel.close()
-        self.upload_channel.close()
+        self._upload_channel.close()
+
+    def channel_for(self, kind: Kind) -> Channel:
+        """The channel for a session of this kind: others would have to wait for what a chat uploads."""
+        is_same = self.info is not None and self.info.worker_id == self._uploads_to
+        return self._upload_channel if kind is Kind.CHAT and is_same else self.channel
 
     def suspect(self) -> None:
         """The worker failed a session: gives it none until it has answered again."""
         self.condition = Condition.OFFLINE
+        self._uploads_to, self._strangers = "", 0
         self._know(None)
         self._news.set()
 
@@ -101,9 +113,7 @@ class Worker:
         while True:
             self._news.clear()
             try:
-                answer = await self.channel.ask(
-                    "GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=ASK_TIMEOUT_S
-                )
+                answer = await self._question(self.channel)
             except RpcError:
                 self.condition = Condition.OFFLINE
                 self._know(None)
@@ -113,10 +123,43 @@ class Worker:
             info = self._usable(answer)
             self.condition = Condition.READY if info else _CONDITIONS.get(answer.state, Condition.OFFLINE)
             self._know(info)
+            if info is not None:
+                await self._compare(info)
             retry_s = self._pace.retry_s
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pace.ask_s):
                     await self._news.wait()
+
+    async def _compare(self, info: WorkerInfo) -> None:
+        """Behind one name there may be several workers: uploads share the one channel unless theirs is known
+        to reach the same."""
+        if (
+            Mode.CHAT not in info.modes
+            or self._uploads_to == info.worker_id
+            or self._strangers >= COMPARISONS
+        ):
+            return
+        try:
+            answer = await self._question(self._upload_channel)
+        except RpcError:
+            return
+        if answer.worker_id == info.worker_id:
+            self._uploads_to = info.worker_id
+            return
+        self._strangers += 1
+        self._upload_channel.hang_up()
+        logger.warning(
+            "%s leads to worker %s and to %s; give each worker an address of its own",
+            self.target,
+            info.worker_id,
+            answer.worker_id,
+        )
+
+    def _uploads_lost(self) -> None:
+        self._uploads_to = ""
+
+    async def _question(self, channel: Channel) -> pb.GetInfoResponse:
+        return await channel.ask("GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=ASK_TIMEOUT_S)
 
     def _usable(self, answer: pb.GetInfoResponse) -> WorkerInfo | None:
         if answer.state != pb.WORKER_STATE_READY:
@@ -191,8 +234,7 @@ class Fleet:
 
     def channel(self, target: str, kind: Kind) -> Channel:
         """The channel to `target` for sessions of this kind; all streams of a session go over one."""
-        worker = self._workers[target]
-        return worker.upload_channel if kind is Kind.CHAT else worker.channel
+        return self._workers[target].channel_for(kind)
 
     def suspect(self, target: str) -> None:
         """A session failed at `target` before it began."""

@@ -130,7 +130,7 @@ class Outbox:
 
     def _encode(self, item: Send) -> bytes:
         wall_clock_ms = None
-        if item.answer is not None and item.is_first:
+        if item.answer is not None:
             wall_clock_ms = round((self._clock.now() - item.answer.unit.ready_at) * 1000, 1)
         item.event.stamp(round(self._clock.unix(), 3), wall_clock_ms)
         return encode(item.event)

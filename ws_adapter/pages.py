@@ -83,13 +83,9 @@ def models(names: Iterable[str], since: float) -> Response:
     return answer(HTTPStatus.OK, {"object": "list", "data": data})
 
 
-def default_voice(voice: DefaultVoice | None) -> Response:
+def default_voice(voice: DefaultVoice) -> Response:
     """The reference voice for clients that want one."""
-    if voice is None:
-        return problem(
-            HTTPStatus.NOT_FOUND, "not_found", "this server has no default voice; send one of your own"
-        )
-    return answer(HTTPStatus.OK, voice.description)
+    return text(HTTPStatus.OK, voice.description, JSON)
 
 
 def queue(view: QueueView) -> Response:
@@ -128,6 +124,7 @@ def _item(waiting: Waiting) -> Json:
         "session_id": waiting.label,
         "position": waiting.place.position,
         "estimated_wait_s": round(waiting.place.estimated_wait_s, 1),
+        "estimate_is_guess": waiting.place.estimate_is_guess,
         "enqueued_at": _iso(waiting.enqueued_at),
         "wait_elapsed_s": round(waiting.waited_s, 1),
     }
@@ -140,6 +137,7 @@ def _task(running: Running) -> Json:
         "started_at": _iso(running.started_at),
         "elapsed_s": round(running.elapsed_s, 1),
         "estimated_remaining_s": round(running.remaining_s, 1),
+        "estimate_is_guess": running.remaining_is_guess,
     }
 
 
@@ -181,6 +179,29 @@ def method_not_allowed(*allowed: str) -> Response:
     methods = ", ".join(allowed)
     message = f"this path takes {methods}"
     return problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, Allow=methods)
+
+
+def body_refused(status: HTTPStatus, *allowed: str) -> Response:
+    """A body, to a path that has the method."""
+    code = "unsupported_encoding" if status is HTTPStatus.NOT_IMPLEMENTED else "body_not_allowed"
+    message = "this path takes no body: send the request without one"
+    return problem(status, code, message, Allow=", ".join(allowed))
+
+
+def unreadable(status: HTTPStatus) -> Response:
+    """What is no request of HTTP/1.1, or one with more in its head than is read."""
+    return problem(status, *_UNREADABLE[status])
+
+
+_UNREADABLE: Final = {
+    HTTPStatus.BAD_REQUEST: ("invalid_request", "this is no valid request of HTTP/1.1"),
+    HTTPStatus.REQUEST_URI_TOO_LONG: ("uri_too_long", "the first line of the request is too long"),
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: (
+        "headers_too_large",
+        "the request has too many headers, or one that is too long",
+    ),
+    HTTPStatus.HTTP_VERSION_NOT_SUPPORTED: ("unsupported_version", "this port speaks HTTP/1.1"),
+}
 
 
 def unauthorized(message: str) -> Response:

@@ -1,25 +1,28 @@
 """gRPC calls over HTTP/2, as `https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md` has them."""
 
 import asyncio
-import base64
-import binascii
 import logging
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeAlias, TypeVar
-from urllib.parse import unquote_to_bytes
 
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2
 
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from antiphon.v1 import inference_service_pb2 as pb
-from ws_adapter.http2 import Connection, Headers, Received, Stream, StreamRefused
+from ws_adapter.http2 import Connection
+from ws_adapter.http2_control import Headers
+from ws_adapter.http2_stream import Received, Stream, StreamRefused
+from ws_adapter.rpc_status import CONTENT_TYPE, RpcError, http_error, status_of
 from ws_adapter.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 5.0
+
+NEXT_ADDRESS_S: Final = 0.25
+"""After how long the next address of a name is tried beside one that does not answer: RFC 8305, section 8."""
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _PREFIX: Final = struct.Struct("!BL")
@@ -30,22 +33,19 @@ Response = TypeVar("Response", bound=Message)
 Answer = TypeVar("Answer", bound=Message)
 
 
-class RpcError(Exception):
-    """How a call ended. `code` is one of `google.rpc.Code`, `details` a serialised `google.rpc.Status`."""
-
-    def __init__(self, code: int, message: str, details: bytes = b"") -> None:
-        super().__init__(f"{code_pb2.Code.Name(code)}: {message}")
-        self.code = code
-        self.details = details
-
-
 class Channel:
-    """Calls to one worker over one connection, made when there is a call. `on_lost` tells when it breaks."""
+    """Calls to one worker over one connection, made when there is a call. `on_lost` tells when it breaks.
+
+    A connection that the worker is leaving carries its last calls beside the next one.
+    """
 
     def __init__(
         self, target: str, on_lost: Callable[[], None] = lambda: None, traffic: Traffic | None = None
     ) -> None:
-        """`target` is `host:port`, `[v6]:port` or `unix:path`; bytes are counted in `traffic`."""
+        """`target` is `host:port`, `[v6]:port` or `unix:path`; bytes are counted in `traffic`.
+
+        All addresses of a `host` are tried, in the order in which it resolves.
+        """
         self._path = target.removeprefix("unix:") if target.startswith("unix:") else None
         host, _, port = target.rpartition(":")
         self._host, self._port = host.strip("[]"), int(port) if self._path is None else 0
@@ -53,6 +53,7 @@ class Channel:
         self._on_lost = on_lost
         self._traffic = traffic or Traffic()
         self._connection: Connection | None = None
+        self._open: set[Connection] = set()
         self._connecting: asyncio.Task[Connection | None] | None = None
         self._is_closed = False
 
@@ -69,17 +70,30 @@ class Channel:
 
     async def ask(self, method: str, request: Message, answer: type[Answer], *, timeout_s: float) -> Answer:
         """A call with one message each way. Raises `RpcError`."""
+        again = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        return await self._ask(method, request, answer, timeout_s, again)
+                    except RpcError as error:
+                        if not error.was_refused:
+                            raise
+                    again = True
+        except TimeoutError:
+            raise RpcError(code_pb2.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
+
+    async def _ask(
+        self, method: str, request: Message, answer: type[Answer], timeout_s: float, again: bool
+    ) -> Answer:
         answers: list[Answer] = []
         ended: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
         call = Call(self, method, answer, answers.append, ended.set_result, timeout_s=timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                await call.start()
-                call.write(request)
-                call.half_close()
-                error = await asyncio.shield(ended)
-        except TimeoutError:
-            raise RpcError(code_pb2.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
+            await call.start(again=again)
+            call.write(request)
+            call.half_close()
+            error = await asyncio.shield(ended)
         finally:
             call.cancel()  # does nothing to one that has ended
         if error is not None:
@@ -88,37 +102,54 @@ class Channel:
             raise RpcError(code_pb2.UNIMPLEMENTED, f"expected one answer, got {len(answers)}")
         return answers[0]
 
+    def hang_up(self) -> None:
+        """Ends every connection with all its calls; the next call makes another."""
+        for connection in list(self._open):
+            connection.close()
+
     def close(self) -> None:
-        """Ends the connection with all its calls."""
+        """Ends every connection with all its calls, and there is no further one."""
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._connection is not None:
-            self._connection.close()
+        self.hang_up()
 
     async def _connect(self) -> Connection | None:
-        loop = asyncio.get_running_loop()
+        connection: Connection | None = None
+        is_settled = False
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                if self._path is not None:
-                    made = await loop.create_unix_connection(self._make, self._path)
-                else:
-                    made = await loop.create_connection(self._make, self._host, self._port)
+                connection = await self._reach()
+                self._open.add(connection)
+                is_settled = await connection.settled()
         except (OSError, UnicodeError):  # the latter for names that can be nobody's
-            return None
+            pass
         except asyncio.CancelledError:
             if not self._is_closed:
-                raise
-            return None  # whoever waits for it was not cancelled
+                raise  # whoever waits for it otherwise was not cancelled
         finally:
             self._connecting = None
-        self._connection = made[1]
-        return self._connection
+            if connection is not None and not is_settled:
+                connection.abort()
+        if not is_settled:
+            return None
+        self._connection = connection
+        return connection
+
+    async def _reach(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        if self._path is not None:
+            return (await loop.create_unix_connection(self._make, self._path))[1]
+        _, connection = await loop.create_connection(
+            self._make, self._host, self._port, happy_eyeballs_delay=NEXT_ADDRESS_S
+        )
+        return connection
 
     def _make(self) -> Connection:
         return Connection(self._lost, self._traffic)
 
     def _lost(self, connection: Connection) -> None:
+        self._open.discard(connection)
         if connection is self._connection:
             self._connection = None
             if not self._is_closed:
@@ -169,7 +200,7 @@ class Call(Stream, Generic[Response]):
             (":path", f"/{_SERVICE}/{method}"),
             (":authority", channel.authority),
             ("te", "trailers"),
-            ("content-type", "application/grpc"),
+            ("content-type", CONTENT_TYPE),
             ("grpc-timeout", _timeout(timeout_s)),
             *metadata,
         )
@@ -180,15 +211,24 @@ class Call(Stream, Generic[Response]):
         self._message: bytearray | None = None
         self._room = memoryview(b"")
 
-    async def start(self) -> None:
-        """Sends the request's headers. Raises `RpcError`."""
-        connection = await self._channel.connection()
-        if self._is_over:
-            raise RpcError(code_pb2.CANCELLED, "cancelled before it began")
+    async def start(self, *, again: bool = False) -> None:
+        """Sends the request's headers once the worker takes one more call; `again` after it refused one.
+
+        Raises `RpcError`.
+        """
         try:
-            connection.open(self, self._headers)
+            async with asyncio.timeout(self._timeout_s):
+                connection = await self._channel.connection()
+                if not self._is_over:
+                    await connection.open(self, self._headers, again=again)
+        except TimeoutError:
+            text = f"it could not begin within {self._timeout_s:g} s"
+            raise RpcError(code_pb2.DEADLINE_EXCEEDED, text) from None
         except StreamRefused as refused:
-            raise RpcError(code_pb2.UNAVAILABLE, str(refused)) from None
+            if not self._is_over:
+                raise RpcError(code_pb2.UNAVAILABLE, str(refused)) from None
+        if self._is_over:
+            raise RpcError(code_pb2.CANCELLED, "it ended before it began")
         self._headers = ()
         self._deadline = asyncio.get_running_loop().call_later(self._timeout_s, self._expire)
 
@@ -241,16 +281,19 @@ class Call(Stream, Generic[Response]):
     def headers_received(self, headers: Received, is_end: bool) -> None:
         """See `Stream`."""
         if is_end:
-            self._finish(_status(headers))
-        elif headers.get(b":status") != b"200":
-            code = headers.get(b":status", b"").decode("latin-1")
-            self._abandon(RpcError(code_pb2.UNAVAILABLE, f"the worker answers with HTTP status {code}"))
+            self._finish(status_of(headers))
+        elif (error := http_error(headers)) is not None:
+            self._abandon(error)
         elif not self._metadata.done():
             self._metadata.set_result(headers)
 
     def broken(self, why: str) -> None:
         """See `Stream`."""
         self._finish(RpcError(code_pb2.UNAVAILABLE, why))
+
+    def refused(self) -> None:
+        """See `Stream`."""
+        self._finish(RpcError(code_pb2.UNAVAILABLE, "the worker takes no further call", was_refused=True))
 
     def data_received(self, data: memoryview) -> None:
         """Puts messages together from the parts that come."""
@@ -312,21 +355,3 @@ def _timeout(seconds: float) -> str:
     """As `grpc-timeout` has it: at most eight digits and a unit."""
     milliseconds = round(seconds * 1000)
     return f"{milliseconds}m" if milliseconds < 10**8 else f"{milliseconds // 1000}S"
-
-
-def _status(trailers: Received) -> RpcError | None:
-    """What the trailers say; None for OK."""
-    try:
-        code = int(trailers.get(b"grpc-status", b"2"))
-        code_pb2.Code.Name(code)
-    except ValueError:
-        code = code_pb2.UNKNOWN
-    if code == code_pb2.OK:
-        return None
-    message = unquote_to_bytes(trailers.get(b"grpc-message", b"")).decode(errors="replace")
-    coded = trailers.get(b"grpc-status-details-bin", b"")
-    try:
-        details = base64.b64decode(coded + b"=" * (-len(coded) % 4))
-    except binascii.Error:
-        details = b""
-    return RpcError(code, message, details)

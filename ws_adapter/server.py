@@ -6,7 +6,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from http import HTTPStatus
+from http import HTTPMethod, HTTPStatus
 from typing import Any, Final
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -25,9 +25,10 @@ from ws_adapter.dialects import errors
 from ws_adapter.dialects.config import Mode
 from ws_adapter.dialects.errors import CloseCode
 from ws_adapter.dispatch.base import Dispatcher, Kind
-from ws_adapter.entrance import NOWHERE, Entrance
+from ws_adapter.entrance import LONGEST_PATH, NOWHERE, Entrance
 from ws_adapter.errors import CannotListen
 from ws_adapter.fleet import Fleet
+from ws_adapter.http1 import HttpRequest
 from ws_adapter.load import Load
 from ws_adapter.machines import MachineMaker, new_session_id
 from ws_adapter.metrics import Metrics
@@ -48,6 +49,8 @@ from ws_adapter.tls import Certificate
 from ws_adapter.visitors import visitor_address
 from ws_adapter.voices import DefaultVoice
 from ws_adapter.watch import SessionWatch
+
+logger = logging.getLogger(__name__)
 
 _quiet = logging.getLogger(f"{__name__}.websockets")
 _quiet.setLevel(logging.WARNING)  # sessions have their own two lines
@@ -81,11 +84,11 @@ class PublicServer:
         telemetry: Telemetry,
         metrics: Metrics,
         pool: Pool,
+        voice: DefaultVoice,
         certificate: Certificate | None = None,
-        voice: DefaultVoice | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """With a certificate it listens for TLS as well; `voice` is for clients that ask for one; with a
+        """`voice` is for clients that ask for one; with a certificate it listens for TLS as well; with a
         recorder it records every session."""
         self._options = options
         self._dispatcher = dispatcher
@@ -213,13 +216,18 @@ class PublicServer:
     async def _respond(self, connection: ServerConnection, request: Request) -> Response | None:
         """An HTTP answer, or None to upgrade to a WebSocket."""
         assert isinstance(connection, PublicConnection)
+        assert isinstance(request, HttpRequest)
+        if request.fault is not None:
+            return pages.unreadable(request.fault)
         try:
             found = self._select(request)
             if found is None:
                 response = await self._site.answer(request)
             elif request.method not in READING:
                 response = pages.method_not_allowed("GET")
-            elif request.method == "HEAD" or not _wants_websocket(request):
+            elif request.refused_body is not None:
+                response = pages.body_refused(request.refused_body, "GET")
+            elif not request.wants_websocket:
                 response = pages.upgrade_required()
             else:
                 self._entrance.enter(connection, request, found)
@@ -286,10 +294,9 @@ class PublicServer:
             await session.run()
         finally:
             del self._sessions[session]
-            sent = connection.protocol.close_sent
-            if connection.was_too_large or (sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG):
+            if connection.was_too_large or connection.closed_with == CloseCode.MESSAGE_TOO_BIG:
                 self._entrance.rejected(Rejection.SIZE)
-            watch.ended(session.end_reason, sent.code if sent is not None else None)
+            watch.ended(session.end_reason, connection.closed_with)
             if not self._sessions:
                 self._empty.set()
 
@@ -322,19 +329,27 @@ class PublicServer:
         )
 
 
-def _wants_websocket(request: Request) -> bool:
-    return any(value.lower() == "websocket" for value in request.headers.get_all("Upgrade"))
-
-
 def _finish_response(connection: ServerConnection, request: Request, response: Response) -> Response | None:
     """What the library refuses by itself in the form of all other answers; the trace where there is one."""
-    if response.headers.get("Content-Type") != pages.JSON and response.status_code != _UPGRADED:
-        return pages.refused(HTTPStatus(response.status_code))
+    status = HTTPStatus(response.status_code)
+    _log(request, status)
+    if response.headers.get("Content-Type") != pages.JSON and status is not _UPGRADED:
+        return pages.refused(status)
     assert isinstance(connection, PublicConnection)
     if connection.upgrade is not None:
-        connection.upgrade.answered(response.status_code)
+        connection.upgrade.answered(status)
         response.headers[TRACE_ID_HEADER] = connection.upgrade.trace_id
     return None
+
+
+def _log(request: Request, status: HTTPStatus) -> None:
+    """A line for each request that was not served as it was meant."""
+    if status is _UPGRADED or status < HTTPStatus.BAD_REQUEST or status is HTTPStatus.SERVICE_UNAVAILABLE:
+        return
+    # Warnings that say the same collapse, so what a client writes does not belong into what they say.
+    method = request.method if request.method in set(HTTPMethod) else "a request"
+    path = request.path.partition("?")[0][:LONGEST_PATH]
+    logger.warning(f"{method} was answered {status.value}", extra={"path": path, "status": status.value})
 
 
 def _select_subprotocol(

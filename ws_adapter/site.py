@@ -2,12 +2,13 @@
 
 from typing import Final
 
-from websockets.http11 import Request, Response
+from websockets.http11 import Response
 
 from ws_adapter import pages
 from ws_adapter.access import Access
 from ws_adapter.dispatch.base import POOL, Dispatcher
 from ws_adapter.fleet import Condition, Fleet
+from ws_adapter.http1 import HttpRequest
 from ws_adapter.routes import Page, find_page
 from ws_adapter.voices import DefaultVoice
 
@@ -21,7 +22,7 @@ class Site:
     """Answers requests that open no WebSocket."""
 
     def __init__(
-        self, dispatcher: Dispatcher, fleet: Fleet, access: Access, voice: DefaultVoice | None, since: float
+        self, dispatcher: Dispatcher, fleet: Fleet, access: Access, voice: DefaultVoice, since: float
     ) -> None:
         """`since` is the Unix time at which the adapter began to serve."""
         self.is_draining = False
@@ -31,21 +32,23 @@ class Site:
         self._voice = voice
         self._since = since
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HttpRequest) -> Response:
         """The answer, with a body also to HEAD. Raises `Denied`."""
         found = find_page(request.path)
         if found is None:
-            return pages.not_found()
+            is_path = request.path.startswith("/") or request.method in READING
+            return pages.not_found() if is_path else pages.method_not_allowed(*READING)
         page, ticket_id = found
         if page not in _OPEN:
             self._access.check_origin(request)
             self._access.identify(request, admin=page is Page.QUEUE)
+        allowed = (*READING, "DELETE") if page is Page.TICKET else READING
+        if request.method not in allowed:
+            return pages.method_not_allowed(*allowed)
+        if request.refused_body is not None:
+            return pages.body_refused(request.refused_body, *allowed)
         if request.method in READING:
             return await self._read(page, ticket_id)
-        if page is not Page.TICKET:
-            return pages.method_not_allowed(*READING)
-        if request.method != "DELETE":
-            return pages.method_not_allowed(*READING, "DELETE")
         self._access.check_origin(request)
         return pages.cancelled(ticket_id, await self._dispatcher.cancel(POOL, ticket_id))
 

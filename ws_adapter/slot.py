@@ -211,7 +211,13 @@ class Slot:
             if isinstance(update, Lease):
                 lease = update
             elif not self._is_given_up:
-                place = Place(update.position, update.estimated_wait_s, update.ticket_id, update.queue_length)
+                place = Place(
+                    update.position,
+                    update.estimated_wait_s,
+                    update.ticket_id,
+                    update.queue_length,
+                    update.estimate_is_guess,
+                )
                 watch.moved(place)
                 self._holder.queued(place)
         return lease
@@ -225,6 +231,7 @@ class Slot:
                 channel = source.fleet.channel(lease.target, source.kind)
                 return await WorkerLink.attach(
                     channel,
+                    lease.worker_id,
                     source.new_name(),
                     lease.token,
                     self._on_signal,

@@ -39,6 +39,7 @@ class WaitStatus(Struct, frozen=True):
     mode: str
     waited_s: float
     estimated_wait_s: float
+    estimate_is_guess: bool
 
 
 class Status(Struct, frozen=True):
@@ -105,6 +106,7 @@ def read_status(pool: Pool) -> Status:
                 waiting.kind.value,
                 round(waiting.waited_s, 1),
                 round(waiting.place.estimated_wait_s, 1),
+                waiting.place.estimate_is_guess,
             )
             for waiting in pool.view.waiting
         ],

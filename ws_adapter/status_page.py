@@ -71,7 +71,7 @@ def _queue(status: Status) -> str:
             escape(waiting.ticket_id),
             waiting.mode.replace("_", " "),
             page.duration(waiting.waited_s),
-            page.duration(waiting.estimated_wait_s),
+            page.duration(waiting.estimated_wait_s) + (" (a guess)" if waiting.estimate_is_guess else ""),
         )
         for waiting in status.queue
     )

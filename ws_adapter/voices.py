@@ -2,8 +2,11 @@
 
 import base64
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from ws_adapter.dialects.errors import Refusal
 from ws_adapter.dialects.events import VoiceFields
@@ -11,6 +14,9 @@ from ws_adapter.dialects.voice import RATE_HZ, read_voice
 from ws_adapter.errors import ConfigurationError
 
 FILE_NAME: Final = "default.wav"
+SHIPPED: Final = Path(__file__).parent / "sounds" / "antiphon-mini.wav"
+"""`antiphon-mini` saying something: made by `inference_service.training.clip`."""
+
 LARGEST_BYTES: Final = 16 * 2**20
 
 
@@ -21,22 +27,26 @@ class DefaultVoice:
     name: str
     audio: bytes
 
-    @property
-    def description(self) -> dict[str, Any]:
-        """What clients are told, the audio as base64."""
+    @cached_property
+    def description(self) -> bytes:
+        """What clients are told, as JSON, the audio in it as base64."""
         samples = len(self.audio) // 4
-        return {
+        told = {
             "name": self.name,
             "duration": round(samples / RATE_HZ, 3),
             "sample_rate": RATE_HZ,
             "samples": samples,
             "base64": base64.b64encode(self.audio).decode(),
         }
+        return msgspec.json.encode(told)
 
 
-def read_default_voice(folder: Path) -> DefaultVoice:
-    """Reads `default.wav` as a client's reference would be read. Raises `ConfigurationError`."""
-    path = folder / FILE_NAME
+def read_default_voice(folder: Path | None) -> DefaultVoice:
+    """Reads `default.wav` as a client's reference would be read; without a folder, what the package has.
+
+    Raises `ConfigurationError`.
+    """
+    path = folder / FILE_NAME if folder is not None else SHIPPED
     try:
         size = path.stat().st_size
         if size > LARGEST_BYTES:

@@ -17,7 +17,8 @@ from ws_adapter.dialects.actions import Run
 from ws_adapter.dialects.config import WorkerSetup
 from ws_adapter.dialects.worker import Failed, GoingAway, Signal, UnitDone
 from ws_adapter.errors import AttachFailed
-from ws_adapter.rpc import Channel, Metadata, RpcError
+from ws_adapter.rpc import Channel, Metadata
+from ws_adapter.rpc_status import RpcError
 from ws_adapter.worker_call import WorkerCall
 from ws_adapter.worker_status import reason_of
 
@@ -75,13 +76,14 @@ class WorkerLink:
     async def attach(
         cls,
         channel: Channel,
+        worker_id: str,
         session_id: str,
         lease_token: str,
         on_signal: Callable[[Signal], None],
         deadline_s: float,
         trace: Metadata = (),
     ) -> "WorkerLink":
-        """Opens the three calls and waits until the worker has them.
+        """Opens the three calls and waits until the worker of this id has them.
 
         `on_signal` is called for everything the worker says, and once with `Failed` if the session ends
         without `release`. `deadline_s` bounds the calls as a last backstop; `trace` is the session's trace
@@ -92,7 +94,7 @@ class WorkerLink:
         attached = False
         try:
             async with asyncio.timeout(ATTACH_TIMEOUT_S):
-                await asyncio.gather(*(call.attached() for call in link._calls))
+                await asyncio.gather(*(call.attached(worker_id) for call in link._calls))
             attached = True
         except TimeoutError:
             raise AttachFailed(Reason.ATTACH_TIMEOUT) from None

@@ -26,6 +26,7 @@ from inference_service.engine.sampler import PoisonedLogits, TextSampler
 from inference_service.engine.speech import SpeechJob, SpeechState
 from inference_service.engine.unit import Running
 from inference_service.media.image import MAX_FRAMES
+from inference_service.models.config import TurnBound
 from inference_service.models.tokenizer import SpecialTokens, Tokenizer
 
 _TERMINATORS = 2
@@ -49,6 +50,8 @@ class Conversation(Participant[Perceived], Speaking):
     """Embeddings of one unit's audio."""
     slice_tokens: int = 0
     """Embeddings of one slice of a picture, with the marks round them."""
+    turn_bound: TurnBound | None = None
+    """None for a model that always comes to an end by itself."""
     reference_quirks: bool = False
     """Repeats what the reference gets wrong: a forced listen leaves the speech head in the middle of its
     turn, and a listen behind the end of a turn loses what the unit said."""
@@ -58,6 +61,10 @@ class Conversation(Participant[Perceived], Speaking):
     running: Running | None = None
     turn_open: bool = False
     """Whether the model is in the middle of saying something: anything but `<|turn_eos|>` was fed last."""
+    turn_units: int = 0
+    """Units of the open turn that are over."""
+    rest: int = 0
+    """Units that are still to be listened to after a turn that had to be ended."""
     heard_units: int = 0
 
     @property
@@ -154,7 +161,8 @@ class Conversation(Participant[Perceived], Speaking):
             self._finish(self._special.chunk_eos, End.FAILED)
         elif self._is_cancelled:
             self._cancel()
-        elif run.unit.force_listen or self.heard_units <= run.settings.force_listen_count:
+        elif run.unit.force_listen or self.heard_units <= run.settings.force_listen_count or self.rest:
+            self.rest = max(0, self.rest - 1)
             self._listen()
         else:
             self.stage = Stage.DECODE
@@ -185,6 +193,7 @@ class Conversation(Participant[Perceived], Speaking):
         run.sampled += 1
         if token == self._special.listen and self.turn_open:
             token = self._special.tts_bos
+        token = self._yielding(token)
         if token in self._special.terminators:
             self._text_complete(token, Finish.EOS)
         elif run.is_too_long_with(token, self.tokenizer):
@@ -192,6 +201,19 @@ class Conversation(Participant[Perceived], Speaking):
         else:
             return token
         return None
+
+    def _yielding(self, token: int) -> int:
+        """The decided token; in the last unit that a turn may have, what would end the unit ends the turn."""
+        run, bound = self._run, self.turn_bound
+        if bound is None or self.turn_units + 1 < bound.units:
+            return token
+        if run.turn_ended:
+            return self._special.chunk_eos
+        ends = token in self._special.terminators or run.is_too_long_with(token, self.tokenizer)
+        if not self.turn_open or not (ends or run.is_at_last_step):
+            return token
+        self.rest = bound.rest
+        return self._special.turn_eos
 
     def feed(self, token: int, embeds: Tensor) -> None:
         """The decided token, embedded as [1, hidden], goes into the next forward."""
@@ -271,6 +293,7 @@ class Conversation(Participant[Perceived], Speaking):
         fits = self.context.has_room_for(_TERMINATORS + self.longest_unit)
         if end in (End.LISTEN, End.CHUNK, End.TURN) and not fits:
             end = End.CONTEXT_FULL
+        self.turn_units = self.turn_units + 1 if self.turn_open else 0
         self.usage += run.usage()
         self.events.append(run.done(end, self.context.tokens))
         self.stage = Stage.DONE

@@ -95,6 +95,7 @@ class DuplexRuntime(Runtime):
             speech=SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
             unit_tokens=parts.unit_tokens,
             slice_tokens=self.slice_tokens,
+            turn_bound=parts.turn_bound,
             reference_quirks=parts.reference_quirks,
         )
 

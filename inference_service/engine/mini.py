@@ -66,6 +66,7 @@ def parts(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) -> Dupl
         ),
         eye=model if config.vision else None,
         slice_tokens=config.vision.queries if config.vision else 0,
+        turn_bound=config.turn_bound,
         voices=Voices(model.tts, MiniMouth(model.vocoder), SPEECH_CAPACITY),
         transcription_prompt=config.transcription_prompt,
     )

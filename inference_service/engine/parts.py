@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference_service.engine.api import MODELS_VOICE, ModelInfo, VoiceReference
+from inference_service.models.config import TurnBound
 from inference_service.models.speech_head import SpeechHead
 from inference_service.models.tokenizer import Tokenizer
 
@@ -228,6 +229,8 @@ class DuplexParts:
     eye: Eye | None = None
     slice_tokens: int = 0
     """Embeddings of one slice of a picture."""
+    turn_bound: TurnBound | None = None
+    """None for a model that always comes to an end by itself."""
     detail_marks: tuple[int, int] | None = None
     """The ids round a detail of a picture, of a model that cuts pictures up."""
     voices: Voices | None = None

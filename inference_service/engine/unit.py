@@ -66,6 +66,11 @@ class Running(Work[Perceived]):
         """Whether one more step is allowed; the last one belongs to the terminator."""
         return self.steps + 1 < self.most_steps
 
+    @property
+    def is_at_last_step(self) -> bool:
+        """Whether the next token is the last one that is fed."""
+        return self.steps + 2 >= self.most_steps
+
     def is_too_long_with(self, token: int, tokenizer: Tokenizer) -> bool:
         """Whether saying `token` as well would reach the limit of characters."""
         if self.steps == 0 or not tokenizer.is_text(token):

@@ -2,6 +2,7 @@
 
 import time
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from inference_service.engine.api import (
 from inference_service.engine.conversation import Conversation
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.orders import PendingUnit
+from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.parts import Chunk
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.speech import SpeechJob
@@ -55,10 +57,17 @@ def _converse(runtime: DuplexRuntime) -> None:
         heard = conversation.intake.prepare(second)
         unit = PendingUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
         conversation.orders.prefill(unit)
-        while tick.has_work([conversation]):
-            tick.run([conversation])
+        _run(tick, conversation)
         _speak(runtime, conversation)
     runtime.clear(0)
+
+
+def _run(tick: Tick, session: Participant[Any]) -> None:
+    """Ticks to the end of its work. A session that fails here would in service too."""
+    while tick.has_work([session]):
+        tick.run([session])
+    if session.stage is Stage.FAILED:
+        raise RuntimeError("The model fails in its warm-up; the log says how.")
 
 
 def _picture() -> bytes:
@@ -77,9 +86,7 @@ def _write_down(runtime: Runtime) -> None:
     silence = np.zeros(runtime.info.input_sample_rate_hz, np.float32)
     heard = session.intake.prepare(StreamInput(silence, begins=True, ends=True))
     session.orders.prefill(PendingUnit(1, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True))
-    tick = Tick(runtime)
-    while tick.has_work([session]):
-        tick.run([session])
+    _run(Tick(runtime), session)
     runtime.clear(0)
 
 
@@ -90,9 +97,7 @@ def _continue(runtime: Runtime) -> None:
     runtime.start(session)
     chunk = session.intake.prepare(StreamInput((0, 1)))
     session.orders.prefill(PendingUnit(1, chunk, time.monotonic(), overrides=UnitOverrides(), finalize=True))
-    tick = Tick(runtime)
-    while tick.has_work([session]):
-        tick.run([session])
+    _run(Tick(runtime), session)
     runtime.clear(0)
 
 

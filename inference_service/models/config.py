@@ -63,6 +63,16 @@ class VocoderConfig:
 
 
 @dataclass(frozen=True)
+class TurnBound:
+    """When a model that goes on talking must let the other side speak."""
+
+    units: int
+    """After so many a turn ends, whatever would be said next."""
+    rest: int
+    """Units of listening after a turn that was ended so."""
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """A duplex checkpoint: sizes of its parts, and the defaults that it was tuned for."""
 
@@ -78,6 +88,8 @@ class ModelConfig:
     context_limit: int
     window_high: int
     window_low: int
+    turn_bound: TurnBound | None
+    """None for a model that always comes to an end by itself."""
     duplex_defaults: dict[str, Any]
     transcription_prompt: str
     """What stands before an utterance that is to be written down; empty for a model that does not."""
@@ -138,6 +150,7 @@ def parse_config(raw: dict[str, Any]) -> ModelConfig:
             context_limit=duplex["context_limit"],
             window_high=duplex["window_high"],
             window_low=duplex["window_low"],
+            turn_bound=TurnBound(**duplex["turn_bound"]) if "turn_bound" in duplex else None,
             duplex_defaults=duplex["defaults"],
             transcription_prompt=raw["transcription"]["prompt"] if "transcription" in raw else "",
         )

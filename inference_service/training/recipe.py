@@ -2,7 +2,7 @@
 
 from transformers import LlamaConfig, Qwen3Config
 
-from inference_service.models.config import AudioConfig, SpeechConfig, VisionConfig, VocoderConfig
+from inference_service.models.config import AudioConfig, SpeechConfig, TurnBound, VisionConfig, VocoderConfig
 
 VOCABULARY = 672
 PROMPT_PREFIX = "<|im_start|>system\n"
@@ -48,6 +48,8 @@ VOCODER = VocoderConfig(codes=1024, sample_rate_hz=24_000, frames_per_code=4, ba
 CONTEXT_LIMIT = 2048
 WINDOW_HIGH = 512
 WINDOW_LOW = 384
+TURN_BOUND = TurnBound(units=6, rest=4)
+"""Its longest answer takes five units; somebody who talks over it all the time never hears it end one."""
 DUPLEX_DEFAULTS = {
     "force_listen_count": 3,
     "max_new_speak_tokens_per_chunk": 20,

@@ -128,7 +128,7 @@ class Jar:
         return self.do(work()(self.now))
 
     def queue(self, position: int = 1, length: int = 1, wait_s: float = 12.34) -> list[Event]:
-        return self.do(self.machine.queued(Place(position, wait_s, "ticket_5f0c9a17be42", length)))
+        return self.do(self.machine.queued(Place(position, wait_s, "ticket_5f0c9a17be42", length, False)))
 
     def grant(self) -> list[Event]:
         """A worker waits for the config."""

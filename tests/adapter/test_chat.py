@@ -130,7 +130,7 @@ def test_queue_events_of_a_wait() -> None:
     jar.grant()
 
     place = {"position": 2, "estimated_wait_s": 35.0, "eta_seconds": 35.0, "queue_length": 3}
-    ticket = {"ticket_id": "ticket_5f0c9a17be42"}
+    ticket = {"ticket_id": "ticket_5f0c9a17be42", "estimate_is_guess": False}
     update = {"position": 1, "estimated_wait_s": 12.5, "eta_seconds": 12.5, "queue_length": 2}
     assert jar.sent == [
         {"type": "queued", **place, **ticket},

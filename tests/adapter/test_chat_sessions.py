@@ -23,8 +23,6 @@ from tests.scripted_engine import (
     turn_end,
     write,
 )
-from ws_adapter.dispatch.base import Kind
-from ws_adapter.fleet import Fleet
 
 SAYS = write("Seven.")
 TEXT_ONLY = replace(
@@ -235,14 +233,6 @@ async def test_chat_message_over_its_limit() -> None:
         events, close = await client.end()
 
     assert (events, close) == ([], 1009)
-
-
-async def test_upload_has_a_channel_of_its_own() -> None:
-    target = "127.0.0.1:1"
-    fleet = Fleet([target])
-    assert fleet.channel(target, Kind.CHAT) is not fleet.channel(target, Kind.OMNI_DUPLEX)
-    assert fleet.channel(target, Kind.TRANSCRIPTION) is fleet.channel(target, Kind.OMNI_DUPLEX)
-    await fleet.stop()
 
 
 async def test_worker_that_does_not_know_the_model_any_more() -> None:

@@ -92,6 +92,7 @@ class CurrentClient(Responses):
     def __init__(self) -> None:
         super().__init__()
         self.last_index = -1
+        self.metrics: Event = {}
 
     def answer(self, event: Event) -> None:
         if event["type"] != "response.output.delta":
@@ -99,9 +100,10 @@ class CurrentClient(Responses):
         if "chunk_index" in event:
             assert event["chunk_index"] > self.last_index
             self.last_index = event["chunk_index"]
+            self.metrics = event["metrics"]
             self.answered += 1
         else:
-            assert event["metrics"] == {}
+            assert event["metrics"] == self.metrics, "all events of a unit have the same figures"
         heard = self.heard_listen if event["kind"] == "listen" else self.heard_speech
         heard(event.get("response_id"))
 

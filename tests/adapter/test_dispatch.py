@@ -157,8 +157,17 @@ async def test_slots_go_out_in_order_of_arrival() -> None:
         assert stage.granted == callers
 
 
+async def learn(stage: Queue, seconds: float, *kinds: Kind) -> None:
+    """Three sessions of each kind, one after another, each as long."""
+    for kind in (*kinds, *kinds, *kinds):
+        caller = await stage.enter(kind=kind)
+        await stage.clock.advance(seconds)
+        await stage.leave(caller)
+
+
 async def test_estimate_follows_the_protocol() -> None:
     async with queue(KnownFleet(a=2)) as stage:
+        await learn(stage, 120, Kind.AUDIO_DUPLEX)
         await stage.enter()
         await stage.clock.advance(30)
         await stage.enter()
@@ -166,19 +175,34 @@ async def test_estimate_follows_the_protocol() -> None:
 
         third, fourth = await stage.enter(), await stage.enter()
 
-        assert third.places[0].estimated_wait_s == 80.0
-        assert fourth.places[0].estimated_wait_s == 110.0
+        assert third.places[0].estimated_wait_s == pytest.approx(80.0)
+        assert fourth.places[0].estimated_wait_s == pytest.approx(110.0)
 
 
-async def test_estimate_learns_from_sessions() -> None:
+async def test_first_ticket_is_told_what_running_sessions_have_done_and_that_it_is_a_guess() -> None:
+    """Of two that run, each is taken to last as long again as it has, and then the next as long as both."""
+    async with queue(KnownFleet(a=2)) as stage:
+        await stage.enter()
+        await stage.clock.advance(10)
+        await stage.enter()
+        await stage.clock.advance(7)
+
+        waiting = [await stage.enter() for _ in range(3)]
+
+        told = [(caller.places[0].estimated_wait_s, caller.places[0].estimate_is_guess) for caller in waiting]
+        assert told == [(7, True), (17, True), (7 + 2 * 12, True)]
+
+
+async def test_estimate_is_no_guess_once_three_sessions_of_each_kind_before_it_are_over() -> None:
     async with queue() as stage:
-        for _ in range(3):
-            caller = await stage.enter()
-            await stage.clock.advance(10)
-            await stage.leave(caller)
+        await learn(stage, 10, Kind.AUDIO_DUPLEX)
         await stage.enter()
 
-        assert (await stage.enter()).places[0].estimated_wait_s == pytest.approx(10)
+        waiting = [await stage.enter(kind=kind) for kind in (Kind.CHAT, Kind.AUDIO_DUPLEX)]
+
+        told = [caller.places[0] for caller in waiting]
+        assert told[0].estimated_wait_s == pytest.approx(10)
+        assert [place.estimate_is_guess for place in told] == [False, True]
 
 
 async def test_leaving_closes_the_gap() -> None:
@@ -331,7 +355,8 @@ async def test_worker_that_comes_late_serves_those_who_come_then() -> None:
 
 async def test_estimate_without_a_worker_is_the_longest_wait() -> None:
     async with queue(KnownFleet()) as stage:
-        assert (await stage.enter(max_wait=30)).places[0].estimated_wait_s == 30.0
+        place = (await stage.enter(max_wait=30)).places[0]
+        assert (place.estimated_wait_s, place.estimate_is_guess) == (30.0, True)
 
 
 async def test_restarted_worker_has_all_its_slots() -> None:
@@ -387,8 +412,9 @@ async def test_all_kinds_stand_in_one_queue() -> None:
 
 
 async def test_estimate_counts_each_kind_by_itself() -> None:
-    """Base lengths: 90 s with a camera, 120 s without."""
     async with queue(KnownFleet(a=2)) as stage:
+        await learn(stage, 90, Kind.OMNI_DUPLEX)
+        await learn(stage, 120, Kind.AUDIO_DUPLEX)
         await stage.enter(kind=Kind.OMNI_DUPLEX)
         await stage.enter(kind=Kind.AUDIO_DUPLEX)
 
@@ -396,12 +422,13 @@ async def test_estimate_counts_each_kind_by_itself() -> None:
             await stage.enter(kind=kind) for kind in (Kind.OMNI_DUPLEX, Kind.AUDIO_DUPLEX, Kind.AUDIO_DUPLEX)
         ]
 
-        assert [caller.places[0].estimated_wait_s for caller in waiting] == [90, 120, 180]
+        assert [caller.places[0].estimated_wait_s for caller in waiting] == pytest.approx([90, 120, 180])
 
 
 async def test_estimate_is_capped_by_what_is_left_of_the_limit_of_each_kind() -> None:
     limits = {Kind.AUDIO_DUPLEX: 50.0, Kind.OMNI_DUPLEX: 30.0}
     async with queue(KnownFleet(a=2), session_limits_s=limits) as stage:
+        await learn(stage, 90, Kind.OMNI_DUPLEX, Kind.AUDIO_DUPLEX)
         await stage.enter(kind=Kind.OMNI_DUPLEX)
         await stage.enter(kind=Kind.AUDIO_DUPLEX)
         await stage.clock.advance(10)
@@ -413,6 +440,7 @@ async def test_estimate_is_capped_by_what_is_left_of_the_limit_of_each_kind() ->
 
 async def test_session_over_its_usual_length_counts_five_seconds() -> None:
     async with queue() as stage:
+        await learn(stage, 90, Kind.OMNI_DUPLEX)
         await stage.enter(kind=Kind.OMNI_DUPLEX)
         await stage.clock.advance(500)
 
@@ -506,8 +534,8 @@ async def test_view() -> None:
         assert view.capacity == 7
         [running], [waiting] = view.running, view.waiting
         assert (running.worker_id, running.slot, running.kind) == ("a", 0, Kind.OMNI_DUPLEX)
-        assert (running.elapsed_s, running.remaining_s) == (32, 58)
+        assert (running.elapsed_s, running.remaining_s, running.remaining_is_guess) == (32, 32, True)
         assert running.started_at == stage.clock.unix() - 32
         assert (waiting.label, waiting.kind, waiting.waited_s) == ("waiting", Kind.AUDIO_DUPLEX, 2)
         assert waiting.enqueued_at == stage.clock.unix() - 2
-        assert (waiting.place.position, waiting.place.estimated_wait_s) == (1, 58)
+        assert (waiting.place.position, waiting.place.estimated_wait_s) == (1, 32)

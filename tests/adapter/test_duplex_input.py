@@ -1,11 +1,13 @@
 """Client events of `/ws/duplex`: every field with every alias, and what a bad one costs."""
 
 import base64
+import io
 import json
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.adapter.conversation import Event, pcm, ready_signal
 from tests.adapter.duplex_conversation import (
@@ -21,6 +23,13 @@ from ws_adapter.dialects.state import State
 
 CHUNK = {"type": "audio_chunk"}
 VIDEO_FRAME = {"type": "video_frame"}
+
+
+def huge() -> str:
+    """Base64 of a picture of 200 megapixels."""
+    file = io.BytesIO()
+    Image.new("1", (20_000, 10_000)).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def active(**options: Any) -> DuplexConversation:
@@ -261,6 +270,11 @@ def test_no_frame(fields: Event) -> None:
             {"frame_base64_list": [pictured(side=2100)]},
             "frame_base64_list[0]: expected at most 4000000 pixels, got 2100 x 2100",
         ),
+        (
+            {"frames": ["AAAA" * (2**19 + 1)]},
+            "frames[0]: expected at most 1048576 bytes, got about 1572867",
+        ),
+        ({"frames": [huge()]}, "frames[0]: expected at most 4000000 pixels, got 200000000"),
         ({"frames": [7]}, "frames[0]: expected a string or an object, got 7"),
         ({"frames": [pictured(), ""]}, "Missing frames[1]"),
     ],

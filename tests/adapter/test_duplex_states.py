@@ -24,7 +24,7 @@ from ws_adapter.dialects.worker import GoingAway
 BAD_PREPARE: Event = {"type": "prepare", "config": {"top_k": 0}}
 UNKNOWN: Event = {"type": "response.cancel"}
 FRAME: Event = {"type": "video_frame", "frame_base64": pictured()}
-PLACE = Place(2, 34.96, "ticket_5f0c9a17be42", 3)
+PLACE = Place(2, 34.96, "ticket_5f0c9a17be42", 3, False)
 
 OPEN_STATES = [State.QUEUED, State.CONNECTED, State.CONFIGURING, State.ACTIVE, State.PAUSED]
 BEFORE_READY = [State.QUEUED, State.CONNECTED, State.CONFIGURING]
@@ -37,13 +37,14 @@ def test_waiting_is_told_once_and_then_updated() -> None:
     talk = DuplexConversation()
 
     first = talk.do(talk.dialect.queued(PLACE))
-    second = talk.do(talk.dialect.queued(Place(1, 12.5, "ticket_5f0c9a17be42", 2)))
+    second = talk.do(talk.dialect.queued(Place(1, 12.5, "ticket_5f0c9a17be42", 2, False)))
 
     assert first == [
         {
             "type": "queued",
             "position": 2,
             "estimated_wait_s": 35.0,
+            "estimate_is_guess": False,
             "eta_seconds": 35.0,
             "ticket_id": "ticket_5f0c9a17be42",
             "queue_length": 3,
@@ -54,6 +55,7 @@ def test_waiting_is_told_once_and_then_updated() -> None:
             "type": "queue_update",
             "position": 1,
             "estimated_wait_s": 12.5,
+            "estimate_is_guess": False,
             "eta_seconds": 12.5,
             "ticket_id": "ticket_5f0c9a17be42",
             "queue_length": 2,

@@ -37,6 +37,18 @@ def test_session_created() -> None:
         "session_id": "sess_0123456789ab",
         "mode": "full_duplex",
         "metrics": {"prompt_length": 58, "n_past_max": 8192},
+        "usage": {
+            "total_tokens": 58,
+            "input_tokens": 58,
+            "output_tokens": 0,
+            "input_token_details": {
+                "text_tokens": 58,
+                "audio_tokens": 0,
+                "vision_tokens": 0,
+                "cached_tokens": 0,
+            },
+            "output_token_details": {"text_tokens": 0, "audio_tokens": 0},
+        },
     }
 
 
@@ -170,7 +182,7 @@ def test_response_id_is_that_of_the_turn(talk: Conversation) -> None:
 # ------------------------------------------------------------------------------------------ rule 6: figures
 
 
-def test_only_the_first_event_of_a_unit_carries_figures(talk: Conversation) -> None:
+def test_every_event_of_a_unit_has_its_metrics_and_the_first_its_tokens(talk: Conversation) -> None:
     talk.client(append(2.0))
     talk.finish(1)
 
@@ -181,7 +193,7 @@ def test_only_the_first_event_of_a_unit_carries_figures(talk: Conversation) -> N
     assert first["usage"]["total_tokens"] == 58 + 22
     assert first["metrics"]["kv_cache_length"] == 102
     for event in rest:
-        assert event["metrics"] == {}
+        assert event["metrics"] == first["metrics"]
         assert not {"chunk_index", "usage", "chunk_usage"} & event.keys()
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ws_adapter.dispatch.base import Kind
-from ws_adapter.dispatch.estimate import BASE_S, MovingMean, estimate_waits, remaining
+from ws_adapter.dispatch.estimate import BASE_S, Lengths, estimate_waits
 
 lengths = st.floats(0, 600)
 
@@ -31,6 +31,14 @@ def test_waits_never_fall_along_the_queue(slots: list[float], waiting: list[floa
     assert waits == sorted(waits)
 
 
+def seen(*lengths: float) -> Lengths:
+    """After sessions in audio of these lengths."""
+    known = Lengths()
+    for seconds in lengths:
+        known.add(Kind.AUDIO_DUPLEX, seconds)
+    return known
+
+
 @pytest.mark.parametrize(
     ("expected", "elapsed", "limit", "left"),
     [
@@ -42,15 +50,54 @@ def test_waits_never_fall_along_the_queue(slots: list[float], waiting: list[floa
         (9, 9, 0, 5),
     ],
 )
-def test_remaining(expected: float, elapsed: float, limit: float, left: float) -> None:
-    assert remaining(expected, elapsed, limit) == left
+def test_remaining_of_a_kind_that_is_known(
+    expected: float, elapsed: float, limit: float, left: float
+) -> None:
+    known = seen(*[expected] * 3)
+
+    assert known.remaining(Kind.AUDIO_DUPLEX, elapsed, limit) == pytest.approx(left)
 
 
-def test_base_until_three_sessions_are_seen() -> None:
-    mean = MovingMean(BASE_S[Kind.AUDIO_DUPLEX])
-    seen = []
-    for seconds in (10.0, 20.0, 30.0, 40.0):
-        seen.append(mean.seconds)
-        mean.add(seconds)
+@pytest.mark.parametrize(
+    ("over", "elapsed", "limit", "left"),
+    [
+        ((), 0, 600, 5),
+        ((), 6.6, 600, 6.6),
+        ((), 60, 600, 60),
+        ((), 200, 600, 120),
+        ((), 590, 600, 10),
+        ((40,), 0, 600, 40),
+        ((40,), 10, 600, 30),
+        ((40,), 30, 600, 30),
+        ((3, 3), 60, 0, 60),
+    ],
+)
+def test_running_session_is_guessed_to_last_as_long_again(
+    over: tuple[float, ...], elapsed: float, limit: float, left: float
+) -> None:
+    """Or as long as those before it, if that is longer; never longer than the base value or the limit."""
+    assert seen(*over).remaining(Kind.AUDIO_DUPLEX, elapsed, limit) == left
 
-    assert seen == [120.0, 120.0, 120.0, pytest.approx(0.3 * 30 + 0.7 * (0.3 * 20 + 0.7 * 10))]
+
+@pytest.mark.parametrize(
+    ("over", "running", "length"),
+    [
+        ((), (), BASE_S[Kind.AUDIO_DUPLEX]),
+        ((), (10, 20), 30),
+        ((), (1,), 5),
+        ((), (300,), BASE_S[Kind.AUDIO_DUPLEX]),
+        ((8,), (300,), 8),
+        ((10, 20, 30), (300,), 0.3 * 30 + 0.7 * (0.3 * 20 + 0.7 * 10)),
+    ],
+)
+def test_length_of_a_session_that_waits(
+    over: tuple[float, ...], running: tuple[float, ...], length: float
+) -> None:
+    assert seen(*over).expected(Kind.AUDIO_DUPLEX, running) == pytest.approx(length)
+
+
+def test_three_sessions_of_a_kind_make_it_known() -> None:
+    assert [seen(*[10.0] * count).are_known(Kind.AUDIO_DUPLEX) for count in range(5)] == [
+        False, False, False, True, True,
+    ]  # fmt: skip
+    assert not seen(10, 10, 10).are_known(Kind.CHAT)

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import datetime
 import json
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from antiphon.wav import write_wav
 from tests.adapter.stage import PATIENCE_S, Stage, running_adapter
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
 from ws_adapter.errors import ConfigurationError
-from ws_adapter.voices import read_default_voice
+from ws_adapter.voices import SHIPPED, read_default_voice
 
 
 @pytest.mark.parametrize("path", ["/health", "/healthz", "/health/", "/health?x=1"])
@@ -102,11 +103,30 @@ async def test_no_models_without_a_worker() -> None:
 # ---------------------------------------------------------------------------------- the reference voice
 
 
-async def test_no_reference_voice() -> None:
+async def test_plain_installation_has_a_reference_voice() -> None:
+    with wave.open(str(SHIPPED)) as file:
+        frames = file.readframes(file.getnframes())
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        status, _, body = await stage.request("/api/default_ref_audio")
+        status, headers, body = await stage.request("/api/default_ref_audio")
 
-        assert (status, body["error"]["code"]) == (404, "not_found")
+        assert (status, headers["content-type"]) == (200, "application/json")
+        audio = np.frombuffer(base64.b64decode(body.pop("base64")), "<f4")
+        samples = len(frames) // 2
+        assert body == {
+            "name": "antiphon-mini",
+            "duration": samples / 16_000,
+            "sample_rate": 16_000,
+            "samples": samples,
+        }
+        np.testing.assert_allclose(audio, np.frombuffer(frames, "<i2") / 32768, atol=1e-4)
+
+
+async def test_reference_voice_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    voice = read_default_voice(None)
+    first = voice.description
+    monkeypatch.setattr("ws_adapter.voices.base64.b64encode", None)
+
+    assert voice.description is first
 
 
 async def test_default_reference_voice(tmp_path: Path) -> None:

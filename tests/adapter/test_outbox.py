@@ -102,7 +102,7 @@ async def test_events_leave_in_order_and_with_their_times(line: Line) -> None:
     assert [event["kind"] for event in line.sent] == ["text", "audio"]
     assert line.sent[0]["server_send_ts"] == line.clock.unix()
     assert line.sent[0]["metrics"] == {"wall_clock_ms": 500.0}
-    assert line.sent[1]["metrics"] == {}
+    assert line.sent[1]["metrics"] == {"wall_clock_ms": 500.0}
 
 
 async def test_withdraw_takes_text_and_audio_of_one_response(line: Line) -> None:

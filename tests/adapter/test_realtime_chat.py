@@ -57,8 +57,8 @@ def test_queue_events_of_the_first_wait() -> None:
     jar.queue(1, 2, 12.5)
     jar.grant()
 
-    place = {"position": 2, "estimated_wait_s": 35.0, "queue_length": 3, "ticket_id": "ticket_5f0c9a17be42"}
-    assert jar.sent[0] == {"type": "session.queued", **place}
+    place = {"position": 2, "estimated_wait_s": 35.0, "estimate_is_guess": False, "queue_length": 3}
+    assert jar.sent[0] == {"type": "session.queued", "ticket_id": "ticket_5f0c9a17be42", **place}
     assert kinds(jar.sent) == ["session.queued", "session.queue_update", "session.queue_done"]
 
 
@@ -71,6 +71,18 @@ def test_created() -> None:
         "metrics": {"n_past_max": 8192, "prompt_length": 12},
         "session_id": SESSION,
         "mode": "turn_based",
+        "usage": {
+            "total_tokens": 12,
+            "input_tokens": 12,
+            "output_tokens": 0,
+            "input_token_details": {
+                "text_tokens": 12,
+                "audio_tokens": 0,
+                "vision_tokens": 0,
+                "cached_tokens": 0,
+            },
+            "output_token_details": {"text_tokens": 0, "audio_tokens": 0},
+        },
     }
     assert jar.configured[0].setup == ChatSetup()
 

@@ -1,8 +1,9 @@
 """The adapter's gRPC calls against gRPC's own server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from antiphon.semconv import ERROR_DOMAIN, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.adapter.stage import until
 from ws_adapter import rpc
-from ws_adapter.rpc import Call, Channel, RpcError
+from ws_adapter.rpc import Call, Channel
+from ws_adapter.rpc_status import RpcError
 from ws_adapter.worker_status import reason_of
 
 Handle = Callable[[AsyncIterator[bytes], Any], Awaitable[None]]
@@ -328,16 +330,49 @@ async def test_a_lost_connection_ends_its_calls_and_the_next_call_makes_another(
             await Caller(channel).start()
 
 
-async def test_streams_beyond_what_the_worker_allows_are_refused() -> None:
-    async with served(echo, "127.0.0.1", ("grpc.max_concurrent_streams", 1)) as (channel, _):
-        first = await Caller(channel).start()
-        first.call.write(message(1, 1))
-        await until(lambda: first.heard)
-        with pytest.raises(RpcError, match="UNAVAILABLE"):
-            await Caller(channel).start()
-        first.call.half_close()
-        assert await first.end() is None
-        await Caller(channel).start()
+async def test_calls_beyond_what_the_worker_allows_wait_until_others_have_ended() -> None:
+    async with served(echo, "127.0.0.1", ("grpc.max_concurrent_streams", 2)) as (channel, _):
+        # It counts a call for a moment longer than we do, and refuses the next one meanwhile.
+        questions = [message(unit, 10_000) for unit in range(40)]
+        asking = [channel.ask("Any", asked, pb.PrefillRequest, timeout_s=20.0) for asked in questions]
+        assert await asyncio.gather(*asking) == questions
+
+
+def name_worker(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Has `worker.test` resolve to these addresses, in this order."""
+    resolve = socket.getaddrinfo
+
+    def resolved(host: str, port: int, *rest: Any, **options: Any) -> Any:
+        hosts = addresses if host == "worker.test" else (host,)
+        return [info for host in hosts for info in resolve(host, port, *rest, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+
+
+@contextmanager
+def unanswering(host: str, port: int) -> Iterator[None]:
+    """An address where connections are never made: no more fit into its backlog."""
+    with socket.create_server((host, port), backlog=0) as listener, ExitStack() as clients:
+        for _ in range(8):
+            client = clients.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        yield
+
+
+@pytest.mark.parametrize("dead", [("127.0.0.2",), ("127.0.0.2", "127.0.0.3"), ("::1", "127.0.0.2")])
+async def test_every_address_of_a_name_is_tried(
+    monkeypatch: pytest.MonkeyPatch, dead: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(rpc, "CONNECT_TIMEOUT_S", 20.0)
+    name_worker(monkeypatch, *dead, "127.0.0.1")
+    async with served(echo) as (channel, _):
+        port = int(channel.authority.rpartition(":")[2])
+        with unanswering("127.0.0.2", port):
+            by_name = Channel(f"worker.test:{port}")
+            answer = await by_name.ask("Any", message(7, 3), pb.PrefillRequest, timeout_s=10.0)
+            assert answer == message(7, 3)
+            by_name.close()
 
 
 async def test_one_question_and_one_answer() -> None:

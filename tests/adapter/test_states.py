@@ -11,7 +11,7 @@ from ws_adapter.dialects.worker import GoingAway
 
 UNKNOWN = {"type": "response.cancel"}
 BAD_INIT = {"type": "session.init", "payload": {"config": {"top_k": 0}}}
-PLACE = Place(2, 34.96, "ticket_5f0c9a17be42", 3)
+PLACE = Place(2, 34.96, "ticket_5f0c9a17be42", 3, False)
 
 
 def in_state(state: State, **options: object) -> Conversation:
@@ -43,13 +43,14 @@ def test_waiting_is_told_once_and_then_updated() -> None:
     talk = Conversation()
 
     first = talk.do(talk.dialect.queued(PLACE))
-    second = talk.do(talk.dialect.queued(Place(1, 12.5, "ticket_5f0c9a17be42", 2)))
+    second = talk.do(talk.dialect.queued(Place(1, 12.5, "ticket_5f0c9a17be42", 2, False)))
 
     assert first == [
         {
             "type": "session.queued",
             "position": 2,
             "estimated_wait_s": 35.0,
+            "estimate_is_guess": False,
             "ticket_id": "ticket_5f0c9a17be42",
             "queue_length": 3,
         }

@@ -81,10 +81,17 @@ async def test_page_and_figures_say_who_talks_and_who_waits() -> None:
     assert (lease["state"], lease["mode"], lease["slot"]) == ("attached", "audio_duplex", 0)
     assert lease["age_s"] >= 0
     assert (place["position"], place["ticket_id"]) == (1, waiting.events[0]["ticket_id"])
+    assert place["estimate_is_guess"] is True
     assert (told["recent_units"], told["recent_misses"], told["sessions"]) == (1, 0, 2)
     page = Page(body)
     assert (code, "text/html" in head) == (200, True)
-    for text in (told["workers"][0]["worker_id"], place["ticket_id"], "audio duplex", "deadline misses"):
+    for text in (
+        told["workers"][0]["worker_id"],
+        place["ticket_id"],
+        "audio duplex",
+        "deadline misses",
+        "s (a guess)",
+    ):
         assert text in page.text
 
 
@@ -119,7 +126,7 @@ def test_what_others_have_named_is_text_in_the_page() -> None:
             NOTHING,
             workers=[WorkerStatus(evil, "ready", evil, evil, 1, 0)],
             leases=[LeaseStatus(evil, 0, 1, "attached", "chat", 1.0)],
-            queue=[WaitStatus(1, evil, "chat", 1.0, 1.0)],
+            queue=[WaitStatus(1, evil, "chat", 1.0, 1.0, True)],
         )
     )
 
@@ -128,7 +135,7 @@ def test_what_others_have_named_is_text_in_the_page() -> None:
 
 
 def test_page_stays_one_that_can_be_read() -> None:
-    many = [WaitStatus(number, f"ticket_{number}", "chat", 1.0, 1.0) for number in range(1000)]
+    many = [WaitStatus(number, f"ticket_{number}", "chat", 1.0, 1.0, False) for number in range(1000)]
     page = render(replace(NOTHING, queue=many))
 
     assert len(re.findall("ticket_", page)) == MOST_ROWS

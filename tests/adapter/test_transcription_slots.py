@@ -30,7 +30,7 @@ def test_slot_is_taken_at_the_first_effective_commit_silently() -> None:
     assert talk.taken == 0
 
     assert talk.client(COMMIT) == []
-    assert talk.do(talk.dialect.queued(Place(1, 30.0, "ticket_1", 1))) == []
+    assert talk.do(talk.dialect.queued(Place(1, 30.0, "ticket_1", 1, False))) == []
     assert talk.serve() == []
 
     assert talk.taken == 1

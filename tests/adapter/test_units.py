@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.adapter.conversation import SPEECH, Conversation, append, codes, kinds, pcm
+from tests.adapter.conversation import SPEECH, Conversation, append, codes, kinds, pcm, ready_signal
 from ws_adapter.dialects.limits import MOST_AT_WORKER
 from ws_adapter.dialects.worker import Finalized, Piece, UnitDone, UnitEnd
 from ws_adapter.worker_call import WRITES_WAITING
@@ -98,6 +98,132 @@ def test_flush_time_counts_from_the_last_append() -> None:
     assert talk.runs == []
     talk.wait(0.25)
     assert finish_all(talk)[0]["input_id"] == "b"
+
+
+def speaking(**options: Any) -> Conversation:
+    """A response is open; the last unit was cut just now."""
+    talk = active(**options)
+    talk.client(append())
+    talk.speak(1)
+    return talk
+
+
+def run_times(talk: Conversation, seconds: float, appends: dict[float, float]) -> list[float]:
+    """When units were given to a worker that speaks on at once; `appends` are lengths by their times."""
+    start, given = talk.now, []
+    moments = sorted({*appends, *np.arange(0.0, seconds, 1 / 64).tolist(), seconds})
+    for moment in moments:
+        talk.wait(start + moment - talk.now)
+        if moment in appends:
+            talk.client(append(appends[moment]))
+        for run in talk.runs[len(given) + 1 :]:
+            given.append(moment)
+            talk.speak(run.unit)
+    return given
+
+
+def test_short_append_while_the_model_speaks_runs_as_soon_as_a_unit_is_late() -> None:
+    talk = speaking()
+    talk.wait(1.0)
+    talk.client(samples(4_800, input_id="last of the file"))
+
+    talk.wait(0.19)
+    assert len(talk.runs) == 1
+    talk.wait(0.02)
+    assert len(talk.runs) == 2
+    event = talk.speak(2)[0]
+    assert (event["input_id"], event["metrics"]["padded_samples"]) == ("last of the file", 11_200)
+
+
+def test_short_append_waits_for_the_flush_time_while_the_model_listens() -> None:
+    talk = active()
+    talk.client(append())
+    talk.finish(1)
+    talk.wait(1.0)
+    talk.client(samples(4_800))
+
+    talk.wait(1.24)
+    assert len(talk.runs) == 1
+    talk.wait(0.02)
+    assert len(talk.runs) == 2
+
+
+def test_short_append_inside_a_live_stream_leaves_no_hole() -> None:
+    """A recording that ends after 2.3 s, and then silence: in whole seconds, sent when they begin or end."""
+    by_append = {1.0: 1.0, 2.0: 0.3, 3.0: 1.0, 4.0: 1.0, 5.0: 1.0}
+    by_sound = {1.0: 1.0, 1.3: 0.3, 2.3: 1.0, 3.3: 1.0, 4.3: 1.0}
+
+    assert run_times(speaking(), 5.5, by_append) == pytest.approx([1.0, 2.2, 3.0, 4.0, 5.0], abs=0.02)
+    assert run_times(speaking(), 5.5, by_sound) == pytest.approx([1.0, 2.2, 2.3, 3.3, 4.3], abs=0.02)
+
+
+@pytest.mark.parametrize("piece", [0.02, 0.2, 0.5])
+def test_steady_stream_is_never_padded_by_a_little_jitter(piece: float) -> None:
+    """Appends come when their sound is over, each up to 0.15 s later than that."""
+    random = np.random.default_rng(7)
+    count = round(20 / piece)
+    arrivals = np.maximum.accumulate(random.uniform(0, 0.15, count) + piece * np.arange(1, count + 1))
+    arrivals += 1e-6 * np.arange(count)
+    talk = speaking()
+    run_times(talk, 21.0, dict.fromkeys(arrivals.tolist(), piece))
+
+    assert len(talk.runs) == 21
+    assert not any("padded_samples" in event.get("metrics", {}) for event in talk.sent)
+
+
+def test_what_a_stall_held_up_is_not_torn() -> None:
+    """Nothing comes for 1.5 s, and then all of it at once, in appends of 20 ms."""
+    talk = speaking()
+    talk.wait(1.5)
+    for _ in range(75):
+        talk.client(append(0.02))
+        talk.wait(0.001)
+    talk.speak(2)
+    talk.wait(0.05)
+
+    assert len(talk.runs) == 2
+    assert not any("padded_samples" in event.get("metrics", {}) for event in talk.sent)
+
+
+def test_appends_that_are_all_a_little_short_keep_the_pace() -> None:
+    """0.96 s every 0.96 s: whenever two of them are needed for a unit, the one that is there is padded."""
+    talk = speaking()
+    given = run_times(talk, 30.0, {0.96 * n: 0.96 for n in range(1, 31)})
+
+    late = max(at - second for second, at in enumerate(given, 1))
+    assert late < 0.25
+
+
+def test_short_append_behind_fed_silence_is_late_a_second_after_that() -> None:
+    talk = active(silence_tail_units=10)
+    talk.client(append(2.0))
+    talk.finish(1)
+    talk.speak(2)
+    talk.wait(2.3)
+    assert [talk.runs[-1].unit, talk.runs[-1].audio] == [4, bytes(64_000)]
+    talk.speak(3)
+    talk.speak(4)
+    talk.client(samples(4_800))
+
+    talk.wait(1.1)
+    assert len(talk.runs) == 4
+    talk.wait(0.1)
+    assert len(talk.runs) == 5
+
+
+def test_held_input_is_not_late() -> None:
+    talk = Conversation(silence_tail_units=0)
+    talk.client({"type": "session.init", "payload": {}})
+    talk.client(append(1.5))
+    talk.wait(30.0)
+    talk.connect()
+    talk.worker(ready_signal())
+    talk.speak(1)
+
+    talk.wait(1.1)
+    assert len(talk.runs) == 1
+    talk.wait(0.2)
+    assert len(talk.runs) == 2
 
 
 def test_force_listen_flushes_the_carry_with_its_append() -> None:
@@ -364,15 +490,51 @@ def test_force_listen_of_a_dropped_unit_moves_to_the_next() -> None:
 # ----------------------------------------------------------------------------------- 6.4 force_listen
 
 
-def test_force_listen_without_an_open_response_cancels_nothing() -> None:
+def test_force_listen_stops_a_unit_of_whose_answer_nothing_was_sent() -> None:
     talk = active()
     talk.client(append(3.0))
+    talk.worker(Piece(1, "Seven", SPEECH))
 
     talk.client(append(2.0, force_listen=True))
-    finish_all(talk)
+
+    assert talk.cancelled == [2]
+    first = talk.worker(Piece(1, "teen", SPEECH), UnitDone(1, UnitEnd.CHUNK, 150), Finalized(1))
+    assert kinds([*first, *talk.finish(2, UnitEnd.CANCELLED), *finish_all(talk, 3)]) == ["listen"] * 5
+    assert not any("response_id" in event for event in talk.sent)
+    assert [run.force_listen for run in talk.runs] == [False, False, True, True, True]
+
+
+def test_force_listen_stops_a_unit_with_its_first_word() -> None:
+    """Stopped before, the model would begin its answer in the next unit."""
+    talk = active()
+    talk.client(append(2.0))
+
+    talk.client(append(force_listen=True))
+    assert talk.cancelled == []
+    talk.worker(Piece(1, "Seven", b""))
+    talk.worker(Piece(1, "", SPEECH))
+    assert talk.cancelled == [2]
+    assert kinds([*talk.finish(1, UnitEnd.CANCELLED), *finish_all(talk, 2)]) == ["listen"] * 3
+    assert not any("response_id" in event for event in talk.sent)
+
+
+def test_units_that_listen_anyway_are_not_cancelled() -> None:
+    talk = active()
+    for _ in range(5):
+        talk.client(append(force_listen=True))
+
+    assert kinds(finish_all(talk)) == ["listen"] * 5
+    assert talk.cancelled == []
+
+
+def test_force_listen_with_nothing_at_the_worker_cancels_nothing() -> None:
+    talk = active()
+    talk.client(append())
+    talk.finish(1)
+
+    talk.client(append(force_listen=True))
 
     assert talk.cancelled == []
-    assert [run.force_listen for run in talk.runs] == [False, False, True, True, True]
 
 
 def test_force_listen_inside_a_response_silences_it_at_once() -> None:
@@ -466,15 +628,14 @@ def test_unit_whose_text_went_out_still_gets_its_listen() -> None:
     talk.client(append(force_listen=True))
 
     assert kinds(talk.sent)[-2:] == ["text", "listen"]
-    assert talk.sent[-1]["metrics"] == {}
+    assert talk.sent[-1]["metrics"] == talk.sent[-2]["metrics"]
     assert "chunk_index" not in talk.sent[-1]
 
 
-def test_speech_that_begins_after_force_listen_is_closed_by_the_forced_unit() -> None:
+def test_turn_that_ends_before_its_cancel_arrives_opens_no_response() -> None:
     talk = active()
-    talk.client(append(2.0))
+    talk.client(append())
     talk.client(append(force_listen=True))
-    opened = talk.speak(1)[0]["response_id"]
-    talk.speak(2)
 
-    assert talk.finish(3)[0]["response_id"] == opened
+    assert kinds([*talk.speak(1, end=UnitEnd.TURN), *talk.finish(2)]) == ["listen"] * 2
+    assert not any("response_id" in event for event in talk.sent)

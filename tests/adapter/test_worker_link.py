@@ -12,10 +12,11 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from PIL import Image
 
-from antiphon.semconv import Reason
+from antiphon.semconv import Reason, server_options
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
+from inference_service import server
 from inference_service.engine.api import SessionFailed
 from tests.adapter.stage import until
 from tests.scripted_engine import EVERYTHING, Play, ScriptedEngine, hang, listen, running_worker, speak
@@ -37,7 +38,6 @@ from ws_adapter.dialects.worker import (
     UnitEnd,
 )
 from ws_adapter.errors import AttachFailed
-from ws_adapter.fleet import Fleet, Pace
 from ws_adapter.rpc import Channel
 from ws_adapter.worker_link import WorkerLink
 from ws_adapter.worker_status import reason_of
@@ -58,15 +58,24 @@ JPEG = _jpeg()
 class Caller:
     """A link and what it said."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, worker_id: str) -> None:
         self.channel = channel
+        self.worker_id = worker_id
         self.said: list[Signal] = []
 
     async def attach(self, name: str = "s-1") -> WorkerLink:
-        return await WorkerLink.attach(self.channel, name, "0:1:", self.said.append, deadline_s=60.0)
+        return await WorkerLink.attach(
+            self.channel, self.worker_id, name, "0:1:", self.said.append, deadline_s=60.0
+        )
 
     def heard(self, shape: type) -> list[Any]:
         return [signal for signal in self.said if isinstance(signal, shape)]
+
+
+async def id_of(channel: Channel) -> str:
+    """The worker that answers on `channel`."""
+    answer = await channel.ask("GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=5.0)
+    return answer.worker_id
 
 
 @asynccontextmanager
@@ -74,7 +83,7 @@ async def worker(engine: ScriptedEngine, **options: Any) -> AsyncIterator[tuple[
     async with running_worker(engine, **options) as running:
         channel = Channel(running.address)
         try:
-            yield Caller(channel), running
+            yield Caller(channel, await id_of(channel)), running
         finally:
             channel.close()
 
@@ -184,8 +193,71 @@ async def test_attach_that_failed_halfway_says_nothing_later() -> None:
 
 async def test_nobody_at_the_address() -> None:
     with pytest.raises(AttachFailed) as refused:
-        await Caller(Channel("127.0.0.1:1")).attach()
+        await Caller(Channel("127.0.0.1:1"), "nobody").attach()
     assert refused.value.reason is Reason.WORKER_LOST
+
+
+async def test_another_worker_than_the_one_that_was_meant_gets_no_session() -> None:
+    engine = ScriptedEngine(listen(), slots=1)
+    async with worker(engine, slots=1) as (caller, _):
+        with pytest.raises(AttachFailed) as refused:
+            await Caller(caller.channel, "worker-another").attach("s-1")
+        assert refused.value.reason is Reason.WORKER_LOST
+        await until_attached(caller, "s-2")
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, streams: int) -> None:
+    """Has workers take no more than so many streams on a connection."""
+    options = dict(server_options(1)) | {"grpc.max_concurrent_streams": streams}
+    monkeypatch.setattr(server, "server_options", lambda slots: tuple(options.items()))
+
+
+async def test_sessions_one_after_another_where_a_worker_takes_the_calls_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It refuses some of the next one's calls, since it counts those that have just ended for a moment."""
+    limited(monkeypatch, streams=3)
+    async with worker(ScriptedEngine(listen(), slots=1), slots=1) as (caller, _):
+        for number in range(40):
+            link = await caller.attach(f"s-{number}")
+            link.release()
+            await link.ended()
+    assert caller.said == []
+
+
+async def until_attached(caller: Caller, name: str) -> None:
+    """Attaches and releases a session as soon as a slot is free, under `name` and a number."""
+    for number in range(100):
+        try:
+            link = await caller.attach(f"{name}-{number}")
+        except AttachFailed:
+            await asyncio.sleep(0.02)
+        else:
+            link.release()
+            await link.ended()
+            return
+    raise AssertionError("no slot became free")
+
+
+async def test_a_session_beyond_the_calls_that_a_worker_takes_waits_for_one_that_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limited(monkeypatch, streams=4)
+    engine = ScriptedEngine(listen(), slots=2)
+    async with worker(engine, slots=2) as (caller, _):
+        # Were their calls taken in turns, each would wait for what the other holds.
+        attaching_first, attaching = (asyncio.create_task(caller.attach(f"s-{n}")) for n in (1, 2))
+        first = await attaching_first
+        await asyncio.wait({attaching}, timeout=0.1)
+        assert not attaching.done()
+        first.release()
+        await first.ended()
+        second = await attaching
+        second.open(SETUP, 600.0)
+        await until(lambda: caller.heard(Ready))
+        assert not caller.heard(Failed)
+        second.release()
+        await second.ended()
 
 
 async def test_worker_that_dies_is_told_once() -> None:
@@ -248,38 +320,6 @@ async def test_cancelled_attach_leaves_nothing() -> None:
             link = await attached()
         link.release()
         await link.ended()
-
-
-# --------------------------------------------------------------------------------------------- the fleet
-
-
-async def test_fleet_notices_workers_that_come_and_go() -> None:
-    changes = 0
-
-    def changed() -> None:
-        nonlocal changes
-        changes += 1
-
-    async with running_worker(ScriptedEngine(listen(), slots=3), slots=3) as first:
-        fleet = Fleet((first.address, "127.0.0.1:1"), Pace(ask_s=60.0, retry_s=0.01))
-        fleet.changed = changed
-        assert fleet.catalogue() is None
-        fleet.start()
-        await until(lambda: fleet.ready())
-        assert [(target, info.slots, info.model) for target, info in fleet.ready()] == [
-            (first.address, 3, "scripted")
-        ]
-        catalogue = fleet.catalogue()
-        assert catalogue is not None
-        assert catalogue.models == {"scripted"}
-        assert changes == 1
-    try:
-        # The lost connection tells, long before the next question.
-        await until(lambda: not fleet.ready(), 5)
-        async with running_worker(ScriptedEngine(listen()), listen=first.address):
-            await until(lambda: fleet.ready(), 10)
-    finally:
-        await fleet.stop()
 
 
 # ------------------------------------------------------------------------------------------- translation

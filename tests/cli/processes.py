@@ -37,18 +37,21 @@ def processes_naming(text: str) -> dict[int, str]:
 class Serve:
     """`antiphon serve` with a scripted worker; `scratch` is where its temporary files go."""
 
-    def __init__(self, script: str, scratch: Path) -> None:
+    def __init__(
+        self, script: str, scratch: Path, *arguments: str | Path, terminal: str | None = None
+    ) -> None:
         self.scratch = scratch
         self.banner = ""
         self._log = scratch / "stderr.log"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.cli.scripted_antiphon", "serve", "--port", "0"],
+                [sys.executable, "-m", "tests.cli.scripted_antiphon", "serve", "--port", "0", *arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 env=os.environ | {"TMPDIR": str(scratch), "ANTIPHON_TEST_SCRIPT": script},
                 start_new_session=True,
+                preexec_fn=None if terminal is None else lambda: os.close(os.open(terminal, os.O_RDWR)),
             )
 
     def wait_ready(self) -> None:
@@ -92,9 +95,18 @@ class Serve:
 
 
 @contextmanager
-def serving(scratch: Path, script: str = "talk", *, wait: bool = True) -> Iterator[Serve]:
-    """A server, ready if `wait`; whatever is left of it at the end of the block is killed."""
-    serve = Serve(script, scratch)
+def serving(
+    scratch: Path,
+    script: str = "talk",
+    *arguments: str | Path,
+    wait: bool = True,
+    terminal: str | None = None,
+) -> Iterator[Serve]:
+    """A server, ready if `wait`, that belongs to `terminal` if one is given.
+
+    Whatever is left of it at the end of the block is killed.
+    """
+    serve = Serve(script, scratch, *arguments, terminal=terminal)
     try:
         if wait:
             serve.wait_ready()

@@ -3,7 +3,9 @@
 import sys
 
 import antiphon.cli.child
+import antiphon.cli.stack
 from antiphon.cli.main import main
 
 antiphon.cli.child.GUARDED = "tests.cli.scripted_child"
+antiphon.cli.stack.FIRST_PAUSE_S = 0.01
 sys.exit(main())

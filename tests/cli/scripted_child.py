@@ -1,15 +1,23 @@
-"""`antiphon.cli.guarded`, with a worker that plays a script instead of loading a model."""
+"""`antiphon.cli.guarded`, with a worker that plays a script instead of loading a model.
+
+It fails at once where the folder of temporary files holds a file of the name `fault`.
+"""
 
 import functools
 import os
 import runpy
+import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import inference_service.app
 from inference_service.engine.api import Mode
 from tests.scripted_engine import INFO, ScriptedEngine
 from tests.scripted_worker import SCRIPTS
 
+if (Path(tempfile.gettempdir()) / "fault").exists():
+    sys.exit("no room for the model")
 engine = ScriptedEngine(
     *SCRIPTS[os.environ["ANTIPHON_TEST_SCRIPT"]], repeat=True, info=replace(INFO, modes=frozenset(Mode))
 )

@@ -159,7 +159,13 @@ async def test_answer_that_was_not_spoken_is_told() -> None:
 
 
 async def test_events_as_json() -> None:
-    place = {"position": 1, "queue_length": 1, "estimated_wait_s": 9.5, "ticket_id": "t"}
+    place = {
+        "position": 1,
+        "queue_length": 1,
+        "estimated_wait_s": 9.5,
+        "estimate_is_guess": True,
+        "ticket_id": "t",
+    }
 
     async def script(peer: Peer) -> None:
         await peer.request()
@@ -171,7 +177,7 @@ async def test_events_as_json() -> None:
     events = [json.loads(line) for line in outcome.out.splitlines()]
     assert all(event.pop("time_s") >= 0 for event in events)
     assert events == [
-        {"type": "queued", "position": 1, "estimated_wait_s": 9.5},
+        {"type": "queued", "position": 1, "estimated_wait_s": 9.5, "estimate_is_guess": True},
         {"type": "prefilled", "input_tokens": 27},
         {"type": "text", "text": "Sept é"},
         {"type": "audio", "audio_s": 0.5},
@@ -219,7 +225,11 @@ async def test_what_had_no_effect_is_told() -> None:
     [
         ("queue_full", "The server refused the conversation: No. Try again later.", 4),
         ("invalid_payload", "The server refused the conversation: No.", 1),
-        ("unauthorized", "The server refused the conversation: No. The key is read from --key-file or", 4),
+        (
+            "unauthorized",
+            "The server refused the conversation: No. Name a file that holds it with --key-file",
+            4,
+        ),
     ],
 )
 async def test_refusal_is_told(code: str, text: str, exit_code: int) -> None:

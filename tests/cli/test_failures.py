@@ -4,15 +4,19 @@ import os
 import pty
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-import trustme
 
 from antiphon import write_wav
-from tests.cli.process import ANTIPHON, Outcome, run_cli, run_without
+from tests.adapter.keyfile import KeyFile
+from tests.cli.certificate import issue
+from tests.cli.process import ANTIPHON, Outcome, run, run_cli, run_without
+from tests.cli.processes import Serve, serving
 
 
 @pytest.fixture
@@ -53,10 +57,7 @@ def test_port_in_use(busy_port: int, command: str) -> None:
 
 
 def test_tls_port_in_use_is_told_before_the_model_is_loaded(busy_port: int, tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    issued = trustme.CA().issue_cert("localhost")
-    issued.cert_chain_pems[0].write_to_path(cert)
-    issued.private_key_pem.write_to_path(key)
+    cert, key = issue(tmp_path)
     tls = ("--tls-cert", cert, "--tls-key", key, "--tls-port", str(busy_port))
     done = run_cli("serve", "--port", "0", *tls)
 
@@ -85,14 +86,18 @@ def test_plain_grpc_beyond_this_machine(tmp_path: Path) -> None:
     assert "--insecure-grpc" in keyed.err
 
 
-def test_model_that_is_not_there() -> None:
-    done = run_cli("serve", "--port", "0", "--model", "/none", timeout_s=60)
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_model_that_is_not_there_is_told_before_anything_is_loaded(command: str) -> None:
+    code = (
+        "import sys; from antiphon.cli.main import main\n"
+        f"code = main([{command!r}, '--model', '/none'])\n"
+        "print('torch' in sys.modules); sys.exit(code)"
+    )
+    done = run([sys.executable, "-c", code], None, None, 30)
 
-    assert done.code == 2
-    assert "There is no model '/none'." in done.err
-    assert done.err.endswith("The worker did not start (exit code 2). Its own messages are above.\n")
-    assert "Traceback" not in done.err
-    assert done.out == ""
+    text = "There is no model '/none'. Give a checkpoint folder or a shipped name (antiphon-mini)."
+    assert_failed(done, 2, text)
+    assert done.out == "False\n"
 
 
 def test_host_of_another_machine() -> None:
@@ -134,6 +139,96 @@ def test_server_that_is_not_there(question: Path, closed_port: int, command: str
 
     text = f"Nothing listens at {address.format(port=closed_port)} (refused). Is the server running? "
     assert_failed(done, 4, text + "Start one with: antiphon serve")
+
+
+@pytest.fixture(scope="module")
+def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    folder = tmp_path_factory.mktemp("serve")
+    cert, key = issue(folder)
+    with serving(folder, "reply", "--tls-cert", cert, "--tls-key", key, "--tls-port", "0") as serve:
+        yield serve
+
+
+@pytest.fixture(scope="module")
+def keyed_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("serve")
+    keys = KeyFile(folder / "keys", "alice")
+    with serving(folder, "reply", "--auth", "keys", "--keys", keys.path) as serve:
+        yield serve.address("Health").removesuffix("/readyz")
+
+
+COMMANDS = ("talk", "chat", "transcribe")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wss_to_a_plain_port(tls_server: Serve, question: Path, command: str) -> None:
+    port = urlsplit(tls_server.address("Health")).port
+    done = run_cli(command, question, "--url", f"wss://127.0.0.1:{port}")
+
+    assert (done.code, len(done.err.splitlines())) == (4, 1)
+    assert done.err.endswith("If its port is a plain one, write ws:// instead of wss://.\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ws_to_a_tls_port(tls_server: Serve, question: Path, command: str) -> None:
+    port = urlsplit(tls_server.address("Chat")).port
+    done = run_cli(command, question, "--url", f"ws://127.0.0.1:{port}")
+
+    assert (done.code, len(done.err.splitlines())) == (4, 1)
+    assert done.err.endswith("If its port speaks TLS, write wss:// instead of ws://.\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("port", ["65536", "0", "x"])
+def test_port_out_of_range(question: Path, command: str, port: str) -> None:
+    done = run_cli(command, question, "--url", f"ws://127.0.0.1:{port}")
+
+    assert (done.code, len(done.err.splitlines())) == (4, 1)
+    assert done.err.startswith(f"'ws://127.0.0.1:{port}' is no address of a server")
+    assert done.err.endswith("Write it like ws://localhost:8006.\n")
+
+
+def test_model_that_is_not_served_is_told_at_once_and_nothing_after_it(
+    tls_server: Serve, tmp_path: Path
+) -> None:
+    write_wav(tmp_path / "long.wav", np.zeros(1_600_000, np.float32), 16_000)
+    url = tls_server.address("Health").removesuffix("/readyz")
+    pace = ("--realtime", "--url", url)
+    done = run_cli("transcribe", tmp_path / "long.wav", "--model", "sphinx", *pace, timeout_s=10)
+
+    assert (done.code, done.out) == (1, "")
+    assert "sphinx" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "probe", "bench"])
+def test_missing_key_is_told_in_the_words_of_the_command(
+    question: Path, keyed_url: str, command: str
+) -> None:
+    files = [question] if command != "bench" else []
+    done = run_cli(command, *files, "--url", keyed_url)
+
+    remedy = "Name a file that holds it with --key-file, or set the variable ANTIPHON_API_KEY.\n"
+    assert (done.code, len(done.err.splitlines())) == (4, 1)
+    assert done.err.endswith(f"wants a key, or another one (HTTP 401). {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["talk", "a.wav", "--jsno"], "antiphon talk: error: unknown option --jsno, perhaps --json."),
+        (["serve", "--slot=3"], "antiphon serve: error: unknown option --slot, perhaps --slots."),
+        (["chat", "hi", "--zzz"], "antiphon chat: error: unknown option --zzz."),
+        (["transcribe", "a", "b"], "antiphon transcribe: error: 'b' is one argument too many."),
+    ],
+)
+def test_unknown_flag_shows_the_usage_of_the_command(arguments: list[str], text: str) -> None:
+    done = run_cli(*arguments)
+
+    usage, error = done.err.splitlines()
+    assert done.code == 2
+    assert usage.startswith(f"usage: antiphon {arguments[0]} [options]")
+    assert error == f"{text} See antiphon {arguments[0]} --help"
 
 
 def test_url_that_is_none(question: Path) -> None:

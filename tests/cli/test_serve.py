@@ -1,7 +1,9 @@
 """`antiphon serve` as a process: its banner, its end, and what is left after every kind of end."""
 
 import asyncio
+import json
 import os
+import pty
 import signal
 import tempfile
 import urllib.request
@@ -11,11 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 import antiphon
 from antiphon.cli.serve import print_banner
 from antiphon.grpc import get_info
 from inference_service.engine.api import Mode
+from tests.adapter.keyfile import KeyFile
+from tests.cli.certificate import issue
 from tests.cli.processes import serving, wait_until
 from tests.scripted_engine import INFO, ScriptedEngine, running_worker
 
@@ -84,7 +90,7 @@ def test_chat_and_transcription_at_their_addresses(tmp_path: Path) -> None:
 async def test_banner_offers_only_what_the_model_can_do(capsys: pytest.CaptureFixture[str]) -> None:
     writes = replace(INFO, modes=frozenset({Mode.CHAT, Mode.TOKENS}))
     async with running_worker(ScriptedEngine(info=writes)) as worker:
-        await print_banner("http://127.0.0.1:8006", worker.address, "no key: loopback only")
+        await print_banner(["http://127.0.0.1:8006"], worker.address, "no key: loopback only")
 
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
     assert names == ["Chat", "gRPC", "Health", "Ctrl-C"]
@@ -138,15 +144,157 @@ def test_second_signal_ends_at_once(tmp_path: Path) -> None:
         serve.assert_nothing_left()
 
 
-@pytest.mark.parametrize("name", ["worker", "adapter"])
-def test_death_of_one_stops_the_other(tmp_path: Path, name: str) -> None:
+def test_worker_or_adapter_that_dies_is_started_again_where_it_was(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
-        os.kill(serve.children()[name], signal.SIGKILL)
+        for name in ("worker", "adapter"):
+            os.kill(serve.children()[name], signal.SIGKILL)
+            wait_until(lambda name=name: f"The {name} is ready again." in serve.errors, "it is back")  # type: ignore[misc]
+
+        assert asyncio.run(one_turn(serve.address("WebSocket"))) == "Hello there how are you?"
+        serve.signal(signal.SIGINT)
+        assert serve.wait() == 0
+        told = [line.strip() for line in serve.errors.splitlines() if "started again" in line]
+        serve.assert_nothing_left()
+
+    assert told == [
+        f"The {name} stopped unexpectedly (killed by SIGKILL); it is started again in 0.01 s."
+        for name in ("worker", "adapter")
+    ]
+
+
+def test_child_that_never_comes_up_again_ends_serve(tmp_path: Path) -> None:
+    with serving(tmp_path) as serve:
+        fault = tmp_path / "fault"
+        fault.touch()
+        os.kill(serve.children()["worker"], signal.SIGKILL)
 
         assert serve.wait() == 1
-        assert f"The {name} stopped unexpectedly (killed by SIGKILL)." in serve.errors
-        assert "Traceback" not in serve.errors
+        fault.unlink()
+        assert serve.errors.count("no room for the model") == 5
+        assert serve.errors.endswith("The worker did not start (exit code 1). Its own messages are above.\n")
         serve.assert_nothing_left()
+
+
+def test_child_that_finds_its_settings_wrong_when_started_again_ends_serve(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice")
+    with serving(tmp_path, "talk", "--auth", "keys", "--keys", keys.path) as serve:
+        keys.path.write_text("nonsense")
+        os.kill(serve.children()["adapter"], signal.SIGKILL)
+
+        assert serve.wait() == 2
+        keys.path.unlink()
+        assert "Line 1 of" in serve.errors.splitlines()[-1]
+        serve.assert_nothing_left()
+
+
+def test_signal_while_one_is_started_again_stops_everything(tmp_path: Path) -> None:
+    with serving(tmp_path) as serve:
+        os.kill(serve.children()["worker"], signal.SIGKILL)
+        wait_until(lambda: "started again" in serve.errors, "it says so")
+        serve.signal(signal.SIGTERM)
+
+        serve.wait()
+        serve.assert_nothing_left()
+
+
+async def refusal(url: str, key: str) -> str | None:
+    """Why a conversation with this key does not come about, None if it does."""
+    try:
+        async with antiphon.connect(url, key) as client, client.duplex():
+            return None
+    except antiphon.AuthError as error:
+        return error.reason
+
+
+def test_keys_added_or_withdrawn_take_effect_by_sighup(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice")
+    with serving(tmp_path, "talk", "--auth", "keys", "--keys", keys.path) as serve:
+        url = serve.address("WebSocket")
+        assert asyncio.run(refusal(url, keys.secrets["alice"])) is None
+        keys.add("bob")
+        keys.remove("alice")
+        assert asyncio.run(refusal(url, keys.secrets["bob"])) == "unauthorized"
+        serve.signal(signal.SIGHUP)
+
+        wait_until(lambda: asyncio.run(refusal(url, keys.secrets["bob"])) is None, "the new key opens")
+        assert asyncio.run(refusal(url, keys.secrets["alice"])) == "unauthorized"
+        assert "Keys and certificate are read again." in serve.errors
+        assert serve.process.poll() is None
+        keys.path.unlink()
+
+
+def test_closed_terminal_stops_serve_also_with_keys(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice")
+    ours, terminal = pty.openpty()
+    options = ("--auth", "keys", "--keys", keys.path)
+    with serving(tmp_path, "talk", *options, terminal=os.ttyname(terminal)) as serve:
+        serve.signal(signal.SIGHUP)
+        wait_until(lambda: "Keys and certificate are read again." in serve.errors, "it reads them")
+        os.close(terminal)
+        os.close(ours)
+
+        assert serve.wait() == 0
+        keys.path.unlink()
+        serve.assert_nothing_left()
+
+
+def test_sighup_without_anything_to_read_again_stops_serve(tmp_path: Path) -> None:
+    with serving(tmp_path) as serve:
+        serve.signal(signal.SIGHUP)
+
+        assert serve.wait() == 0
+        serve.assert_nothing_left()
+
+
+def test_serve_takes_what_clients_need(tmp_path: Path) -> None:
+    voices, recordings = tmp_path / "voices", tmp_path / "recordings"
+    voices.mkdir()
+    antiphon.write_wav(voices / "default.wav", np.full(32_000, 0.1, np.float32), 16_000)
+    options = (
+        *("--default-realtime-mode", "audio", "--voices", voices, "--recordings", recordings),
+        *("--allowed-origins", "https://example.org,https://example.com", "--trusted-proxies", "127.0.0.0/8"),
+    )
+
+    async def mode_of_default(url: str, origin: str) -> str:
+        headers = {"Origin": origin, "X-Forwarded-For": "203.0.113.9"}
+        async with connect(url, additional_headers=headers) as socket:
+            while json.loads(await socket.recv())["type"] != "session.queue_done":
+                pass
+            await socket.send(json.dumps({"type": "session.init", "payload": {}}))
+            created = json.loads(await socket.recv())
+            return str(created["type"])
+
+    with serving(tmp_path, "talk", *options) as serve:
+        url = serve.address("WebSocket").partition("?")[0]
+        assert asyncio.run(mode_of_default(url, "https://example.com")) == "session.created"
+        with pytest.raises(InvalidStatus) as refused:
+            asyncio.run(mode_of_default(url, "https://example.net"))
+        assert refused.value.response.status_code == 403
+        voice_url = serve.address("Health").replace("/readyz", "/api/default_ref_audio")
+        with urllib.request.urlopen(voice_url, timeout=10) as answer:
+            assert json.load(answer)["duration"] == 2.0
+        serve.signal(signal.SIGTERM)
+        assert serve.wait() == 0
+
+    [meta] = recordings.rglob("meta.json")
+    told = json.loads(meta.read_text())
+    assert told["mode"] == "audio"
+    assert "203.0.113.9" in json.dumps(told["client"])
+
+
+def test_banner_of_a_server_with_tls_shows_wss_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = issue(tmp_path)
+    with serving(tmp_path, "talk", "--tls-cert", cert, "--tls-key", key, "--tls-port", "0") as serve:
+        assert serve.address("Chat").startswith("wss://")
+        assert serve.address("Transcribe").startswith("wss://")
+        assert serve.address("Health").startswith("http://")
+        assert "adapter ready" not in serve.errors
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        os.kill(serve.children()["adapter"], signal.SIGKILL)
+        wait_until(lambda: "The adapter is ready again." in serve.errors, "it is back")
+        assert asyncio.run(one_turn(serve.address("WebSocket"))) == "Hello there how are you?"
 
 
 def test_signal_while_it_starts_stops_it_as_well(tmp_path: Path) -> None:

@@ -71,6 +71,92 @@ def test_talk_without_an_answer_fails_when_time_is_up(
     assert "--session-timeout" in done.err
 
 
+def test_talk_json_prints_each_event_as_a_line(url: str, question: Path, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.wav"
+    done = run_cli("talk", question, "--url", url, "--json", "--out", answer)
+
+    assert done.code == 0, done
+    events = [json.loads(line) for line in done.out.splitlines()]
+    times = [event.pop("time_s") for event in events]
+    assert times == sorted(times)
+    assert [event["type"] for event in events] == ["created", "text", "audio", "turn_end", "closed"]
+    assert events[0]["mode"] == "full_duplex"
+    assert events[1:4] == [
+        {"type": "text", "unit": 0, "text": "Yes."},
+        {"type": "audio", "audio_s": 0.5},
+        {"type": "turn_end"},
+    ]
+    assert events[4]["reason"] == "user_stop"
+    assert f"saved {answer}, 0.50 s of audio" in done.err
+    assert_answer(answer, 0.5)
+
+
+def test_out_keeps_what_was_heard_when_interrupted(url: str, tmp_path: Path) -> None:
+    write_wav(tmp_path / "long.wav", np.zeros(160_000, np.float32), 16_000)
+    answer = tmp_path / "answer.wav"
+    command = [*ANTIPHON, "talk", tmp_path / "long.wav", "--url", url, "--out", answer]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as talk:
+        assert talk.stdout is not None
+        assert talk.stderr is not None
+        while "speaks" not in talk.stdout.readline():
+            pass
+        talk.send_signal(signal.SIGINT)
+
+        assert talk.wait(10) == 1
+        assert "saved" in talk.stdout.read()
+        assert talk.stderr.read() == "Interrupted.\n"
+    with wave.open(str(answer)) as file:
+        assert file.getnframes() >= 12_000
+        assert np.frombuffer(file.readframes(-1), "<i2").any()
+
+
+def test_recording_of_more_than_a_minute_is_heard_to_its_end(url: str, tmp_path: Path) -> None:
+    write_wav(tmp_path / "long.wav", np.zeros(75 * 16_000, np.float32), 16_000)
+    command = [sys.executable, "-m", "tests.cli.hasty_antiphon", "talk", str(tmp_path / "long.wav")]
+    done = run([*command, "--url", url, "--json"], None, None, 60)
+
+    assert done.code == 0, done
+    units = [event["unit"] for event in map(json.loads, done.out.splitlines()) if "unit" in event]
+    assert max(units) >= 74
+
+
+def test_conversation_that_ends_before_the_recording_did_fails(url: str, tmp_path: Path) -> None:
+    write_wav(tmp_path / "long.wav", np.zeros(160_000, np.float32), 16_000)
+    done = run_cli("talk", tmp_path / "long.wav", "--url", url, "--session-timeout", "1.5")
+
+    assert done.code == 1
+    assert done.err.startswith("Time was up before the recording was played to its end.")
+    assert "--session-timeout" in done.err
+
+
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        ("/ws/chat", "is the address of something else"),
+        ("/ws/duplex/adx_1", "is the address of something else"),
+        ("/v1/transcription", "is the address of something else"),
+        ("/v1/realtime?mode=video", "asks for video"),
+        ("/v1/realtime?mode=chat", "asks for chat"),
+        ("/v1/realtime?intent=transcription", "asks for transcription"),
+    ],
+)
+def test_talk_refuses_an_address_that_is_not_its_own(question: Path, address: str, what: str) -> None:
+    done = run_cli("talk", question, "--url", f"ws://127.0.0.1:1{address}")
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("antiphon talk converses ")
+    assert what in done.err
+    assert "Name the root of the server with --url" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("address", ["/", "/v1/realtime"])
+def test_talk_takes_the_root_of_a_server_and_its_own_address(url: str, question: Path, address: str) -> None:
+    root = url.partition("/v1/")[0]
+
+    assert run_cli("talk", question, "--url", root + address).code == 0
+
+
 def test_ctrl_c_ends_the_conversation(url: str, tmp_path: Path) -> None:
     write_wav(tmp_path / "long.wav", np.zeros(160_000, np.float32), 16_000)
     command = [*ANTIPHON, "talk", str(tmp_path / "long.wav"), "--url", url]

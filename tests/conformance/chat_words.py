@@ -13,8 +13,10 @@ from tests.conformance.match import (
     TRACE_ID,
     UNIX_S,
     USAGE,
+    Flag,
     Number,
     With,
+    prompt_usage,
 )
 from tests.scripted_engine import Play, Script
 
@@ -103,6 +105,7 @@ def created(**fields: Any) -> Event:
         "session_id": SESSION_ID,
         "mode": "turn_based",
         "metrics": {"prompt_length": 10, "n_past_max": 4096},
+        "usage": prompt_usage(10),
         "server_send_ts": UNIX_S,
         **fields,
     }
@@ -113,6 +116,7 @@ def place(position: int) -> Event:
     return {
         "position": position,
         "estimated_wait_s": Number(),
+        "estimate_is_guess": Flag(),
         "ticket_id": TICKET_ID,
         "queue_length": Number(1),
     }

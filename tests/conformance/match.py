@@ -35,6 +35,18 @@ class Number:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Flag:
+    """Equals both booleans."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, bool)
+
+    def __repr__(self) -> str:
+        return "Flag()"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class With:
     """Equals every object that holds at least these fields."""
 
@@ -90,6 +102,18 @@ USAGE = {
     "output_token_details": {"text_tokens": Number(), "audio_tokens": Number()},
 }
 """`usage` and `chunk_usage`."""
+
+
+def prompt_usage(tokens: int) -> dict[str, Any]:
+    """`usage` of a session whose settings have so many tokens, before it was given anything."""
+    kinds = {"audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0}
+    return {
+        "total_tokens": tokens,
+        "input_tokens": tokens,
+        "output_tokens": 0,
+        "input_token_details": {"text_tokens": tokens, **kinds},
+        "output_token_details": {"text_tokens": 0, "audio_tokens": 0},
+    }
 
 
 def error(code: str, param: str | None = None, side: str = "client_error", **body: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from tests.conformance.duplex_words import (
     told,
     video_frame,
 )
-from tests.conformance.match import TICKET_ID, Number, Text
+from tests.conformance.match import TICKET_ID, Flag, Number, Text
 from tests.conformance.stack import Stack, running_stack
 from tests.conformance.words import TELLS, f32
 from tests.scripted_engine import Script, listen, speak, turn_end
@@ -149,6 +149,7 @@ async def test_queue_events(narrow: Stack, target: str) -> None:
         "position": 1,
         "estimated_wait_s": Number(),
         "eta_seconds": Number(),
+        "estimate_is_guess": Flag(),
         "ticket_id": TICKET_ID,
         "queue_length": 1,
     }

@@ -62,12 +62,15 @@ async def test_row_5_short_last_chunk_and_silent_tail(words: Words) -> None:
         speech = ["text", "audio"] if words is G3 else ["response.output_audio.delta"]
         last = [*speech, "listen"] if words is G3 else speech
         listens = [words.listen]
-        spoken = [(16_000, listens), (16_000, listens), (16_000, speech), (5_000, [])]
-        for samples, expected in spoken:
-            await client.send(words.append(samples))
+        for expected in (listens, listens, speech):
+            await client.send(words.append())
             assert kinds(await client.take(len(expected))) == expected
-            await world.advance(samples / 16_000)
-        for expected in (speech, last, listens, listens):
+            await world.advance(1.0)
+        await client.send(words.append(5_000))
+        assert kinds([await client.ask({"type": "x"})]) == ["error:unknown_event"]
+        await world.advance(0.25)  # a second and a fifth after the last unit, its successor is late
+        assert kinds(await client.take(len(speech))) == speech
+        for expected in (last, listens, listens):
             await client.send(words.append(level=0.0))
             assert kinds(await client.take(len(expected))) == expected
             await world.advance(1.0)

@@ -48,17 +48,17 @@ another stream than the end of its unit.
 
 
 def delta(kind: str, *, first: int | None = None, **fields: object) -> Event:
-    """A `response.output.delta`; with `first` it is the first event of that unit."""
+    """A `response.output.delta`; with `first` it is the first event of that unit, which tells its tokens."""
     event: Event = {
         "type": "response.output.delta",
         "kind": kind,
         "session_id": SESSION_ID,
         "input_id": INPUT_ID,
-        "metrics": {},
+        "metrics": METRICS,
         "server_send_ts": UNIX_S,
     }
     if first is not None:
-        event |= {"metrics": METRICS, "chunk_index": first, "usage": USAGE, "chunk_usage": USAGE}
+        event |= {"chunk_index": first, "usage": USAGE, "chunk_usage": USAGE}
     return event | fields
 
 
@@ -161,8 +161,11 @@ async def test_rule_5_one_response_id_per_turn(stack: Stack) -> None:
         assert ids[0] == RESPONSE_ID
 
 
-async def test_rule_6_only_the_first_event_of_a_unit_carries_figures(stack: Stack) -> None:
-    """3.3.6: `chunk_index` counts units; `usage` is cumulative, `chunk_usage` this unit's; then `{}`."""
+async def test_rule_6_the_first_event_of_a_unit_tells_its_tokens(stack: Stack) -> None:
+    """3.3.6: `chunk_index` counts units; `usage` is cumulative, `chunk_usage` this unit's; not repeated.
+
+    Full `metrics` are on every event: clients overwrite their copy with each.
+    """
     async with stack.client() as client:
         await G3.begin(client, listen(), turn_end("Yes."), listen())
         await client.send(*[G3.append()] * 3)
@@ -175,7 +178,8 @@ async def test_rule_6_only_the_first_event_of_a_unit_carries_figures(stack: Stac
             2,
         ]
         for event in (second, third):
-            assert event["metrics"] == {}
+            assert event["metrics"] == METRICS
+            assert without(event["metrics"], "wall_clock_ms") == without(first["metrics"], "wall_clock_ms")
             assert not {"chunk_index", "usage", "chunk_usage"} & event.keys()
         unit = {
             "total_tokens": 13,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.conformance.client import Event, kinds
-from tests.conformance.match import EARLIER_ID, SESSION_ID, UNIX_S, Number, Text, error
+from tests.conformance.match import EARLIER_ID, SESSION_ID, UNIX_S, Number, Text, error, prompt_usage
 from tests.conformance.stack import Stack
 from tests.conformance.words import G2, G3, TELLS, Words, both, f32, plays, told
 from tests.scripted_engine import PROMPT_TOKENS, speak, turn_end
@@ -21,13 +21,14 @@ from tests.scripted_engine import PROMPT_TOKENS, speak, turn_end
 
 
 async def test_session_created(stack: Stack) -> None:
-    """3.2 `session.created`: `session_id`, `mode`, `metrics` with `prompt_length`, `server_send_ts`."""
+    """3.2 `session.created`: `session_id`, `mode`, `metrics`, the prompt's `usage`, `server_send_ts`."""
     async with stack.client() as client:
         assert await G3.begin(client) == {
             "type": "session.created",
             "session_id": SESSION_ID,
             "mode": "full_duplex",
             "metrics": {"prompt_length": PROMPT_TOKENS, "n_past_max": Number()},
+            "usage": prompt_usage(PROMPT_TOKENS),
             "server_send_ts": UNIX_S,
         }
 
@@ -39,6 +40,7 @@ async def test_session_created_earlier(stack: Stack) -> None:
             "type": "session.created",
             "session_id": EARLIER_ID,
             "prompt_length": PROMPT_TOKENS,
+            "usage": prompt_usage(PROMPT_TOKENS),
         }
 
 
@@ -88,13 +90,24 @@ async def test_payload_may_be_empty(stack: Stack) -> None:
         await client.expect("session.created")
 
 
-@pytest.mark.parametrize("session", [{}, {"instructions": None}, {"instructions": ""}])
+@pytest.mark.parametrize("session", [{}, {"instructions": None}])
 async def test_instructions_are_required_in_the_earlier_dialect(stack: Stack, session: Event) -> None:
-    """4.1: `instructions` str R (missing: `missing_field`); 7.2: missing, `null` or empty."""
+    """4.1: `instructions` str R (missing: `missing_field`); 7.2: missing or `null`."""
     async with stack.client() as client:
         await client.expect("session.queue_done")
         refused = await client.ask({"type": "session.update", "session": session})
         assert refused == error("missing_field", "session.instructions")
+
+
+@both
+async def test_prompt_may_be_empty(stack: Stack, words: Words) -> None:
+    """4.1: `instructions` `""` is accepted and means no prompt; 3.1 `system_prompt` likewise."""
+    async with stack.client() as client:
+        await client.expect("session.queue_done")
+        await client.send({"type": words.opener, words.opener_field: {words.prompt: ""}})
+        await client.expect("session.created")
+        await client.send(words.append())
+        await client.expect(words.listen)
 
 
 # -------------------------------------------------------------------------------------- fields of 3.1

@@ -158,6 +158,35 @@ async def test_force_listen_interrupts_a_long_answer(shipped: Stack, words: Word
         assert all(event.get("response_id") != interrupted for event in after)
 
 
+@both
+async def test_force_listen_stops_an_answer_before_its_first_word(shipped: Stack, words: Words) -> None:
+    """6.4: an answer whose first unit is being computed is never heard; what follows is answered."""
+    spoken = recording("joke").units(SILENCE_S)
+    async with shipped.client() as client:
+        await begin(client, words)
+        silent = 0
+        while not any("text" in event for event in await answer(client, words, spoken[silent])):
+            silent += 1
+    async with shipped.client() as client:
+        await begin(client, words)
+        for pcm in spoken[:silent]:
+            await answer(client, words, pcm)
+        await client.send(words.append(audio=as_base64(spoken[silent]), input_id="would speak"))
+        interrupted_at = time.monotonic()
+        forced = words.append(audio=as_base64(np.zeros(RATE, np.float32)), input_id="stop", force_listen=True)
+        await client.send(forced)
+        stopped = await client.next()
+        silent_s = time.monotonic() - interrupted_at
+        events = [stopped, await client.next()]
+        assert kinds(events) == [words.listen] * 2
+        assert [event["input_id"] for event in events] == ["would speak", "stop"]
+        assert not any("response_id" in event for event in events)
+        assert silent_s < 2.0
+        next_question = recording("abilities")
+        after = [await answer(client, words, pcm) for pcm in next_question.units(SILENCE_S)]
+        assert text_of([event for events in after for event in events]) == next_question.reply
+
+
 async def test_two_dialects_at_once_hear_themselves_only(shipped: Stack) -> None:
     """Sections 3 and 4.1 beside each other: each conversation gets its own reply."""
     counting, wellbeing = recording("counting"), recording("how_are_you")
@@ -187,8 +216,24 @@ async def test_video_conversation(shipped: Stack, words: Words, colour: str, sha
             assert not any(event["type"] == "error" for event in told)
             events += told
         assert text_of(events) == f"i see a {colour} {shape}"
-        answered = [event["metrics"] for event in events if event["metrics"] and not is_injected(event)]
+        firsts = [event for event in events if words is G2 or "chunk_index" in event]
+        answered = [event["metrics"] for event in firsts if not is_injected(event)]
         slices = [metrics.get("vision_slices", 0) for metrics in answered]
         assert slices == [1, 0] * (len(slices) // 2) + [1] * (len(slices) % 2)
         await client.send(CLOSE)
         assert kinds((await client.end())[0]) == ["session.closed"]
+
+
+@both
+async def test_default_voice_may_be_sent_back_as_the_reference(shipped: Stack, words: Words) -> None:
+    """Section 10: there always is one, here without `--voices`; 6.6: 0.5 s to 30 s, float32."""
+    status, voice = await shipped.request("/api/default_ref_audio")
+    assert (status, voice["sample_rate"]) == (200, RATE)
+    assert len(base64.b64decode(voice["base64"])) == 4 * voice["samples"]
+
+    async with shipped.client() as client:
+        await begin(client, words, ref_audio_base64=voice["base64"])
+        await client.send(words.append(audio=as_base64(np.zeros(RATE, np.float32))))
+        assert (await client.next())["type"] != "error"
+        await client.send(CLOSE)
+        assert (await client.end())[1] == 1000

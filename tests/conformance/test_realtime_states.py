@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.client import CLOSE as CLOSE_FRAME
 from tests.conformance.client import Client, RawClient, kind, kinds
-from tests.conformance.match import SOME_TEXT, TICKET_ID, TRACE_ID, Number, error
+from tests.conformance.match import SOME_TEXT, TICKET_ID, TRACE_ID, Flag, Number, error
 from tests.conformance.stack import Stack
 from tests.conformance.words import CLOSE, G2, G3, Words, both, f32, without
 from tests.scripted_engine import Play, Script, hang, listen, speak
@@ -64,7 +64,9 @@ async def test_queued_init_is_validated_at_once_and_held(narrow: Stack, words: W
         await leave(holder)
 
         await client.expect("session.queue_done")
-        assert without(await client.next(), "metrics", "prompt_length", "server_send_ts", "mode") == {
+        assert without(
+            await client.next(), "metrics", "usage", "prompt_length", "server_send_ts", "mode"
+        ) == {
             "type": "session.created",
             "session_id": words.session_id,
         }
@@ -125,6 +127,7 @@ async def test_queued_slot_assigned(narrow: Stack, words: Words) -> None:
                 "type": "session.queued",
                 "position": 1,
                 "estimated_wait_s": Number(),
+                "estimate_is_guess": Flag(),
                 "ticket_id": TICKET_ID,
                 "queue_length": 1,
             }

@@ -1,14 +1,18 @@
 """`antiphon chat` and `antiphon transcribe` as a user runs them, with the shipped checkpoint."""
 
+import io
 import json
 import wave
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from tests.cli.process import run_cli
+from antiphon import read_wav, write_wav
+from tests.cli.process import run_cli, run_without
 from tests.drawing import jpeg
-from tests.e2e.conftest import FOLDER
+from tests.e2e.conftest import FOLDER, RATE
 
 GREEDY = ("--temperature", "0")
 
@@ -52,3 +56,36 @@ def test_transcribe_prints_the_words_of_a_recording(adapter: str, pace: list[str
     done = run_cli("transcribe", FOLDER / "counting.wav", *pace, "--url", adapter)
 
     assert (done.code, done.out, done.err) == (0, f"{told('counting.wav', 'text')}\n", "")
+
+
+@pytest.mark.parametrize("command", ["chat", "transcribe"])
+def test_recording_of_more_than_a_minute_is_heard_to_its_end(
+    adapter: str, tmp_path: Path, command: str
+) -> None:
+    speech = read_wav(FOLDER / "abilities.wav")
+    write_wav(tmp_path / "long.wav", np.concatenate([np.zeros(65 * RATE, np.float32), speech]), RATE)
+    arguments = ["--audio", tmp_path / "long.wav", *GREEDY] if command == "chat" else [tmp_path / "long.wav"]
+    done = run_cli(command, *arguments, "--url", adapter)
+
+    expected = told("abilities.wav", "expected_reply" if command == "chat" else "text")
+    assert (done.code, done.out) == (0, f"{expected}\n")
+
+
+def test_refusal_of_a_large_picture_names_the_limit_and_the_size(adapter: str, tmp_path: Path) -> None:
+    photo = tmp_path / "photo.png"
+    Image.new("RGB", (3000, 2000), "red").save(photo)
+    done = run_without("PIL", "chat", "what do you see", "--image", str(photo), "--url", adapter)
+
+    assert done.code == 1
+    assert "expected at most 4000000 pixels, got 3000 x 2000" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_large_picture_is_scaled_down_and_seen(adapter: str, tmp_path: Path) -> None:
+    photo = tmp_path / "circle.png"
+    with Image.open(io.BytesIO(jpeg("red", "circle"))) as picture:
+        picture.resize((2400, 2400)).save(photo)
+    done = run_cli("chat", "what do you see", "--image", photo, *GREEDY, "--url", adapter)
+
+    assert (done.code, done.out) == (0, "i see a red circle\n")
+    assert done.err.startswith(f"{photo}: scaled down from 2400 x 2400, ")

@@ -1,6 +1,7 @@
 """`antiphon probe` and `antiphon bench` against a real adapter and worker, and a server with faults."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
+from antiphon.audio import INPUT_RATE_HZ
 from antiphon.bench.crowd import measure
 from antiphon.wav import read_wav
 from tests.cli.process import Outcome, run_cli
@@ -55,12 +57,51 @@ async def faulty() -> AsyncIterator[str]:
     """Says that a session is there before there is a slot."""
 
     async def talk(socket: ServerConnection) -> None:
-        created = {"type": "session.created", "session_id": "s", "mode": "full_duplex", "metrics": {}}
-        await socket.send(json.dumps(created))
+        created = {"type": "session.created", "session_id": "s", "mode": "full_duplex"}
+        await socket.send(json.dumps(created | {"metrics": {}, "usage": {}}))
         await socket.send(json.dumps({"type": "session.closed", "session_id": "s", "reason": "timeout"}))
 
     async with serve(talk, "127.0.0.1", 0, compression=None) as server:
         yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@asynccontextmanager
+async def impatient() -> AsyncIterator[str]:
+    """Speaks in every whole second that it is given, and waits for the rest of a short one."""
+
+    async def talk(socket: ServerConnection) -> None:
+        async def say(name: str, **fields: object) -> None:
+            event = {"type": name, "session_id": "s", "metrics": {}, **fields}
+            await socket.send(json.dumps(event))
+
+        await say("session.queue_done")
+        await socket.recv()
+        await say("session.created", mode="full_duplex", usage={})
+        heard = spoken = 0
+        while spoken < 3:
+            given = json.loads(await socket.recv())["input"]
+            heard += len(base64.b64decode(given["audio"])) // 4
+            while heard >= (spoken + 1) * INPUT_RATE_HZ:
+                answer = {"kind": "audio", "response_id": "r", "input_id": given["input_id"], "audio": ""}
+                await say("response.output.delta", **answer, chunk_index=spoken)
+                spoken += 1
+        ending = {"kind": "listen", "response_id": "r", "input_id": given["input_id"], "reason": "turn_end"}
+        await say("response.output.delta", **ending)
+        await socket.recv()
+        await say("session.closed", reason="user_stop")
+
+    async with serve(talk, "127.0.0.1", 0, compression=None) as server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_a_hole_in_the_answer_breaks_a_rule() -> None:
+    async with impatient() as url:
+        probed = await asyncio.to_thread(antiphon, "probe", "--url", url)
+
+    assert probed.code == 5, probed.out + probed.err
+    assert "!! a short append left a hole of a second in the answer" in probed.out
+    assert "!! there is no default voice" in probed.out
+    assert probed.out.splitlines()[-1] == "2 violations of the protocol"
 
 
 async def test_a_broken_rule_is_exit_code_5() -> None:
@@ -69,7 +110,8 @@ async def test_a_broken_rule_is_exit_code_5() -> None:
 
     assert probed.code == 5, probed.out + probed.err
     assert "!! session.created before session.queue_done" in probed.out
-    assert probed.out.splitlines()[-1] == "1 violations of the protocol"
+    assert "!! there is no default voice" in probed.out
+    assert probed.out.splitlines()[-1] == "2 violations of the protocol"
 
 
 def test_no_server_is_exit_code_4() -> None:

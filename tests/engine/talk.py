@@ -29,6 +29,7 @@ from inference_service.engine.orders import PendingUnit
 from inference_service.engine.participant import Stage
 from inference_service.engine.sampler import TextSampler
 from inference_service.engine.speech import SpeechState
+from inference_service.models.config import TurnBound
 from inference_service.models.vocoder import VocoderState
 from tests.engine import golden
 
@@ -92,6 +93,7 @@ class Talk:
         prompt: int = PROMPT,
         poisoned: bool = False,
         sees: bool = False,
+        turn_bound: TurnBound | None = None,
         **settings: object,
     ) -> None:
         tokenizer = golden.tokenizer()
@@ -112,6 +114,7 @@ class Talk:
             speech=SpeechState(0, generator),
             unit_tokens=UNIT_TOKENS,
             slice_tokens=PICTURE_TOKENS + 2,
+            turn_bound=turn_bound,
             ear=[torch.zeros(1)],
             mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(1024), generator),
         )

@@ -10,11 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from inference_service.checkpoint import SHIPPED, find, load
+from inference_service.checkpoint import find, load
 from inference_service.engine.api import DuplexSettings, Window, WindowMode
 from inference_service.engine.families import limited
 from inference_service.engine.mini import model_info
 from inference_service.errors import ConfigurationError
+from inference_service.location import SHIPPED
 from inference_service.models.config import parse_config
 from inference_service.models.errors import CheckpointError
 from tests.engine import tiny

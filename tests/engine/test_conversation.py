@@ -16,6 +16,7 @@ from inference_service.engine.api import (
 )
 from inference_service.engine.participant import Stage
 from inference_service.engine.unit import MAX_CHARACTERS
+from inference_service.models.config import TurnBound
 from tests.engine.talk import PROMPT, UNIT_TOKENS, VOCABULARY, Talk
 
 NAN = torch.full((VOCABULARY,), torch.nan)
@@ -241,6 +242,69 @@ def test_cancelled_units_count_as_heard_for_the_forced_listens() -> None:
     talk.unit()
 
     assert talk.unit(talk.special.speak, talk.special.chunk_eos).done.end is End.CHUNK
+
+
+# ------------------------------------------------------------------------------------------ a bounded turn
+
+
+@pytest.fixture
+def bounded() -> Talk:
+    return Talk(turn_bound=TurnBound(units=2, rest=3))
+
+
+def babble(talk: Talk) -> list[int]:
+    return [talk.special.speak, *talk.encode(" and"), talk.special.chunk_eos]
+
+
+def test_turn_that_goes_on_is_ended_in_its_last_unit_and_others_may_speak(bounded: Talk) -> None:
+    said = [bounded.unit(*babble(bounded)), bounded.unit(*babble(bounded), bounded.special.chunk_eos)]
+    rest = [bounded.unit() for _ in range(3)]
+    again = bounded.unit(*babble(bounded))
+
+    assert [unit.done.end for unit in said] == [End.CHUNK, End.TURN]
+    assert said[1].text == " and"
+    assert said[1].samples == 24_000
+    assert [unit.done.end for unit in rest] == [End.LISTEN] * 3
+    assert bounded.fed.count(bounded.special.turn_eos) == 1
+    assert again.done.end is End.CHUNK
+
+
+def test_turn_that_ends_by_itself_in_time_needs_no_rest(bounded: Talk) -> None:
+    bounded.unit(*babble(bounded))
+    yes = [
+        bounded.special.speak,
+        *bounded.encode(" yes"),
+        bounded.special.turn_eos,
+        bounded.special.chunk_eos,
+    ]
+    ended = bounded.unit(*yes)
+    next_turn = bounded.unit(*babble(bounded))
+
+    assert [ended.done.end, next_turn.done.end] == [End.TURN, End.CHUNK]
+
+
+def test_last_unit_of_a_turn_says_nothing_after_its_end(bounded: Talk) -> None:
+    bounded.unit(*babble(bounded))
+    said = bounded.unit(bounded.special.speak, bounded.special.turn_eos, bounded.encode(" more")[0])
+
+    assert (said.done.end, said.text) == (End.TURN, "")
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_turn_ends_also_where_the_last_unit_has_no_step_to_spare(steps: int) -> None:
+    talk = Talk(turn_bound=TurnBound(units=2, rest=1), max_new_speak_tokens_per_chunk=steps)
+    talk.unit(*babble(talk)[: steps - 1])
+    said = talk.unit(*[talk.special.speak, *talk.encode(" a b c d")][: steps - 1])
+
+    assert said.done.end is End.TURN
+
+
+def test_forced_listen_begins_the_count_of_a_turn_anew(bounded: Talk) -> None:
+    bounded.unit(*babble(bounded))
+    bounded.unit(force_listen=True)
+    first, last = bounded.unit(*babble(bounded)), bounded.unit(*babble(bounded), bounded.special.chunk_eos)
+
+    assert [first.done.end, last.done.end] == [End.CHUNK, End.TURN]
 
 
 # --------------------------------------------------------------------------------------------------- cancel

@@ -32,6 +32,7 @@ from inference_service.engine.api import (
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.guard import DeviceLost, Guard, blame
+from inference_service.engine.warmup import warm_up
 from inference_service.watchdog import Watchdog
 from tests import faults
 from tests.engine import tiny
@@ -315,6 +316,17 @@ def test_neighbours_of_a_failing_session_say_what_they_say_alone(
     assert isinstance(failure, SessionFailed)
     assert failure.reason == ("KV_EXHAUSTED" if "memory" in fault else "INFERENCE_FAILED")
     assert [speech_of(events) for events in others] == alone
+
+
+def test_a_model_that_fails_in_its_warm_up_is_not_served() -> None:
+    runtime = DuplexRuntime(mini.parts(*tiny.model()), 1)
+
+    def fail(sessions: Any) -> None:
+        raise ValueError("it cannot hear")
+
+    runtime.hear = fail  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="warm-up"):
+        warm_up(runtime)
 
 
 def test_a_session_that_cannot_be_opened_loses_no_slot(rig: Rig) -> None:

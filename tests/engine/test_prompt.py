@@ -110,9 +110,9 @@ def test_long_clip_comes_in_portions_that_make_the_whole() -> None:
     assert [sum(len(sound.features) for sound in portion) for portion in sounds] == [0, 800, 800, 400]
     flat = [sound for portion in sounds for sound in portion]
     assert [sound.begins for sound in flat] == [True, False, False]
-    assert torch.equal(
-        torch.cat([sound.features for sound in flat]), torch.from_numpy(MelStream().hear(whole.pcm))
-    )
+    # Some processors multiply matrices of other lengths in another order, so the last bits may differ.
+    expected = torch.from_numpy(MelStream().hear(whole.pcm))
+    torch.testing.assert_close(torch.cat([sound.features for sound in flat]), expected, atol=1e-5, rtol=0)
 
 
 def test_many_pictures_come_in_portions() -> None:

@@ -331,7 +331,7 @@ def test_second_that_fails_leaves_no_trace(runtime: DuplexRuntime, monkeypatch: 
     sounds = [noise(i, 1.0) for i in range(3)]
     for each in (one, clean):
         each.send(sounds[0], begins=True)
-    run(runtime, [one, clean])
+        each.run()  # alone: in one batch a processor may round the second row otherwise
 
     think = runtime.think
 

@@ -265,6 +265,14 @@ def first_inputs() -> dict[str, dict[str, bytes]]:
             "id": b"session-1",
             "trace": b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         },
+        "http_request": {
+            "get": b"GET /health?x=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+            "post": b'POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\n\r\n{"a":1}',
+            "chunked": b"PUT / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            "handshake": b"GET /ws/chat HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"\r\n\x81\x82\0\0\0\0{}\x89\x80\0\0\0\0",
+            "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        },
         "request_target": {
             "realtime": b"/v1/realtime?mode=audio&session_id=x\nrealtime",
             "duplex": b"/ws/duplex/adx_%6c%2fabel/",

@@ -13,6 +13,8 @@ from tempfile import NamedTemporaryFile
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from websockets.protocol import State
+from websockets.server import ServerProtocol
 
 from antiphon.telemetry.context import parse_traceparent
 from antiphon.v1 import inference_service_pb2 as pb
@@ -22,6 +24,7 @@ from inference_service.errors import SessionError, UnitRefused
 from inference_service.media.image import decode_frame, decode_picture
 from inference_service.models.minicpmo.slices import slice_image
 from tests.scripted_engine import EVERYTHING
+from ws_adapter import http1, pages
 from ws_adapter.codec import RequestDecoder, decode_audio, encode
 from ws_adapter.dialects.actions import (
     Action,
@@ -298,6 +301,26 @@ def call_metadata(data: bytes) -> None:
     parse_traceparent(text, text)
 
 
+def http_request(data: bytes) -> None:
+    """Whatever comes is one request at most, which has an answer, and frames follow a handshake alone."""
+    protocol = ServerProtocol()
+    protocol.parser = http1.parse(protocol)
+    next(protocol.parser)
+    half = len(data) // 2
+    protocol.receive_data(data[:half])
+    protocol.receive_data(data[half:])
+    if events := protocol.events_received():
+        request, *frames = events
+        assert isinstance(request, http1.HttpRequest)
+        if request.fault is not None:
+            pages.unreadable(request.fault)
+        elif request.refused_body is not None:
+            pages.body_refused(request.refused_body)
+        assert request.wants_websocket or not (frames or protocol.reader.buffer)
+    protocol.receive_eof()
+    assert protocol.state is State.CLOSED
+
+
 def request_target(data: bytes) -> None:
     """The target of a request and its subprotocols."""
     target, *offered = data.decode("latin-1").split("\n")
@@ -332,6 +355,7 @@ TARGETS: dict[str, Target] = {
         picture,
         prefill,
         call_metadata,
+        http_request,
         request_target,
         key_file,
     )

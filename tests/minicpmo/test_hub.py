@@ -10,6 +10,7 @@ import pytest
 
 from inference_service import hub
 from inference_service.checkpoint import find
+from inference_service.location import is_hub_name
 from tests.minicpmo import published
 
 FETCH = "import sys; from inference_service.hub import fetch; print(fetch(sys.argv[1]))"
@@ -19,14 +20,14 @@ UNREACHABLE = "http://127.0.0.1:9"
 
 @pytest.mark.parametrize("name", ["openbmb/MiniCPM-o-4_5", "a/b", "some.one/x_y-z.1"])
 def test_owner_and_name_are_a_name(name: str) -> None:
-    assert hub.is_name(name)
+    assert is_hub_name(name)
 
 
 @pytest.mark.parametrize(
     "name", ["antiphon-mini", "/a/b", "./a/b", "../a", "a/b/c", "a/", "~/a", "a b/c", ""]
 )
 def test_anything_else_is_none(name: str) -> None:
-    assert not hub.is_name(name)
+    assert not is_hub_name(name)
 
 
 def ask(program: str, name: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:

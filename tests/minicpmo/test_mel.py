@@ -22,6 +22,10 @@ from tests.engine import golden
 BANDS = 80
 LAG = 80
 FLOAT_BYTES = 4
+LIMIT = 5e-5
+"""The golden README's, for what is compared with recordings. Where they were made the mel is bit-equal,
+elsewhere Fourier transform and filters round otherwise, which a quiet band of a loud frame shows.
+"""
 
 
 def wave(name: str = "wave_i16") -> NDArray[np.float32]:
@@ -37,14 +41,14 @@ def second(number: int) -> NDArray[np.float32]:
 UNITS = golden.recording("audio")["stream"]
 
 
-def test_recorded_frames_are_reproduced_exactly() -> None:
+def test_recorded_frames_are_reproduced() -> None:
     mel, seen = StreamingMel(), 0
     for unit in range(len(UNITS)):
         frames = mel.feed(second(unit))
         recorded = golden.tensors("audio").get(f"stream.mel.{unit:02}")
         if recorded is not None:
             seen += 1
-            assert np.array_equal(frames, recorded.numpy()), unit
+            np.testing.assert_allclose(frames, recorded, rtol=0, atol=LIMIT, err_msg=f"unit {unit}")
     assert seen == 6
 
 
@@ -155,11 +159,11 @@ def test_a_unit_of_another_length_is_refused(shape: tuple[int, ...]) -> None:
         StreamingMel().feed(np.zeros(shape, np.float32))
 
 
-def test_recorded_reference_is_reproduced_exactly() -> None:
+def test_recorded_reference_is_reproduced() -> None:
     (mel,) = clip_mels(wave("ref_wave_i16"))
 
     assert mel.shape[1] == golden.recording("audio")["ref_mel_len"]
-    assert np.array_equal(mel, golden.tensors("audio")["ref.mel"].numpy())
+    np.testing.assert_allclose(mel, golden.tensors("audio")["ref.mel"], rtol=0, atol=LIMIT)
 
 
 def test_a_clip_is_normalised_for_itself_whatever_streams_heard() -> None:

@@ -13,6 +13,13 @@ CREATED = {
     "session_id": "sess_0123456789ab",
     "mode": "full_duplex",
     "metrics": {"prompt_length": 12},
+    "usage": {
+        "total_tokens": 12,
+        "input_tokens": 12,
+        "output_tokens": 0,
+        "input_token_details": {"text_tokens": 12, "audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0},
+        "output_token_details": {"text_tokens": 0, "audio_tokens": 0},
+    },
     "server_send_ts": 1795159650.25,
 }
 QUEUE_DONE = {"type": "session.queue_done"}

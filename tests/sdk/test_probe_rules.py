@@ -71,19 +71,26 @@ REALTIME = Exchange(
         {"type": "session.queued", **PLACE},
         {"type": "session.queue_update", **PLACE},
         {"type": "session.queue_done"},
-        {"type": "session.created", "session_id": "sess_31d0c7aa54ef", "mode": "full_duplex", "metrics": {}},
+        {
+            "type": "session.created", "session_id": "sess_31d0c7aa54ef", "mode": "full_duplex",
+            "metrics": {}, "usage": usage(58),
+        },
         delta("listen", 1, chunk_index=0, usage=usage(12), server_send_ts=1.0),
         delta(
-            "text", 2, chunk_index=1, usage=usage(24), response_id="resp_1", text="Seven", server_send_ts=2.0
+            "text", 2, chunk_index=1, usage=usage(24), response_id="resp_1", text="Seven", server_send_ts=2.0,
+            metrics={"kv_cache_length": 24, "wall_clock_ms": 31.0},
         ),
-        delta("audio", 2, response_id="resp_1", audio=SECOND),
+        delta(
+            "audio", 2, response_id="resp_1", audio=SECOND,
+            metrics={"kv_cache_length": 24, "wall_clock_ms": 31.5},
+        ),
         delta("audio", 3, chunk_index=2, response_id="resp_1", audio=SHORT),
         delta("listen", 3, response_id="resp_1", reason="turn_end"),
         delta("audio", 4, chunk_index=3, response_id="resp_2", audio=SHORT),
         delta("listen", 4, response_id="resp_2", reason="turn_end"),
         {"type": "session.closed", "session_id": "sess_31d0c7aa54ef", "reason": "user_stop"},
     ],
-)
+)  # fmt: skip
 ERROR = {"code": "inference_error", "message": "failed", "type": "server_error"}
 
 
@@ -197,6 +204,7 @@ def test_an_event_that_does_not_exist(exchange: Exchange) -> None:
         (REALTIME.changed(0, position=0), "position is 0, not a number from 1"),
         (REALTIME.changed(0, queue_length=0), "queue_length is 0, less than the position 1"),
         (REALTIME.changed(0, estimated_wait_s="soon"), "estimated_wait_s is no number"),
+        (REALTIME.changed(0, estimate_is_guess="yes"), "estimate_is_guess is neither true nor false"),
         (REALTIME.changed(0, ticket_id=...), "ticket_id is no text"),
         (REALTIME.twice(0), "queued came twice"),
         (REALTIME.twice(2), "session.queue_done after the slot was given"),
@@ -206,6 +214,8 @@ def test_an_event_that_does_not_exist(exchange: Exchange) -> None:
         (REALTIME.changed(4, session_id="sess_other"), "session_id is another one"),
         (REALTIME.changed(4, input_id="probe-9"), "input_id 'probe-9' is none of ours"),
         (REALTIME.changed(4, metrics=...), "response.output.delta has no metrics"),
+        (REALTIME.changed(3, usage=...), "session.created has no usage"),
+        (REALTIME.changed(6, metrics={}), "metrics differ within a unit: "),
         (REALTIME.changed(4, chunk_index=1), "chunk_index is 1, not 0"),
         (REALTIME.changed(6, chunk_usage=usage(1)), "chunk_usage without chunk_index: "),
         (REALTIME.changed(5, usage=usage(11)), "usage goes down"),

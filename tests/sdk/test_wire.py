@@ -69,6 +69,8 @@ def test_place_in_the_queue(kind: str) -> None:
     }
 
     assert decode(event) == [Queued(2, 3, 35.0, "ticket_5f0c9a17be42")]
+    guessed = decode({**event, "estimate_is_guess": True})
+    assert guessed == [Queued(2, 3, 35.0, "ticket_5f0c9a17be42", estimate_is_guess=True)]
 
 
 def test_end_of_the_queue() -> None:

@@ -99,7 +99,7 @@ async def test_an_exit_with_3_waits_for_no_thread() -> None:
 
 _HANGING = """
 import threading
-from antiphon.cli.main import main
+from antiphon.cli.main import leave, main
 from inference_service import app
 
 async def serve(options):
@@ -107,7 +107,7 @@ async def serve(options):
     return app.EXIT_DEVICE_LOST
 
 app.serve = serve
-main(["worker"])
+leave(main(["worker"]))
 """
 
 

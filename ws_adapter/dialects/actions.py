@@ -14,7 +14,7 @@ from ws_adapter.dialects.turn import Turn
 
 class Send(Struct, frozen=True):
     """Send an event. One that tells of a unit says which `answer` it tells, and whether it is the first to
-    do so, which carries its figures; the error before the answer to a failed unit is not.
+    do so, which carries its number and its tokens; the error before the answer to a failed unit is not.
     """
 
     event: ServerEvent

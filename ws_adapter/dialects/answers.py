@@ -85,6 +85,7 @@ class _Pending:
     unit: Unit
     dropped: bool = False
     muted: bool = False
+    speaks: bool = False
     text: list[str] = field(default_factory=list)
     audio: list[bytes] = field(default_factory=list)
     prefill: Prefilled | None = None
@@ -119,7 +120,7 @@ class Answers:
         self._context_tokens = ready.prompt_tokens
         self._context_limit = ready.context_limit
         self._has_audio_output = ready.generate_audio
-        self._tokens = Tokens(input_text=ready.prompt_tokens)
+        self._tokens = ready.tokens
 
     @property
     def tokens(self) -> Tokens:
@@ -155,7 +156,10 @@ class Answers:
     def piece(self, signal: Piece) -> None:
         """The worker said a part of a unit."""
         pending = self._at_worker.get(signal.unit)
-        if pending is not None and not pending.muted:
+        if pending is None:
+            return
+        pending.speaks = True
+        if not pending.muted:
             pending.text.append(signal.text)
             pending.audio.append(signal.audio)
 
@@ -164,16 +168,22 @@ class Answers:
         if pending := self._at_worker.pop(signal.unit, None):
             pending.done = signal
 
-    def mute(self) -> int | None:
-        """Nothing more of the open response is sent: units at the worker will be answered by a listen.
-
-        Returns the number of the last of them, None if there is none.
-        """
+    def mute(self) -> None:
+        """Nothing more is said by the units at the worker: each will be answered by a listen."""
         for pending in self._at_worker.values():
-            pending.muted = True
+            pending.muted = not pending.unit.force_listen
             pending.text.clear()
             pending.audio.clear()
-        return max(self._at_worker, default=None)
+
+    @property
+    def muted_speech(self) -> int | None:
+        """The last muted unit at the worker, once the model is known to speak; None before.
+
+        Stopped before its first word, the model would begin its answer in the next unit.
+        """
+        muted = {number: pending for number, pending in self._at_worker.items() if pending.muted}
+        is_speaking = self.response_id is not None or any(pending.speaks for pending in muted.values())
+        return max(muted, default=None) if is_speaking else None
 
     # ---------------------------------------------------------------------------------------- answering
 

@@ -181,6 +181,7 @@ class Chat:
                     position=place.position,
                     estimated_wait_s=wait_s,
                     eta_seconds=wait_s,
+                    estimate_is_guess=place.estimate_is_guess,
                     ticket_id=place.ticket_id,
                     queue_length=place.queue_length,
                 )

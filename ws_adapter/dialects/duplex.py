@@ -175,6 +175,7 @@ class Duplex:
             position=place.position,
             estimated_wait_s=wait,
             eta_seconds=wait,
+            estimate_is_guess=place.estimate_is_guess,
             ticket_id=place.ticket_id,
             queue_length=place.queue_length,
         )

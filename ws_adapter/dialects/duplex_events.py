@@ -9,6 +9,7 @@ from ws_adapter.dialects.events import (
     Count,
     Fault,
     InputAudio,
+    IsGuess,
     OutputAudio,
     Picture,
     Pictures,
@@ -114,6 +115,7 @@ class Queued(ServerEvent, kw_only=True, tag="queued"):
     position: Position
     estimated_wait_s: float
     eta_seconds: float
+    estimate_is_guess: IsGuess
     ticket_id: str
     queue_length: Count
 

@@ -88,7 +88,7 @@ class Earlier(RealtimePath):
         session = event.session
         if session is None:
             raise missing("session", "an object")
-        if not session.instructions:
+        if session.instructions is None:
             raise missing("session.instructions", "the system prompt")
         name = "voice_config" if session.voice_config is not None else "config"
         given = session.voice_config if session.voice_config is not None else session.config or {}
@@ -124,6 +124,7 @@ class Earlier(RealtimePath):
         return SessionCreated(
             session_id=self._session_id,
             prompt_length=ready.prompt_tokens,
+            usage=render.usage(ready.tokens),
             recording_session_id=self._recording_id,
             unsupported_fields=list(listed([*setup.unsupported, *map(_public_path, ready.ignored_fields)])),
         )

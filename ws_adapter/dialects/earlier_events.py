@@ -1,10 +1,11 @@
 """Events of `/v1/realtime`, dialect G2, the earlier one: what a client may send and what the server sends."""
 
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from ws_adapter.dialects.events import (
+    MAX_PROMPT_CHARACTERS,
     AudioEncoding,
     Count,
     ErrorEvent,
@@ -14,13 +15,13 @@ from ws_adapter.dialects.events import (
     Metrics,
     OutputAudio,
     Pictures,
-    Prompt,
     ServerEvent,
     SessionQueued,
     SessionQueueDone,
     SessionQueueUpdate,
     Settings,
     Slices,
+    TokenUsage,
     TraceContext,
     VoiceFields,
 )
@@ -29,10 +30,16 @@ from ws_adapter.dialects.realtime_events import SessionClose
 # ----------------------------------------------------------------------------------------------- client
 
 
+Instructions: TypeAlias = Annotated[
+    str,
+    Meta(min_length=0, max_length=MAX_PROMPT_CHARACTERS, description="The system prompt; empty for none."),
+]
+
+
 class SessionFields(VoiceFields, frozen=True):
     """What a session is to be."""
 
-    instructions: Prompt | None = None
+    instructions: Instructions | None = None
     voice_config: Settings | None = None
     config: Settings | None = None
     """Alias of `voice_config`."""
@@ -84,6 +91,8 @@ class SessionCreated(ServerEvent, kw_only=True, tag="session.created"):
     session_id: str
     prompt_length: Count
     """Tokens of the settings: system prompt and voice."""
+    usage: TokenUsage
+    """The same by kind, in the form of the current dialect."""
     recording_session_id: str | None = None
     """Name of the recording that is made."""
     unsupported_fields: list[str] = field(default_factory=list)

@@ -5,9 +5,9 @@ Structs are the single definition of each event: decoding, validation, its messa
 the client equals its absence; unknown fields are ignored.
 
 What a type cannot say stands beside the fields, as names of fields that are to be given, which is: neither
-null, nor false, nor empty. `REQUIRED`: all of them; a client's are optional in Python so that a missing one
-can be told in our words. `ANY_OF`: at least one of them; `a.b` is field `b` of the object in `a`, which
-counts where there is no `b` beside `a`.
+null, nor false, nor empty, unless its type says how short a text may be. `REQUIRED`: all of them; a client's
+are optional in Python so that a missing one can be told in our words. `ANY_OF`: at least one of them; `a.b`
+is field `b` of the object in `a`, which counts where there is no `b` beside `a`.
 """
 
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
@@ -122,6 +122,10 @@ OutputAudio: TypeAlias = Annotated[
 """The encoder writes it behind everything else: it stays the last field of its event."""
 
 Position: TypeAlias = Annotated[int, Meta(ge=1)]
+IsGuess: TypeAlias = Annotated[
+    bool,
+    Meta(description="Whether too few sessions have ended for more than a guess at the wait."),
+]
 
 
 class InputTokenDetails(Struct, frozen=True):
@@ -224,6 +228,7 @@ class SessionQueued(ServerEvent, kw_only=True, tag="session.queued"):
 
     position: Position
     estimated_wait_s: float
+    estimate_is_guess: IsGuess
     ticket_id: str
     queue_length: Count
 

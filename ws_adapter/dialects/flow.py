@@ -54,7 +54,7 @@ class UnitFlow:
         """When `tick` is due next."""
         if not self._window:
             return None
-        flush_at = self._cutter.flush_at
+        flush_at = self._flush_at
         silence_at = self._tail.due_at if self._has_room() and not self._backlog else None
         if flush_at is None or silence_at is None:
             return silence_at if flush_at is None else flush_at
@@ -87,6 +87,7 @@ class UnitFlow:
                 self._answers.prefilled(signal)
             case Piece():
                 self._answers.piece(signal)
+                return self._cancel()
             case UnitDone():
                 self._answers.done(signal)
                 return list(self._answers.collect())
@@ -100,7 +101,7 @@ class UnitFlow:
         if not self._window:
             return []
         actions: list[Step] = []
-        flush_at = self._cutter.flush_at
+        flush_at = self._flush_at
         if flush_at is not None and now >= flush_at:
             self._put(self._cutter.flush(now))
             actions += self.advance(now)
@@ -141,6 +142,10 @@ class UnitFlow:
             )
         return [*self._answers.collect(), *runs] if self._window else []
 
+    @property
+    def _flush_at(self) -> float | None:
+        return self._cutter.flush_at(is_speaking=self._answers.response_id is not None)
+
     def _has_room(self) -> bool:
         return len(self._unfinalized) < self._window and not self.congested and self.verdict is None
 
@@ -156,11 +161,17 @@ class UnitFlow:
             self._answers.forget(dropped)
 
     def _interrupt(self) -> list[Step]:
-        if self._answers.response_id is None:
+        """Silences the open response, or the one that a unit at the worker is about to open."""
+        actions: list[Step] = []
+        if self._answers.response_id is not None:
+            actions.append(Withdraw(self._answers.response_id))
+        self._answers.mute()
+        return actions + self._cancel()
+
+    def _cancel(self) -> list[Step]:
+        """Stops what the model says to nobody, each unit once."""
+        last = self._answers.muted_speech
+        if last is None or last <= self._last_cancelled:
             return []
-        actions: list[Step] = [Withdraw(self._answers.response_id)]
-        last = self._answers.mute()
-        if last is not None and last > self._last_cancelled:
-            self._last_cancelled = last
-            actions.append(CancelUnits(last))
-        return actions
+        self._last_cancelled = last
+        return [CancelUnits(last)]

@@ -1,6 +1,7 @@
 """Pictures in events: checked by content and header, handed on as they are."""
 
 import io
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Final
@@ -37,7 +38,8 @@ def read_frame(picture: Picture, path: str) -> bytes:
     if text.startswith("data:"):
         text = text.partition(",")[2]
     if len(text) > _LONGEST_BASE64:
-        raise invalid(path, f"expected at most {MAX_FRAME_BYTES} bytes, got more")
+        size = len(text) * 3 // 4
+        raise invalid(path, f"expected at most {MAX_FRAME_BYTES} bytes, got about {size}")
     data = decode_base64(text, path)
     if len(data) > MAX_FRAME_BYTES:
         raise invalid(path, f"expected at most {MAX_FRAME_BYTES} bytes, got {len(data)}")
@@ -53,7 +55,10 @@ def _size(data: bytes, path: str) -> tuple[int, int]:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 return image.size
-    except Image.DecompressionBombError:
-        raise invalid(path, f"expected at most {MAX_FRAME_PIXELS} pixels, got far more") from None
+    except Image.DecompressionBombError as error:
+        # Pillow refuses to say the size in any other way.
+        size = re.search(r"\d+", str(error))
+        got = f"got {size[0]}" if size else "got far more"
+        raise invalid(path, f"expected at most {MAX_FRAME_PIXELS} pixels, {got}") from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, OverflowError, EOFError):
         raise invalid(path, "expected a JPEG, PNG or WebP picture, got something else") from None

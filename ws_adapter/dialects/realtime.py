@@ -137,12 +137,13 @@ class Realtime(RealtimePath):
             session_id=self._session_id,
             mode="full_duplex",
             metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
+            usage=render.usage(ready.tokens),
             unsupported_fields=list(listed([*setup.unsupported, *map(public_path, ready.ignored_fields)])),
             recording_session_id=self._recording_id,
         )
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
-        """See `Vocabulary.answer`. One kind per frame; the first frame carries the figures."""
+        """See `Vocabulary.answer`. One kind per frame; the first frame counts the unit and its tokens."""
         told = _Frames(self._session_id, answer)
         match answer.outcome:
             case Outcome.SPEECH:
@@ -189,21 +190,25 @@ def init_voice(payload: InitPayload, catalogue: Catalogue | None) -> Voice:
 
 
 class _Frames:
-    """The events of one unit; the first one carries the figures."""
+    """The events of one unit: each with its figures, the first one with its number and its tokens."""
 
     def __init__(self, session_id: str, answer: Answer) -> None:
         self.events: list[ServerEvent] = []
-        self._always: dict[str, Any] = {"session_id": session_id, "input_id": answer.unit.input_id}
-        self._first: dict[str, Any] = {"metrics": Metrics()}
+        self._always: dict[str, Any] = {
+            "session_id": session_id,
+            "input_id": answer.unit.input_id,
+            "metrics": render.metrics(answer),
+        }
+        self._first: dict[str, Any] = {}
         if answer.is_continued:
             return
-        self._first = {"metrics": render.metrics(answer), "chunk_index": answer.index}
+        self._first = {"chunk_index": answer.index}
         if answer.outcome is not Outcome.DROPPED:
             self._first |= {"usage": render.usage(answer.total), "chunk_usage": render.usage(answer.own)}
 
     def add(self, shape: type[OutputDelta], **fields: Any) -> None:
         self.events.append(shape(**self._always, **self._first, **fields))
-        self._first = {"metrics": Metrics()}
+        self._first = {}
 
 
 def _audio(fields: AppendInput) -> tuple[str, str]:

@@ -188,6 +188,7 @@ class RealtimeChat:
                 session_id=self._session_id,
                 mode="turn_based",
                 metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
+                usage=render.usage(ready.tokens),
                 unsupported_fields=list(listed([*self._settings.unsupported, *ignored])),
                 recording_session_id=self._recording_id,
             )

@@ -47,6 +47,8 @@ class ChatCreated(TimedEvent, kw_only=True, tag="session.created"):
 
     session_id: str
     mode: Literal["turn_based"]
+    usage: TokenUsage
+    """Of the settings: system prompt and voice."""
     unsupported_fields: list[str] = field(default_factory=list)
     """Paths in `payload` of what was accepted but is not honoured."""
     recording_session_id: str | None = None

@@ -150,6 +150,8 @@ class SessionCreated(TimedEvent, kw_only=True, tag="session.created"):
 
     session_id: str
     mode: Literal["full_duplex"]
+    usage: TokenUsage
+    """Of the settings: system prompt and voice."""
     unsupported_fields: list[str] = field(default_factory=list)
     """Paths in `payload` of what was accepted but is not honoured."""
     recording_session_id: str | None = None
@@ -157,7 +159,7 @@ class SessionCreated(TimedEvent, kw_only=True, tag="session.created"):
 
 
 class OutputDelta(TimedEvent, kw_only=True, tag="response.output.delta"):
-    """Base of one branch of a unit's output; the first event of a unit carries its figures."""
+    """Base of one branch of a unit's output: each has the unit's figures, its first event its tokens too."""
 
     kind: Literal["listen", "text", "audio"]
     session_id: str

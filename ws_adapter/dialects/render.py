@@ -35,6 +35,7 @@ def queued(place: Place, *, is_update: bool) -> SessionQueued:
     return shape(
         position=place.position,
         estimated_wait_s=round(place.estimated_wait_s, 1),
+        estimate_is_guess=place.estimate_is_guess,
         ticket_id=place.ticket_id,
         queue_length=place.queue_length,
     )

@@ -2,14 +2,14 @@
 
 from typing import Final
 
+from ws_adapter.dialects.units import PERIOD_S
+
 BURST_LEAD_S: Final = 1.5
 """A run of appends is a burst if it holds more than this much more audio than it took to arrive."""
 
 BURST_WAIT_S: Final = 1.25
 RUN_GAP_S: Final = 3.0
 """Appends closer together than this make one run; an append without such a neighbour is isolated."""
-
-PERIOD_S: Final = 1.0
 
 
 class SilenceTail:

@@ -17,6 +17,15 @@ NEARLY_A_UNIT: Final = 15_840
 
 SILENCE: Final = bytes(UNIT_BYTES)
 
+PERIOD_S: Final = 1.0
+"""A steady stream completes a unit so often."""
+
+LATE_S: Final = 0.2
+"""While the model speaks, the carry waits so long beyond the second at which a unit was due."""
+
+SETTLED_S: Final = 0.1
+"""And so long for more appends: what was held up on its way comes at once, and is not to be torn."""
+
 
 @dataclass(slots=True, eq=False)
 class Unit:
@@ -67,7 +76,8 @@ class Append:
 class UnitCutter:
     """Joins appends and cuts them into units; what is shorter than a unit is carried over.
 
-    `flush_s`: so long after the last append, the carry is padded and runs as a unit.
+    `flush_s`: so long after the last append, the carry is padded and runs as a unit. While the model speaks
+    that happens as soon as a unit is late: without input there would be a hole in what it says.
     """
 
     def __init__(self, flush_s: float) -> None:
@@ -77,6 +87,8 @@ class UnitCutter:
         self._appends = 0
         self._input_id = ""
         self._last_append_at = 0.0
+        self._due_at = 0.0
+        """When the next unit would be cut from a steady stream."""
         self._clipped = 0
         self._ignored_frames = 0
         self._frames: tuple[bytes, ...] = ()
@@ -88,10 +100,14 @@ class UnitCutter:
         """Bytes of audio and pictures that are carried."""
         return len(self._carry) + sum(map(len, self._frames))
 
-    @property
-    def flush_at(self) -> float | None:
-        """When `flush` is due; None while nothing is carried."""
-        return self._last_append_at + self._flush_s if self._carry else None
+    def flush_at(self, is_speaking: bool) -> float | None:
+        """When `flush` is due, given whether the model is speaking; None while nothing is carried."""
+        if not self._carry:
+            return None
+        flush_at = self._last_append_at + self._flush_s
+        if not is_speaking:
+            return flush_at
+        return min(flush_at, max(self._due_at + LATE_S, self._last_append_at + SETTLED_S))
 
     def append(self, append: Append, now: float) -> list[Unit]:
         """The units that `append` completes, in order; with `force_listen` nothing stays behind."""
@@ -123,15 +139,19 @@ class UnitCutter:
         """The carry, padded to a unit; empty if nothing is carried."""
         units = self._cut(b"", now, to_the_end=True) if self._carry else []
         self._mark(units, undecoded=False)
+        # It was late, and the next one is not to be later still.
+        self._due_at -= LATE_S
         return units
 
     def silence(self, now: float) -> Unit:
         """A unit of silence in the name of the last append."""
+        self._due_at = now + PERIOD_S
         return Unit(SILENCE, self._input_id, self._appends, now, injected_silence=True)
 
     def restamp(self, now: float) -> None:
         """Counts the time until `flush` from `now`, for input that was held."""
         self._last_append_at = now
+        self._due_at = now + PERIOD_S
 
     def _cut(
         self, audio: bytes, now: float, to_the_end: bool = False, force_listen: bool = False
@@ -149,6 +169,8 @@ class UnitCutter:
             units.append(self._unit(whole, now, force_listen, padded=short // 4))
         if force_listen and not units:
             units.append(self._unit(SILENCE, now, force_listen, padded=UNIT_SAMPLES))
+        if units:
+            self._due_at = now + PERIOD_S
         return units
 
     def _unit(self, audio: bytes, now: float, force_listen: bool, padded: int) -> Unit:

@@ -23,6 +23,7 @@ class Place(Struct, frozen=True):
     estimated_wait_s: float
     ticket_id: str
     queue_length: int
+    estimate_is_guess: bool
 
 
 # What the client wants. `name` is that of the event. Whatever `read` raises is a `Refusal`; it is only called

@@ -85,6 +85,11 @@ class Ready(Struct, frozen=True):
     ignored_fields: tuple[str, ...] = ()
     speaks: bool = True
 
+    @property
+    def tokens(self) -> Tokens:
+        """Tokens of the settings: system prompt and voice."""
+        return Tokens(input_text=self.prompt_tokens)
+
 
 class Prefilled(Struct, frozen=True):
     """The input of a unit is in the context: its `tokens`, and `vision_slices` of its pictures among it."""

@@ -30,6 +30,8 @@ class QueuePlace:
     position: int
     queue_length: int
     estimated_wait_s: float
+    estimate_is_guess: bool
+    """Whether it rests on a kind of session of which less than three are over."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Running:
     elapsed_s: float
     remaining_s: float
     """Estimated."""
+    remaining_is_guess: bool
+    """Whether less than three sessions of its kind are over."""
 
 
 @dataclass(frozen=True)

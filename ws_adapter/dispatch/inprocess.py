@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -27,7 +27,7 @@ from ws_adapter.dispatch.base import (
     Running,
     Waiting,
 )
-from ws_adapter.dispatch.estimate import BASE_S, MovingMean, estimate_waits, remaining
+from ws_adapter.dispatch.estimate import Lengths, estimate_waits
 from ws_adapter.errors import (
     AttachFailed,
     DispatchError,
@@ -122,7 +122,7 @@ class InProcessDispatcher:
         self._held: dict[tuple[str, int], _Ticket] = {}
         self._worker_key = worker_key
         self._epoch = round(clock.unix() * 1000)  # above what a dispatcher before this one has given
-        self._means = {kind: MovingMean(base) for kind, base in BASE_S.items()}
+        self._lengths = Lengths()
         self._places: dict[str, QueuePlace] = {}
         self._placed_at = 0.0
         self._deserted: Timer | None = None
@@ -180,6 +180,7 @@ class InProcessDispatcher:
                 started_at=unix - (now - holder.granted_at),
                 elapsed_s=now - holder.granted_at,
                 remaining_s=self._remaining(holder, now),
+                remaining_is_guess=not self._lengths.are_known(holder.kind),
             )
             for (worker_id, slot), holder in self._held.items()
         )
@@ -228,7 +229,7 @@ class InProcessDispatcher:
             return
         del self._held[ticket.lease.worker_id, ticket.lease.slot]
         if was_used:
-            self._means[ticket.kind].add(self.clock.now() - ticket.granted_at)
+            self._lengths.add(ticket.kind, self.clock.now() - ticket.granted_at)
         self._pump()
 
     def _attach_failed(self, lease: Lease, reason: Reason) -> None:
@@ -308,22 +309,29 @@ class InProcessDispatcher:
         now = self.clock.now()
         ready = self._fleet.ready()
         at_ready = {info.worker_id for _, info in ready}
-        slots = [
-            self._remaining(holder, now)
-            for (worker_id, _), holder in self._held.items()
-            if worker_id in at_ready
-        ]
+        holders = [holder for (worker_id, _), holder in self._held.items() if worker_id in at_ready]
+        slots = [self._remaining(holder, now) for holder in holders]
         for _, info in ready:
             slots += [0.0] * len(self._free_slots(info.worker_id, info.slots))
-        lengths = [self._means[ticket.kind].seconds for ticket in self._waiting]
+        lengths = self._expected_lengths(holders, now)
         waits = estimate_waits(slots, lengths) if slots else [ticket.max_wait for ticket in self._waiting]
+        is_guess = not slots or not all(self._lengths.are_known(holder.kind) for holder in holders)
         self._places = {}
         for position, (ticket, wait) in enumerate(zip(self._waiting, waits, strict=True), 1):
             # A caller who lost its worker goes ahead of others, whose position must not grow.
             ticket.position = min(position, ticket.position or position)
-            self._places[ticket.id] = QueuePlace(ticket.id, ticket.position, len(lengths), wait)
+            self._places[ticket.id] = QueuePlace(ticket.id, ticket.position, len(lengths), wait, is_guess)
+            is_guess = is_guess or not self._lengths.are_known(ticket.kind)
         self._placed_at = now
+
+    def _expected_lengths(self, holders: Sequence[_Ticket], now: float) -> list[float]:
+        """How long each of those who wait will have its slot."""
+        running = {
+            kind: [now - holder.granted_at for holder in holders if holder.kind is kind] for kind in Kind
+        }
+        expected = {kind: self._lengths.expected(kind, running[kind]) for kind in Kind}
+        return [expected[ticket.kind] for ticket in self._waiting]
 
     def _remaining(self, holder: _Ticket, now: float) -> float:
         limit = self.rules.session_limits_s.get(holder.kind, 0.0)
-        return remaining(self._means[holder.kind].seconds, now - holder.granted_at, limit)
+        return self._lengths.remaining(holder.kind, now - holder.granted_at, limit)

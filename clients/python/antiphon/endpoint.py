@@ -16,6 +16,7 @@ REALTIME: Final = "/v1/realtime"
 CHAT: Final = "/ws/chat"
 TRANSCRIPTION: Final = "/v1/transcription"
 MODELS: Final = "/v1/models"
+DEFAULT_VOICE: Final = "/api/default_ref_audio"
 
 _PATHS: Final = (REALTIME, CHAT, TRANSCRIPTION)
 _MODE: Final = ("mode", "intent")
@@ -30,6 +31,7 @@ _MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 _MAX_WAITING_MESSAGES: Final = 8192
 """Messages that may wait unread before the server is held up: more than a chat answer of 4096 tokens has."""
 
+_EXAMPLE: Final = "Write it like ws://localhost:8006."
 _SCHEMES: Final = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 
 
@@ -39,12 +41,15 @@ def endpoint(url: str, path: str, mode: str | None = None) -> str:
     `url` may be the server's root (`ws://localhost:8006`, `http` works as well) or the whole address of any
     of its services; other query parameters are kept. Raises `ConnectError` if it is no such address.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        why = f" ({error})"
+        raise ConnectError(f"{url!r} is no address of a server{why}. {_EXAMPLE}", reason="url") from None
     scheme = _SCHEMES.get(parts.scheme)
-    if scheme is None or not parts.hostname:
-        raise ConnectError(
-            f"{url!r} is no address of a server. Write it like ws://localhost:8006.", reason="url"
-        )
+    if scheme is None or not parts.hostname or port == 0:
+        raise ConnectError(f"{url!r} is no address of a server. {_EXAMPLE}", reason="url")
     root = parts.path.rstrip("/")
     for known in _PATHS:
         root = root.removesuffix(known)

@@ -20,6 +20,8 @@ class Queued:
     queue_length: int
     estimated_wait_s: float
     ticket_id: str
+    estimate_is_guess: bool = False
+    """Whether too few sessions have ended there for more than a guess at the wait."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,12 @@ class Fields:
             return value
         raise self._breach(name, "a number")
 
+    def boolean(self, name: str) -> bool | None:
+        value = self.values.get(name)
+        if value is None or isinstance(value, bool):
+            return value
+        raise self._breach(name, "true or false")
+
     def object(self, name: str) -> "Fields":
         """An absent object reads as an empty one."""
         value = self.values.get(name)

@@ -1,7 +1,7 @@
 """Which exception a refusal becomes: error events before a session exists, HTTP answers, failures to
 connect."""
 
-from ssl import SSLCertVerificationError
+from ssl import SSLCertVerificationError, SSLError
 from typing import Final
 
 from websockets.exceptions import InvalidHandshake, InvalidStatus
@@ -15,6 +15,10 @@ _NOT_NOW: Final = frozenset(
 )
 _TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012, 1013})
 _MESSAGE_TOO_BIG: Final = 1009
+_WITH_TLS: Final = ("wss://", "https://")
+
+PASS_KEY: Final = " Pass api_key."
+"""What a program does about a key that is missing; whoever takes it otherwise says so."""
 
 
 def from_error_event(event: ErrorEvent) -> AntiphonError:
@@ -44,16 +48,14 @@ def from_close(code: int | None) -> AntiphonError:
 def from_handshake(url: str, error: InvalidHandshake) -> AntiphonError:
     """The server spoke HTTP, but did not open a WebSocket."""
     if not isinstance(error, InvalidStatus):
-        return ConnectError(f"{url} does not answer as a WebSocket server does.", reason="no_websocket")
+        return no_server(url, "a WebSocket server")
     return from_http_status(url, error.response.status_code)
 
 
 def from_http_status(url: str, status: int) -> AntiphonError:
     """The server answered with an HTTP status that is none of success."""
     if status == 401:
-        return AuthError(
-            f"{url} wants a key, or another one (HTTP 401). Pass api_key.", reason="unauthorized"
-        )
+        return AuthError(f"{url} wants a key, or another one (HTTP 401).{PASS_KEY}", reason="unauthorized")
     if status == 403:
         return AuthError(f"{url} does not serve this origin (HTTP 403).", reason="forbidden")
     if status == 404:
@@ -68,6 +70,12 @@ def from_http_status(url: str, status: int) -> AntiphonError:
     )
 
 
+def no_server(url: str, kind: str) -> ConnectError:
+    """Something listens, but it is no server of that kind."""
+    remedy = "" if url.startswith(_WITH_TLS) else " If its port speaks TLS, write wss:// instead of ws://."
+    return ConnectError(f"{url} does not answer as {kind} does.{remedy}", reason="no_server")
+
+
 def from_os_error(url: str, error: OSError) -> ConnectError:
     """The server was not reached at all."""
     if isinstance(error, TimeoutError):
@@ -78,5 +86,8 @@ def from_os_error(url: str, error: OSError) -> ConnectError:
         why = f"{url} has a certificate that is not trusted here ({error.verify_message})."
         remedy = "If it is your own, name its file in the variable SSL_CERT_FILE."
         return ConnectError(f"{why} {remedy}", reason="untrusted")
+    if url.startswith(_WITH_TLS) and isinstance(error, SSLError | ConnectionResetError):
+        text = f"{url} ended the TLS handshake. If its port is a plain one, write ws:// instead of wss://."
+        return ConnectError(text, reason="no_tls", retryable=isinstance(error, ConnectionResetError))
     why = (error.strerror or str(error)).rstrip(".").lower()
     return ConnectError(f"Cannot reach {url} ({why}).", reason="unreachable", retryable=True)

@@ -89,6 +89,7 @@ def queued(fields: Fields) -> Queued:
         queue_length=fields.integer("queue_length") or 0,
         estimated_wait_s=fields.number("estimated_wait_s") or 0.0,
         ticket_id=fields.text("ticket_id") or "",
+        estimate_is_guess=fields.boolean("estimate_is_guess") or False,
     )
 
 

@@ -1,7 +1,5 @@
 """`python -m antiphon.cli` is `antiphon`."""
 
-import sys
+from antiphon.cli.main import leave, main
 
-from antiphon.cli.main import main
-
-sys.exit(main())
+leave(main())

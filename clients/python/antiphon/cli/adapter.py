@@ -31,6 +31,12 @@ ADMIN_PORT: Final[dict[str, Any]] = {
 }
 """How the option is read, in this command and in those that start an adapter."""
 
+_LISTEN: Final = (
+    *("host", "port", "allow_anonymous", "auth", "keys"),
+    *("tls_cert", "tls_key", "tls_port", "recordings"),
+)
+_PUBLIC: Final = ("default_realtime_mode", "voices", "allowed_origins", "trusted_proxies")
+
 
 def add_to(commands: Subcommands) -> None:
     """Adds the subcommand."""
@@ -58,6 +64,7 @@ def add_to(commands: Subcommands) -> None:
     add("--drain-timeout-s", type=seconds, metavar="S", help="for sessions at the end (default 60)")
     add_log_level(command)
     add_help_all(command)
+    add_public_options(command)
     _add_access_options(command)
     _add_queue_options(command)
     _add_load_options(command)
@@ -68,12 +75,6 @@ def add_to(commands: Subcommands) -> None:
 def _add_access_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("who may connect").add_argument
     add("--auth-query", action="store_true", help="take a key from the query too, as token")
-    add(
-        "--allowed-origins",
-        metavar="A,B",
-        type=_origins,
-        help="web origins such as https://example.org, * for any (default *)",
-    )
     add(
         "--connections-per-address",
         type=limit,
@@ -88,12 +89,6 @@ def _add_access_options(command: argparse.ArgumentParser) -> None:
     )
     add("--connections-per-key", type=limit, metavar="N", help="at once, 0: any (default 0)")
     add("--opens-per-min-per-key", type=limit, metavar="N", help="0: any (default 0)")
-    add(
-        "--trusted-proxies",
-        metavar="A,B",
-        type=_listed,
-        help="networks whose X-Forwarded-For is believed (default none)",
-    )
     add("--admin-host", metavar="HOST", help="address of the administration (default 127.0.0.1)")
     add("--admin-port", **ADMIN_PORT)
     add("--tls-host", metavar="HOST", help="address to listen on for TLS (default: --host)")
@@ -115,12 +110,6 @@ def _add_queue_options(command: argparse.ArgumentParser) -> None:
 
 def _add_session_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("sessions").add_argument
-    add(
-        "--default-realtime-mode",
-        metavar="MODE",
-        choices=("video", "audio", "chat", "transcription"),
-        help="of /v1/realtime without a mode (default video)",
-    )
     add("--session-limit-audio-s", type=seconds, metavar="S", help="longest session, 0: any (default 600)")
     add("--session-limit-video-s", type=seconds, metavar="S", help="longest session, 0: any (default 300)")
     add("--init-timeout-s", type=positive_float, metavar="S", help="from slot to first event (default 20)")
@@ -133,7 +122,6 @@ def _add_session_options(command: argparse.ArgumentParser) -> None:
     add("--silence-tail-units", type=limit, metavar="N", help="of silence after an utterance (default 10)")
     add("--recordings-max-days", type=amount, metavar="D", help="then they go, 0: never (default 7)")
     add("--recordings-max-gib", type=amount, metavar="GIB", help="then the oldest go, 0: any (default 10)")
-    add("--voices", type=Path, metavar="DIR", help="folder with default.wav, a voice clients may ask for")
 
 
 def _add_client_options(command: argparse.ArgumentParser) -> None:
@@ -164,12 +152,33 @@ def add_listen_options(command: argparse.ArgumentParser) -> None:
     add("--recordings", type=Path, metavar="DIR", help="record every session there (default: none)")
 
 
-def given_listen_options(arguments: argparse.Namespace) -> list[str]:
-    """What was given of them, as arguments of `antiphon adapter`."""
-    tls = ("tls_cert", "tls_key", "tls_port")
-    return as_given(
-        arguments, ("host", "port", "allow_anonymous", "auth", "keys", *tls, "recordings", "admin_port")
+def add_public_options(command: argparse.ArgumentParser) -> None:
+    """Those of what clients find there, handed on in the same way."""
+    add = command.add_argument_group("what clients find").add_argument
+    add(
+        "--default-realtime-mode",
+        metavar="MODE",
+        choices=("video", "audio", "chat", "transcription"),
+        help="of /v1/realtime without a mode (default video)",
     )
+    add("--voices", type=Path, metavar="DIR", help="folder with default.wav, a voice clients may ask for")
+    add(
+        "--allowed-origins",
+        metavar="A,B",
+        type=_origins,
+        help="web origins such as https://example.org, * for any (default *)",
+    )
+    add(
+        "--trusted-proxies",
+        metavar="A,B",
+        type=_listed,
+        help="networks whose X-Forwarded-For is believed (default none)",
+    )
+
+
+def given_adapter_options(arguments: argparse.Namespace) -> list[str]:
+    """What was given of both, as arguments of `antiphon adapter`."""
+    return as_given(arguments, (*_LISTEN, *_PUBLIC, "admin_port"))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import difflib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Subcommands: TypeAlias = "argparse._SubParsersAction[Command]"
 
 Run: TypeAlias = Callable[[argparse.Namespace], int]
 """Does the work of a command and returns its exit code."""
@@ -61,6 +62,25 @@ class _ShowAll(argparse.Action):
         parser.formatter_class = _FullHelp
         parser.print_help()
         parser.exit()
+
+
+class Command(argparse.ArgumentParser):
+    """The parser of one command, which itself says what it does not know: its usage is the one to look at."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"{self._what_is(unknown[0])}. See {self.prog} --help")
+        return found, unknown
+
+    def _what_is(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"{word!r} is one argument too many"
+        name = word.partition("=")[0]
+        near = difflib.get_close_matches(name, self._option_string_actions, 1)
+        return f"unknown option {name}" + (f", perhaps {near[0]}" if near else "")
 
 
 def add_help_all(command: argparse.ArgumentParser) -> None:
@@ -192,8 +212,18 @@ def as_given(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
     for name in names:
         if name in arguments:
             value = getattr(arguments, name)
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [_word(value)])]
     return words
+
+
+def _word(value: object) -> str:
+    """A value as it is written; None is an option's "any"."""
+    match value:
+        case None:
+            return "*"
+        case tuple():
+            return ",".join(map(str, value))
+    return str(value)
 
 
 def add_log_level(command: argparse.ArgumentParser) -> None:

@@ -21,9 +21,10 @@ from antiphon.cli.arguments import (
 )
 from antiphon.cli.dialogue import Dialogue, Manner
 from antiphon.cli.failure import ExitCode, Failure, explain
+from antiphon.cli.picture import read_picture
 from antiphon.cli.terminal import Style
 from antiphon.errors import AntiphonError
-from antiphon.messages import Clip, Image, Part
+from antiphon.messages import Clip, Part
 
 _ANSWER: Final = Path("answer.wav")
 _GENERATION: Final = ("max_new_tokens", "temperature", "top_p", "length_penalty")
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         answer=(arguments.out or _ANSWER) if arguments.speak else None,
         json=arguments.json,
     )
-    attached: list[Part] = [Image.read(path) for path in arguments.image]
+    attached: list[Part] = [read_picture(path) for path in arguments.image]
     attached += [Clip.read(path) for path in arguments.audio]
     dialogue = Dialogue(arguments.url, arguments.api_key, arguments.system, manner)
     if arguments.prompt is None and not arguments.audio and sys.stdin and sys.stdin.isatty():

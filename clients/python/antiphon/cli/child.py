@@ -20,6 +20,17 @@ _LONGEST_LINE: Final = 1 << 20
 _CODES_WITH_A_MEANING: Final = frozenset({ExitCode.USAGE, ExitCode.DEVICE_LOST})
 
 
+class Ended(Failure):
+    """A child that ended although nobody asked it to."""
+
+    def __init__(self, name: str, what: str, code: int) -> None:
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        self.summary = f"The {name} {what} ({how})"
+        # Whoever refuses its configuration has said all there is to say.
+        text = "" if code == ExitCode.USAGE else f"{self.summary}. Its own messages are above."
+        super().__init__(text, code if code in _CODES_WITH_A_MEANING else ExitCode.FAILED)
+
+
 class Child:
     """One command of `antiphon` in a process of its own.
 
@@ -28,20 +39,25 @@ class Child:
     the process.
     """
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str, process: asyncio.subprocess.Process, tell: Callable[[str], None], addresses: int
+    ) -> None:
         self.name = name
         self._process = process
-        self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._addresses: list[str] = []
+        self._expected = addresses
+        self._ready = asyncio.Event()
+        self._outdated = False
         self._tell = tell
         self._reader = asyncio.create_task(self._read_output(), name=f"output of {name}")
 
     @classmethod
     async def start(
-        cls, name: str, arguments: Sequence[str], scratch: str, tell: Callable[[str], None]
+        cls, name: str, arguments: Sequence[str], scratch: str, tell: Callable[[str], None], addresses: int
     ) -> "Child":
-        """Starts `antiphon NAME ARGUMENTS...`.
+        """Starts `antiphon NAME ARGUMENTS...`, which listens at so many addresses.
 
-        `tell` gets each line it prints, except the one that says it is ready. `scratch` is a folder that the
+        `tell` gets each line it prints, except those that say it is ready. `scratch` is a folder that the
         child removes if it finds this process dead.
         """
         # Without this the line that is waited for would stay in the child's buffer.
@@ -59,23 +75,25 @@ class Child:
             env=unbuffered,
             limit=_LONGEST_LINE,
         )
-        return cls(name, process, tell)
+        return cls(name, process, tell, addresses)
 
-    async def ready(self, timeout_s: float) -> str:
-        """Waits until the command prints `NAME ready on ADDRESS` and returns the address.
+    async def ready(self, timeout_s: float) -> Sequence[str]:
+        """Waits until the command has printed `NAME ready on ADDRESS` for each, and returns the addresses.
 
         Raises `Failure` if it ends before, or is not ready in time.
         """
         gone = asyncio.create_task(self.wait())
-        either: set[asyncio.Future[Any]] = {self._ready, gone}
+        ready = asyncio.create_task(self._ready.wait())
+        either: set[asyncio.Task[Any]] = {ready, gone}
         try:
             await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
-        if self._ready.done():
-            return self._ready.result()
+            ready.cancel()
+        if self._ready.is_set():
+            return self._addresses
         if gone.done() and not gone.cancelled():
-            raise self._failure("did not start", gone.result())
+            raise Ended(self.name, "did not start", gone.result())
         raise Failure(f"The {self.name} was not ready after {timeout_s:.0f} s. Its output may say why.")
 
     async def wait(self) -> int:
@@ -98,9 +116,16 @@ class Child:
         """Ends the process at once."""
         self._signal(signal.SIGKILL)
 
-    def died(self, code: int) -> Failure:
-        """What to say about a process that ended although nobody asked it to."""
-        return self._failure("stopped unexpectedly", code)
+    def reload(self) -> None:
+        """Has the process read its files again, as soon as it listens to that."""
+        self._outdated = not self._ready.is_set()
+        if self._ready.is_set():
+            self._signal(signal.SIGHUP)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.returncode is None
 
     def _signal(self, number: signal.Signals) -> None:
         # Not Popen's way, which polls first and so may take the exit code away from asyncio.
@@ -108,17 +133,16 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
-    def _failure(self, what: str, code: int) -> Failure:
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        text = f"The {self.name} {what} ({how}). Its own messages are above."
-        return Failure(text, code if code in _CODES_WITH_A_MEANING else ExitCode.FAILED)
-
     async def _read_output(self) -> None:
         assert self._process.stdout is not None
         marker = f"{self.name} ready on "
         async for line in self._process.stdout:
             text = line.decode(errors="replace").rstrip()
-            if text.startswith(marker) and not self._ready.done():
-                self._ready.set_result(text.removeprefix(marker))
+            if text.startswith(marker) and not self._ready.is_set():
+                self._addresses.append(text.removeprefix(marker))
+                if len(self._addresses) == self._expected:
+                    self._ready.set()
+                    if self._outdated:
+                        self.reload()
             else:
                 self._tell(text)

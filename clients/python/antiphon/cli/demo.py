@@ -19,7 +19,6 @@ from antiphon.cli.worker import add_model_options, given_model_options
 
 _RECORDINGS: Final = Path("tests/recordings")
 _ANSWER: Final = Path("answer.wav")
-_LIMIT_S: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,11 @@ async def _demo(recording: Recording, arguments: argparse.Namespace) -> int:
     style = Style()
     async with Stack(given_model_options(arguments), ["--port", "0"], tell) as stack:
         print("Starting a worker and an adapter.", flush=True)
-        address = await stack.start()
+        address, *_ = await stack.start()
         print(f'Ready. Asking: "{recording.text}"\n', flush=True)
         timeline = Timeline(style)
-        heard = await converse(address, None, recording.path, _LIMIT_S, timeline)
+        heard = Heard()
+        await converse(address, None, recording.path, None, timeline, heard)
         heard.write(arguments.out, timeline)
     print()
     return _judge(recording, heard, style)

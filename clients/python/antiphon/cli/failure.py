@@ -5,6 +5,7 @@ from enum import IntEnum
 from importlib.util import find_spec
 from typing import Final
 
+from antiphon import refusals
 from antiphon.errors import AntiphonError, AudioError, AuthError, ConnectError, QueueFull
 
 
@@ -77,9 +78,14 @@ def explain(error: Exception) -> Failure:
         case ConnectError(reason="refused" | "unreachable" | "timeout"):
             text = f"{error} Is the server running? Start one with: antiphon serve"
             return Failure(text, ExitCode.NO_CONNECTION)
+        case AuthError(reason="unauthorized"):
+            why = str(error).removesuffix(refusals.PASS_KEY)
+            remedy = "Name a file that holds it with --key-file, or set the variable ANTIPHON_API_KEY."
+            return Failure(f"{why} {remedy}", ExitCode.NO_CONNECTION)
         case AuthError():
-            text = f"{error} The key is read from --key-file or the variable ANTIPHON_API_KEY."
-            return Failure(text, ExitCode.NO_CONNECTION)
+            return Failure(str(error), ExitCode.NO_CONNECTION)
+        case ConnectError(reason="no_tls"):
+            return Failure(str(error), ExitCode.NO_CONNECTION)
         case QueueFull() | ConnectError(retryable=True):
             return Failure(f"{error} Try again later.", ExitCode.NO_CONNECTION)
         case ConnectError():

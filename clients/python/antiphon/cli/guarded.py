@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 
-from antiphon.cli.main import main
+from antiphon.cli.main import leave, main
 
 
 def _end_with_parent(scratch: str) -> None:
@@ -23,4 +23,4 @@ def _end_with_parent(scratch: str) -> None:
 if __name__ == "__main__":
     folder, *arguments = sys.argv[1:]
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
-    sys.exit(main(arguments))
+    leave(main(arguments))

@@ -2,23 +2,29 @@
 
 import argparse
 import asyncio
+import contextlib
+import os
 import signal
 import socket
 import sys
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import antiphon
-from antiphon.cli.adapter import ADMIN_PORT, add_listen_options, given_listen_options
+from antiphon.cli.adapter import ADMIN_PORT, add_listen_options, add_public_options, given_adapter_options
 from antiphon.cli.arguments import Subcommands, add_command, add_help_all, examples, given_options
 from antiphon.cli.failure import ExitCode, Failure, bind_failure, require_extra
 from antiphon.cli.stack import Stack
 from antiphon.cli.terminal import Style
-from antiphon.cli.worker import add_minicpmo_options, add_model_options, given_model_options
+from antiphon.cli.worker import (
+    add_minicpmo_options,
+    add_model_options,
+    check_model,
+    given_model_options,
+)
 from antiphon.endpoint import CHAT, REALTIME, TRANSCRIPTION, endpoint
 from antiphon.grpc import get_info
 from antiphon.v1 import inference_service_pb2 as pb
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def add_to(commands: Subcommands) -> None:
@@ -33,21 +39,23 @@ def add_to(commands: Subcommands) -> None:
     add_listen_options(command)
     add_model_options(command)
     add_help_all(command)
+    add_public_options(command)
     add_minicpmo_options(command)
     command.add_argument_group("administration").add_argument("--admin-port", **ADMIN_PORT)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs it until a signal or until one of the two processes ends."""
+    """Runs it until a signal, or until one of the two processes cannot be started again."""
     require_extra("serve", "all")
+    check_model(arguments)
     _check_adapter(arguments)
     return asyncio.run(_serve(arguments))
 
 
 async def _serve(arguments: argparse.Namespace) -> int:
-    worker, adapter = given_model_options(arguments), given_listen_options(arguments)
+    worker, adapter = given_model_options(arguments), given_adapter_options(arguments)
     async with Stack(worker, adapter, tell) as stack:
-        stopping = _stop_on_signal(stack)
+        stopping = _stop_on_signal(stack, reloads="keys" in arguments or "tls_cert" in arguments)
         starting = asyncio.create_task(stack.start())
         if await _signalled_before(starting, stopping):
             starting.cancel()
@@ -58,31 +66,57 @@ async def _serve(arguments: argparse.Namespace) -> int:
             access = f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
         admin_port = getattr(arguments, "admin_port", None)
         await print_banner(starting.result(), stack.worker_target, access, admin_port)
-        dying = asyncio.create_task(stack.died())
-        if not await _signalled_before(dying, stopping):
-            raise dying.result()
-        dying.cancel()
+        watching = asyncio.create_task(stack.watch())
+        if not await _signalled_before(watching, stopping):
+            raise watching.result()
+        watching.cancel()
+        await asyncio.wait({watching})
         tell("  Draining: running conversations may finish. Ctrl-C again stops at once.")
         return ExitCode.OK if await stack.drain() else ExitCode.FAILED
 
 
 def tell(line: str) -> None:
-    """A line for people; standard output is for the banner."""
-    print(line, file=sys.stderr, flush=True)
+    """A line for people, if they are still there; standard output is for the banner."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
-def _stop_on_signal(stack: Stack) -> asyncio.Event:
-    """The first signal sets the event, the next ones end both processes at once."""
+def _stop_on_signal(stack: Stack, *, reloads: bool) -> asyncio.Event:
+    """The first signal sets the event, the next ones end both processes at once.
+
+    SIGHUP is no such signal if the adapter `reloads` something by it, unless a terminal was closed.
+    """
     stopping = asyncio.Event()
+    had_terminal = _has_terminal()
 
     def on_signal() -> None:
         if stopping.is_set():
             stack.kill()
         stopping.set()
 
-    for number in _SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    def on_hangup() -> None:
+        if not reloads or (had_terminal and not _has_terminal()):
+            on_signal()
+        else:
+            tell("  Keys and certificate are read again.")
+            stack.reload()
+
+    for number, handler in (
+        (signal.SIGINT, on_signal),
+        (signal.SIGTERM, on_signal),
+        (signal.SIGHUP, on_hangup),
+    ):
+        asyncio.get_running_loop().add_signal_handler(number, handler)
     return stopping
+
+
+def _has_terminal() -> bool:
+    """Whether there is a terminal that this process belongs to."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) -> bool:
@@ -95,17 +129,22 @@ async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) 
     return stopping.is_set()
 
 
-async def print_banner(address: str, worker: str, access: str, admin_port: int | None = None) -> None:
-    """Who serves, then where: the last thing printed, and only when it is true."""
+async def print_banner(
+    addresses: Sequence[str], worker: str, access: str, admin_port: int | None = None
+) -> None:
+    """Who serves, then where: the last thing printed, and only when it is true.
+
+    `addresses` are the adapter's, the plain one first; clients are sent to that with TLS, if there is one.
+    """
     info: pb.GetInfoResponse = await get_info(worker)
     style = Style()
     slots = "1 slot" if info.slots == 1 else f"{info.slots} slots"
     name = style(f"Antiphon {antiphon.__version__}", "bold")
     print(f"  {name} | {info.model} | {slots} | {access}\n")
     for name, where in (
-        *((name, where) for mode, name, where in _services(address) if mode in info.modes),
+        *((name, where) for mode, name, where in _services(addresses[-1]) if mode in info.modes),
         ("gRPC", worker),
-        ("Health", f"{address.rstrip('/')}/readyz"),
+        ("Health", f"{addresses[0]}/readyz"),
         *([("Status", f"http://127.0.0.1:{admin_port}/")] if admin_port else []),
     ):
         print(f"  {name:<11} {style(where, 'cyan')}")
@@ -127,6 +166,7 @@ def _check_adapter(arguments: argparse.Namespace) -> None:
     from ws_adapter.keys import Keys
     from ws_adapter.options import AdapterOptions
     from ws_adapter.tls import Certificate
+    from ws_adapter.voices import read_default_voice
 
     try:
         options = given_options(AdapterOptions, arguments, workers=("unix:to come",))
@@ -134,6 +174,8 @@ def _check_adapter(arguments: argparse.Namespace) -> None:
             Keys(options.keys)
         if options.tls_cert is not None and options.tls_key is not None:
             Certificate(options.tls_cert, options.tls_key)
+        if options.voices is not None:
+            read_default_voice(options.voices)
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
     _check_free(options.host, options.port)

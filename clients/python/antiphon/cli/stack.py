@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from antiphon.cli.child import KILL_AFTER_S, Child
-from antiphon.cli.failure import Failure
+from antiphon.cli.child import KILL_AFTER_S, Child, Ended
+from antiphon.cli.failure import ExitCode, Failure
 
 START_TIMEOUT_S: Final = 600.0
 """Longest that loading and warming up may take."""
@@ -25,6 +25,16 @@ _PATIENCE_S: Final = 10.0
 _FIND_WORKER_S: Final = 10.0
 """Longest that an adapter that listens may take to find a worker that is ready."""
 
+FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S: Final = 30.0
+"""Between the end of a process and its next start; doubles from the first to the longest."""
+
+_STEADY_S: Final = 60.0
+"""A process that ran this long had no fault from its start: the next pause is the first again."""
+
+_MOST_FAILED_STARTS: Final = 5
+"""In a row, before it is given up; of a process that was ready before."""
+
 _QUIET: Final = ("--log-level", "warning")
 """In a terminal that somebody else reads only what is wrong belongs."""
 
@@ -33,17 +43,20 @@ _LONGEST_FOLDER: Final = 70
 
 
 class Stack:
-    """Starts both, watches both, stops both. Leaving its block leaves no process and no file behind."""
+    """Starts both, starts again whichever dies, stops both.
+
+    Leaving its block leaves no process and no file behind.
+    """
 
     def __init__(self, worker: Sequence[str], adapter: Sequence[str], tell: Callable[[str], None]) -> None:
         """`worker` and `adapter` are the arguments of these commands, but for the socket between them.
 
         `tell` gets what the two print, and what is waited for.
         """
-        self._worker_arguments = worker
-        self._adapter_arguments = adapter
+        self._arguments = {"worker": list(worker), "adapter": list(adapter)}
+        self._addresses = {"worker": 1, "adapter": 2 if "--tls-cert" in adapter else 1}
         self._tell = tell
-        self._children: list[Child] = []
+        self._children: dict[str, Child] = {}
         self._folder = ""
 
     @property
@@ -62,47 +75,86 @@ class Stack:
     ) -> None:
         try:
             # The adapter goes first: it holds sessions on the worker.
-            for child in reversed(self._children):
+            for child in reversed(self._children.values()):
                 await child.stop(KILL_AFTER_S)
         finally:
             self.kill()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def start(self) -> str:
-        """Starts the worker, then the adapter; returns the adapter's address when both are ready.
+    async def start(self) -> Sequence[str]:
+        """Starts the worker, then the adapter; returns the adapter's addresses when both are ready.
 
         Raises `Failure` if one ends before or takes too long.
         """
         target = self.worker_target
-        await self._start("worker", ["--listen", target, *_QUIET, *self._worker_arguments])
-        address = await self._start("adapter", ["--worker", target, *_QUIET, *self._adapter_arguments])
-        await _until_ready(address)
-        return address
+        self._arguments["worker"] += ["--listen", target, *_QUIET]
+        self._arguments["adapter"] += ["--worker", target, *_QUIET]
+        await self._start("worker")
+        addresses = await self._start("adapter")
+        await _until_ready(addresses[0])
+        # An adapter that starts again is where clients know it to be, also if the port was any free one.
+        for option, address in zip(("--port", "--tls-port"), addresses, strict=False):
+            self._arguments["adapter"] += [option, str(urlsplit(address).port)]
+        return addresses
 
-    async def died(self) -> Failure:
-        """Returns when one of the two has ended although nobody asked it to, with what to say about it."""
-        waiting = {asyncio.create_task(child.wait()): child for child in self._children}
+    async def watch(self) -> Failure:
+        """Starts again whichever ends although nobody asked it to; returns why one is beyond that."""
+        keeping = [asyncio.create_task(self._keep(name)) for name in self._children]
         try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(keeping, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in waiting:
+            for task in keeping:
                 task.cancel()
-        first = done.pop()
-        return waiting[first].died(first.result())
+            await asyncio.wait(keeping)
+        return done.pop().result()
+
+    def reload(self) -> None:
+        """Has the adapter read its keys and its certificate again."""
+        if "adapter" in self._children:
+            self._children["adapter"].reload()
 
     async def drain(self) -> bool:
         """Lets running conversations finish, then stops both; returns whether both ended well."""
-        codes = [await child.stop(DRAIN_TIMEOUT_S) for child in reversed(self._children)]
+        running = [child for child in reversed(self._children.values()) if child.is_running]
+        codes = [await child.stop(DRAIN_TIMEOUT_S) for child in running]
         return not any(codes)
 
     def kill(self) -> None:
         """Ends both at once."""
-        for child in self._children:
+        for child in self._children.values():
             child.kill()
 
-    async def _start(self, name: str, arguments: Sequence[str]) -> str:
-        child = await Child.start(name, arguments, self._folder, self._tell)
-        self._children.append(child)
+    async def _keep(self, name: str) -> Failure:
+        clock = asyncio.get_running_loop().time
+        pause_s, failed = FIRST_PAUSE_S, 0
+        while True:
+            begin = clock()
+            end = Ended(name, "stopped unexpectedly", await self._children[name].wait())
+            if clock() - begin >= _STEADY_S:
+                pause_s = FIRST_PAUSE_S
+            while True:
+                self._tell(f"  {end.summary}; it is started again in {pause_s:g} s.")
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                try:
+                    await self._start(name)
+                except Ended as failure:
+                    failed += 1
+                    if failure.code == ExitCode.USAGE or failed == _MOST_FAILED_STARTS:
+                        return failure
+                    end = failure
+                except Failure as failure:
+                    return failure
+                else:
+                    break
+            self._tell(f"  The {name} is ready again.")
+            failed = 0
+
+    async def _start(self, name: str) -> Sequence[str]:
+        child = await Child.start(
+            name, self._arguments[name], self._folder, self._tell, self._addresses[name]
+        )
+        self._children[name] = child
         patience = asyncio.create_task(self._report_waiting(name))
         try:
             return await child.ready(START_TIMEOUT_S)

@@ -2,14 +2,23 @@
 
 import argparse
 import asyncio
+import re
 from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
 
 from antiphon.cli.access import KEY_VARIABLE, add_access_options
 from antiphon.cli.arguments import Subcommands, add_command, examples, output_file, positive_float
-from antiphon.cli.conversation import converse
+from antiphon.cli.conversation import Heard, converse
+from antiphon.cli.event_lines import EventLines
 from antiphon.cli.failure import ExitCode, Failure
 from antiphon.cli.terminal import Style
-from antiphon.cli.timeline import Timeline
+from antiphon.cli.timeline import Report, Timeline
+from antiphon.endpoint import REALTIME
+
+_MODE: Final = "audio"
+_SERVICE: Final = re.compile(r"/(v1|ws)/.+$")
+_REMEDY: Final = "Name the root of the server with --url, such as ws://localhost:8006."
 
 
 def add_to(commands: Subcommands) -> None:
@@ -34,28 +43,60 @@ def add_to(commands: Subcommands) -> None:
         "--session-timeout",
         metavar="SECONDS",
         type=positive_float,
-        default=60.0,
-        help="end the conversation after this time, answer or not (default 60)",
+        default=None,
+        help="end it then, answer or not (default 60 after FILE)",
+    )
+    command.add_argument(
+        "--json", action="store_true", default=False, help="print each event as a line of JSON"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs it; fails if no answer came to its end."""
-    timeline = Timeline(Style())
-    heard = asyncio.run(
-        converse(
-            arguments.url,
-            arguments.api_key,
-            arguments.file,
-            arguments.session_timeout,
-            timeline,
+    """Runs it; fails if the recording was not heard to its end, or no answer came to its own."""
+    _check_address(arguments.url)
+    report: Report = EventLines() if arguments.json else Timeline(Style())
+    heard = Heard()
+    try:
+        asyncio.run(
+            converse(
+                arguments.url, arguments.api_key, arguments.file, arguments.session_timeout, report, heard
+            )
         )
-    )
-    if arguments.out:
-        heard.write(arguments.out, timeline)
+    finally:
+        if arguments.out and heard.pieces:
+            heard.write(arguments.out, report)
+    if not heard.played and heard.ended:
+        raise Failure(
+            f"The server ended the conversation ({heard.ended}) before the recording was played to its end. "
+            "Send a shorter one."
+        )
+    if not heard.played:
+        raise Failure("Time was up before the recording was played to its end. Allow more: --session-timeout")
     if not heard.complete:
         raise Failure(
             "No answer came to its end before the conversation did. "
             "Allow more time with --session-timeout, or check that the recording is speech."
         )
     return ExitCode.OK
+
+
+def _check_address(url: str) -> None:
+    """Raises `Failure` for the address of another service, or of this one in another mode."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return  # whoever connects says what is wrong with it
+    service = _SERVICE.search(parts.path.rstrip("/"))
+    if service and service[0] != REALTIME:
+        raise Failure(
+            f"antiphon talk converses at {REALTIME}, and {url} is the address of something else. {_REMEDY}",
+            ExitCode.USAGE,
+        )
+    query = parse_qs(parts.query)
+    for name in ("mode", "intent"):
+        modes = query.get(name)
+        if modes and modes[0] != _MODE:
+            raise Failure(
+                f"antiphon talk converses with mode={_MODE}, and {url} asks for {modes[0]}. {_REMEDY}",
+                ExitCode.USAGE,
+            )

@@ -30,8 +30,7 @@ class QueueNote:
 
     def show(self, place: Queued) -> None:
         """Shows it in place of the one before."""
-        wait = f", about {place.estimated_wait_s:.0f} s" if place.estimated_wait_s else ""
-        self._write(f"waiting: place {place.position} of {place.queue_length}{wait}")
+        self._write(f"waiting: {place_words(place)}")
         self._shown = True
 
     def clear(self) -> None:
@@ -43,6 +42,15 @@ class QueueNote:
     def _write(self, text: str) -> None:
         if self._on:
             print(f"\r\x1b[K{text}", end="", file=self._stream, flush=True)
+
+
+def place_words(place: Queued) -> str:
+    """A place in the queue, and how long it may take, if the server can tell."""
+    words = f"place {place.position} of {place.queue_length}"
+    if not place.estimated_wait_s:
+        return words
+    guess = " (a guess)" if place.estimate_is_guess else ""
+    return f"{words}, about {place.estimated_wait_s:.0f} s{guess}"
 
 
 def printable(text: str, stream: TextIO = sys.stdout) -> str:

@@ -3,10 +3,10 @@
 import json
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from antiphon.audio import OUTPUT_RATE_HZ
-from antiphon.cli.terminal import Style
+from antiphon.cli.terminal import Style, place_words
 from antiphon.events import (
     AudioDelta,
     Closed,
@@ -21,6 +21,16 @@ from antiphon.events import (
 )
 
 _COLOURS: Final = {"says": "green", "speaks": "green", "error": "red", "listens": "dim"}
+
+
+class Report(Protocol):
+    """Where it is told what happens in a conversation."""
+
+    def line(self, what: str, detail: str = "") -> None:
+        """One thing that happened just now."""
+
+    def event(self, event: Event | Queued) -> None:
+        """One event of the conversation."""
 
 
 class Timeline:
@@ -45,7 +55,7 @@ class Timeline:
 def _words(event: Event | Queued) -> tuple[str, str]:
     match event:
         case Queued():
-            return "queued", f"place {event.position} of {event.queue_length}, {event.estimated_wait_s:.0f} s"
+            return "queued", place_words(event)
         case Created():
             return "connected", f"session {event.session_id}"
         case Listening():

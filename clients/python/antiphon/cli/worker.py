@@ -2,9 +2,6 @@
 
 import argparse
 import asyncio
-import logging
-import os
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -98,10 +95,23 @@ def given_model_options(arguments: argparse.Namespace) -> list[str]:
     return as_given(arguments, (*_MODEL, *_MINICPMO))
 
 
+def check_model(arguments: argparse.Namespace) -> None:
+    """Raises `Failure` if the model that was asked for is nowhere; loads nothing."""
+    from inference_service.location import locate
+    from inference_service.models.errors import CheckpointError
+
+    try:
+        if "model" in arguments:
+            locate(arguments.model)
+    except CheckpointError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `worker ready on ADDRESS` when it is."""
     require_extra("worker", "worker")
-    from inference_service.app import EXIT_DEVICE_LOST, serve
+    check_model(arguments)
+    from inference_service.app import serve
     from inference_service.errors import ConfigurationError
     from inference_service.options import WorkerOptions
 
@@ -110,11 +120,4 @@ def run(arguments: argparse.Namespace) -> int:
         options = given_options(WorkerOptions, arguments)
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
-    code = asyncio.run(serve(options))
-    if code == EXIT_DEVICE_LOST:
-        # A thread that hangs in a call of the device would keep the interpreter from coming to its end.
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    return asyncio.run(serve(options))

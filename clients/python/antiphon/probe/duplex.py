@@ -77,8 +77,11 @@ class Duplex(Rules):
         if event.get("is_listen"):
             if event.get("text") or event.get("audio_data") is not None:
                 yield "a listening result says something"
+            self.is_speaking = False
         else:
             self.is_answered = bool(event.get("end_of_turn"))
+            self.is_speaking = not self.is_answered
+            self.spoken += 1
 
     def finished(self, code: int | None) -> Iterator[str]:
         if not self.is_over:

@@ -33,7 +33,8 @@ class Earlier(Rules):
     def reply(self, event: Event) -> list[Event]:
         if event["type"] != "session.queue_done":
             return []
-        return [{"type": "session.update", "session": {"instructions": "You are a helpful assistant."}}]
+        # Clients send what an emptied box holds.
+        return [{"type": "session.update", "session": {"instructions": ""}}]
 
     def append(self, pcm: bytes) -> Event:
         self.units += 1
@@ -60,7 +61,7 @@ class Earlier(Rules):
             case "response.listen":
                 yield from fields(event, kv_cache_length=int, input_id=str, metrics=dict)
                 yield from self._answer(event)
-                self._response_id = None
+                self._response_id, self.is_speaking = None, False
             case "response.output_audio.delta":
                 yield from self._delta(event)
             case "session.closed":
@@ -95,6 +96,8 @@ class Earlier(Rules):
         self._short = not begins and samples != _UNIT_SAMPLES
         self._response_id = event.get("response_id")
         self.is_answered = bool(event.get("end_of_turn"))
+        self.is_speaking = not self.is_answered
+        self.spoken += 1
         if self.is_answered:
             self._response_id, self._short = None, False
 

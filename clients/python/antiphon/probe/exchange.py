@@ -15,9 +15,14 @@ from antiphon.errors import ProtocolError
 from antiphon.events import ErrorEvent
 from antiphon.pacing import Pace
 from antiphon.probe.rules import Event, Rules
+from antiphon.probe.voice import default_voice
 
 SILENT_UNITS: Final = 12
 """Seconds of silence after the recording, within which an answer ends."""
+
+_SECOND: Final = bytes(4 * INPUT_RATE_HZ)
+_SHORT: Final = bytes(4 * INPUT_RATE_HZ * 3 // 10)
+"""The last append of a file, with many a client: the model is not to wait for the rest of the second."""
 
 Direction = Literal["sent", "received", "closed"]
 
@@ -40,8 +45,10 @@ async def probe(
     `recording` is float32 mono at 16 kHz, played in real time and followed by silence until it is answered.
     Raises `ConnectError`, `QueueFull` or `AuthError`.
     """
+    voiceless = await default_voice(url, api_key) if rules.takes_voice else []
     socket = await open_websocket(_address(url, rules), api_key)
     exchange = _Exchange(socket, rules, observer)
+    exchange.note(voiceless)
     try:
         async with asyncio.timeout(limit_s):
             await exchange.hold(recording)
@@ -131,18 +138,25 @@ class _Exchange:
         await self._ready.wait()
         pace = Pace()
         for second in pieces(recording, INPUT_RATE_HZ):
-            await self._append(pace, second.tobytes())
-        silence = bytes(4 * INPUT_RATE_HZ)
-        for _ in range(SILENT_UNITS):
-            if self._answered.is_set():
-                break
-            await self._append(pace, silence)
+            await pace.wait(INPUT_RATE_HZ)
+            await self._send(self._rules.append(second.tobytes().ljust(len(_SECOND), b"\0")))
+        await self._feed_silence(pace)
         for event in self._rules.ending():
             await self._send(event)
 
-    async def _append(self, pace: Pace, pcm: bytes) -> None:
-        await pace.wait(INPUT_RATE_HZ)
-        await self._send(self._rules.append(pcm.ljust(4 * INPUT_RATE_HZ, b"\0")))
+    async def _feed_silence(self, pace: Pace) -> None:
+        """An append every second until there is an answer; the first inside the answer is a short one."""
+        spoken = None
+        for _ in range(SILENT_UNITS):
+            await pace.wait(INPUT_RATE_HZ)
+            if self._answered.is_set():
+                return
+            is_short = self._rules.is_speaking and spoken is None
+            if self._rules.is_speaking and self._rules.spoken == spoken:
+                self.note(["a short append left a hole of a second in the answer"])
+            if is_short:
+                spoken = self._rules.spoken
+            await self._send(self._rules.append(_SHORT if is_short else _SECOND))
 
     async def _send(self, event: Event) -> None:
         self._observer.event("sent", event)

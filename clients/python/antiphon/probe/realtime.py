@@ -21,6 +21,7 @@ class Realtime(Rules):
         self._response_id: str | None = None
         self._ended: set[str] = set()
         self._chunks = 0
+        self._figures: object = None
         self._total_tokens = 0
         self._sent_ids: list[str] = []
         self._answered_ids: set[str] = set()
@@ -66,7 +67,7 @@ class Realtime(Rules):
             yield "session.created before session.queue_done"
         if self.is_ready:
             yield "session.created came twice"
-        yield from fields(event, session_id=str, mode=str, metrics=dict)
+        yield from fields(event, session_id=str, mode=str, metrics=dict, usage=dict)
         if event.get("mode") != "full_duplex":
             yield f"mode is {event.get('mode')!r}, not full_duplex"
         self._session_id = event.get("session_id")
@@ -94,12 +95,19 @@ class Realtime(Rules):
 
     def _counted(self, event: Event) -> Iterator[str]:
         there = [name for name in _ONCE_A_UNIT if name in event]
+        figures = event.get("metrics")
+        if isinstance(figures, dict):  # the time until an event was sent is its own
+            figures = {name: value for name, value in figures.items() if name != "wall_clock_ms"}
         if "chunk_index" in event:
+            self._figures = figures
+            self.spoken += event.get("kind") != "listen"
             if event["chunk_index"] != self._chunks:
                 yield f"chunk_index is {event['chunk_index']}, not {self._chunks}"
             self._chunks = int(event["chunk_index"]) + 1 if is_whole(event["chunk_index"]) else self._chunks
         elif there:
             yield f"{there[0]} without chunk_index: both belong to the first event of a unit"
+        if figures != self._figures:
+            yield "metrics differ within a unit: clients overwrite their copy with each event"
         total = event.get("usage", {}).get("total_tokens")
         if total is not None:
             if total < self._total_tokens:
@@ -115,7 +123,7 @@ class Realtime(Rules):
         elif self._response_id not in (None, response_id):
             yield f"{response_id} begins before {self._response_id} has ended"
         self._response_id = response_id
-        self.is_answered = False
+        self.is_speaking, self.is_answered = True, False
 
     def _listening(self, event: Event) -> Iterator[str]:
         ends_turn = event.get("reason") == "turn_end"
@@ -126,7 +134,7 @@ class Realtime(Rules):
         if self._response_id is not None:
             self._ended.add(self._response_id)
             self.is_answered = ends_turn
-        self._response_id = None
+        self._response_id, self.is_speaking = None, False
 
     def finished(self, code: int | None) -> Iterator[str]:
         if not self.is_over:

@@ -23,6 +23,9 @@ class Rules(ABC):
     takes_audio: bool = True
     """Whether it is fed a second of sound every second."""
 
+    takes_voice: bool = True
+    """Whether a voice may be sent along, for which the server has to have a default."""
+
     client_closes: bool = False
     """Whether the client has to close the socket when all is said."""
 
@@ -32,7 +35,11 @@ class Rules(ABC):
         self.is_over = False
         """Whether the last event has come."""
         self.units = 0
-        """Seconds that were sent."""
+        """Appends that were sent, of a second each and one that is shorter."""
+        self.is_speaking = False
+        """Whether an answer has begun and is not over."""
+        self.spoken = 0
+        """Units in which something was said."""
         self.is_answered = False
         """Whether a whole answer has come."""
         self._last_send_ts = 0.0
@@ -49,7 +56,7 @@ class Rules(ABC):
 
     @abstractmethod
     def append(self, pcm: bytes) -> Event:
-        """The next second, float32 mono 16 kHz; counts it."""
+        """The next second or less, float32 mono 16 kHz; counts it."""
 
     @abstractmethod
     def ending(self) -> list[Event]:
@@ -118,6 +125,8 @@ class Queue:
             yield f"queue_length is {length!r}, less than the position {position}"
         if not is_number(event.get("estimated_wait_s")):
             yield "estimated_wait_s is no number"
+        if not isinstance(event.get("estimate_is_guess", False), bool):
+            yield "estimate_is_guess is neither true nor false"
         if not isinstance(event.get("ticket_id"), str):
             yield "ticket_id is no text"
 

@@ -16,6 +16,7 @@ class Transcription(Rules):
     """One utterance. The server never closes by itself."""
 
     path = "/v1/transcription"
+    takes_voice = False
     client_closes = True
 
     def __init__(self, model: str) -> None:

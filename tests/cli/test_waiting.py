@@ -1,0 +1,50 @@
+"""What commands say while they wait for a slot."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon import write_wav
+from antiphon.cli.terminal import place_words
+from antiphon.events import Queued
+from tests.adapter.conversation import CLOSE
+from tests.adapter.stage import PATIENCE_S, running_adapter
+from tests.cli.process import ANTIPHON
+from tests.scripted_engine import ScriptedEngine, listen, running_worker
+
+
+async def test_talk_tells_a_guess_from_an_estimate(tmp_path: Path) -> None:
+    question = tmp_path / "question.wav"
+    write_wav(question, np.zeros(8000, np.float32), 16_000)
+    engine = ScriptedEngine(listen(), slots=1, repeat=True)
+    async with running_worker(engine, slots=1) as worker, running_adapter(worker.address) as stage:
+        async with stage.client() as holder:
+            await holder.begin()
+            talk = await asyncio.create_subprocess_exec(
+                *ANTIPHON, "talk", question, "--url", stage.address, stdout=asyncio.subprocess.PIPE
+            )
+            try:
+                assert talk.stdout is not None
+                async with asyncio.timeout(3 * PATIENCE_S):
+                    while b" queued " not in (line := await talk.stdout.readline()):
+                        assert line, "it ended without a word about the queue"
+                assert re.search(r"place 1 of 1, about \d+ s \(a guess\)$", line.decode().rstrip())
+                await holder.send(CLOSE)
+            finally:
+                talk.kill()
+                await talk.communicate()
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (Queued(2, 3, 35.2, "t"), "place 2 of 3, about 35 s"),
+        (Queued(2, 3, 7.0, "t", estimate_is_guess=True), "place 2 of 3, about 7 s (a guess)"),
+        (Queued(1, 1, 0.0, "t", estimate_is_guess=True), "place 1 of 1"),
+    ],
+)
+def test_place_in_words(place: Queued, words: str) -> None:
+    assert place_words(place) == words

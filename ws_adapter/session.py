@@ -33,6 +33,7 @@ from ws_adapter.load import Load, Share
 from ws_adapter.metrics import DISCONNECTED
 from ws_adapter.options import AdapterOptions
 from ws_adapter.outbox import Outbox
+from ws_adapter.readers import Readers
 from ws_adapter.recording.recorder import Recording
 from ws_adapter.slot import Slot, SlotSource
 from ws_adapter.watch import SessionWatch
@@ -67,10 +68,12 @@ class Session:
         options: AdapterOptions,
         load: Load,
         watch: SessionWatch,
+        readers: Readers,
         recording: Recording | None = None,
     ) -> None:
         self._socket = socket
         self._watch = watch
+        self._readers = readers
         self._machine = machine
         self._dispatcher = dispatcher
         self._clock = clock
@@ -237,7 +240,7 @@ class Session:
                 self._perform(self._machine.binary_frame(self._clock.now()))
             while self._apart is not None:
                 work, self._apart = self._apart.work, None
-                then = await asyncio.to_thread(work)
+                then = await self._readers.do(work, has_slot=self._link is not None)
                 self._perform(then(self._clock.now()))
 
     def _has_no_room(self) -> bool:

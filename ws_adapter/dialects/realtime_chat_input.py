@@ -28,7 +28,7 @@ _HONOURED: Final = frozenset({"generate_audio", "max_slice_nums"})
 
 @dataclass(frozen=True)
 class Heard:
-    """An event; of an opener and of what asks for an answer also what it came to, or why it cannot be used."""
+    """An event; of an opener, and of what asks for an answer, also what it came to or why it is refused."""
 
     event: Event
     request: Request | Refusal | None = None

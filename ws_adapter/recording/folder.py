@@ -31,7 +31,7 @@ FILES_OF_A_FRAME: Final = 256
 """One event gets no more files: the longest chat is of so many messages."""
 
 FILES_OF_A_SESSION: Final = 4096
-"""That is ten minutes of a camera with four pictures a second, and as much again."""
+"""A camera gives a session of ten minutes four pictures a second at most, 2400."""
 
 _INLINE: Final = 256
 """A value that is no base64 stays in the event up to this length."""
@@ -86,6 +86,7 @@ class Folder:
         self.meta = meta
         self.size = 0
         self.caller = meta.client.caller
+        self.is_discarded = False
         self._files = 0
         self._stream_end = 0
         self._tracks = {"up": Track("up.wav", RATE_HZ), "down": Track("down.wav", OUTPUT_RATE_HZ)}
@@ -158,9 +159,9 @@ class Folder:
         return False
 
     def discard(self) -> None:
-        """Removes all of it. Nothing may be written any more."""
+        """Removes all of it. Nothing is to be written any more."""
         shutil.rmtree(self.path, ignore_errors=True)
-        self.size = 0
+        self.is_discarded, self.size = True, 0
 
     def add_file(self, name: str, data: bytes) -> None:
         """Writes a file of its own; `name` has one folder in it at most."""

@@ -41,6 +41,9 @@ TIDY_S: Final = 600.0
 MOST_OF_ALL: Final = 1 / 8
 """The share of all recordings that one session may have."""
 
+_SHARE_USED: Final = "the recording has reached the largest size allowed for one"
+_ALL_USED: Final = "the recordings have reached the largest size allowed"
+
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_LABEL: Final = 128
 
@@ -136,6 +139,7 @@ class Recorder:
         self._is_behind = False
         self._is_closed = False
         self._is_abandoned = False
+        self._growing = 0
         self._running: set[Folder] = set()
         self._is_failing = False
 
@@ -218,29 +222,34 @@ class Recorder:
 
     def _do(self, job: _Job) -> None:
         folder = job.folder
-        if folder.meta.stopped is None or job.is_end:
-            self._running.add(folder)
-            try:
+        if folder.meta.stopped is not None and not job.is_end:
+            return
+        before = folder.size
+        self._running.add(folder)
+        try:
+            if not folder.is_discarded:
                 job.do()
-            except OSError as error:
-                self._stop(folder, error)
-            except Exception as error:
-                logger.exception("recording %s failed", folder.path.name)
-                self._stop(folder, error)
+        except OSError as error:
+            self._stop(folder, error)
+        except Exception as error:
+            logger.exception("recording %s failed", folder.path.name)
+            self._stop(folder, error)
+        self._growing += folder.size - before
         if job.is_end:
             self._put_away(folder)
         elif folder.size > self._share_bytes:
-            self._stop(folder, _too_large("the recording has reached the largest size allowed for one"))
+            self._stop(folder, OSError(errno.ENOSPC, _SHARE_USED))
         while (heaviest := self._tidy()) is not None:
-            if folder.caller == heaviest and not job.is_end and folder.meta.stopped is None:
-                self._stop(folder, _too_large("the recordings have reached the largest size allowed"))
+            if folder.caller == heaviest and folder in self._running:
+                self._stop(folder, OSError(errno.ENOSPC, _ALL_USED))
                 break
             self._discard_largest_of(heaviest)
 
     def _discard_largest_of(self, caller: str) -> None:
-        """Removes a running recording of somebody who has most of all and nothing that is finished."""
+        """Removes a running recording of the caller who has most, since nothing of theirs is finished."""
         largest = max((f for f in self._running if f.caller == caller), key=lambda folder: folder.size)
-        self._stop(largest, _too_large("the recordings have reached the largest size allowed"))
+        self._stop(largest, OSError(errno.ENOSPC, _ALL_USED))
+        self._growing -= largest.size
         largest.discard()
 
     def _stop(self, folder: Folder, error: Exception) -> None:
@@ -250,6 +259,7 @@ class Recorder:
             self._failed(error)
 
     def _put_away(self, folder: Folder) -> None:
+        self._growing -= folder.size
         self._running.discard(folder)
         if folder.size:
             self._shelf.put(Kept(self.clock.unix(), folder.path.name, folder.size, folder.caller))
@@ -262,7 +272,7 @@ class Recorder:
             logger.info("recordings in %s work again", self._root)
 
     def _tidy(self) -> str | None:
-        return self._shelf.tidy(self.clock.unix(), [(f.caller, f.size) for f in self._running])
+        return self._shelf.tidy(self.clock.unix(), self._growing, self._running)
 
     def _failed(self, error: Exception) -> None:
         if not self._is_failing:
@@ -273,10 +283,6 @@ class Recorder:
                 self._root,
                 _text(error),
             )
-
-
-def _too_large(text: str) -> OSError:
-    return OSError(errno.ENOSPC, text)
 
 
 def _text(error: Exception) -> str:

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from ws_adapter.recording.folder import META, Meta
+from ws_adapter.recording.folder import META, Folder, Meta
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,128}-[0-9a-f]{8}")
 """How recordings are called. Nothing else in the folder is ever touched."""
@@ -46,8 +46,10 @@ class Shelf:
         self._max_age_s = max_age_s
         self._max_bytes = max_bytes
         self._on_failure = on_failure
-        self._kept: dict[str, deque[Kept]] = {}
-        """By caller, the oldest first."""
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        """All of them by name, the oldest first."""
+        self._of: dict[str, deque[Kept]] = {}
+        """Those of each caller, the oldest first."""
         self._sizes: Counter[str] = Counter()
         self.size = 0
 
@@ -63,38 +65,40 @@ class Shelf:
 
     def put(self, kept: Kept) -> None:
         """Adds the recording that ended last."""
-        self._kept.setdefault(kept.caller, deque()).append(kept)
+        self._kept[kept.name] = kept
+        self._of.setdefault(kept.caller, deque()).append(kept)
         self._sizes[kept.caller] += kept.size
         self.size += kept.size
 
-    def tidy(self, now: float, running: Iterable[tuple[str, int]]) -> str | None:
-        """Removes what is too old, and what is too much beside unfinished recordings, `running`, which are
-        pairs of caller and size: always the oldest of the caller who has most.
+    def tidy(self, now: float, growing: int, running: Iterable[Folder]) -> str | None:
+        """Removes what is too old, and what is too much beside `running`, the unfinished recordings of
+        `growing` bytes in all: always the oldest of the caller who has most.
 
         `now` is Unix time. When the caller who has most has nothing finished and it is still too much,
         returns who that is.
         """
-        for caller in list(self._kept) if self._max_age_s else ():
-            while caller in self._kept and now - self._kept[caller][0].ended > self._max_age_s:
-                self._remove_oldest(caller)
-        if not self._max_bytes:
-            return None
-        growing: Counter[str] = Counter()
-        for caller, size in running:
-            growing[caller] += size
-        while self.size + growing.total() > self._max_bytes:
-            heaviest, _ = (self._sizes + growing).most_common(1)[0]
-            if heaviest not in self._kept:
+        while self._max_age_s and self._kept:
+            oldest = next(iter(self._kept.values()))
+            if now - oldest.ended <= self._max_age_s:
+                break
+            self._remove_oldest(oldest.caller)
+        while self._max_bytes and self.size + growing > self._max_bytes:
+            sizes = self._sizes.copy()
+            for folder in running:
+                sizes[folder.caller] += folder.size
+            heaviest, _ = sizes.most_common(1)[0]
+            if heaviest not in self._of:
                 return heaviest
             self._remove_oldest(heaviest)
         return None
 
     def _remove_oldest(self, caller: str) -> None:
-        kept = self._kept[caller].popleft()
+        kept = self._of[caller].popleft()
+        del self._kept[kept.name]
         self.size -= kept.size
         self._sizes[caller] -= kept.size
-        if not self._kept[caller]:
-            del self._kept[caller], self._sizes[caller]
+        if not self._of[caller]:
+            del self._of[caller], self._sizes[caller]
         try:
             shutil.rmtree(self._root / kept.name)
         except FileNotFoundError:

@@ -294,20 +294,21 @@ class DuplexMachine:
         self, command: Begin, catalogue: Catalogue | None, drops_input: bool
     ) -> Callable[[float], list[Action]]:
         """Reads an opener; touches nothing of the session, so it may run anywhere."""
+        setup: SessionSetup | Refusal
         try:
             setup = command.read(catalogue)
         except Refusal as refusal:
-            return partial(self._setup_refused, refusal)
-        return lambda _: self._set_up(command, setup, drops_input)
+            setup = refusal
+        return partial(self._set_up, command, setup, drops_input)
 
-    def _setup_refused(self, refusal: Refusal, now: float) -> list[Action]:
-        self._reading = 0
-        return [] if self.is_over else self._refuse(refusal, now)
-
-    def _set_up(self, command: Begin, setup: SessionSetup, drops_input: bool) -> list[Action]:
+    def _set_up(
+        self, command: Begin, setup: SessionSetup | Refusal, drops_input: bool, now: float
+    ) -> list[Action]:
         self._reading = 0
         if self.is_over:
             return []
+        if isinstance(setup, Refusal):
+            return self._refuse(setup, now)
         self._vocabulary = command.choose()
         if self.state is State.CONNECTED:
             return self._configure(setup)

@@ -238,7 +238,7 @@ class Recorder:
         if job.is_end:
             self._put_away(folder)
         elif folder.size > self._share_bytes:
-            self._stop(folder, OSError(errno.ENOSPC, _SHARE_USED))
+            folder.meta.stopped = folder.meta.stopped or _SHARE_USED
         while (heaviest := self._tidy()) is not None:
             if folder.caller == heaviest and folder in self._running:
                 self._stop(folder, OSError(errno.ENOSPC, _ALL_USED))
@@ -248,7 +248,7 @@ class Recorder:
     def _discard_largest_of(self, caller: str) -> None:
         """Removes a running recording of the caller who has most, since nothing of theirs is finished."""
         largest = max((f for f in self._running if f.caller == caller), key=lambda folder: folder.size)
-        self._stop(largest, OSError(errno.ENOSPC, _ALL_USED))
+        largest.meta.stopped = _ALL_USED
         self._growing -= largest.size
         largest.discard()
 

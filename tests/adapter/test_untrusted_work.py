@@ -180,6 +180,17 @@ def test_the_longest_chat_is_no_bomb() -> None:
     scan.check(json.dumps({"messages": messages}, indent=1).encode())
 
 
+async def test_audio_that_is_far_too_long_is_refused_by_the_length_of_its_text() -> None:
+    async with stage_with_neighbour() as (_, neighbour):
+        event = append(0)
+        event["input"]["audio"] = "AAAA" * 2**21 + " "
+        await neighbour.send(event)
+        error = (await neighbour.expect("error"))["error"]
+        assert error["message"] == "input.audio: expected at most 60 s of audio, got about 6291456 bytes"
+        await neighbour.send(append())
+        await neighbour.expect("listen")
+
+
 # -------------------------------------------------------------------------------------------- neighbours
 
 

@@ -68,7 +68,8 @@ def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None
 def _check_length(given: GivenInput, most_s: float) -> None:
     """Refuses text that cannot be so little audio, before it is decoded."""
     if len(given.audio) > most_s * UNIT_BYTES * LONGEST_TEXT:
-        raise invalid(given.audio_path, f"expected at most {most_s:g} s of audio, got far more")
+        size = len(given.audio) * 3 // 4
+        raise invalid(given.audio_path, f"expected at most {most_s:g} s of audio, got about {size} bytes")
 
 
 def first_given(places: Iterable[tuple[str, str | None]], otherwise: str) -> tuple[str, str]:

@@ -61,11 +61,12 @@ def read_frame(picture: Picture, path: str) -> bytes:
     data = decode_base64(text, path)
     if len(data) > MAX_FRAME_BYTES:
         raise invalid(path, f"expected at most {MAX_FRAME_BYTES} bytes, got {len(data)}")
-    size = read_size(data)
-    if size is None or not all(size):
+    sides = read_size(data)
+    if sides is None or not all(sides):
         raise invalid(path, "expected a JPEG, PNG or WebP picture, got something else")
-    if size[0] * size[1] > MAX_FRAME_PIXELS:
-        raise invalid(path, f"expected at most {MAX_FRAME_PIXELS} pixels, got {size[0]} x {size[1]}")
+    width, height = sides
+    if width * height > MAX_FRAME_PIXELS:
+        raise invalid(path, f"expected at most {MAX_FRAME_PIXELS} pixels, got {width} x {height}")
     return data
 
 

@@ -135,10 +135,10 @@ async def test_a_voice_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyP
         threads.append(threading.current_thread().name)
         return read(text, path)
 
-    monkeypatch.setattr(voice, "read_reference", watched)
     sound = np.random.default_rng(1).uniform(-1, 1, 30 * 16_000).astype("<f4").tobytes()
     async with stage_with_neighbour() as (stage, _), stage.client() as client:
         await client.expect("session.queued")
+        monkeypatch.setattr(voice, "read_reference", watched)
         await client.send({**INIT, "payload": {"voice": {"ref_audio_base64": b64(sound)}}})
         await client.send({**INIT})
         assert (await client.expect("error"))["error"]["code"] == "invalid_event", "one after the other"

@@ -18,6 +18,7 @@ import numpy as np
 import pybase64
 from numpy.typing import NDArray
 
+from ws_adapter import scan
 from ws_adapter.dialects.errors import ErrorCode, InvalidUtf8, Refusal, invalid, missing
 from ws_adapter.dialects.events import AudioEncoding, ServerEvent
 from ws_adapter.dialects.faults import find_fault, shown
@@ -29,10 +30,6 @@ _WIDTHS: Final[dict[AudioEncoding, int]] = {"f32": 4, "pcm16": 2}
 
 LOUDEST: Final = 16.0
 """A peak above this is not float32 PCM but something else read as such."""
-
-MAX_ITEMS: Final = 65_536
-"""Most commas in a frame. Items become objects, by the million 30 times as large as their text; a frame of
-such would stop every session for seconds. No event comes near: a prompt made of commas has half as many."""
 
 _WHITE_SPACE: Final = b" \t\n\r\v\f"
 _NOT_JSON: Final = "the frame is not valid JSON"
@@ -117,7 +114,7 @@ class EventDecoder(Generic[E]):
         return None
 
     def _decode_whole(self, frame: bytes) -> E:
-        _check(frame)
+        scan.check(frame)
         try:
             return self._typed.decode(frame)
         except msgspec.ValidationError:
@@ -155,7 +152,7 @@ class RequestDecoder(Generic[E]):
         Raises `InvalidUtf8`, or `Refusal` with `invalid_json`, `invalid_payload` or `missing_field`. With
         duplicate keys the last counts.
         """
-        _check(frame)
+        scan.check(frame)
         try:
             return self._typed.decode(frame)
         except msgspec.ValidationError:
@@ -179,13 +176,6 @@ def _decode_object(frame: bytes) -> dict[str, Any]:
     return value
 
 
-def _check(frame: bytes) -> None:
-    """What can be said of a frame without parsing it; raises `InvalidUtf8` or `Refusal`."""
-    _check_utf8(frame)
-    if len(frame) > MAX_ITEMS and frame.count(b",") > MAX_ITEMS:
-        raise Refusal(ErrorCode.INVALID_PAYLOAD, f"an event has at most {MAX_ITEMS} items, got more")
-
-
 def _size_audio(fields: Any, names: Sequence[str] = _AUDIO_FIELDS) -> None:
     """Replaces base64 by its size."""
     for name in names:
@@ -204,15 +194,6 @@ def convert(value: object, shape: Any, path: str) -> Any:
     except (msgspec.ValidationError, RecursionError):
         fault = find_fault(value, shape, path) if isinstance(shape, type) else None
         raise fault or invalid(path or "event", "does not have the expected form") from None
-
-
-def _check_utf8(frame: bytes) -> None:
-    if frame.isascii():
-        return
-    try:
-        frame.decode()
-    except UnicodeDecodeError:
-        raise InvalidUtf8 from None
 
 
 @dataclass(frozen=True, slots=True)

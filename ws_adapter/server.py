@@ -34,6 +34,7 @@ from ws_adapter.machines import MachineMaker, new_session_id
 from ws_adapter.metrics import Metrics
 from ws_adapter.options import AdapterOptions
 from ws_adapter.pool import Pool
+from ws_adapter.readers import Readers
 from ws_adapter.recording.folder import Client
 from ws_adapter.recording.recorder import Recorder
 from ws_adapter.routes import (
@@ -103,6 +104,7 @@ class PublicServer:
         self._recorder = recorder
         self._site = Site(dispatcher, fleet, access, voice, clock.unix())
         self._mode = Mode(options.default_realtime_mode)
+        self._readers = Readers()
         self._machines = MachineMaker(fleet.catalogue, clock)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection] = {}
@@ -192,6 +194,7 @@ class PublicServer:
             server.close()
         for server in self._servers:
             await server.wait_closed()
+        self._readers.close()
 
     def _stop_admitting(self) -> None:
         self._site.is_draining = self._pool.is_draining = True
@@ -286,6 +289,7 @@ class PublicServer:
             self._options,
             self._load,
             watch,
+            self._readers,
             recording,
         )
         self._sessions[session] = connection

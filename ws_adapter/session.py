@@ -33,6 +33,7 @@ from ws_adapter.load import Load, Share
 from ws_adapter.metrics import DISCONNECTED
 from ws_adapter.options import AdapterOptions
 from ws_adapter.outbox import Outbox
+from ws_adapter.readers import Readers
 from ws_adapter.recording.recorder import Recording
 from ws_adapter.slot import Slot, SlotSource
 from ws_adapter.watch import SessionWatch
@@ -67,10 +68,12 @@ class Session:
         options: AdapterOptions,
         load: Load,
         watch: SessionWatch,
+        readers: Readers,
         recording: Recording | None = None,
     ) -> None:
         self._socket = socket
         self._watch = watch
+        self._readers = readers
         self._machine = machine
         self._dispatcher = dispatcher
         self._clock = clock
@@ -107,7 +110,6 @@ class Session:
         """That one, and those that are being cleaned, the newest last."""
         self._timer: Timer | None = None
         self._timer_at: float | None = None
-        self._apart: Apart | None = None
         self._closing: asyncio.Task[None] | None = None
         self._patience_s = CLOSE_TIMEOUT_S
         self._end = DISCONNECTED
@@ -172,8 +174,6 @@ class Session:
                 case Withdraw():
                     taken = self._outbox.withdraw(action.response_id)
                     self._perform(self._machine.withdrawn(taken))
-                case Apart():
-                    self._apart = action
                 case Note():
                     logger.info("the client has a diagnostic", extra={"diagnostic": action.text})
                 case Relate():
@@ -228,17 +228,23 @@ class Session:
                 message = await self._socket.receive()
             except Disconnected:
                 return
+            drops = self._has_no_room() or (self._machine.drops_stale and self._is_late(message))
+            is_lost = drops or self._machine.is_over
+            actions = self._take(message, drops)
+            apart = next((action for action in actions if isinstance(action, Apart)), None)
+            if apart is not None:
+                self._perform([action for action in actions if action is not apart])
+                then = await self._readers.do(apart.work, has_slot=self._link is not None)
+                actions = then(self._clock.now())
             if self._recording is not None:
-                self._recording.up(message.data, message.is_text)
-            if message.is_text:
-                drops = self._has_no_room() or (self._machine.drops_stale and self._is_late(message))
-                self._perform(self._machine.text_frame(message.data, self._clock.now(), drops_input=drops))
-            else:
-                self._perform(self._machine.binary_frame(self._clock.now()))
-            while self._apart is not None:
-                work, self._apart = self._apart.work, None
-                then = await asyncio.to_thread(work)
-                self._perform(then(self._clock.now()))
+                is_refused = is_lost or any(map(_is_refusal, actions))
+                self._recording.up(message.data, message.is_text, is_refused=is_refused)
+            self._perform(actions)
+
+    def _take(self, message: Message, drops_input: bool) -> list[Action]:
+        if message.is_text:
+            return self._machine.text_frame(message.data, self._clock.now(), drops_input=drops_input)
+        return self._machine.binary_frame(self._clock.now())
 
     def _has_no_room(self) -> bool:
         load = self._load
@@ -330,3 +336,8 @@ class Session:
         if isinstance(signal, UnitDone):
             self._watch.metrics.outbox.record(self._outbox.audio_s)
         return bool(actions)
+
+
+def _is_refusal(action: Action) -> bool:
+    """Whether it tells the client that its event was not taken; that a unit failed is told with an answer."""
+    return isinstance(action, Send) and action.answer is None and action.event.fault is not None

@@ -12,6 +12,7 @@ from tests.schemas import Observer
 from ws_adapter.codec import encode
 from ws_adapter.dialects.actions import (
     Action,
+    Apart,
     CancelUnits,
     CloseSocket,
     OpenWorkerSession,
@@ -142,6 +143,8 @@ class Conversation:
                     self.configured.append(action)
                 case Withdraw(response_id=response_id):
                     self._withdraw(response_id)
+                case Apart(work=work):
+                    self._do(work()(self.now))
                 case CloseSocket():
                     self.closed = action
         return self.sent[start:]

@@ -46,7 +46,7 @@ async def recording_to(
     root: Path, clock: ManualClock | None = None, **options: Any
 ) -> AsyncIterator[Recorder]:
     """A recorder without bounds; on leaving the block everything is written."""
-    options = {"max_age_s": 0.0, "max_bytes": 0, **options}
+    options = {"max_age_s": 0.0, "max_bytes": 0, "most_of_all": 2.0, **options}
     recorder = Recorder(root, clock or ManualClock(), **options)
     recorder.start()
     try:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.adapter.recordings import NOBODY, append, noise, recording_to
+from tests.adapter.recordings import NOBODY, append, noise, read_recording, recording_to
 from tests.adapter.stage import ManualClock
+from ws_adapter.recording.folder import Client
+from ws_adapter.recording.recorder import Recorder, Recording
 
 
 async def keep(root: Path, clock: ManualClock, seconds: float = 1, **options: Any) -> str:
@@ -123,3 +125,87 @@ async def test_a_running_recording_stops_rather_than_passing_the_bound(
     assert kept(tmp_path) == {other.recording_id}, "the stopped one ended and was the oldest"
     assert (recorder.counts.complete, recorder.counts.incomplete) == (1, 1)
     assert [line.levelname for line in caplog.records] == ["WARNING"]
+
+
+FLOODER = Client("192.0.2.66")
+
+
+def begin(recorder: Recorder, client: Client, seconds: int = 0) -> Recording:
+    recording = recorder.begin("s", "audio", client)
+    for _ in range(seconds):
+        recording.up(append(noise(1)))
+    return recording
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_flooder_loses_his_own_recordings_and_nobody_elses(tmp_path: Path, at_once: bool) -> None:
+    async with recording_to(tmp_path, max_bytes=600_000) as recorder:
+        others = [begin(recorder, Client(f"192.0.2.{host}"), 1) for host in range(4)]
+        for other in others:
+            other.end("user_stop", None)
+        flood = []
+        for _ in range(40):
+            flood.append(begin(recorder, FLOODER, 1))
+            if not at_once:
+                flood[-1].end("user_stop", None)
+        for recording in flood if at_once else ():
+            recording.end("user_stop", None)
+
+    assert {other.recording_id for other in others} < kept(tmp_path)
+    assert at_once or flood[-1].recording_id in kept(tmp_path), "his newest are kept"
+    assert used(tmp_path) < 600_000
+
+
+async def test_who_is_recorded_at_length_makes_room_for_others(tmp_path: Path) -> None:
+    async with recording_to(tmp_path, max_bytes=600_000) as recorder:
+        long = begin(recorder, FLOODER, 20)
+        other = begin(recorder, NOBODY, 2)
+        other.end("user_stop", None)
+        long.end("user_stop", None)
+
+    assert kept(tmp_path) == {other.recording_id}
+    assert "stopped" not in read_recording(tmp_path / other.recording_id).meta
+    assert (recorder.counts.complete, recorder.counts.incomplete) == (1, 1)
+
+
+async def test_one_session_has_its_share_and_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with recording_to(tmp_path, max_bytes=2_000_000, most_of_all=0.125) as recorder:
+        long, short = begin(recorder, NOBODY, 20), begin(recorder, NOBODY, 2)
+        for recording in (long, short):
+            recording.end("user_stop", None)
+
+    assert kept(tmp_path) == {long.recording_id, short.recording_id}
+    assert "largest size allowed for one" in read_recording(tmp_path / long.recording_id).meta["stopped"]
+    assert used(tmp_path / long.recording_id) < 2_000_000 / 8 + 100_000
+    assert not caplog.records, "nothing is wrong with the disk"
+
+
+async def test_callers_of_earlier_runs_are_told_apart(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with recording_to(tmp_path, clock) as recorder:
+        first = begin(recorder, Client("192.0.2.1", "a key"), 1)
+        first.end("user_stop", None)
+        for _ in range(6):
+            begin(recorder, FLOODER, 1).end("user_stop", None)
+    for path in (tmp_path / first.recording_id, *(tmp_path / first.recording_id).iterdir()):
+        os.utime(path, (1000, 1000))
+
+    async with recording_to(tmp_path, clock, max_bytes=300_000) as recorder:
+        latest = begin(recorder, FLOODER, 1)
+        latest.end("user_stop", None)
+
+    assert {first.recording_id, latest.recording_id} <= kept(tmp_path), "though the first is the oldest"
+    assert used(tmp_path) < 300_000
+
+
+async def test_a_summary_that_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
+    clock = ManualClock()
+    name = await keep(tmp_path, clock)
+    (tmp_path / name / "meta.json").write_bytes(b"\xff{")
+
+    async with recording_to(tmp_path, clock, max_bytes=1):
+        pass
+
+    assert kept(tmp_path) == set()

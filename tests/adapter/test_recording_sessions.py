@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from tests.adapter.test_worker_link import JPEG
 from tests.cli.process import run_cli
 from tests.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker, speak, turn_end
 from ws_adapter.keys import make_key
+from ws_adapter.recording import folder
 
 PICTURE = b"\xff\xd8\xff\xe0 no camera saw this"
 
@@ -394,3 +396,51 @@ async def test_a_chat_is_recorded_with_its_pictures_and_clips(tmp_path: Path, pa
     assert read.folder.name == next(event[name] for event in client.events if name in event)
     assert read.meta["mode"] == "chat"
     assert read.meta["close_reason"] == ("done" if path == "/ws/chat" else "user_stop")
+
+
+def pictured(count: int, **fields: Any) -> dict[str, Any]:
+    return {"type": "input.append", "input": {"audio": b64(noise(1)), **fields, "frames": ["AAAA"] * count}}
+
+
+async def test_a_frame_that_was_refused_leaves_no_files(tmp_path: Path) -> None:
+    async with recorded_stage(tmp_path) as stage, stage.client() as client:
+        await client.begin()
+        await client.send({"type": "input.append", "input": {"audio": b64(noise(1)[:-1].tobytes()[:-1])}})
+        await client.socket.send(json.dumps(pictured(20_000)))
+        for _ in range(2):
+            assert (await client.expect("error"))["error"]["code"] == "invalid_payload"
+        await client.send(CLOSE)
+        await client.rest()
+
+    (read,) = find(tmp_path)
+    assert sorted(os.listdir(read.folder)) == ["meta.json", "stream.jsonl"]
+    assert [line["frame"] is None for line in read.lines if line["dir"] == "up"] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert read.events("up")[1]["input"]["audio"].keys() == {"bytes"}
+
+
+async def test_files_of_a_frame_and_of_a_session_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "FILES_OF_A_SESSION", 300)
+    async with recorded_stage(tmp_path) as stage, stage.client() as client:
+        await client.begin()
+        for _ in range(2):
+            # A session without video passes pictures over, however many.
+            await client.socket.send(json.dumps(pictured(2_000)))
+            while (await client.next()).get("input_id") is None:
+                pass
+        await client.send(CLOSE)
+        await client.rest()
+
+    (read,) = find(tmp_path)
+    files = os.listdir(read.folder / "up")
+    assert len(files) == 300
+    assert sum(name.startswith("000") and "-256." in name for name in files) == 1
+    assert read.meta["omitted_files"] == 4_000 - 300
+    assert [len(event["input"]["frames"]) for event in read.events("up")[1:3]] == [2_000, 2_000]
+    assert read.events("up")[2]["input"]["frames"][-1] == {"bytes": 3}

@@ -128,6 +128,8 @@ def _converse(vocabulary: Vocabulary, data: bytes) -> None:
                     assert len(action.frames) <= MAX_FRAMES
                     done = UnitDone(action.unit, UnitEnd.LISTEN, 30)
                     waiting += machine.signal(done, now) + machine.signal(Finalized(action.unit), now)
+                case Apart(work=work):
+                    waiting += work()(now)
                 case CloseSocket():
                     assert machine.is_over
                     assert not waiting, "nothing follows the end"

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from ws_adapter.codec import NO_AUDIO, decode_audio
 from ws_adapter.dialects.errors import invalid, missing
 from ws_adapter.dialects.events import AudioEncoding, Picture
 from ws_adapter.dialects.images import read_frames
-from ws_adapter.dialects.units import Append
+from ws_adapter.dialects.units import UNIT_BYTES, Append
+
+LONGEST_TEXT: Final = 1.5
+"""Characters of base64 for each byte of audio, with an eighth of white space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None
 
     `max_slice_nums` is the session's, for appends that do not say.
     """
+    _check_length(given, rules.max_append_s)
     clip = decode_audio(given.audio, given.encoding, given.audio_path) if given.audio else NO_AUDIO
     if not clip.count and not given.force_listen:
         raise missing(given.audio_path, "base64 audio of at least one sample")
@@ -58,6 +63,13 @@ def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None
             f"expected at most {rules.max_append_s:g} s of audio, got {append.seconds:.6g} s",
         )
     return append
+
+
+def _check_length(given: GivenInput, most_s: float) -> None:
+    """Refuses text that cannot be so little audio, before it is decoded."""
+    if len(given.audio) > most_s * UNIT_BYTES * LONGEST_TEXT:
+        size = len(given.audio) * 3 // 4
+        raise invalid(given.audio_path, f"expected at most {most_s:g} s of audio, got about {size} bytes")
 
 
 def first_given(places: Iterable[tuple[str, str | None]], otherwise: str) -> tuple[str, str]:

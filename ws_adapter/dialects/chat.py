@@ -22,14 +22,17 @@ from ws_adapter.dialects.chat_input import ChatRules, Request, read_request
 from ws_adapter.dialects.config import Catalogue, ChatSetup
 from ws_adapter.dialects.duplex_events import Queued, QueueUpdate
 from ws_adapter.dialects.errors import VERDICTS, CloseCode, ErrorCode, InvalidUtf8, Refusal, Verdict
-from ws_adapter.dialects.limits import EVENTS_PER_WINDOW, EVENTS_WINDOW_S, Limits, RateWindow
+from ws_adapter.dialects.limits import (
+    EVENTS_PER_WINDOW,
+    EVENTS_WINDOW_S,
+    LARGE_FRAME,
+    Limits,
+    RateWindow,
+)
 from ws_adapter.dialects.reply import Reply, failure
 from ws_adapter.dialects.vocabulary import Place
 from ws_adapter.dialects.voice import NO_VOICE
 from ws_adapter.dialects.worker import Failed, GoingAway, Piece, Prefilled, Ready, Signal, UnitDone, UnitEnd
-
-LARGE_FRAME: Final = 2**18
-"""Longer frames are read beside the event loop: their media take long to decode and to resample."""
 
 _RULES: Final = ChatRules(root="", speaks=True)
 _DECODER: Final[RequestDecoder[chat_events.ChatRequest]] = RequestDecoder(chat_events.ChatRequest)

@@ -10,6 +10,9 @@ EVENTS_WINDOW_S: Final = 5.0
 MOST_AT_WORKER: Final = 7
 """Units at the worker, however many it takes: what is written for them has to fit the queue of writes."""
 
+LARGE_FRAME: Final = 2**18
+"""Longer frames are read beside the event loop, where sound in them may have to be resampled."""
+
 SHORTEST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 300.0
 NOTES_PER_MIN: Final = 60

@@ -5,12 +5,13 @@ Events in, actions out; nothing here does I/O or reads a clock. All times are se
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import ClassVar, Final
 
 from antiphon.semconv import Reason
 from ws_adapter.dialects import errors
-from ws_adapter.dialects.actions import Action, CloseSocket, Note, OpenWorkerSession, Send, TakeSlot
+from ws_adapter.dialects.actions import Action, Apart, CloseSocket, Note, OpenWorkerSession, Send, TakeSlot
 from ws_adapter.dialects.answers import Answer, Outcome
 from ws_adapter.dialects.config import Catalogue, SessionSetup
 from ws_adapter.dialects.errors import CloseCode, ErrorCode, InvalidUtf8, Refusal, Verdict, timed_out
@@ -20,6 +21,7 @@ from ws_adapter.dialects.limits import (
     ERRORS_PER_S,
     EVENTS_PER_WINDOW,
     EVENTS_WINDOW_S,
+    LARGE_FRAME,
     NOTES_PER_MIN,
     Limits,
     RateWindow,
@@ -68,6 +70,8 @@ class DuplexMachine:
         self._new_id = new_id
         self._flow = UnitFlow(limits, new_id)
         self._setup: SessionSetup | None = None
+        self._reading = 0
+        """Bytes of an opener that is read beside the event loop."""
         self._has_waited = False
         self._created = False
         self._limit_at: float | None = None
@@ -98,7 +102,8 @@ class DuplexMachine:
     @property
     def held_bytes(self) -> int:
         """Input that waits or is at the worker, and reference audio that the worker has not confirmed."""
-        return self._flow.held_bytes + (self._setup.voice.size if self._setup is not None else 0)
+        voice = self._setup.voice.size if self._setup is not None else 0
+        return self._flow.held_bytes + voice + self._reading
 
     @property
     def deadline(self) -> float | None:
@@ -166,7 +171,7 @@ class DuplexMachine:
         try:
             command = self._vocabulary.decode(frame, drops_input=drops_input)
             input_id = command.input_id if isinstance(command, Input) else None
-            return self._obey(command, now, drops_input)
+            return self._obey(command, now, drops_input, len(frame))
         except InvalidUtf8:
             return self._conclude(errors.NOT_UTF8)
         except Refusal as refusal:
@@ -255,14 +260,14 @@ class DuplexMachine:
 
     # ------------------------------------------------------------------------------ the state table
 
-    def _obey(self, command: Command, now: float, drops_input: bool) -> list[Action]:
+    def _obey(self, command: Command, now: float, drops_input: bool, size: int) -> list[Action]:
         match command:
             case End():
                 return self._conclude(Verdict(None, "", command.reason, CloseCode.NORMAL))
             case Diagnose():
                 return [Note(command.text)] if self._notes.allow(now) else []
             case Begin():
-                return [*self._begin(command, drops_input), *related(command.related)]
+                return [*self._begin(command, now, drops_input, size), *related(command.related)]
             case Input():
                 return [*related(command.related), *self._input(command, now)]
             case HoldFrame():
@@ -273,13 +278,37 @@ class DuplexMachine:
             case Pause() | Resume() | Interrupt():
                 return self._steer(command, now)
 
-    def _begin(self, command: Begin, drops_input: bool) -> list[Action]:
+    def _begin(self, command: Begin, now: float, drops_input: bool, size: int) -> list[Action]:
         if self._is_running or self._setup is not None:
             if self._vocabulary.ignores_second_opener and not self._is_running:
                 return []
             message = f"{command.name} came before: other settings need a new session"
             raise Refusal(ErrorCode.INVALID_EVENT, message)
-        setup = command.read(self._catalogue())
+        read = partial(self._read_setup, command, self._catalogue(), drops_input)
+        if size <= LARGE_FRAME:
+            return read()(now)
+        self._reading = size
+        return [Apart(read)]
+
+    def _read_setup(
+        self, command: Begin, catalogue: Catalogue | None, drops_input: bool
+    ) -> Callable[[float], list[Action]]:
+        """Reads an opener; touches nothing of the session, so it may run anywhere."""
+        setup: SessionSetup | Refusal
+        try:
+            setup = command.read(catalogue)
+        except Refusal as refusal:
+            setup = refusal
+        return partial(self._set_up, command, setup, drops_input)
+
+    def _set_up(
+        self, command: Begin, setup: SessionSetup | Refusal, drops_input: bool, now: float
+    ) -> list[Action]:
+        self._reading = 0
+        if self.is_over:
+            return []
+        if isinstance(setup, Refusal):
+            return self._refuse(setup, now)
         self._vocabulary = command.choose()
         if self.state is State.CONNECTED:
             return self._configure(setup)

@@ -9,7 +9,6 @@ from antiphon.semconv import Reason
 from ws_adapter.dialects import errors, render
 from ws_adapter.dialects.actions import Action, Apart, CloseSocket, Send
 from ws_adapter.dialects.answers import FAILURES_IN_A_ROW, GAVE_UP
-from ws_adapter.dialects.chat import LARGE_FRAME
 from ws_adapter.dialects.chat_input import ChatRules, Request
 from ws_adapter.dialects.config import Catalogue, listed
 from ws_adapter.dialects.errors import CloseCode, ErrorCode, Refusal, Verdict, timed_out
@@ -18,6 +17,7 @@ from ws_adapter.dialects.limits import (
     ERRORS_PER_S,
     EVENTS_PER_WINDOW,
     EVENTS_WINDOW_S,
+    LARGE_FRAME,
     Limits,
     RateWindow,
     is_due,
@@ -30,7 +30,6 @@ from ws_adapter.dialects.realtime_chat_input import (
     Settings,
     Update,
     hear,
-    read_settings,
 )
 from ws_adapter.dialects.realtime_chat_slot import ChatSlot
 from ws_adapter.dialects.realtime_chat_turn import ChatTurn
@@ -274,8 +273,7 @@ class RealtimeChat:
         self, frame: bytes, rules: ChatRules, catalogue: Catalogue | None, drops_input: bool
     ) -> Callable[[float], list[Action]]:
         """Reads an event; touches nothing of the session, so it may run anywhere."""
-        voices = catalogue.voices if catalogue is not None else None
-        heard = hear(frame, rules, voices, drops_input=drops_input)
+        heard = hear(frame, rules, catalogue, drops_input=drops_input)
         return partial(self._heard, heard, drops_input)
 
     def _heard(self, heard: Heard | Refusal | Verdict, drops_input: bool, now: float) -> list[Action]:
@@ -289,8 +287,8 @@ class RealtimeChat:
                 return self._conclude(heard)
         try:
             match heard.event:
-                case SessionInit() as event:
-                    return [*self._init(event, drops_input), *related(event.trace_context)]
+                case SessionInit() as event if heard.settings is not None:
+                    return [*self._init(heard.settings, drops_input), *related(event.trace_context)]
                 case SessionClose() as event:
                     return self._conclude(Verdict(None, "", close_reason(event), CloseCode.NORMAL))
                 case Update():
@@ -303,11 +301,13 @@ class RealtimeChat:
             return self._refuse(refusal, now, heard.input_id)
         return []
 
-    def _init(self, event: SessionInit, drops_input: bool) -> list[Action]:
+    def _init(self, settings: Settings | Refusal, drops_input: bool) -> list[Action]:
         if self._settings is not None:
             message = "session.init came before: other settings need a new session"
             raise Refusal(ErrorCode.INVALID_EVENT, message)
-        self._settings = read_settings(event, self._catalogue())
+        if isinstance(settings, Refusal):
+            raise settings
+        self._settings = settings
         if self.state is State.CONNECTED:
             return self._configure()
         if drops_input and self._settings.setup.voice.size:

@@ -1,6 +1,5 @@
 """What a client of G3 in mode chat asks for."""
 
-from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -29,10 +28,11 @@ _HONOURED: Final = frozenset({"generate_audio", "max_slice_nums"})
 
 @dataclass(frozen=True)
 class Heard:
-    """An event; of one that asks for an answer also what it came to, or why it cannot be used."""
+    """An event; of an opener, and of what asks for an answer, also what it came to or why it is refused."""
 
     event: Event
     request: Request | Refusal | None = None
+    settings: "Settings | Refusal | None" = None
 
     @property
     def input_id(self) -> str | None:
@@ -42,7 +42,7 @@ class Heard:
 
 
 def hear(
-    frame: bytes, rules: ChatRules, voices: Set[str] | None, *, drops_input: bool
+    frame: bytes, rules: ChatRules, catalogue: Catalogue | None, *, drops_input: bool
 ) -> Heard | Refusal | Verdict:
     """Reads a text frame to its last field. What is no event is refused, or ends the session.
 
@@ -54,6 +54,8 @@ def hear(
         return NOT_UTF8
     except Refusal as refusal:
         return no_json(refusal) if refusal.code is ErrorCode.INVALID_JSON else refusal
+    if isinstance(event, SessionInit):
+        return Heard(event, settings=_settings(event, catalogue))
     if not isinstance(event, TurnAppend):
         return Heard(event)
     try:
@@ -62,6 +64,7 @@ def hear(
         if drops_input:
             message = "the server is too busy for this input; send it again later"
             raise Refusal(ErrorCode.SERVICE_UNAVAILABLE, message)
+        voices = catalogue.voices if catalogue is not None else None
         return Heard(event, read_request(event.input, rules, voices))
     except Refusal as refusal:
         return Heard(event, refusal)
@@ -77,6 +80,13 @@ class Settings:
 
 
 BEFORE_SETTINGS: Final = ChatRules("input.", speaks=False)
+
+
+def _settings(event: SessionInit, catalogue: Catalogue | None) -> Settings | Refusal:
+    try:
+        return read_settings(event, catalogue)
+    except Refusal as refusal:
+        return refusal
 
 
 def read_settings(event: SessionInit, catalogue: Catalogue | None) -> Settings:

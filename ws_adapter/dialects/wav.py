@@ -13,6 +13,9 @@ from ws_adapter.dialects.errors import Refusal, invalid
 LOWEST_RATE_HZ: Final = 8_000
 HIGHEST_RATE_HZ: Final = 48_000
 
+MAX_CHUNKS: Final = 64
+"""Chunks of a file up to its samples. Studios write a dozen; a file can be made of a million empty ones."""
+
 _PCM: Final = 1
 _FLOAT: Final = 3
 _EXTENSIBLE: Final = 0xFFFE
@@ -74,7 +77,7 @@ class _Layout:
     bits: int
 
 
-def _samples(layout: _Layout, body: bytes) -> Samples:
+def _samples(layout: _Layout, body: memoryview) -> Samples:
     if layout.encoding == _FLOAT:
         return np.frombuffer(body, "<f4")
     if layout.bits == 24:
@@ -88,16 +91,18 @@ def _samples(layout: _Layout, body: bytes) -> Samples:
     return scaled
 
 
-def _chunks(data: bytes, path: str) -> tuple[_Layout, bytes]:
+def _chunks(data: bytes, path: str) -> tuple[_Layout, memoryview]:
     """Format and sample bytes; sizes in headers are held against the bytes that are really there."""
     damaged = invalid(path, "the WAV file is damaged: its format or its samples are missing")
     if data[8:12] != b"WAVE":
         raise damaged
     layout: _Layout | None = None
-    position = 12
-    while position + 8 <= len(data):
+    view, position = memoryview(data), 12
+    for _ in range(MAX_CHUNKS):
+        if position + 8 > len(data):
+            raise damaged
         name, size = struct.unpack_from("<4sI", data, position)
-        body = data[position + 8 : position + 8 + size]
+        body = view[position + 8 : position + 8 + size]
         if len(body) < size < _STREAMED_SIZE:
             raise damaged
         if name == b"fmt ":
@@ -105,10 +110,10 @@ def _chunks(data: bytes, path: str) -> tuple[_Layout, bytes]:
         elif name == b"data" and layout is not None:
             return layout, body
         position += 8 + size + size % 2
-    raise damaged
+    raise invalid(path, f"expected WAV with its samples among the first {MAX_CHUNKS} chunks, got more")
 
 
-def _layout(body: bytes, damaged: Refusal) -> _Layout:
+def _layout(body: memoryview, damaged: Refusal) -> _Layout:
     if len(body) < 16:
         raise damaged
     encoding, channels, rate_hz, _, _, bits = struct.unpack_from("<HHIIHH", body)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,12 @@ STREAM: Final = "stream.jsonl"
 FILE_BYTES: Final = 4096
 """What a file costs on disk besides its bytes, about: many tiny recordings count too."""
 
+FILES_OF_A_FRAME: Final = 256
+"""One event gets no more files: the longest chat is of so many messages."""
+
+FILES_OF_A_SESSION: Final = 4096
+"""A camera gives a session of ten minutes four pictures a second at most, 2400."""
+
 _INLINE: Final = 256
 """A value that is no base64 stays in the event up to this length."""
 
@@ -38,6 +45,11 @@ class Client(msgspec.Struct, omit_defaults=True, frozen=True):
     address: str
     key: str | None = None
     user_agent: str | None = None
+
+    @property
+    def caller(self) -> str:
+        """Whose recordings are counted together: those of one key, or of one address without a key."""
+        return f"key {self.key}" if self.key is not None else self.address
 
 
 class Meta(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -55,6 +67,8 @@ class Meta(msgspec.Struct, kw_only=True, omit_defaults=True):
     """When both tracks begin."""
     dropped_frames: int = 0
     """Missing because the disk was too slow."""
+    omitted_files: int = 0
+    """Not written because there were too many of them."""
     stopped: str | None = None
     """Why nothing was written from some frame on."""
 
@@ -63,13 +77,17 @@ class Folder:
     """Writes one recording into a new folder at `path`. Methods raise OSError.
 
     Files are opened for each write only: a session holds no descriptor of its recording. What cannot be
-    written whole is taken back, so that the files stay readable. `size` is about what is used on disk.
+    written whole is taken back, so that the files stay readable. `size` is about what is used on disk,
+    `caller` whose recording it is.
     """
 
     def __init__(self, path: Path, meta: Meta) -> None:
         self.path = path
         self.meta = meta
         self.size = 0
+        self.caller = meta.client.caller
+        self.is_discarded = False
+        self._files = 0
         self._stream_end = 0
         self._tracks = {"up": Track("up.wav", RATE_HZ), "down": Track("down.wav", OUTPUT_RATE_HZ)}
         self._audio_started: float | None = None
@@ -86,15 +104,17 @@ class Folder:
             raise
         self.size += 2 * FILE_BYTES
 
-    def add(self, seq: int, ts: float, direction: Direction, frame: bytes, is_text: bool) -> None:
-        """Writes a frame that passed at `ts`, Unix time in seconds."""
+    def add(
+        self, seq: int, ts: float, direction: Direction, frame: bytes, is_text: bool, is_refused: bool = False
+    ) -> None:
+        """Writes a frame that passed at `ts`, Unix time in seconds; of one that was refused no media."""
         line: dict[str, Any] = {"seq": seq, "ts": ts, "dir": direction}
         try:
             if not is_text:
                 raise Unreadable
-            media = _FrameMedia(self, seq, ts, direction)
+            save = _size_only if is_refused else _FrameMedia(self, seq, ts, direction).save
             # A deeply nested event may be read and yet not be walked or written.
-            line["frame"] = with_references(read(frame), media.save, self._coding)
+            line["frame"] = with_references(read(frame), save, self._coding)
             encoded = msgspec.json.encode(line)
         except (Unreadable, RecursionError, msgspec.MsgspecError):
             said = {"bytes": len(frame), "binary": not is_text, "head": head(frame)}
@@ -130,8 +150,22 @@ class Folder:
         track.length = start + samples
         return {"file": track.file, "start": start, "samples": samples, "sample_rate": track.rate_hz}
 
+    @property
+    def takes_files(self) -> bool:
+        """Whether it may hold another file; if not, that is counted."""
+        if self._files < FILES_OF_A_SESSION:
+            return True
+        self.meta.omitted_files += 1
+        return False
+
+    def discard(self) -> None:
+        """Removes all of it. Nothing is to be written any more."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.is_discarded, self.size = True, 0
+
     def add_file(self, name: str, data: bytes) -> None:
         """Writes a file of its own; `name` has one folder in it at most."""
+        self._files += 1
         if not (self.path / name).parent.is_dir():
             os.mkdir((self.path / name).parent, 0o700)
             self.size += FILE_BYTES
@@ -196,15 +230,26 @@ class _FrameMedia:
                     return self._add_file(data, "wav" if data.startswith(b"RIFF") else "bin")
                 count = len(samples) // SAMPLE_BYTES
                 reference = self._add_file(header(count, coding.rate_hz) + samples, "wav")
+                if "file" not in reference:
+                    return reference
                 return {"file": reference["file"], "samples": count, "sample_rate": coding.rate_hz}
             case Media.IMAGE:
                 return self._add_file(data, _image_extension(data))
 
     def _add_file(self, data: bytes, extension: str) -> dict[str, Any]:
+        if self._files == FILES_OF_A_FRAME:
+            self._folder.meta.omitted_files += 1
+            return {"bytes": len(data)}
+        if not self._folder.takes_files:
+            return {"bytes": len(data)}
         self._files += 1
         name = f"{self._direction}/{self._seq:06d}-{self._files}.{extension}"
         self._folder.add_file(name, data)
         return {"file": name, "bytes": len(data)}
+
+
+def _size_only(media: Media, text: str, coding: Coding) -> Any:
+    return text if len(text) <= _INLINE else {"bytes": len(text)}
 
 
 def iso(unix: float) -> str:

@@ -7,7 +7,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from ws_adapter.codec import MAX_ITEMS
+from ws_adapter import scan
+from ws_adapter.dialects.errors import InvalidUtf8, Refusal
 from ws_adapter.dialects.voice import RATE_HZ
 
 HEAD_BYTES: Final = 1_000
@@ -56,12 +57,10 @@ class Unreadable(Exception):
 
 def read(frame: bytes) -> Any:
     """The event in a frame of either direction; raises `Unreadable`."""
-    # As in the decoder of the dialects: millions of tiny items are no event.
-    if len(frame) > 2 * MAX_ITEMS and frame.count(b",") > MAX_ITEMS:
-        raise Unreadable
     try:
+        scan.check(frame)
         return msgspec.json.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (Refusal, InvalidUtf8, msgspec.DecodeError, RecursionError):
         raise Unreadable from None
 
 

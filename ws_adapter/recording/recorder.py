@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,12 @@ FLUSH_S: Final = 3.0
 
 TIDY_S: Final = 600.0
 """How often recordings that became too old are looked for when nothing else happens."""
+
+MOST_OF_ALL: Final = 1 / 8
+"""The share of all recordings that one session may have."""
+
+_SHARE_USED: Final = "the recording has reached the largest size allowed for one"
+_ALL_USED: Final = "the recordings have reached the largest size allowed"
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_LABEL: Final = 128
@@ -72,9 +79,9 @@ class Recording:
         self._seq = 0
         self._dropped = 0
 
-    def up(self, frame: bytes, is_text: bool = True) -> None:
-        """A frame has come from the client."""
-        self._add("up", frame, is_text)
+    def up(self, frame: bytes, is_text: bool = True, *, is_refused: bool = False) -> None:
+        """A frame has come from the client; of one that was refused no media are kept."""
+        self._add("up", frame, is_text, is_refused)
 
     def down(self, frame: bytes) -> None:
         """A text frame goes to the client."""
@@ -87,9 +94,9 @@ class Recording:
         finish = partial(self._folder.finish, now, worker, close_reason, duration_s, self._dropped)
         self._recorder.hand_over(_Job(self._folder, finish, is_end=True))
 
-    def _add(self, direction: Direction, frame: bytes, is_text: bool) -> None:
+    def _add(self, direction: Direction, frame: bytes, is_text: bool, is_refused: bool = False) -> None:
         ts = round(self._now(), 3)
-        add = partial(self._folder.add, self._seq, ts, direction, frame, is_text)
+        add = partial(self._folder.add, self._seq, ts, direction, frame, is_text, is_refused)
         self._seq += 1
         if not self._recorder.hand_over(_Job(self._folder, add, len(frame) + JOB_BYTES)):
             self._dropped += 1
@@ -103,7 +110,8 @@ class Recorder:
     """Keeps recordings in the folder `root`; whatever goes wrong there stays there.
 
     At most `backlog_bytes` of frames wait for the disk. Recordings are removed when they are older than
-    `max_age_s` and, oldest first, when all together use more than `max_bytes`; 0 is no bound.
+    `max_age_s`, and when all together use more than `max_bytes`, of whoever has most of them, the oldest
+    first; 0 is no bound. One session may use the `most_of_all`-th part of `max_bytes`.
     """
 
     def __init__(
@@ -113,12 +121,14 @@ class Recorder:
         *,
         max_age_s: float,
         max_bytes: int,
+        most_of_all: float = MOST_OF_ALL,
         backlog_bytes: int = BACKLOG_BYTES,
     ) -> None:
         self.clock = clock
         self.counts = Counts()
         self._root = root.absolute()
         self._backlog_bytes = backlog_bytes
+        self._share_bytes = max_bytes * most_of_all or inf
         self._shelf = Shelf(self._root, max_age_s, max_bytes, self._failed)
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
         self._jobs: deque[_Job] = deque()
@@ -130,6 +140,7 @@ class Recorder:
         self._is_closed = False
         self._is_abandoned = False
         self._growing = 0
+        self._running: set[Folder] = set()
         self._is_failing = False
 
     def start(self) -> None:
@@ -211,20 +222,35 @@ class Recorder:
 
     def _do(self, job: _Job) -> None:
         folder = job.folder
-        if folder.meta.stopped is None or job.is_end:
-            before = folder.size
-            try:
+        if folder.meta.stopped is not None and not job.is_end:
+            return
+        before = folder.size
+        self._running.add(folder)
+        try:
+            if not folder.is_discarded:
                 job.do()
-            except OSError as error:
-                self._stop(folder, error)
-            except Exception as error:
-                logger.exception("recording %s failed", folder.path.name)
-                self._stop(folder, error)
-            self._growing += folder.size - before
+        except OSError as error:
+            self._stop(folder, error)
+        except Exception as error:
+            logger.exception("recording %s failed", folder.path.name)
+            self._stop(folder, error)
+        self._growing += folder.size - before
         if job.is_end:
             self._put_away(folder)
-        if not self._tidy() and not job.is_end:
-            self._stop(folder, OSError(errno.ENOSPC, "the recordings have reached the largest size allowed"))
+        elif folder.size > self._share_bytes:
+            folder.meta.stopped = folder.meta.stopped or _SHARE_USED
+        while (heaviest := self._tidy()) is not None:
+            if folder.caller == heaviest and folder in self._running:
+                self._stop(folder, OSError(errno.ENOSPC, _ALL_USED))
+                break
+            self._discard_largest_of(heaviest)
+
+    def _discard_largest_of(self, caller: str) -> None:
+        """Removes a running recording of the caller who has most, since nothing of theirs is finished."""
+        largest = max((f for f in self._running if f.caller == caller), key=lambda folder: folder.size)
+        largest.meta.stopped = _ALL_USED
+        self._growing -= largest.size
+        largest.discard()
 
     def _stop(self, folder: Folder, error: Exception) -> None:
         """Nothing but the end is written to this recording any more."""
@@ -234,8 +260,9 @@ class Recorder:
 
     def _put_away(self, folder: Folder) -> None:
         self._growing -= folder.size
+        self._running.discard(folder)
         if folder.size:
-            self._shelf.put(Kept(self.clock.unix(), folder.path.name, folder.size))
+            self._shelf.put(Kept(self.clock.unix(), folder.path.name, folder.size, folder.caller))
         if folder.meta.stopped is not None or folder.meta.dropped_frames:
             self.counts.incomplete += 1
             return
@@ -244,8 +271,8 @@ class Recorder:
             self._is_failing = False
             logger.info("recordings in %s work again", self._root)
 
-    def _tidy(self) -> bool:
-        return self._shelf.tidy(self.clock.unix(), self._growing)
+    def _tidy(self) -> str | None:
+        return self._shelf.tidy(self.clock.unix(), self._growing, self._running)
 
     def _failed(self, error: Exception) -> None:
         if not self._is_failing:

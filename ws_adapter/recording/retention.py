@@ -3,35 +3,40 @@
 import os
 import re
 import shutil
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ws_adapter.recording.folder import META
+import msgspec
+
+from ws_adapter.recording.folder import META, Folder, Meta
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,128}-[0-9a-f]{8}")
 """How recordings are called. Nothing else in the folder is ever touched."""
 
 _BLOCK_BYTES: Final = 512
+_META_BYTES: Final = 65_536
+"""A summary is not longer."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A finished recording; `ended` is the Unix time of its last write."""
+    """A finished recording of `caller`; `ended` is the Unix time of its last write."""
 
     ended: float
     name: str
     size: int
+    caller: str
 
 
 class Shelf:
-    """The finished recordings in the folder `root`, oldest first. `size` is about what they use on disk.
+    """The finished recordings in the folder `root`. `size` is about what they use on disk.
 
-    Only this object removes recordings; the folder is read once, by `scan`. 0 for `max_age_s` or `max_bytes`
-    is no bound. What cannot be removed is told to `on_failure` and forgotten.
+    Only this object removes recordings that are finished; the folder is read once, by `scan`. 0 for
+    `max_age_s` or `max_bytes` is no bound. What cannot be removed is told to `on_failure` and forgotten.
     """
 
     def __init__(
@@ -41,7 +46,11 @@ class Shelf:
         self._max_age_s = max_age_s
         self._max_bytes = max_bytes
         self._on_failure = on_failure
-        self._kept: deque[Kept] = deque()
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        """All of them by name, the oldest first."""
+        self._of: dict[str, deque[Kept]] = {}
+        """Those of each caller, the oldest first."""
+        self._sizes: Counter[str] = Counter()
         self.size = 0
 
     def scan(self) -> None:
@@ -51,36 +60,51 @@ class Shelf:
         except OSError as error:
             self._on_failure(error)
             return
-        self._kept = deque(sorted(found, key=lambda kept: kept.ended))
-        self.size = sum(kept.size for kept in found)
+        for kept in sorted(found, key=lambda kept: kept.ended):
+            self.put(kept)
 
     def put(self, kept: Kept) -> None:
         """Adds the recording that ended last."""
-        self._kept.append(kept)
+        self._kept[kept.name] = kept
+        self._of.setdefault(kept.caller, deque()).append(kept)
+        self._sizes[kept.caller] += kept.size
         self.size += kept.size
 
-    def tidy(self, now: float, growing: int) -> bool:
-        """Removes what is too old and, oldest first, what is too much beside `growing` bytes of unfinished
-        recordings.
+    def tidy(self, now: float, growing: int, running: Iterable[Folder]) -> str | None:
+        """Removes what is too old, and what is too much beside `running`, the unfinished recordings of
+        `growing` bytes in all: always the oldest of the caller who has most.
 
-        `now` is Unix time. Returns whether everything is within the bound of size.
+        `now` is Unix time. When the caller who has most has nothing finished and it is still too much,
+        returns who that is.
         """
-        while self._kept and (self._is_too_old(self._kept[0], now) or self._is_too_much(growing)):
-            kept = self._kept.popleft()
-            self.size -= kept.size
-            try:
-                shutil.rmtree(self._root / kept.name)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                self._on_failure(error)
-        return not self._is_too_much(growing)
+        while self._max_age_s and self._kept:
+            oldest = next(iter(self._kept.values()))
+            if now - oldest.ended <= self._max_age_s:
+                break
+            self._remove_oldest(oldest.caller)
+        while self._max_bytes and self.size + growing > self._max_bytes:
+            sizes = self._sizes.copy()
+            for folder in running:
+                sizes[folder.caller] += folder.size
+            heaviest, _ = sizes.most_common(1)[0]
+            if heaviest not in self._of:
+                return heaviest
+            self._remove_oldest(heaviest)
+        return None
 
-    def _is_too_old(self, kept: Kept, now: float) -> bool:
-        return bool(self._max_age_s) and now - kept.ended > self._max_age_s
-
-    def _is_too_much(self, growing: int) -> bool:
-        return bool(self._max_bytes) and self.size + growing > self._max_bytes
+    def _remove_oldest(self, caller: str) -> None:
+        kept = self._of[caller].popleft()
+        del self._kept[kept.name]
+        self.size -= kept.size
+        self._sizes[caller] -= kept.size
+        if not self._of[caller]:
+            del self._of[caller], self._sizes[caller]
+        try:
+            shutil.rmtree(self._root / kept.name)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._on_failure(error)
 
 
 def _recordings(root: Path) -> Iterator[Kept]:
@@ -96,4 +120,16 @@ def _kept(folder: Path) -> Kept:
     (folder / META).lstat()
     states = [path.lstat() for path in (folder, *folder.rglob("*"))]
     used = sum(state.st_blocks for state in states) * _BLOCK_BYTES
-    return Kept(max(state.st_mtime for state in states), folder.name, used)
+    return Kept(max(state.st_mtime for state in states), folder.name, used, _caller(folder / META))
+
+
+def _caller(path: Path) -> str:
+    """Whose recording it is; empty if its summary does not say."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return msgspec.json.decode(os.read(file, _META_BYTES), type=Meta).client.caller
+        finally:
+            os.close(file)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return ""

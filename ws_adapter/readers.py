@@ -1,0 +1,58 @@
+"""Threads that read what is too long for the event loop: minutes of sound, requests full of media."""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Final, TypeVar
+
+READERS: Final = 2
+"""One may be busy with the longest chat while somebody opens a session with a voice."""
+
+T = TypeVar("T")
+
+
+class Readers:
+    """Does work of sessions beside the event loop, `READERS` pieces at a time.
+
+    Each session hands in one piece at a time and waits for it, so the pieces that wait are as many as there
+    are sessions at most, and are done in turn. Those of sessions with a slot come first.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(READERS, "reader")
+        self._free = READERS
+        self._waiting: list[tuple[bool, int, asyncio.Future[None]]] = []
+        self._numbers = count()
+
+    async def do(self, work: Callable[[], T], *, has_slot: bool) -> T:
+        """What `work` returns or raises. Work that has begun goes on when its caller is cancelled."""
+        loop = asyncio.get_running_loop()
+        if self._free:
+            self._free -= 1
+        else:
+            turn: asyncio.Future[None] = loop.create_future()
+            heapq.heappush(self._waiting, (not has_slot, next(self._numbers), turn))
+            try:
+                await turn  # a thread comes with it
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._hand_on()
+                raise
+        running = loop.run_in_executor(self._threads, work)
+        running.add_done_callback(lambda _: self._hand_on())
+        return await asyncio.shield(running)
+
+    def _hand_on(self) -> None:
+        """A thread has become free."""
+        while self._waiting:
+            _, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    def close(self) -> None:
+        """Takes nothing more, and waits for nothing."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

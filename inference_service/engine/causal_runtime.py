@@ -33,8 +33,6 @@ from inference_service.engine.turn import Turn
 from inference_service.engine.working import forward_bytes
 from inference_service.models.errors import CheckpointError
 
-_CPU_BUDGET = 128
-"""Rows of one forward of a large model on the CPU, where more of them only take longer."""
 _PROBE = 12
 """Tokens on which a model is tried out."""
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
@@ -46,8 +44,6 @@ class CausalRuntime(Runtime):
 
     def __init__(self, loaded: CausalCheckpoint, context_limit: int, slots: int) -> None:
         language = PackedDecoder(loaded.model.get_decoder(), slots, context_limit)
-        if loaded.model.device.type == "cpu":
-            self.budget = _CPU_BUDGET
         super().__init__(
             model_info(loaded, context_limit),
             language,

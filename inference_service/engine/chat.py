@@ -18,14 +18,15 @@ from inference_service.engine.voice import Voice
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.errors import CheckpointError
 
-Look = Callable[[list[View]], list[list[Tensor]]]
+Look = Callable[[Sequence[View], Sequence[Tensor]], list[list[Tensor]]]
 _MARKS = 2
 
 
 class Chat:
     """Opens the chats of a duplex runtime and reads their prompts.
 
-    `look` gives, for each picture, the embeddings [n, hidden] of its slices, with the marks round them.
+    `look` gives, for each picture, the embeddings [n, hidden] of its slices with the marks round them, from
+    those without.
     """
 
     def __init__(self, runtime: Runtime, parts: DuplexParts, template: ChatTemplate, look: Look) -> None:
@@ -91,15 +92,11 @@ class Chat:
         turn.ready()
 
     def hear(self, turns: Sequence[SpokenTurn]) -> None:
-        """Embeds the next portion of each turn's prompt; the pictures of all turns in one batch."""
-        portions = []
+        """Embeds the next portion of each turn's prompt."""
         for turn in turns:
             with blame(turn):
-                portions.append(turn.next_portion())
-        shown = [passage.view for portion in portions for passage in portion if isinstance(passage, Sight)]
-        seen = iter(self._look(shown))
-        for turn, portion in zip(turns, portions, strict=True):
-            with blame(turn):
+                portion = turn.next_portion()
+                seen = iter(self._look([it.view for it in portion if isinstance(it, Sight)], turn.seen))
                 rows: list[Tensor] = []
                 for it in portion:
                     rows += (

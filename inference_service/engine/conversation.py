@@ -23,6 +23,7 @@ from inference_service.engine.intake import Perceived
 from inference_service.engine.participant import Participant, Speaking, Stage
 from inference_service.engine.parts import MouthState
 from inference_service.engine.sampler import PoisonedLogits, TextSampler
+from inference_service.engine.scheduler import UNIT_S
 from inference_service.engine.speech import SpeechJob, SpeechState
 from inference_service.engine.unit import Running
 from inference_service.media.image import MAX_FRAMES
@@ -84,6 +85,18 @@ class Conversation(Participant[Perceived], Speaking):
     def _is_cancelled(self) -> bool:
         return self.orders.is_cancelled(self._run.unit)
 
+    @property
+    def due(self) -> float | None:
+        if self.stage is Stage.PROMPT or self.orders.first is None:
+            return None
+        return self.orders.first.arrival + UNIT_S
+
+    def slices(self) -> Sequence[Any]:
+        unit = self.orders.first
+        if unit is None or unit.input is None or not unit.input.pictures or self._refusal() is not None:
+            return ()
+        return [piece for picture in unit.input.pictures for piece in picture.slices]
+
     def start_unit(self, carried: Tensor, seen: Sequence[Tensor], audio: Tensor, ear: Any) -> None:
         """The next unit's embeddings [n, hidden] are ready: carried tokens with `<unit>`, slices, its audio.
 
@@ -96,17 +109,21 @@ class Conversation(Participant[Perceived], Speaking):
         run.audio_rows, run.cached = len(audio), self.context.length
         self.ear = ear
         self.to_feed = torch.cat([carried, *seen, audio])
+        self.seen = []
         self.stage = Stage.PREFILL
 
     def refuse_unit(self) -> bool:
         """Whether the next unit does not fit any more or cannot be used: then it is answered, not heard."""
-        unit = self.orders.first
-        assert unit is not None
-        failure = _FULL if self.is_full else unit.failure or self._too_detailed(unit.input)
+        failure = self._refusal()
         if failure is not None:
             self._begin()
             self._heard(End.CONTEXT_FULL if self.is_full else End.FAILED, failure)
         return failure is not None
+
+    def _refusal(self) -> Failure | None:
+        unit = self.orders.first
+        assert unit is not None
+        return _FULL if self.is_full else unit.failure or self._too_detailed(unit.input)
 
     def _too_detailed(self, unit: Perceived | None) -> Failure | None:
         """Why pictures of several slices do not fit, where single ones would."""

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, cast
 
 import torch
@@ -50,6 +49,7 @@ class DuplexRuntime(Runtime):
     def __init__(self, parts: DuplexParts, slots: int) -> None:
         self.parts = parts
         self.tokenizer = parts.tokenizer
+        self.slice_rows = parts.slice_tokens or 1
         self.slice_tokens = parts.slice_tokens + SLICE_MARKS if parts.eye else 0
         capacity = slot_capacity(parts.info.context_limit, parts.slice_tokens if parts.eye else None)
         language = PackedDecoder(parts.language, slots, capacity)
@@ -160,11 +160,11 @@ class DuplexRuntime(Runtime):
         both = list(zip(conversations, units, strict=True))
         hearing = [(c, unit.heard.to(self.device)) for c, unit in both if unit.heard is not None]
         heard = self._heard(hearing)
-        views = iter(self.look([view for unit in units for view in unit.pictures]))
         for conversation, unit in both:
             with blame(conversation):
                 carried = [*conversation.context.carry(), self.tokenizer.special.unit]
-                seen = [rows for view in islice(views, len(unit.pictures)) for rows in view]
+                views = self.look(unit.pictures, conversation.seen)
+                seen = [rows for view in views for rows in view]
                 rows = self.embed(carried)
                 audio, ear = heard.get(conversation.slot, (rows[:0], conversation.ear))
                 conversation.start_unit(rows, seen, audio, ear)
@@ -177,19 +177,20 @@ class DuplexRuntime(Runtime):
         slots = [c.slot for c, _ in hearing]
         return dict(zip(slots, zip(audio, ears, strict=True), strict=True))
 
-    def look(self, views: list[View]) -> list[list[Tensor]]:
-        """The slices of each picture, each [n, hidden] with its marks; all are encoded in one batch."""
-        slices = [piece for view in views for piece in view.slices]
-        if not slices:
-            return [[] for _ in views]
+    def see(self, slices: list[Any]) -> list[Tensor]:
         assert self.parts.eye is not None
-        seen = iter(self.parts.eye.see(slices))
-        special = self.tokenizer.special
+        return self.parts.eye.see(slices)
+
+    def look(self, views: Sequence[View], seen: Sequence[Tensor]) -> list[list[Tensor]]:
+        """The slices of each picture, each [n, hidden] with its marks; `seen` are their embeddings."""
+        if not views:
+            return []
+        special, rows = self.tokenizer.special, iter(seen)
         whole = self.embed([special.image, special.image_end]).split(1)
         detail = self.embed(list(self.parts.detail_marks)).split(1) if self.parts.detail_marks else whole
         return [
             [
-                torch.cat([begin, next(seen), end])
+                torch.cat([begin, next(rows), end])
                 for begin, end in [whole, *[detail] * (len(view.slices) - 1)]
             ]
             for view in views

@@ -2,9 +2,10 @@
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
-from typing import Generic
+from typing import Any, Generic
 
 from torch import Tensor
 
@@ -42,9 +43,9 @@ class Stage(Enum):
 class Participant(ABC, Generic[Prepared]):
     """One session inside the engine: its slot, its context, its orders and what it has to say.
 
-    Only the engine thread touches it, but for `intake`, which belongs to the media thread. A tick calls, for
-    whoever is ready: `end_unit`, `finalize`; `refuse_unit`, then the runtime's `hear`; `take` after a
-    forward; `begin_generate`, `decide`, `feed`; `speech_job`, `spoken`.
+    Only the engine thread touches it, but for `intake`, which belongs to the media pool. A tick calls, for
+    whoever is ready: `end_unit`, `finalize`; the runtime's `see` for `slices`; `refuse_unit`, then the
+    runtime's `hear`; `take` after a forward; `begin_generate`, `decide`, `feed`; `speech_job`, `spoken`.
     """
 
     id: str
@@ -62,18 +63,37 @@ class Participant(ABC, Generic[Prepared]):
     """Final hidden state [hidden] of the row fed last, from which the next token is decided."""
     usage: UnitUsage = field(default_factory=UnitUsage)
     events: list[Event] = field(default_factory=list)
+    seen: list[Tensor] = field(default_factory=list)
+    """Embeddings [n, hidden] of the first of `slices`."""
     _told: float = field(default_factory=time.monotonic)
 
     def tell_progress(self, now: float) -> None:
-        """The running unit has had rows in a forward; that is said once in `PROGRESS_S`."""
-        if self.orders.first is not None and now - self._told >= PROGRESS_S:
+        """A tick has been made while there was work for this session: that is said once in `PROGRESS_S`.
+
+        Whoever waits for its turn has not been forgotten. Unit 0 is what stands before the first one.
+        """
+        if now - self._told >= PROGRESS_S:
             self._told = now
-            self.events.append(Advanced(self.orders.first.number))
+            self.events.append(Advanced(self.orders.first.number if self.orders.first else 0))
 
     @property
     def arrival(self) -> float:
         """Monotonic seconds since which the session's current work has been waiting."""
         return self.orders.first.arrival if self.orders.first else self.opened
+
+    @property
+    def due(self) -> float | None:
+        """Monotonic seconds at which the work under way should be done; None if it has no deadline."""
+        return None
+
+    def slices(self) -> Sequence[Any]:
+        """Slices of pictures that must have been seen before the next unit, or portion of one, is heard."""
+        return ()
+
+    @property
+    def clip_rows(self) -> int:
+        """Embeddings of the sound in that portion, beyond the second that a unit has anyway."""
+        return 0
 
     @property
     def wants_unit(self) -> bool:
@@ -158,6 +178,7 @@ class Participant(ABC, Generic[Prepared]):
     def leave(self) -> None:
         """Gives back what the session holds on the device beside its slot."""
         self.to_feed = self.last_hidden = None
+        self.seen = []
 
 
 class Speaking(ABC):

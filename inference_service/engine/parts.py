@@ -21,6 +21,9 @@ from inference_service.models.tokenizer import Tokenizer
 
 Pcm = NDArray[np.float32]
 
+ROWS_PER_SECOND = 10
+"""Embeddings of the language model that a second of sound becomes."""
+
 # ---------------------------------------------------------------------------------------- on the media thread
 
 

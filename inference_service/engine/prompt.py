@@ -1,5 +1,6 @@
 """From the messages of a chat to the prompt that the engine feeds: on the media thread."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ from torch import Tensor
 from antiphon.semconv import Reason
 from inference_service.engine.api import ChatMessage, Clip, Content, Picture, TurnInput
 from inference_service.engine.intake import Intake, VoiceIntake
-from inference_service.engine.parts import Measure, Senses, Sound, View
+from inference_service.engine.parts import ROWS_PER_SECOND, Measure, Senses, Sound, View
 from inference_service.errors import UnitRefused
 from inference_service.models.chat_template import ChatTemplate, Media, Message, TemplateRefused
 
@@ -255,6 +256,11 @@ def _portions(passages: list[Passage]) -> Iterator[list[Passage]]:
         portion.append(passage)
     if portion:
         yield portion
+
+
+def clip_rows(passage: Passage) -> int:
+    """Embeddings that a part of a clip comes to; the rest of a prompt takes no time before it is fed."""
+    return math.ceil(passage.seconds * ROWS_PER_SECOND) if isinstance(passage, Sound) else 0
 
 
 def _share(passage: Passage) -> float:

@@ -12,17 +12,24 @@ from inference_service.engine.context import Context
 from inference_service.engine.decoder import PackedDecoder, Segment
 from inference_service.engine.participant import Participant
 
+_CPU_ROWS = 128
+"""Rows of one forward on the CPU, where more of them only take longer."""
+
 
 class Runtime(ABC):
     """One family of models. Only the engine thread calls it, but for `open`."""
 
     budget = 1024
     """Rows of one forward, all sessions together."""
+    slice_rows = 1
+    """Embeddings of a slice of a picture."""
 
     def __init__(
         self, info: ModelInfo, language: PackedDecoder, embeddings: nn.Module, head: nn.Module
     ) -> None:
         self.info = info
+        self.most_waiting = _CPU_ROWS if language.cache.keys[0].device.type == "cpu" else self.budget
+        """Rows of one forward that may have no deadline."""
         self.language = language
         self._embeddings = embeddings
         self._head = head
@@ -40,9 +47,13 @@ class Runtime(ABC):
     def start(self, session: Participant[Any]) -> SessionFailed | None:
         """Begins the session's context; the refusal if its settings do not fit this model."""
 
+    def see(self, slices: list[Any]) -> list[Tensor]:
+        """Embeddings [n, hidden] of slices of pictures."""
+        raise RuntimeError("This model has no eye.")
+
     @abstractmethod
     def hear(self, sessions: Sequence[Participant[Any]]) -> None:
-        """Hands each session the embeddings of its next unit to feed.
+        """Hands each session the embeddings of its next unit to feed; its pictures have been seen.
 
         If it raises, no session has moved, but for those that have theirs and the one to `blame`.
         """

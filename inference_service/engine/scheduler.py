@@ -1,7 +1,19 @@
 """Who takes part in the next tick. Plain numbers in, plain numbers out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+UNIT_S = 1.0
+"""How long after its arrival a unit is due; what is due later than that from now on can wait."""
+LEAST_SHARE = 64
+"""Rows that work without a deadline gets at least, when it gets any while a unit waits."""
+_QUARTER = 4
+"""One part in so many of a tick's rows, and of the engine's time, may go to such work then."""
+
+
+def is_urgent(due: float | None, now: float) -> bool:
+    """Whether work that is due then is real-time work now. Monotonic seconds; None has no deadline."""
+    return due is not None and due - now <= UNIT_S
 
 
 @dataclass(frozen=True)
@@ -11,8 +23,10 @@ class Request:
     session: int
     tokens: int
     arrival: float
-    """Monotonic seconds at which the unit came in; the oldest has the least slack."""
+    """Monotonic seconds at which the unit came in."""
     decoding: bool
+    due: float | None = None
+    """Monotonic seconds at which the unit's answer should be there; None of work that can wait."""
 
 
 @dataclass(frozen=True)
@@ -23,17 +37,69 @@ class Grant:
     tokens: int
 
 
-def schedule(requests: Sequence[Request], budget: int) -> list[Grant]:
-    """Fills a tick of at most `budget` tokens: decoding sessions first, then by age of their unit.
+class Share:
+    """What work without a deadline may take of a tick.
 
-    Every tick makes progress: the first request gets at least one token whatever the budget.
+    While no unit waits it may take `most` rows. While one does, it gets portions of a quarter of them, and no
+    portion before the last one has been made up for: a quarter of the time is its own, whatever a row of this
+    model costs on this machine. Units take many ticks, and would be late if rows alone were counted.
     """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._portion = min(most, max(LEAST_SHARE, most // _QUARTER))
+        self._debt = 0.0
+
+    def rows(self, *, units_wait: bool) -> int:
+        """Rows of the next tick for such work; 0 if it has to wait."""
+        if not units_wait:
+            return self._most
+        return 0 if self._debt > 0 else self._portion
+
+    def spend(self, units: float, others: float, *, units_waited: bool) -> None:
+        """A tick took so many seconds for units and so many for work without a deadline."""
+        if units_waited:
+            self._debt = max(0.0, self._debt + others - units / (_QUARTER - 1))
+        else:
+            self._debt = others  # a unit that came meanwhile has waited for it
+
+
+def schedule(requests: Sequence[Request], budget: int, share: int) -> list[Grant]:
+    """Fills a tick of at most `budget` tokens, of which work that can wait gets at most `share`.
+
+    That share is kept for it. Among units, those that decode go first, then those with the least slack;
+    among the rest, those that decode, for half of it if prompts wait too, then the oldest. A unit gets at
+    least one token whatever the budget.
+    """
+    units = [request for request in requests if request.due is not None]
+    others = [request for request in requests if request.due is None]
+    share = min(share, budget, _tokens(others)) if units else min(share, budget)
+    grants = _fill(sorted(units, key=_slack), max(1, budget - share))
+    decoding = sorted((request for request in others if request.decoding), key=_age)
+    reading = sorted((request for request in others if not request.decoding), key=_age)
+    kept = min(share // 2, _tokens(reading))
+    grants += _fill(decoding, share - kept)
+    return grants + _fill(reading, share - min(share - kept, _tokens(decoding)))
+
+
+def _slack(request: Request) -> tuple[bool, float, int]:
+    return (not request.decoding, request.due or 0.0, request.session)
+
+
+def _age(request: Request) -> tuple[float, int]:
+    return (request.arrival, request.session)
+
+
+def _tokens(requests: Iterable[Request]) -> int:
+    return sum(request.tokens for request in requests)
+
+
+def _fill(requests: Sequence[Request], rows: int) -> list[Grant]:
+    """Grants in this order until `rows` are spent."""
     grants: list[Grant] = []
-    left = max(1, budget)
-    for request in sorted(requests, key=lambda r: (not r.decoding, r.arrival, r.session)):
-        if left == 0:
+    for request in requests:
+        if rows <= 0:
             break
-        tokens = min(request.tokens, left)
-        grants.append(Grant(request.session, tokens))
-        left -= tokens
+        grants.append(Grant(request.session, min(request.tokens, rows)))
+        rows -= request.tokens
     return grants

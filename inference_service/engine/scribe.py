@@ -23,10 +23,14 @@ from inference_service.engine.api import (
 )
 from inference_service.engine.choice import choose
 from inference_service.engine.participant import Participant, Stage
+from inference_service.engine.parts import ROWS_PER_SECOND
 from inference_service.engine.sampler import PoisonedLogits
+from inference_service.engine.scheduler import UNIT_S
 from inference_service.engine.textstream import TextStream
 from inference_service.engine.work import Work
 
+FRAME_S = 0.01
+"""What a frame of log-mel adds to those before it."""
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
 _FULL = Failure("INPUT_TOO_LONG", "The context is full; begin a new utterance.")
 
@@ -58,6 +62,8 @@ class Chunk(Work[Heard]):
     end: End = End.CHUNK
     generator: torch.Generator | None = None
     """Where its draws come from, if not from the session's generator."""
+    written_s: float = 0.0
+    """Seconds of it that have been written down."""
 
 
 @dataclass(eq=False)
@@ -85,6 +91,17 @@ class Scribe(Participant[Heard]):
     """Text ids of the running unit, for the repetition penalty."""
     _unshown: list[int] = field(default_factory=list)
     """Text ids that no text has been given out for yet."""
+
+    @property
+    def due(self) -> float | None:
+        """A chunk of many seconds, which came faster than it was said, is due second after second."""
+        if self.orders.first is None:
+            return None
+        return self.orders.first.arrival + UNIT_S + (self.chunk.written_s if self.chunk else 0.0)
+
+    @property
+    def clip_rows(self) -> int:
+        return ROWS_PER_SECOND
 
     @abstractmethod
     def restart(self) -> None:
@@ -245,7 +262,9 @@ class Scribe(Participant[Heard]):
     def step_over(self) -> None:
         """A step is written down: the next one of the unit, if it has one."""
         assert self.mel is not None
+        assert self.run.unit.input is not None
         self.to_feed = None
+        self.run.written_s = (len(self.run.unit.input.mel) - len(self.mel)) * FRAME_S
         if len(self.mel):
             self.stage = Stage.PREFILL
         else:

@@ -1,7 +1,7 @@
 """One turn of the engine's loop over all sessions."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,22 +11,32 @@ from inference_service.engine.decoder import Segment
 from inference_service.engine.guard import Guard
 from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.scheduler import Request, schedule
+from inference_service.engine.scheduler import Request, Share, is_urgent, schedule
 
 Sessions = Collection[Participant[Any]]
+_SPEAKING_ROWS = 16
+"""What a step of speech counts as, in rows of the language model."""
 
 
 class Tick:
-    """Close, hear, think, decide and speak: each step once, for everybody who is ready for it.
+    """Close, see, hear, think, decide and speak: each step once, for everybody who is ready for it.
 
-    What fails is failed by `guard`, see there.
+    Sessions whose unit is due soon come first, by their slack. What has no deadline gets what the scheduler
+    grants it, in every step. What fails is failed by `guard`, see there.
     """
 
-    def __init__(self, runtime: Runtime, budget: int | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, budget: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.guard = Guard(runtime.probe)
         self._runtime = runtime
         self._budget = budget or runtime.budget
+        self._clock = clock
+        self._share = Share(min(self._budget, runtime.most_waiting))
         self._count = 0
+        self._urgent: set[Participant[Any]] = set()
+        self._allowance = 0
+        self._others_s = 0.0
 
     def has_work(self, sessions: Sessions) -> bool:
         """Whether a tick would do anything for anyone."""
@@ -37,12 +47,20 @@ class Tick:
 
         None if the model did not run.
         """
-        started = time.monotonic()
+        started = self._clock()
+        self._urgent = {session for session in sessions if is_urgent(session.due, started)}
+        units_wait = any(session.has_work for session in self._urgent)
+        self._allowance, self._others_s = self._share.rows(units_wait=units_wait), 0.0
         self._close(sessions)
         self._hear(sessions)
         fed = self._think(sessions)
         self._decide(sessions)
         served = {c.slot: c for c in (*(c for c, _ in fed), *self._speak(sessions))}
+        ended = self._clock()
+        self._share.spend(ended - started - self._others_s, self._others_s, units_waited=units_wait)
+        for session in sessions:
+            if session.has_work:
+                session.tell_progress(ended)
         if not served:
             return None
         self._count += 1
@@ -50,7 +68,21 @@ class Tick:
         if self._count % NAMED_TICKS == 0:
             members = tuple((c.id, c.orders.first.number) for c in served.values() if c.orders.first)
         tokens = sum(rows for _, rows in fed)
-        return Ticked(self._count, started, time.monotonic(), len(served), tokens, members)
+        return Ticked(self._count, started, ended, len(served), tokens, members)
+
+    def _charge(self, since: float, others: int, everybody: int) -> None:
+        """Work without a deadline was so many parts of what has been done since then."""
+        if others:
+            self._others_s += (self._clock() - since) * others / everybody
+
+    def _by_slack(self, sessions: Iterable[Participant[Any]]) -> list[Participant[Any]]:
+        """Those whose unit is due soon, by when; then the others, the oldest first."""
+
+        def slack(session: Participant[Any]) -> tuple[bool, float, int]:
+            due = session.due if session in self._urgent else None
+            return due is None, session.arrival if due is None else due, session.slot
+
+        return sorted(sessions, key=slack)
 
     def _close(self, sessions: Sessions) -> None:
         """Ends units whose last word has been sent; forwards are needed only where a window slides."""
@@ -70,21 +102,56 @@ class Tick:
                 guard.attempt(session, session.context.end_rebuild)
 
     def _hear(self, sessions: Sessions) -> None:
-        starting = []
-        for session in sessions:
-            if session.wants_unit and self.guard.attempt(session, session.refuse_unit) is False:
+        """The next unit, or portion of one, of everybody who waits for it and has seen its pictures."""
+        waiting = self._see(self._by_slack(session for session in sessions if session.wants_unit))
+        since, rows, starting = self._clock(), 0, []
+        for session in waiting:
+            if session not in self._urgent:
+                if rows >= self._allowance:
+                    continue
+                rows += session.clip_rows
+            if self.guard.attempt(session, session.refuse_unit) is False:
                 starting.append(session)
         self.guard.run(starting, self._runtime.hear, lambda session: session.wants_unit)
+        self._charge(since, self._others(starting), len(starting))
+
+    def _see(self, waiting: list[Participant[Any]]) -> list[Participant[Any]]:
+        """Slices of pictures, as many as may be seen in a tick; those who have no more to see."""
+        since, looking = self._clock(), {}
+        rows = {True: self._runtime.most_waiting, False: self._allowance}
+        ready = []
+        for session in waiting:
+            left = session.slices()[len(session.seen) :]
+            is_unit = session in self._urgent
+            granted = left[: max(0, -(-rows[is_unit] // self._runtime.slice_rows))]
+            rows[is_unit] -= len(granted) * self._runtime.slice_rows
+            if granted:
+                looking[session] = granted
+            if len(granted) == len(left):
+                ready.append(session)
+        if not looking:
+            return ready
+
+        def see(group: list[Participant[Any]]) -> list[list[Tensor]]:
+            seen = iter(self._runtime.see([piece for session in group for piece in looking[session]]))
+            return [[next(seen) for _ in looking[session]] for session in group]
+
+        for session, seen in self.guard.together(list(looking), see):
+            session.seen += seen
+        others = sum(len(granted) for session, granted in looking.items() if session not in self._urgent)
+        self._charge(since, others, sum(map(len, looking.values())))
+        return [session for session in ready if session.wants_unit]
 
     def _think(self, sessions: Sessions) -> list[tuple[Participant[Any], int]]:
         """One forward for everybody's prompts, units and tokens; who had how many rows in it."""
+        since = self._clock()
         waiting = {c.slot: (c, c.to_feed) for c in sessions if c.to_feed is not None}
         requests = [
-            Request(slot, len(rows), c.arrival, c.stage is Stage.DECODE)
+            Request(slot, len(rows), c.arrival, c.stage is Stage.DECODE, c.due if c in self._urgent else None)
             for slot, (c, rows) in waiting.items()
         ]
         segments: dict[int, Segment] = {}
-        for grant in schedule(requests, self._budget):
+        for grant in schedule(requests, self._budget, self._allowance):
             session, rows = waiting[grant.session]
             segment = self.guard.attempt(session, session.context.segment, rows[: grant.tokens])
             if segment is not None:
@@ -95,11 +162,13 @@ class Tick:
         )
         for session, hidden in thought:
             self.guard.attempt(session, session.take, hidden)
-            session.tell_progress(time.monotonic())
-        return [(session, len(segments[session.slot].embeds)) for session, _ in thought]
+        fed = [(session, len(segments[session.slot].embeds)) for session, _ in thought]
+        others = sum(rows for session, rows in fed if session not in self._urgent)
+        self._charge(since, others, sum(rows for _, rows in fed))
+        return fed
 
     def _decide(self, sessions: Sessions) -> None:
-        guard, runtime = self.guard, self._runtime
+        guard, runtime, since = self.guard, self._runtime, self._clock()
         ready = [
             c
             for c in sessions
@@ -116,11 +185,23 @@ class Tick:
         )
         for session, row in embedded:
             guard.attempt(session, session.feed, decisions[session.slot], row)
+        self._charge(since, self._others(ready), len(ready))
 
     def _speak(self, sessions: Sessions) -> Sequence[Participant[Any]]:
-        speaking = [session for session in sessions if session.stage is Stage.SPEAK]
+        since, rows, speaking = self._clock(), 0, []
+        for session in self._by_slack(session for session in sessions if session.stage is Stage.SPEAK):
+            if session not in self._urgent:
+                if rows >= self._allowance:
+                    break
+                rows += _SPEAKING_ROWS
+            speaking.append(session)
         self.guard.run(speaking, self._runtime.speak, lambda session: session.stage is Stage.SPEAK)
+        self._charge(since, self._others(speaking), len(speaking))
         return speaking
+
+    def _others(self, sessions: Sequence[Participant[Any]]) -> int:
+        """How many of them have no deadline."""
+        return sum(session not in self._urgent for session in sessions)
 
 
 def _last_hidden(sessions: Sequence[Participant[Any]]) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """A chat session inside the engine: each unit brings the whole conversation, and is answered."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from inference_service.engine.api import (
 )
 from inference_service.engine.choice import choose
 from inference_service.engine.participant import Participant, Stage
-from inference_service.engine.prompt import Dialogue, Passage, Prompt
+from inference_service.engine.prompt import Dialogue, Passage, Prompt, Sight, clip_rows
 from inference_service.engine.sampler import PoisonedLogits
 from inference_service.engine.stops import StopStrings
 from inference_service.engine.textstream import TextStream
@@ -102,15 +103,30 @@ class Turn(Participant[Prompt]):
         self.run.vision_slices = unit.input.slices
         return False
 
+    @property
+    def _upcoming(self) -> list[Passage]:
+        """As `next_portion`, also before the unit is begun; nothing of one that will be refused."""
+        unit, heard = self.orders.first, self.run.portions_heard if self.stage is Stage.PREFILL else 0
+        portions = unit.input.portions[heard:] if unit is not None and unit.input is not None else []
+        return portions[0] if portions else []
+
+    def slices(self) -> Sequence[Any]:
+        sights = (passage.view for passage in self._upcoming if isinstance(passage, Sight))
+        return [piece for view in sights for piece in view.slices]
+
+    @property
+    def clip_rows(self) -> int:
+        return sum(clip_rows(passage) for passage in self._upcoming)
+
     def next_portion(self) -> list[Passage]:
         """What is to be embedded next of the prompt."""
-        assert self.run.unit.input is not None
-        return self.run.unit.input.portions[self.run.portions_heard]
+        return self._upcoming
 
     def read(self, embeds: Tensor) -> None:
         """Embeddings [n, hidden] of that portion are to be fed."""
         self.run.portions_heard += 1
         self.to_feed = embeds
+        self.seen = []
         self.stage = Stage.PREFILL
 
     def taken(self) -> None:

@@ -1,9 +1,10 @@
 """Who takes part in a tick, over random requests."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_service.engine.scheduler import Grant, Request, schedule
+from inference_service.engine.scheduler import LEAST_SHARE, Grant, Request, Share, is_urgent, schedule
 
 REQUESTS = st.lists(
     st.builds(
@@ -12,33 +13,65 @@ REQUESTS = st.lists(
         tokens=st.integers(1, 400),
         arrival=st.floats(0, 10),
         decoding=st.booleans(),
+        due=st.none() | st.floats(0, 10),
     ),
     max_size=30,
     unique_by=lambda request: request.session,
 )
 BUDGETS = st.integers(1, 1500)
+SHARES = st.integers(0, 1500)
 
 
-def granted(requests: list[Request], budget: int) -> dict[int, int]:
-    return {grant.session: grant.tokens for grant in schedule(requests, budget)}
+def granted(requests: list[Request], budget: int, share: int) -> dict[int, int]:
+    return {grant.session: grant.tokens for grant in schedule(requests, budget, share)}
+
+
+def tokens(requests: list[Request]) -> int:
+    return sum(request.tokens for request in requests)
+
+
+def units(requests: list[Request]) -> list[Request]:
+    return [request for request in requests if request.due is not None]
+
+
+def others(requests: list[Request]) -> list[Request]:
+    return [request for request in requests if request.due is None]
 
 
 @settings(deadline=None)
-@given(REQUESTS, BUDGETS)
-def test_budget_is_kept(requests: list[Request], budget: int) -> None:
-    assert sum(granted(requests, budget).values()) <= budget
+@given(REQUESTS, BUDGETS, SHARES)
+def test_budget_is_kept(requests: list[Request], budget: int, share: int) -> None:
+    kept = 1 if units(requests) else 0  # a unit gets one token whatever else is granted
+    assert sum(granted(requests, budget, share).values()) <= budget + kept
 
 
 @settings(deadline=None)
-@given(REQUESTS, BUDGETS)
-def test_budget_is_used_up_while_anybody_waits(requests: list[Request], budget: int) -> None:
-    assert sum(granted(requests, budget).values()) == min(budget, sum(r.tokens for r in requests))
+@given(REQUESTS, BUDGETS, SHARES)
+def test_work_that_can_wait_gets_its_share_and_no_more(
+    requests: list[Request], budget: int, share: int
+) -> None:
+    got = granted(requests, budget, share)
+
+    waiting = others(requests)
+    assert sum(got.get(r.session, 0) for r in waiting) == min(share, budget, tokens(waiting))
 
 
 @settings(deadline=None)
-@given(REQUESTS, BUDGETS)
-def test_nobody_gets_nothing_twice_or_more_than_asked(requests: list[Request], budget: int) -> None:
-    grants = schedule(requests, budget)
+@given(REQUESTS, BUDGETS, SHARES)
+def test_units_get_all_that_is_left(requests: list[Request], budget: int, share: int) -> None:
+    got = granted(requests, budget, share)
+
+    kept = min(share, budget, tokens(others(requests)))
+    wanted = tokens(units(requests))
+    assert sum(got.get(r.session, 0) for r in units(requests)) == min(wanted, max(1, budget - kept))
+
+
+@settings(deadline=None)
+@given(REQUESTS, BUDGETS, SHARES)
+def test_nobody_gets_nothing_twice_or_more_than_asked(
+    requests: list[Request], budget: int, share: int
+) -> None:
+    grants = schedule(requests, budget, share)
 
     asked = {r.session: r.tokens for r in requests}
     assert len({grant.session for grant in grants}) == len(grants)
@@ -46,39 +79,97 @@ def test_nobody_gets_nothing_twice_or_more_than_asked(requests: list[Request], b
 
 
 @settings(deadline=None)
-@given(REQUESTS, BUDGETS)
-def test_decoding_goes_before_prefill(requests: list[Request], budget: int) -> None:
-    got = granted(requests, budget)
+@given(REQUESTS, BUDGETS, SHARES)
+def test_units_that_decode_go_first_then_those_with_the_least_slack(
+    requests: list[Request], budget: int, share: int
+) -> None:
+    got, waiting = granted(requests, budget, share), units(requests)
 
-    unserved = [r for r in requests if r.decoding and got.get(r.session, 0) < r.tokens]
-    assert not unserved or all(r.decoding for r in requests if r.session in got)
+    unserved = [r for r in waiting if r.decoding and got.get(r.session, 0) < r.tokens]
+    assert not unserved or all(r.decoding for r in waiting if r.session in got)
+    for kind in (True, False):
+        alike = [r for r in waiting if r.decoding is kind]
+        for first in alike:
+            if got.get(first.session, 0) < first.tokens:
+                assert not [r for r in alike if (r.due or 0) > (first.due or 0) and r.session in got]
 
 
 @settings(deadline=None)
-@given(REQUESTS, BUDGETS)
-def test_older_units_go_before_younger(requests: list[Request], budget: int) -> None:
-    got = granted(requests, budget)
+@given(REQUESTS, BUDGETS, SHARES)
+def test_work_that_can_wait_goes_by_age_and_neither_prompts_nor_answers_starve(
+    requests: list[Request], budget: int, share: int
+) -> None:
+    got, waiting = granted(requests, budget, share), others(requests)
 
     for kind in (True, False):
-        alike = [r for r in requests if r.decoding is kind]
+        alike = [r for r in waiting if r.decoding is kind]
+        half = min(share, budget) // 2
+        assert sum(got.get(r.session, 0) for r in alike) >= min(half, tokens(alike))
         for older in alike:
             if got.get(older.session, 0) < older.tokens:
                 assert not [r for r in alike if r.arrival > older.arrival and r.session in got]
 
 
 @settings(deadline=None)
-@given(REQUESTS, BUDGETS)
-def test_order_of_the_requests_does_not_matter(requests: list[Request], budget: int) -> None:
-    assert granted(requests, budget) == granted(requests[::-1], budget)
+@given(REQUESTS, BUDGETS, SHARES)
+def test_order_of_the_requests_does_not_matter(requests: list[Request], budget: int, share: int) -> None:
+    assert granted(requests, budget, share) == granted(requests[::-1], budget, share)
 
 
 def test_long_prompt_is_split_over_ticks() -> None:
     request = Request(session=3, tokens=100, arrival=0.0, decoding=False)
 
-    assert schedule([request], 40) == [Grant(3, 40)]
+    assert schedule([request], 40, 40) == [Grant(3, 40)]
 
 
-def test_budget_of_nothing_still_makes_progress() -> None:
-    request = Request(session=3, tokens=100, arrival=0.0, decoding=False)
+def test_a_unit_makes_progress_whatever_the_budget() -> None:
+    request = Request(session=3, tokens=100, arrival=0.0, decoding=False, due=1.0)
 
-    assert schedule([request], 0) == [Grant(3, 1)]
+    assert schedule([request], 0, 0) == [Grant(3, 1)]
+
+
+# ------------------------------------------------------------------------------------------------ the share
+
+
+def test_a_unit_of_a_long_upload_is_not_urgent_before_its_time() -> None:
+    assert not is_urgent(None, now=5.0)
+    assert not is_urgent(10.0, now=5.0)
+    assert is_urgent(6.0, now=5.0)
+    assert is_urgent(4.0, now=5.0)
+
+
+def test_everything_is_theirs_while_no_unit_waits() -> None:
+    share = Share(1024)
+    for _ in range(3):
+        assert share.rows(units_wait=False) == 1024
+        share.spend(0.0, 0.3, units_waited=False)
+
+
+@pytest.mark.parametrize(("most", "portion"), [(1024, 256), (128, LEAST_SHARE), (5, 5)])
+def test_a_quarter_of_the_rows_and_at_least_64_are_theirs_while_a_unit_waits(most: int, portion: int) -> None:
+    assert Share(most).rows(units_wait=True) == portion
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(1e-4, 0.05), st.floats(1e-4, 0.2)), min_size=50, max_size=200))
+def test_they_never_get_more_than_a_quarter_of_the_time_nor_starve(ticks: list[tuple[float, float]]) -> None:
+    """Whatever a portion costs: only the last one may not have been made up for yet."""
+    share, theirs, ours, made_up = Share(1024), 0.0, 0.0, True
+    for unit, cost in ticks:
+        rows = share.rows(units_wait=True)
+        assert rows or not made_up
+        others = cost if rows else 0.0
+        if rows:
+            last, since = others, 0.0
+        share.spend(unit, others, units_waited=True)
+        ours, theirs, since = ours + unit, theirs + others, since + unit
+        made_up = since > last * 3 + 1e-9
+        assert theirs <= ours / 3 + last + 1e-9
+
+
+def test_a_unit_that_came_during_their_tick_has_waited_for_it() -> None:
+    share = Share(128)
+    share.spend(0.0, 0.03, units_waited=False)
+    assert share.rows(units_wait=True) == 0
+    share.spend(0.1, 0.0, units_waited=True)
+    assert share.rows(units_wait=True) == LEAST_SHARE

@@ -1,0 +1,143 @@
+"""The threads that make arrays of bytes, text and samples, beside the engine's own."""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+
+logger = logging.getLogger(__name__)
+
+Job = Callable[[], None]
+TOLD_S = 2.0
+"""How often those who wait are told that the pool gets on."""
+_MOST_THREADS = 8
+
+
+class Kind(IntEnum):
+    """What a job is, the most pressing first: none ever waits for one that is less so."""
+
+    SOUND = 0
+    """Small, and soon due."""
+    PICTURES = 1
+    """Of units, which are soon due too."""
+    REST = 2
+    """Prompts, voices, long recordings."""
+
+
+class MediaPool:
+    """A few threads; some of them are kept for what is soon due.
+
+    Holds no more than the units in flight of the sessions that are open: a lane that is closed is emptied.
+    Lanes of a kind take turns.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        """At least three `threads`, one for each kind; by default as many as there are cores, at most 8."""
+        count = max(len(Kind), threads or min(_MOST_THREADS, os.cpu_count() or 1))
+        takes = [Kind.SOUND, *(Kind.REST if i % 2 else Kind.PICTURES for i in range(count - 1))]
+        self._waiting: dict[Kind, deque[Lane]] = {kind: deque() for kind in Kind}
+        self.changed = threading.Condition()
+        self._is_stopped = False
+        self._told = time.monotonic()
+        self._threads = [
+            threading.Thread(target=self._work, args=(least,), name=f"media-{i}", daemon=True)
+            for i, least in enumerate(takes)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def lane(self, on_wait: Job) -> "Lane":
+        """For a new session; `on_wait` is called now and then while its work waits for that of others."""
+        return Lane(self, on_wait)
+
+    def stop(self) -> None:
+        """Nothing more is begun."""
+        with self.changed:
+            self._is_stopped = True
+            self.changed.notify_all()
+
+    def put(self, kind: Kind, lane: "Lane") -> None:
+        """The lane's next job may be done. Called with `changed` held."""
+        self._waiting[kind].append(lane)
+        self.changed.notify_all()
+
+    def _work(self, least: Kind) -> None:
+        while (lane := self._next(least)) is not None:
+            lane.work()
+            for waiting in self._patient():
+                waiting.on_wait()
+
+    def _next(self, least: Kind) -> "Lane | None":
+        with self.changed:
+            while not self._is_stopped:
+                for kind in Kind:
+                    if kind <= least and self._waiting[kind]:
+                        return self._waiting[kind].popleft()
+                self.changed.wait()
+        return None
+
+    def _patient(self) -> "list[Lane]":
+        """Those who are to be told now that they have not been forgotten."""
+        with self.changed:
+            if time.monotonic() - self._told < TOLD_S:
+                return []
+            self._told = time.monotonic()
+            return [lane for lanes in self._waiting.values() for lane in lanes]
+
+
+class Lane:
+    """The jobs of one session, done one at a time in the order in which they came."""
+
+    def __init__(self, pool: MediaPool, on_wait: Job) -> None:
+        self.on_wait = on_wait
+        self._pool = pool
+        self._jobs: deque[tuple[Kind | None, Job]] = deque()
+        self._is_busy = False
+        """A thread of the pool is at it, or will be."""
+
+    def submit(self, kind: Kind, job: Job) -> None:
+        """Has a job done by the pool."""
+        with self._pool.changed:
+            self._jobs.append((kind, job))
+            if not self._is_busy:
+                self._is_busy = True
+                self._pool.put(kind, self)
+
+    def follow(self, job: Job) -> None:
+        """Does a job that takes no time as soon as all before it are done, which may be at once."""
+        with self._pool.changed:
+            if self._is_busy:
+                self._jobs.append((None, job))
+            else:
+                job()
+
+    def close(self) -> None:
+        """What has not been begun never is."""
+        with self._pool.changed:
+            self._jobs.clear()
+
+    def work(self) -> None:
+        """Does the next job and what follows it; called by the pool."""
+        with self._pool.changed:
+            job = self._jobs.popleft()[1] if self._jobs else None
+        if job is not None:
+            self._do(job)
+        with self._pool.changed:
+            while self._jobs and self._jobs[0][0] is None:
+                self._do(self._jobs.popleft()[1])
+            if self._jobs:
+                kind = self._jobs[0][0]
+                assert kind is not None
+                self._pool.put(kind, self)
+            else:
+                self._is_busy = False
+
+    @staticmethod
+    def _do(job: Job) -> None:
+        try:
+            job()
+        except Exception:  # a thread that dies would leave its lane, and those behind it, waiting for ever
+            logger.exception("a job of the media pool failed")

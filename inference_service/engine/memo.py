@@ -1,0 +1,68 @@
+"""Results that cost much and are asked for again: kept by the hash of what they were made of."""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+def digest(*parts: bytes | str | bool | NDArray[np.float32]) -> bytes:
+    """SHA-256 over all of the parts, each with its length before it."""
+    total = hashlib.sha256()
+    for part in parts:
+        match part:
+            case str():
+                data: bytes = part.encode("utf-8", "surrogatepass")
+            case bool():
+                data = bytes([part])
+            case bytes():
+                data = part
+            case _:
+                data = part.tobytes()
+        total.update(len(data).to_bytes(8, "little"))
+        total.update(data)
+    return total.digest()
+
+
+class Memo(Generic[T]):
+    """The last `most` results. Any thread may ask; who asks while one is being made waits for it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: OrderedDict[bytes, Future[T]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Results kept."""
+        return len(self._known)
+
+    def get(self, key: bytes, make: Callable[[], T]) -> T:
+        """The result of `make`, or of an earlier one with this key; what it raises is not kept."""
+        with self._lock:
+            known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)
+            else:
+                mine: Future[T] = Future()
+                self._known[key] = mine
+                while len(self._known) > self._most:
+                    self._known.popitem(last=False)
+        if known is not None:
+            return known.result()
+        try:
+            result = make()
+        except BaseException as error:
+            with self._lock:
+                if self._known.get(key) is mine:
+                    del self._known[key]
+            mine.set_exception(error)
+            raise
+        mine.set_result(result)
+        return result

@@ -4,11 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from opentelemetry.trace import SpanContext, format_span_id, format_trace_id
 
 from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason, Side
@@ -16,6 +16,7 @@ from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import inputs, messages
 from inference_service.config import SessionPlan, resolve
+from inference_service.decoding import Decoder
 from inference_service.engine.api import (
     Content,
     Done,
@@ -70,6 +71,7 @@ class Backend:
     draw_seed: Callable[[], int]
     metrics: WorkerMetrics
     tracing: Tracing
+    decoder: Decoder[Any] = field(default_factory=Decoder)
 
 
 class SessionHost:
@@ -178,38 +180,57 @@ class SessionHost:
                 for outbox in self._outboxes.values():
                     await outbox.room.wait()
             try:
-                request = await context.read()
-            except DecodeError:
-                self.fail(PayloadInvalid(BadField("request", "is not a message of antiphon.v1")))
-                return
+                data = await context.read()
             except Exception:  # the call broke in some other way
                 self.fail(_given_up(stream))
                 return
-            if request is grpc.aio.EOF:
+            if data is grpc.aio.EOF:
                 await asyncio.sleep(HALF_CLOSE_SETTLE_S)
                 with self._ruled():
                     self.session.half_close(stream, self._backend.clock())
                 return
-            if stream is Stream.GENERATE and request.HasField("run"):
+            try:
+                request, made = await self._backend.decoder.read(stream, data, self._made)
+            except PayloadInvalid as error:
+                self.fail(error.with_traceback(None))
+                return
+            if stream is Stream.GENERATE and cast(pb.GenerateRequest, request).HasField("run"):
                 await self._configured.wait()  # which settings a unit may have depends on its mode
             with self._ruled():
-                self._receive(stream, request)
+                self._receive(stream, request, made)
 
-    def _receive(self, stream: Stream, request: Message) -> None:
+    def _made(self, request: Message) -> SessionPlan | Content | Failure | None:
+        """What the config or the input in a request comes to; changes nothing. None where there is none."""
+        if not isinstance(request, pb.PrefillRequest):
+            return None
+        backend = self._backend
+        if request.HasField("config"):
+            return resolve(request.config, backend.info, backend.draw_seed)
+        if self._plan is None:
+            return None
+        try:
+            return inputs.content(request, self._plan.setup, backend.info)
+        except UnitRefused as refused:
+            return refused.failure
+
+    def _receive(self, stream: Stream, request: Message, made: Callable[[], Any]) -> None:
+        if self.session.is_over:
+            return
         match stream:
             case Stream.PREFILL:
-                self._prefill(cast(pb.PrefillRequest, request))
+                self._prefill(cast(pb.PrefillRequest, request), made)
             case Stream.GENERATE:
                 self._generate(cast(pb.GenerateRequest, request))
             case Stream.FINALIZE:
                 self._finalize(cast(pb.FinalizeRequest, request))
 
-    def _prefill(self, request: pb.PrefillRequest) -> None:
-        now, info = self._backend.clock(), self._backend.info
+    def _prefill(self, request: pb.PrefillRequest, made: Callable[[], Any]) -> None:
+        now = self._backend.clock()
         if request.HasField("config"):
             self.session.expect_config(request.unit)
-            plan = self._plan = resolve(request.config, info, self._backend.draw_seed)
-            self._trace.configure(plan.setup, info.name)
+            plan: SessionPlan = made()
+            self._plan = plan
+            self._trace.configure(plan.setup, self._backend.info.name)
             mode, _ = kind_of(plan.setup)
             logger.info("session opened", extra={"mode": mode, "slot": self.slot})
             self.session.open(
@@ -226,12 +247,7 @@ class SessionHost:
         if traced is not None:
             self._fields.trace_id = format_trace_id(traced.trace_id)
             self._fields.span_id = format_span_id(traced.span_id)
-        content: Content | Failure
-        try:
-            content = inputs.content(request, self._plan.setup, info)
-        except UnitRefused as refused:
-            content = refused.failure
-        self.session.prefill(request.unit, content, now)
+        self.session.prefill(request.unit, made(), now)
 
     def _generate(self, request: pb.GenerateRequest) -> None:
         match request.WhichOneof("action"):
@@ -271,7 +287,8 @@ class SessionHost:
         if unit is not None and isinstance(answer, Prefilled | Done | Finalized):
             self._trace.answered(unit, stream, answer)
             self._count(answer, unit)
-        self._outboxes[stream].put(self._message(answer))
+        for message in self._messages(answer):
+            self._outboxes[stream].put(message)
 
     def _count(self, answer: Prefilled | Done | Finalized, unit: Unit) -> None:
         metrics = self._backend.metrics
@@ -309,23 +326,24 @@ class SessionHost:
         for outbox in self._outboxes.values():
             outbox.end(error)
 
-    def _message(self, answer: Answer) -> Message:
+    def _messages(self, answer: Answer) -> Iterator[Message]:
+        """One, or several of an answer that is large."""
         match answer:
             case Ready():
                 assert self._plan is not None, "an engine is ready only after the config"
                 backend = self._backend
                 window = backend.limits.window_of(self._plan.setup)
-                return messages.session_ready(answer, self._plan, backend.info, backend.worker_id, window)
+                yield messages.session_ready(answer, self._plan, backend.info, backend.worker_id, window)
             case Prefilled():
-                return messages.prefilled(answer)
+                yield messages.prefilled(answer)
             case Piece():
-                return messages.piece(answer, self._backend.info.output_sample_rate_hz)
+                yield from messages.pieces(answer, self._backend.info.output_sample_rate_hz)
             case Done():
-                return messages.done(answer)
+                yield messages.done(answer)
             case Finalized():
-                return messages.finalized(answer)
+                yield messages.finalized(answer)
             case GoAway():
-                return messages.go_away(answer.time_left_s, answer.reason)
+                yield messages.go_away(answer.time_left_s, answer.reason)
 
     # ------------------------------------------------------------ rules and clock
 

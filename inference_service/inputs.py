@@ -82,19 +82,21 @@ def _check_frames(duplex: pb.DuplexInput, sees: bool) -> None:
 
 def token_input(stream: pb.StreamInput, info: ModelInfo) -> StreamInput:
     """A chunk of ids or text. Raises `UnitRefused`."""
-    ids, text = tuple(stream.token_ids.ids), stream.text
+    given, text = stream.token_ids.ids, stream.text
     if stream.WhichOneof("chunk") == "audio":
         raise UnitRefused(
             Reason.CONTENT_UNSUPPORTED,
             "stream.audio: a TOKENS session takes token_ids or text.",
             "stream.audio",
         )
-    _check_presence(stream, is_empty=not ids and not text, kinds="token_ids or text")
+    problem: str | None
+    _check_presence(stream, is_empty=not given and not text, kinds="token_ids or text")
+    if len(given) > info.context_limit:
+        problem = f"has {len(given)} ids; the context holds {info.context_limit}"
+        raise UnitRefused(Reason.INPUT_TOO_LONG, f"stream.token_ids.ids {problem}.", "stream.token_ids.ids")
+    ids = tuple(given)
     if problem := unknown_id_problem(ids, info.vocabulary):
         raise UnitRefused(Reason.PARAMS_INVALID, f"stream.token_ids.ids {problem}.", "stream.token_ids.ids")
-    if len(ids) > info.context_limit:
-        problem = f"has {len(ids)} ids; the context holds {info.context_limit}"
-        raise UnitRefused(Reason.INPUT_TOO_LONG, f"stream.token_ids.ids {problem}.", "stream.token_ids.ids")
     return StreamInput(ids or text or None, stream.begin_utterance, stream.end_utterance)
 
 

@@ -1,10 +1,11 @@
 """The messages of `antiphon.v1` and the engine's plain data, each made from the other."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from google.protobuf.duration_pb2 import Duration
 
+from antiphon.semconv import MAX_MESSAGE_BYTES
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.config import SessionPlan, modes
@@ -26,6 +27,8 @@ from inference_service.engine.api import (
 from inference_service.sampled_config import sampling_defaults
 from inference_service.sampling import SAMPLING_TO_DUPLEX, sampling_params
 
+LARGEST_ANSWER = MAX_MESSAGE_BYTES // 4
+"""Bytes of one message of text and sound; a caller takes no more than `MAX_MESSAGE_BYTES`."""
 _ENDS = {
     End.LISTEN: pb.UNIT_END_LISTEN,
     End.CHUNK: pb.UNIT_END_CHUNK,
@@ -72,6 +75,22 @@ def prefilled(answer: Prefilled) -> pb.PrefillResponse:
         vision_slices=answer.vision_slices,
     )
     return pb.PrefillResponse(unit=answer.unit, prefilled=result)
+
+
+def pieces(answer: Piece, output_sample_rate_hz: int) -> Iterator[pb.GenerateResponse]:
+    """A part of what a unit says, in as many messages as it takes."""
+    text, audio = answer.text, answer.audio
+    samples = 0 if audio is None else len(audio)
+    if max(4 * samples, 4 * len(text)) <= LARGEST_ANSWER:
+        yield piece(answer, output_sample_rate_hz)
+        return
+    most = LARGEST_ANSWER // 4
+    for at in range(0, len(text), most):
+        ids = answer.token_ids if at + most >= len(text) else ()
+        yield piece(Piece(answer.unit, text[at : at + most], ids), output_sample_rate_hz)
+    if audio is not None:
+        for at in range(0, samples, most):
+            yield piece(Piece(answer.unit, audio=audio[at : at + most]), output_sample_rate_hz)
 
 
 def piece(answer: Piece, output_sample_rate_hz: int) -> pb.GenerateResponse:
@@ -144,6 +163,8 @@ def _sampling_defaults(info: ModelInfo) -> common_pb2.SamplingParams:
 def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
     """Adds `more` to a message of the same unit that still waits to be sent; False if they cannot be one."""
     if waiting.unit != more.unit or waiting.HasField("done") or waiting.unit == 0:
+        return False
+    if waiting.ByteSize() + more.ByteSize() > LARGEST_ANSWER:
         return False
     if more.HasField("text"):
         waiting.text.text += more.text.text

@@ -3,12 +3,14 @@
 import ipaddress
 import socket
 from dataclasses import dataclass
+from typing import Any
 
+import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from antiphon.semconv import server_options
-from antiphon.v1.inference_service_pb2_grpc import add_InferenceServiceServicer_to_server
+from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.errors import ConfigurationError
 from inference_service.servicer import InferenceServicer
 
@@ -94,6 +96,26 @@ def _is_served(path: str) -> bool:
     return True
 
 
+def handlers(servicer: InferenceServicer) -> grpc.GenericRpcHandler:
+    """The methods of the service. Requests of streams stay bytes: decoding a large one holds the loop."""
+    methods: dict[str, Any] = {
+        name: grpc.stream_stream_rpc_method_handler(
+            getattr(servicer, name), response_serializer=answer.SerializeToString
+        )
+        for name, answer in (
+            ("Prefill", pb.PrefillResponse),
+            ("Generate", pb.GenerateResponse),
+            ("Finalize", pb.FinalizeResponse),
+        )
+    }
+    methods["GetInfo"] = grpc.unary_unary_rpc_method_handler(
+        servicer.GetInfo,
+        request_deserializer=pb.GetInfoRequest.FromString,
+        response_serializer=pb.GetInfoResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler(SERVICES[1], methods)
+
+
 class WorkerServer:
     """A gRPC server with a health service that says NOT_SERVING until told otherwise.
 
@@ -116,7 +138,7 @@ class WorkerServer:
         # Kept for life: a server object that loses its last reference stops without a word.
         self._server = grpc.aio.server(options=[*server_options(slots), *_OPTIONS])
         self._health = health.aio.HealthServicer()
-        add_InferenceServiceServicer_to_server(servicer, self._server)
+        self._server.add_generic_rpc_handlers((handlers(servicer),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self) -> str:

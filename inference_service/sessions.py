@@ -257,6 +257,8 @@ class Session:
                 self._enter(Phase.ACTIVE, now)
                 self._units.start(event.prompt_tokens, now)
                 self._world.send(Stream.PREFILL, event)
+            case Advanced() if self.phase is Phase.CONFIGURING:
+                self._since = now  # its prompt waits for its turn
             case Advanced():
                 self._units.progress(now)
             case SessionFailed():

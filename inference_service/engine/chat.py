@@ -62,7 +62,7 @@ class Chat:
         """A session in a clean slot."""
         runtime, parts = self._runtime, self._parts
         prompts = parts.voices.prompts if parts.voices else None
-        voice = VoiceIntake(parts.reference(setup.voice), parts.senses, prompts)
+        voice = VoiceIntake(parts.reference(setup.voice), None, prompts)
         return SpokenTurn(
             session_id,
             slot,

@@ -23,6 +23,7 @@ from inference_service.engine.conversation import Conversation
 from inference_service.engine.decoder import PackedDecoder
 from inference_service.engine.guard import blame
 from inference_service.engine.intake import DuplexIntake, VoiceIntake
+from inference_service.engine.memo import PROMPTS_KNOWN, VOICES_KNOWN, Memo, digest
 from inference_service.engine.participant import Participant, Speaking
 from inference_service.engine.parts import VOICES_AT_ONCE, Chunk, DuplexParts, Opening, Sound, View
 from inference_service.engine.runtime import Runtime
@@ -56,6 +57,9 @@ class DuplexRuntime(Runtime):
         super().__init__(parts.info, language, parts.embeddings, parts.head)
         voices = parts.voices
         self.speaker = Speaker(voices.head, slots, voices.capacity) if voices else None
+        self._openings: Memo[Opening] = Memo(PROMPTS_KNOWN)
+        self._sounds: Memo[list[Sound]] = Memo(VOICES_KNOWN)
+        self._clips: Memo[Tensor] = Memo(VOICES_KNOWN)
         self._transcriber = Transcriber(
             self, parts.ear, parts.tokenizer, parts.transcription_prompt, parts.unit_tokens
         )
@@ -80,13 +84,20 @@ class DuplexRuntime(Runtime):
         """A full-duplex session in a clean slot."""
         generator, parts = torch.Generator().manual_seed(setup.seed), self.parts
         prompts = parts.voices.prompts if parts.voices and setup.duplex.generate_audio else None
-        voice = VoiceIntake(parts.reference(setup.voice), parts.senses, prompts)
+        voice = VoiceIntake(parts.reference(setup.voice), parts.senses, prompts, self._sounds)
+        text = setup.system_prompt
+
+        def write(hears_voice: bool) -> Opening:
+            return self._openings.get(
+                digest(text, hears_voice), lambda: parts.openings.opening(text, hears_voice=hears_voice)
+            )
+
         return Conversation(
             session_id,
             slot,
             sink,
             Context(self.language, slot, setup.window, self.info.context_limit),
-            DuplexIntake(parts.senses, voice),
+            DuplexIntake(parts.senses, voice, write),
             setup=setup,
             tokenizer=self.tokenizer,
             sampler=TextSampler(
@@ -111,10 +122,12 @@ class DuplexRuntime(Runtime):
         return self._start_conversation(cast(Conversation, session))
 
     def _start_conversation(self, conversation: Conversation) -> SessionFailed | None:
-        setup, voice = conversation.setup, cast(DuplexIntake, conversation.intake).voice
-        opening = self.parts.openings.opening(setup.system_prompt, hears_voice=bool(voice.heard))
-        heard = self.heard_clip(voice.heard)
-        before = torch.cat([self.embed(opening.before), *heard])
+        intake = cast(DuplexIntake, conversation.intake)
+        setup, voice, opening = conversation.setup, intake.voice, intake.opening()
+        before = self.embed(opening.before)
+        if voice.heard:
+            heard = self._clips.get(voice.key, lambda: torch.cat(self.heard_clip(voice.heard)))
+            before = torch.cat([before, heard])
         room = self.info.context_limit
         window = setup.window
         if window.mode is not WindowMode.OFF:

@@ -4,8 +4,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -31,9 +31,10 @@ from inference_service.engine.api import (
 )
 from inference_service.engine.guard import DeviceLost
 from inference_service.engine.inbox import Inbox, Order
+from inference_service.engine.media import Lane, MediaPool
 from inference_service.engine.memory import held_bytes
 from inference_service.engine.orders import PendingUnit
-from inference_service.engine.participant import Participant
+from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
 from inference_service.engine.warmup import warm_up
@@ -51,19 +52,21 @@ _FATAL = SessionFailed("ENGINE_FATAL", "The model's device state is lost; the wo
 class LiveSession:
     """The engine's side of `EngineSession`: orders travel to the engine thread in the order given.
 
-    The input of units is prepared on a media thread, through which all orders of units pass so that they
-    keep their order. A cancel and a close go straight to the engine.
+    The input of units is prepared by the media pool, in a lane through which all orders of units pass so that
+    they keep their order. A cancel and a close go straight to the engine.
     """
 
-    def __init__(self, engine: "LiveEngine", session: Participant[Any]) -> None:
+    def __init__(self, engine: "LiveEngine", session: Participant[Any], lane: Lane) -> None:
         self._engine = engine
         self._session = session
         self._orders = session.orders
-        self._media = engine.media if session.intake.is_quick else engine.slow_media
+        self._lane = lane
         self._closed = False
 
     def prefill(self, unit: int, content: Content) -> None:
-        self._media.submit(self._prepare, unit, content, time.monotonic())
+        arrival = time.monotonic()
+        kind = self._session.intake.kind(content)
+        self._lane.submit(kind, lambda: self._prepare(unit, content, arrival))
 
     def _prepare(self, unit: int, content: Content, arrival: float) -> None:
         try:
@@ -87,7 +90,7 @@ class LiveSession:
         self._follow(lambda: self._orders.finalize(unit, keep_last_token=keep_last_token))
 
     def _follow(self, order: Callable[[], None]) -> None:
-        self._media.submit(self._engine.order, self._session, order)
+        self._lane.follow(lambda: self._engine.order(self._session, order))
 
     def cancel(self, unit: int) -> None:
         self._engine.order(self._session, lambda: self._orders.cancel(unit))
@@ -95,6 +98,7 @@ class LiveSession:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._lane.close()
             self._engine.inbox.put(lambda: self._engine.release(self._session))
 
 
@@ -116,13 +120,12 @@ class LiveEngine:
         self._deliver = deliver
         self._on_fatal = on_fatal
         self._sessions: dict[int, Participant[Any]] = {}
-        self._gone: set[Participant[Any]] = set()
+        self._gone: WeakSet[Participant[Any]] = WeakSet()
         """Sessions that were closed before they had begun."""
         self._on_ticks: OnTicks = lambda ticks: None
         self._ticks: list[Ticked] = []
         self.inbox = Inbox()
-        self.media = ThreadPoolExecutor(1, "media")
-        self.slow_media = ThreadPoolExecutor(1, "slow-media")
+        self._media = MediaPool()
         self._busy_since: float | None = None
         self._is_dead = False
         self._stopped = False
@@ -151,11 +154,9 @@ class LiveEngine:
 
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> EngineSession:
         session = self._runtime.open(session_id, slot, setup, sink)
-        if session.intake.is_ready:
-            self.inbox.put(lambda: self._begin(session, None))
-        else:
-            self.slow_media.submit(self._prepare, session)
-        return LiveSession(self, session)
+        lane = self._media.lane(lambda: self.inbox.put(lambda: session.tell_progress(time.monotonic())))
+        lane.submit(session.intake.kind(None), lambda: self._prepare(session))
+        return LiveSession(self, session, lane)
 
     def _prepare(self, session: Participant[Any]) -> None:
         """Makes ready what a session begins with, beside the engine thread."""
@@ -180,8 +181,7 @@ class LiveEngine:
         self._stopped = True
         self.inbox.put(lambda: None)
         self._thread.join(timeout=10)
-        for media in (self.media, self.slow_media):
-            media.shutdown(wait=False, cancel_futures=True)
+        self._media.stop()
 
     # ------------------------------------------------------------------ on the engine thread
 
@@ -215,8 +215,7 @@ class LiveEngine:
             self._gone.remove(session)
             return
         self._sessions[session.slot] = session
-        if not self._is_dead and refusal is None:
-            refusal = self._tick.guard.attempt(session, self._runtime.start, session)
+        session.stage = Stage.OPENING
         if self._is_dead or refusal is not None:
             session.fail(refusal or _FATAL)
 

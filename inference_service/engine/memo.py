@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 
+PROMPTS_KNOWN = 32
+"""Prompts whose ids a model keeps."""
+VOICES_KNOWN = 8
+"""Reference voices of which a model keeps what its language model hears, 3.5 MB each for the longest."""
+
 
 def digest(*parts: bytes | str | bool | NDArray[np.float32]) -> bytes:
     """SHA-256 over all of the parts, each with its length before it."""

@@ -128,7 +128,7 @@ def footprint(
     return Footprint(
         own.weights | {"vocoder": voice.weights},
         own.session | voice.session,
-        {"default voice": voice.default_voice},
+        {"voices": voice.voices},
         working | {"speech": speech},
         {"vocoder": voice.step},
     )

@@ -1,6 +1,7 @@
 """The voice of MiniCPM-o: its converted vocoder, and whose voice it speaks with."""
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,8 @@ FOLDER = "vocoder"
 PUBLISHED_VOICE = Path("assets") / "HT_ref_audio.wav"
 """The reference voice that is published with the model."""
 LONGEST_HEARD_S = 30.0
+VOICES_REMEMBERED = 2
+"""A third of a GiB each, at MiniCPM-o's size."""
 LONGEST_FRAMES = round(LONGEST_S * TOKENS_PER_SECOND) * FRAMES_PER_TOKEN
 """Mel frames of the longest voice."""
 
@@ -50,7 +53,8 @@ class Needs:
 
     weights: int
     session: dict[str, int]
-    default_voice: int
+    voices: int
+    """The default voice, and those that are remembered after their sessions."""
     step: int
     """Of each stream in it: new caches beside the old, and the arrays of HiFT."""
 
@@ -142,13 +146,17 @@ def recording(path: Path) -> Pcm:
 
 
 class Token2WavMouth:
-    """token2wav; sessions that speak with one voice share what it heard of that voice."""
+    """token2wav; sessions that speak with one voice share what it heard of that voice.
+
+    The last voices are remembered when no session speaks with them any more.
+    """
 
     def __init__(self, model: Token2Wav, default: VoicePrompt) -> None:
         self._model = model
         self._default = default
         self._own: Voice | None = None
         self._heard: WeakValueDictionary[bytes, Voice] = WeakValueDictionary()
+        self._last: OrderedDict[bytes, Voice] = OrderedDict()
 
     def initial_state(self, voice: VoicePrompt | None, seed: int) -> StreamState:
         if voice is None or voice is self._default:
@@ -158,6 +166,10 @@ class Token2WavMouth:
         heard = self._heard.get(key)
         if heard is None:
             heard = self._heard[key] = self._model.hear(voice)
+        self._last[key] = heard
+        self._last.move_to_end(key)
+        while len(self._last) > VOICES_REMEMBERED:
+            self._last.popitem(last=False)
         return self._model.initial_state(heard)
 
     def say(self, chunks: list[Chunk]) -> list[Tensor]:
@@ -194,7 +206,8 @@ def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, 
     stream = stream_bytes(config, max(default_frames, longest), steps=steps, dtype=dtype, cache_dtype=dtype)
     session = {"vocoder": stream} | ({"voice": voice(longest)} if can_clone else {})
     step = stream * 3 // 2 + RATE_HZ * config.vocoder.channels * torch.float32.itemsize
-    return Needs(weight_bytes(config, dtype), session, voice(default_frames), step)
+    shared = voice(default_frames) + (VOICES_REMEMBERED * voice(longest) if can_clone else 0)
+    return Needs(weight_bytes(config, dtype), session, shared, step)
 
 
 def planned(model: Path, options: SpeechOptions) -> Needs:

@@ -23,6 +23,8 @@ PROGRESS_S = 2.0
 class Stage(Enum):
     """Where a session is in the loop over its units."""
 
+    OPENING = auto()
+    """It waits for the runtime to start it."""
     PROMPT = auto()
     """What stands before the first unit is being fed."""
     IDLE = auto()
@@ -118,7 +120,7 @@ class Participant(ABC, Generic[Prepared]):
     @property
     def has_work(self) -> bool:
         """Whether a tick would do anything for this session."""
-        waits = self.to_feed is not None or self.stage is Stage.SPEAK
+        waits = self.to_feed is not None or self.stage in (Stage.SPEAK, Stage.OPENING)
         return waits or self.wants_unit or self.wants_decision or self.wants_end
 
     @abstractmethod

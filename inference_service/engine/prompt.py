@@ -9,6 +9,7 @@ from torch import Tensor
 from antiphon.semconv import Reason
 from inference_service.engine.api import ChatMessage, Clip, Content, Picture, TurnInput
 from inference_service.engine.intake import Intake, VoiceIntake
+from inference_service.engine.media import Kind
 from inference_service.engine.parts import ROWS_PER_SECOND, Measure, Senses, Sound, View
 from inference_service.errors import UnitRefused
 from inference_service.models.chat_template import ChatTemplate, Media, Message, TemplateRefused
@@ -96,16 +97,15 @@ class Prompt:
 class TurnIntake(Intake[Prompt]):
     """Renders conversations with the model's chat template and decodes what they show and play."""
 
-    is_quick = False
-
     def __init__(self, dialogue: Dialogue, system_prompt: str, voice: VoiceIntake | None = None) -> None:
         self._dialogue = dialogue
         self._system_prompt = system_prompt
         self.voice = voice
 
-    @property
-    def is_ready(self) -> bool:
-        return self.voice is None or self.voice.is_ready
+    def kind(self, content: Content | None) -> Kind:
+        if content is None:
+            return Kind.SOUND if self.voice is None else self.voice.kind
+        return Kind.REST
 
     def begin(self) -> None:
         if self.voice is not None:

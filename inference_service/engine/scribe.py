@@ -22,6 +22,7 @@ from inference_service.engine.api import (
     TranscribeSetup,
 )
 from inference_service.engine.choice import choose
+from inference_service.engine.media import Kind
 from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.parts import ROWS_PER_SECOND
 from inference_service.engine.sampler import PoisonedLogits
@@ -31,8 +32,16 @@ from inference_service.engine.work import Work
 
 FRAME_S = 0.01
 """What a frame of log-mel adds to those before it."""
+_LONG_SOUND = 160_000
+"""Samples."""
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
 _FULL = Failure("INPUT_TOO_LONG", "The context is full; begin a new utterance.")
+
+
+def kind_of(content: Content | None) -> Kind:
+    """What it is to prepare a chunk: a long recording takes long."""
+    chunk = content.chunk if isinstance(content, StreamInput) else None
+    return Kind.REST if isinstance(chunk, np.ndarray) and len(chunk) > _LONG_SOUND else Kind.SOUND
 
 
 def chunk_of(content: Content) -> tuple[StreamInput, NDArray[np.float32]]:

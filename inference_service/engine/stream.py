@@ -6,6 +6,7 @@ it is let go, or carried into the next forward if it was asked to be kept.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
 import torch
@@ -27,6 +28,7 @@ from inference_service.engine.api import (
 )
 from inference_service.engine.choice import choose
 from inference_service.engine.intake import Intake
+from inference_service.engine.media import Kind
 from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.sampler import PoisonedLogits
 from inference_service.engine.textstream import TextStream
@@ -36,6 +38,8 @@ from inference_service.models.plain_tokenizer import PlainTokenizer
 
 IDS_AT_ONCE = 1024
 """What one tick embeds of a chunk at most: a long one does not hold up the other sessions."""
+_LONG_TEXT = 65_536
+"""Characters beyond which a chunk takes long to be made into ids."""
 _LEAD = 4
 """Ids of a chunk that the text of its output is told from: a decoder may join them with what follows."""
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
@@ -54,11 +58,25 @@ class Chunk:
 class StreamIntake(Intake[Chunk]):
     """Turns text into ids."""
 
-    is_quick = False
-
-    def __init__(self, tokenizer: PlainTokenizer, limit: int) -> None:
+    def __init__(self, tokenizer: PlainTokenizer, limit: int, write: Callable[[], list[int]]) -> None:
+        """`write` gives the ids of the session's prompt."""
         self._tokenizer = tokenizer
         self._limit = limit
+        self._write = write
+        self._opening: list[int] | None = None
+
+    def kind(self, content: Content | None) -> Kind:
+        chunk = content.chunk if isinstance(content, StreamInput) else None
+        return Kind.REST if isinstance(chunk, str) and len(chunk) > _LONG_TEXT else Kind.SOUND
+
+    def begin(self) -> None:
+        self.opening()
+
+    def opening(self) -> list[int]:
+        """The ids of the session's prompt; made now if they were not made before."""
+        if self._opening is None:
+            self._opening = self._write()
+        return self._opening
 
     def prepare(self, content: Content) -> Chunk:
         if not isinstance(content, StreamInput):

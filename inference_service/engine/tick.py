@@ -19,7 +19,7 @@ _SPEAKING_ROWS = 16
 
 
 class Tick:
-    """Close, see, hear, think, decide and speak: each step once, for everybody who is ready for it.
+    """Close, open, see, hear, think, decide and speak: each step once, for everybody who is ready for it.
 
     Sessions whose unit is due soon come first, by their slack. What has no deadline gets what the scheduler
     grants it, in every step. What fails is failed by `guard`, see there.
@@ -52,6 +52,7 @@ class Tick:
         units_wait = any(session.has_work for session in self._urgent)
         self._allowance, self._others_s = self._share.rows(units_wait=units_wait), 0.0
         self._close(sessions)
+        self._open(sessions)
         self._hear(sessions)
         fed = self._think(sessions)
         self._decide(sessions)
@@ -100,6 +101,18 @@ class Tick:
         for session in rebuilding:
             if session.stage is not Stage.FAILED:
                 guard.attempt(session, session.context.end_rebuild)
+
+    def _open(self, sessions: Sessions) -> None:
+        """One new session, the oldest: its prompt may hold half a minute of sound."""
+        opening = [session for session in sessions if session.stage is Stage.OPENING]
+        if not opening or not self._allowance:
+            return
+        since, session = self._clock(), min(opening, key=lambda session: session.opened)
+        session.stage = Stage.PROMPT
+        refusal = self.guard.attempt(session, self._runtime.start, session)
+        if refusal is not None:
+            session.fail(refusal)
+        self._charge(since, 1, 1)
 
     def _hear(self, sessions: Sessions) -> None:
         """The next unit, or portion of one, of everybody who waits for it and has seen its pictures."""

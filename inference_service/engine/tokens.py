@@ -1,12 +1,14 @@
 """What a model needs to hold token streams."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 
 from inference_service.engine.api import SessionFailed, Sink, TokensSetup, Window
 from inference_service.engine.context import Context
 from inference_service.engine.guard import blame
+from inference_service.engine.memo import PROMPTS_KNOWN, Memo, digest
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.stream import Stream, StreamIntake
 from inference_service.models.plain_tokenizer import PlainTokenizer
@@ -19,16 +21,21 @@ class Tokens:
         self._runtime = runtime
         self._tokenizer = tokenizer
         self._ends = ends
+        self._known: Memo[list[int]] = Memo(PROMPTS_KNOWN)
 
     def open(self, session_id: str, slot: int, setup: TokensSetup, sink: Sink) -> Stream:
         """A session in a clean slot."""
-        limit = self._runtime.info.context_limit
+        limit, prompt = self._runtime.info.context_limit, setup.system_prompt
         return Stream(
             session_id,
             slot,
             sink,
             Context(self._runtime.language, slot, Window(), limit),
-            StreamIntake(self._tokenizer, limit),
+            StreamIntake(
+                self._tokenizer,
+                limit,
+                lambda: self._known.get(digest(prompt), lambda: self._tokenizer.encode(prompt)),
+            ),
             setup=setup,
             tokenizer=self._tokenizer,
             ends=self._ends,
@@ -37,7 +44,7 @@ class Tokens:
 
     def start(self, stream: Stream) -> SessionFailed | None:
         """Begins with the prompt, if there is one; the refusal of one that leaves no room."""
-        ids, limit = self._tokenizer.encode(stream.setup.system_prompt), self._runtime.info.context_limit
+        ids, limit = cast(StreamIntake, stream.intake).opening(), self._runtime.info.context_limit
         if len(ids) >= limit:
             return SessionFailed("CONFIG_INVALID", f"has {len(ids)} tokens; at most {limit - 1} leave room")
         stream.start(self._runtime.embed(ids) if ids else None)

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from inference_service.engine.api import Content
 from inference_service.engine.intake import Intake
+from inference_service.engine.media import Kind
 from inference_service.engine.participant import Stage
-from inference_service.engine.scribe import Heard, Scribe, chunk_of
+from inference_service.engine.scribe import Heard, Scribe, chunk_of, kind_of
 from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
 from inference_service.models.audio_encoder import AudioState
 from inference_service.models.tokenizer import SpecialTokens
@@ -28,8 +29,6 @@ class TranscriptIntake(Intake[Heard]):
     The last second of an utterance is filled up with silence, and one more of it follows.
     """
 
-    is_quick = False
-
     def __init__(self) -> None:
         self._begin()
 
@@ -37,6 +36,9 @@ class TranscriptIntake(Intake[Heard]):
         self._mel = MelStream()
         self._rest = np.zeros(0, np.float32)
         self._has_sound = self._is_over = False
+
+    def kind(self, content: Content | None) -> Kind:
+        return kind_of(content)
 
     def prepare(self, content: Content) -> Heard:
         chunk, sound = chunk_of(content)

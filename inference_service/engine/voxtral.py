@@ -9,9 +9,10 @@ from transformers import VoxtralRealtimeFeatureExtractor
 
 from inference_service.engine.api import Content
 from inference_service.engine.intake import Intake
+from inference_service.engine.media import Kind
 from inference_service.engine.participant import Stage
 from inference_service.engine.rolling import RollingContext
-from inference_service.engine.scribe import Heard, Scribe, chunk_of
+from inference_service.engine.scribe import Heard, Scribe, chunk_of, kind_of
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import ConvState, Pacing
 
@@ -22,8 +23,6 @@ class VoxtralIntake(Intake[Heard]):
     An utterance stands between silences. A frame is centred on its hop, so it waits for half a window of
     sound behind it.
     """
-
-    is_quick = False
 
     def __init__(self, features: VoxtralRealtimeFeatureExtractor, pacing: Pacing) -> None:
         self._features = features
@@ -36,6 +35,9 @@ class VoxtralIntake(Intake[Heard]):
         self._pcm = np.zeros(self._centre + lead_in, np.float32)
         self._samples = 0
         self._is_over = False
+
+    def kind(self, content: Content | None) -> Kind:
+        return kind_of(content)
 
     def prepare(self, content: Content) -> Heard:
         chunk, sound = chunk_of(content)

@@ -14,7 +14,7 @@ import torch
 
 from inference_service import voices
 from inference_service.checkpoint import find
-from inference_service.engine import families, footprint, minicpmo_voice
+from inference_service.engine import families, footprint, minicpmo, minicpmo_voice
 from inference_service.engine.api import (
     MODELS_VOICE,
     Closed,
@@ -41,9 +41,10 @@ from inference_service.engine.voice import Voice
 from inference_service.engine.warmup import warm_up
 from inference_service.errors import ConfigurationError
 from inference_service.models.errors import CheckpointError
+from inference_service.models.token2wav.model import Token2Wav
 from inference_service.options import SpeechOptions
 from tests.engine.reference import picture, second
-from tests.engine.test_engine import Client, Slots
+from tests.engine.test_engine import Client, Slots, speech_of
 from tests.minicpmo import published, whole
 
 CPU = torch.device("cpu")
@@ -180,7 +181,7 @@ def test_session_that_has_gone_leaves_nothing_behind(rig: Rig) -> None:
     client.until(Ready)
     (session,) = rig.engine._sessions.values()
     state = session.__dict__
-    held = [weakref.ref(it) for it in (state["ear"], state["mouth"], state["mouth"].voice)]
+    held = [weakref.ref(it) for it in (state["ear"], state["mouth"])]
     del state, session
     talk(client, 3)
     client.session.close()
@@ -190,7 +191,77 @@ def test_session_that_has_gone_leaves_nothing_behind(rig: Rig) -> None:
     rig.open().until(Ready)  # whatever the engine thread still held of the tick before
     gc.collect()
 
-    assert [it() for it in held] == [None] * 3
+    assert [it() for it in held] == [None] * 2
+
+
+def test_no_more_than_the_last_voices_outlive_their_sessions(rig: Rig) -> None:
+    held = []
+    for seed in range(3, 4 + minicpmo_voice.VOICES_REMEMBERED):
+        client = rig.open(VoiceReference(spoken=whole.voice(seed)))
+        client.until(Ready)
+        (session,) = rig.engine._sessions.values()
+        held.append(weakref.ref(session.__dict__["mouth"].voice))
+        del session
+        client.session.close()
+        client.until(Closed)
+    rig.open().until(Ready)
+    gc.collect()
+
+    assert [it() is None for it in held] == [True] + [False] * minicpmo_voice.VOICES_REMEMBERED
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often each thing that a voice or a prompt costs was done."""
+    done: dict[str, int] = {}
+
+    def count(where: Any, name: str) -> None:
+        does = getattr(where, name)
+
+        def counted(*given: Any, **named: Any) -> Any:
+            done[name] = done.get(name, 0) + 1
+            return does(*given, **named)
+
+        monkeypatch.setattr(where, name, counted)
+
+    count(minicpmo.MiniCPMOSenses, "sounds")
+    count(minicpmo.MiniCPMOEar, "listen")
+    count(minicpmo.MiniCPMOOpenings, "opening")
+    count(voices.VoiceReader, "_prompt")
+    count(Token2Wav, "hear")
+    return done
+
+
+def test_what_a_voice_and_a_prompt_cost_is_paid_once_for_all_who_bring_them(
+    build: families.Build, work: dict[str, int]
+) -> None:
+    rig = Rig(build(SLOTS))
+    work.clear()  # the default voice was heard when the model was loaded
+    told = []
+    for _ in range(3):
+        client = rig.open(VoiceReference(heard=whole.voice(21), spoken=whole.voice(22)))
+        told.append(speech_of(talk(client, 2)))
+        client.session.close()
+        client.until(Closed)
+    rig.engine.stop()
+
+    assert work == {"sounds": 1, "listen": 1, "opening": 1, "_prompt": 1, "hear": 1}
+    assert told[1:] == told[:1] * 2
+
+
+def test_one_sample_makes_another_voice(build: families.Build, work: dict[str, int]) -> None:
+    rig, mine = Rig(build(SLOTS)), whole.voice(23)
+    theirs = mine.copy()
+    theirs[-1] += 0.25
+    work.clear()
+    for voice in (mine, theirs):
+        client = rig.open(VoiceReference(heard=voice))
+        client.until(Ready)
+        client.session.close()
+        client.until(Closed)
+    rig.engine.stop()
+
+    assert (work["sounds"], work["listen"], work["_prompt"], work["hear"]) == (2, 2, 2, 2)
 
 
 def test_slots_that_do_not_fit_are_refused_with_the_sum(

@@ -1,0 +1,162 @@
+"""The media pool: who waits for whom, and that everybody's work keeps its order."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from inference_service.engine import media
+from inference_service.engine.media import Kind, Lane, MediaPool
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def pool() -> Iterator[MediaPool]:
+    made = MediaPool(threads=3)
+    yield made
+    made.stop()
+
+
+class Work:
+    """Jobs that say when they are done, and may be held."""
+
+    def __init__(self) -> None:
+        self.done: queue.Queue[object] = queue.Queue()
+
+    def job(self, name: object) -> Callable[[], None]:
+        return lambda: self.done.put(name)
+
+    def held(self, name: object) -> tuple[Callable[[], None], threading.Event, threading.Event]:
+        """A job, whether it has begun, and what lets it go on."""
+        begun, go_on = threading.Event(), threading.Event()
+
+        def job() -> None:
+            begun.set()
+            assert go_on.wait(timeout=PATIENCE)
+            self.done.put(name)
+
+        return job, begun, go_on
+
+    def next(self) -> object:
+        return self.done.get(timeout=PATIENCE)
+
+
+def lane(pool: MediaPool) -> Lane:
+    return pool.lane(lambda: None)
+
+
+def occupy(pool: MediaPool, work: Work, kind: Kind, count: int) -> list[threading.Event]:
+    """Jobs of a kind that are at it until they are let go."""
+    releases = []
+    for number in range(count):
+        job, begun, go_on = work.held((kind, number))
+        lane(pool).submit(kind, job)
+        if number == 0:
+            assert begun.wait(timeout=PATIENCE)
+        releases.append(go_on)
+    return releases
+
+
+def test_sound_waits_for_no_pictures_and_pictures_for_no_prompts(pool: MediaPool) -> None:
+    work = Work()
+    prompts = occupy(pool, work, Kind.REST, 5)
+    lane(pool).submit(Kind.PICTURES, work.job("picture"))
+    assert work.next() == "picture"
+    pictures = occupy(pool, work, Kind.PICTURES, 5)
+    lane(pool).submit(Kind.SOUND, work.job("sound"))
+    assert work.next() == "sound"
+    for go_on in (*prompts, *pictures):
+        go_on.set()
+    assert len({work.next() for _ in range(10)}) == 10
+
+
+def test_a_lane_keeps_its_order_whatever_its_jobs_are(pool: MediaPool) -> None:
+    work, mine = Work(), lane(pool)
+    job, begun, go_on = work.held(0)
+    mine.submit(Kind.REST, job)
+    assert begun.wait(timeout=PATIENCE)
+    mine.follow(work.job(1))
+    mine.submit(Kind.SOUND, work.job(2))
+    mine.submit(Kind.PICTURES, work.job(3))
+    mine.follow(work.job(4))
+    go_on.set()
+
+    assert [work.next() for _ in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_what_follows_nothing_is_done_at_once(pool: MediaPool) -> None:
+    done = []
+    lane(pool).follow(lambda: done.append(1))
+    assert done == [1]
+
+
+def test_lanes_take_turns(pool: MediaPool) -> None:
+    """One session's hundred prompts are not all done before another's first."""
+    work, flooder, other = Work(), lane(pool), lane(pool)
+    job, begun, go_on = work.held("first")
+    flooder.submit(Kind.REST, job)
+    assert begun.wait(timeout=PATIENCE)
+    for number in range(100):
+        flooder.submit(Kind.REST, work.job(number))
+    other.submit(Kind.REST, work.job("other"))
+    go_on.set()
+
+    assert "other" in [work.next() for _ in range(3)]
+
+
+def test_a_lane_that_is_closed_holds_nothing(pool: MediaPool) -> None:
+    work, mine = Work(), lane(pool)
+    job, begun, go_on = work.held("begun")
+    mine.submit(Kind.REST, job)
+    assert begun.wait(timeout=PATIENCE)
+    mine.submit(Kind.REST, work.job("dropped"))
+    mine.follow(work.job("dropped too"))
+    mine.close()
+    go_on.set()
+    other = lane(pool)
+    other.submit(Kind.REST, work.job("other"))
+
+    assert [work.next(), work.next()] == ["begun", "other"]
+    assert work.done.empty()
+
+
+def test_a_job_that_fails_costs_nobody_a_thread(pool: MediaPool) -> None:
+    work, mine = Work(), lane(pool)
+
+    def fail() -> None:
+        raise RuntimeError("no picture")
+
+    for kind in Kind:
+        for _ in range(3):
+            mine.submit(kind, fail)
+    mine.submit(Kind.REST, work.job("after"))
+
+    assert work.next() == "after"
+
+
+def test_those_who_wait_are_told_when_the_pool_gets_on(
+    pool: MediaPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(media, "TOLD_S", 0.0)
+    work, told = Work(), queue.Queue[str]()
+    job, begun, go_on = work.held("prompt")
+    lane(pool).submit(Kind.REST, job)
+    assert begun.wait(timeout=PATIENCE)
+    pool.lane(lambda: told.put("waiting")).submit(Kind.REST, work.job("waited"))
+    lane(pool).submit(Kind.SOUND, work.job("sound"))
+
+    assert told.get(timeout=PATIENCE) == "waiting"
+    go_on.set()
+    assert {work.next() for _ in range(3)} == {"sound", "prompt", "waited"}
+
+
+def test_nothing_is_begun_after_the_end() -> None:
+    pool, work = MediaPool(threads=3), Work()
+    pool.stop()
+    lane(pool).submit(Kind.SOUND, work.job("late"))
+    for thread in pool._threads:
+        thread.join(timeout=PATIENCE)
+        assert not thread.is_alive()
+    assert work.done.empty()

@@ -69,12 +69,16 @@ class Participant(ABC, Generic[Prepared]):
     """Embeddings [n, hidden] of the first of `slices`."""
     _told: float = field(default_factory=time.monotonic)
 
+    def may_tell(self, now: float) -> bool:
+        """Whether it has told no progress for a while."""
+        return now - self._told >= PROGRESS_S
+
     def tell_progress(self, now: float) -> None:
         """A tick has been made while there was work for this session: that is said once in `PROGRESS_S`.
 
         Whoever waits for its turn has not been forgotten. Unit 0 is what stands before the first one.
         """
-        if now - self._told >= PROGRESS_S:
+        if self.may_tell(now):
             self._told = now
             self.events.append(Advanced(self.orders.first.number if self.orders.first else 0))
 

@@ -60,7 +60,7 @@ class Tick:
         ended = self._clock()
         self._share.spend(ended - started - self._others_s, self._others_s, units_waited=units_wait)
         for session in sessions:
-            if session.has_work:
+            if session.may_tell(ended) and session.has_work:
                 session.tell_progress(ended)
         if not served:
             return None
@@ -201,13 +201,14 @@ class Tick:
         self._charge(since, self._others(ready), len(ready))
 
     def _speak(self, sessions: Sessions) -> Sequence[Participant[Any]]:
-        since, rows, speaking = self._clock(), 0, []
-        for session in self._by_slack(session for session in sessions if session.stage is Stage.SPEAK):
-            if session not in self._urgent:
-                if rows >= self._allowance:
-                    break
-                rows += _SPEAKING_ROWS
-            speaking.append(session)
+        """One step of speech for every unit, and for as many others as may speak."""
+        since = self._clock()
+        speaking = [session for session in sessions if session.stage is Stage.SPEAK]
+        most = -(-self._allowance // _SPEAKING_ROWS)
+        if self._others(speaking) > most:
+            units = [session for session in speaking if session in self._urgent]
+            rest = (session for session in speaking if session not in self._urgent)
+            speaking = units + self._by_slack(rest)[:most]
         self.guard.run(speaking, self._runtime.speak, lambda session: session.stage is Stage.SPEAK)
         self._charge(since, self._others(speaking), len(speaking))
         return speaking

@@ -26,7 +26,7 @@ from inference_service.engine.guard import blame
 from inference_service.engine.memory import bytes_per_row
 from inference_service.engine.participant import Participant
 from inference_service.engine.prompt import Dialogue, TurnIntake, Words
-from inference_service.engine.runtime import Runtime
+from inference_service.engine.runtime import CPU_ROWS, Runtime
 from inference_service.engine.stream import Stream
 from inference_service.engine.tokens import Tokens
 from inference_service.engine.turn import Turn
@@ -172,7 +172,7 @@ def causal_footprint(
     weights: dict[str, int] | None = None,
 ) -> Footprint:
     """Memory of a decoder's sessions, and of its `weights` where they are not loaded yet."""
-    rows = _CPU_BUDGET if device.type == "cpu" else Runtime.budget
+    rows = CPU_ROWS if device.type == "cpu" else Runtime.budget
     return Footprint(
         weights or {},
         {"context": context_limit * bytes_per_row(config, dtype)},

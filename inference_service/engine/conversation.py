@@ -87,7 +87,7 @@ class Conversation(Participant[Perceived], Speaking):
 
     @property
     def due(self) -> float | None:
-        if self.stage is Stage.PROMPT or self.orders.first is None:
+        if self.stage in (Stage.OPENING, Stage.PROMPT) or self.orders.first is None:
             return None
         return self.orders.first.arrival + UNIT_S
 

@@ -12,7 +12,7 @@ from inference_service.engine.context import Context
 from inference_service.engine.decoder import PackedDecoder, Segment
 from inference_service.engine.participant import Participant
 
-_CPU_ROWS = 128
+CPU_ROWS = 128
 """Rows of one forward on the CPU, where more of them only take longer."""
 
 
@@ -28,7 +28,7 @@ class Runtime(ABC):
         self, info: ModelInfo, language: PackedDecoder, embeddings: nn.Module, head: nn.Module
     ) -> None:
         self.info = info
-        self.most_waiting = _CPU_ROWS if language.cache.keys[0].device.type == "cpu" else self.budget
+        self.most_waiting = CPU_ROWS if language.cache.keys[0].device.type == "cpu" else self.budget
         """Rows of one forward that may have no deadline."""
         self.language = language
         self._embeddings = embeddings

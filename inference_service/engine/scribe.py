@@ -104,7 +104,7 @@ class Scribe(Participant[Heard]):
     @property
     def due(self) -> float | None:
         """A chunk of many seconds, which came faster than it was said, is due second after second."""
-        if self.orders.first is None:
+        if self.orders.first is None or self.stage is Stage.OPENING:
             return None
         return self.orders.first.arrival + UNIT_S + (self.chunk.written_s if self.chunk else 0.0)
 

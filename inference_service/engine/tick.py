@@ -14,6 +14,8 @@ from inference_service.engine.runtime import Runtime
 from inference_service.engine.scheduler import Request, Share, is_urgent, schedule
 
 Sessions = Collection[Participant[Any]]
+_OPENING_S = 0.005
+"""A tick in which opening sessions has taken so long opens no further one."""
 _SPEAKING_ROWS = 16
 """What a step of speech counts as, in rows of the language model."""
 
@@ -103,15 +105,18 @@ class Tick:
                 guard.attempt(session, session.context.end_rebuild)
 
     def _open(self, sessions: Sessions) -> None:
-        """One new session, the oldest: its prompt may hold half a minute of sound."""
+        """New sessions, the oldest first, while it takes no time: a prompt may hold half a minute of sound."""
         opening = [session for session in sessions if session.stage is Stage.OPENING]
         if not opening or not self._allowance:
             return
-        since, session = self._clock(), min(opening, key=lambda session: session.opened)
-        session.stage = Stage.PROMPT
-        refusal = self.guard.attempt(session, self._runtime.start, session)
-        if refusal is not None:
-            session.fail(refusal)
+        since = self._clock()
+        for session in sorted(opening, key=lambda session: session.opened):
+            session.stage = Stage.PROMPT
+            refusal = self.guard.attempt(session, self._runtime.start, session)
+            if refusal is not None:
+                session.fail(refusal)
+            if self._clock() - since > _OPENING_S:
+                break
         self._charge(since, 1, 1)
 
     def _hear(self, sessions: Sessions) -> None:

@@ -39,8 +39,8 @@ from inference_service.engine.tick import Tick
 from tests.drawing import jpeg
 from tests.engine import tiny
 
-FORWARD_S, ROW_S, SPEECH_S, SLICE_S = 0.004, 0.0003, 0.005, 0.02
-"""Seconds of a forward, of a row in it, of a step of speech and of a slice of a picture."""
+FORWARD_S, ROW_S, SPEECH_S, SLICE_S, OPENING_S = 0.004, 0.0003, 0.005, 0.02, 0.05
+"""Seconds of a forward, a row in it, a step of speech, a slice of a picture and a dear opening."""
 SLOTS = 10
 PICTURE = jpeg("red", "circle", (64, 48))
 
@@ -99,6 +99,7 @@ class Play:
         self.spent[-1].slices += len(slices)
 
     def _starts(self, session: Participant[Any]) -> None:
+        self.now += OPENING_S
         self.spent[-1].started += 1
 
     def enter(self, name: str, setup: SessionSetup) -> Participant[Any]:

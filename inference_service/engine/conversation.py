@@ -116,6 +116,7 @@ class Conversation(Participant[Perceived], Speaking):
         """Whether the next unit does not fit any more or cannot be used: then it is answered, not heard."""
         failure = self._refusal()
         if failure is not None:
+            self.seen = []
             self._begin()
             self._heard(End.CONTEXT_FULL if self.is_full else End.FAILED, failure)
         return failure is not None

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakSet
 
 import torch
 
@@ -13,6 +12,7 @@ from antiphon.semconv import Reason
 from inference_service.checkpoint import find
 from inference_service.engine import families
 from inference_service.engine.api import (
+    Advanced,
     Closed,
     Content,
     Deliver,
@@ -120,8 +120,8 @@ class LiveEngine:
         self._deliver = deliver
         self._on_fatal = on_fatal
         self._sessions: dict[int, Participant[Any]] = {}
-        self._gone: WeakSet[Participant[Any]] = WeakSet()
-        """Sessions that were closed before they had begun."""
+        self._preparing: set[Participant[Any]] = set()
+        """Sessions that have not begun."""
         self._on_ticks: OnTicks = lambda ticks: None
         self._ticks: list[Ticked] = []
         self.inbox = Inbox()
@@ -154,7 +154,8 @@ class LiveEngine:
 
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> EngineSession:
         session = self._runtime.open(session_id, slot, setup, sink)
-        lane = self._media.lane(lambda: self.inbox.put(lambda: session.tell_progress(time.monotonic())))
+        self._preparing.add(session)
+        lane = self._media.lane(lambda: self.inbox.put(lambda: self._wait(session)))
         lane.submit(session.intake.kind(None), lambda: self._prepare(session))
         return LiveSession(self, session, lane)
 
@@ -211,20 +212,30 @@ class LiveEngine:
         self._flush()
 
     def _begin(self, session: Participant[Any], refusal: SessionFailed | None) -> None:
-        if session in self._gone:
-            self._gone.remove(session)
-            return
+        if session not in self._preparing:
+            return  # it was closed meanwhile
+        self._preparing.remove(session)
         self._sessions[session.slot] = session
         session.stage = Stage.OPENING
         if self._is_dead or refusal is not None:
             session.fail(refusal or _FATAL)
+
+    def _wait(self, session: Participant[Any]) -> None:
+        """What is prepared of a session waits for others, who are getting on."""
+        now = time.monotonic()
+        if not session.may_tell(now):
+            return
+        if session in self._preparing:
+            self._deliver([(session.sink, Advanced(0))])
+        elif self._sessions.get(session.slot) is session:
+            session.tell_progress(now)
 
     def release(self, session: Participant[Any]) -> None:
         """Forgets a session: its caches are emptied before its slot is offered again."""
         if self._sessions.get(session.slot) is session:
             del self._sessions[session.slot]
         else:
-            self._gone.add(session)
+            self._preparing.discard(session)
         try:
             session.leave()
             if not self._is_dead:

@@ -17,7 +17,7 @@ _MOST_THREADS = 8
 
 
 class Kind(IntEnum):
-    """What a job is, the most pressing first: none ever waits for one that is less so."""
+    """What a job is, the most pressing first: none ever waits for all of those that are less so."""
 
     SOUND = 0
     """Small, and soon due."""
@@ -28,7 +28,8 @@ class Kind(IntEnum):
 
 
 class MediaPool:
-    """A few threads; some of them are kept for what is soon due.
+    """A few threads: one for sound alone, the others for pictures or for the rest first, and then for what is
+    more pressing than that.
 
     Holds no more than the units in flight of the sessions that are open: a lane that is closed is emptied.
     Lanes of a kind take turns.
@@ -73,8 +74,8 @@ class MediaPool:
     def _next(self, least: Kind) -> "Lane | None":
         with self.changed:
             while not self._is_stopped:
-                for kind in Kind:
-                    if kind <= least and self._waiting[kind]:
+                for kind in (least, *list(Kind)[:least]):
+                    if self._waiting[kind]:
                         return self._waiting[kind].popleft()
                 self.changed.wait()
         return None
@@ -85,7 +86,7 @@ class MediaPool:
             if time.monotonic() - self._told < TOLD_S:
                 return []
             self._told = time.monotonic()
-            return [lane for lanes in self._waiting.values() for lane in lanes]
+            return [lane for lanes in self._waiting.values() for lane in lanes if lane.is_waiting]
 
 
 class Lane:
@@ -97,6 +98,11 @@ class Lane:
         self._jobs: deque[tuple[Kind | None, Job]] = deque()
         self._is_busy = False
         """A thread of the pool is at it, or will be."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is anything to be done."""
+        return bool(self._jobs)
 
     def submit(self, kind: Kind, job: Job) -> None:
         """Has a job done by the pool."""

@@ -105,7 +105,7 @@ class Tick:
                 guard.attempt(session, session.context.end_rebuild)
 
     def _open(self, sessions: Sessions) -> None:
-        """New sessions, the oldest first, while it takes no time: a prompt may hold half a minute of sound."""
+        """New sessions, the oldest first, while it takes no time: a prompt may hold 30 s of sound."""
         opening = [session for session in sessions if session.stage is Stage.OPENING]
         if not opening or not self._allowance:
             return

@@ -94,6 +94,7 @@ class Turn(Participant[Prompt]):
             stops=StopStrings(()),
         )
         if unit.input is None:
+            self.seen = []
             self.run.failure = unit.failure
             self._heard()
             return True

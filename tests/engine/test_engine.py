@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference_service.engine import mini
+from inference_service.engine import media, mini, participant
 from inference_service.engine.api import (
+    Advanced,
     Closed,
     Done,
     DuplexSetup,
@@ -21,15 +22,20 @@ from inference_service.engine.api import (
     Piece,
     Prefilled,
     Ready,
+    Sampling,
     SessionFailed,
     SessionSetup,
     Sink,
+    StreamInput,
+    TokensSetup,
     UnitInput,
     UnitOverrides,
     Window,
 )
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
+from inference_service.engine.intake import DuplexIntake
+from inference_service.engine.media import Kind
 from tests.engine import tiny
 
 PATIENCE = 30.0
@@ -144,6 +150,41 @@ def test_session_opens_with_the_length_of_its_prompt(rig: Rig) -> None:
 
     assert isinstance(ready, Ready)
     assert ready.prompt_tokens > 3
+
+
+def test_session_that_waits_in_the_media_pool_is_told_that_others_get_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More voices take long to read than there are threads: the last of them waits for the first."""
+    rig = Rig(slots=10)
+    hold, begin = threading.Event(), DuplexIntake.begin
+
+    def slow(intake: DuplexIntake) -> None:
+        assert hold.wait(timeout=PATIENCE)
+        begin(intake)
+
+    monkeypatch.setattr(media, "TOLD_S", 0.0)
+    monkeypatch.setattr(participant, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(DuplexIntake, "begin", slow)
+    monkeypatch.setattr(DuplexIntake, "kind", lambda intake, content: Kind.REST)
+    talking = rig.slots.open(TokensSetup(Sampling(max_new_tokens=1), seed=1))
+    talking.until(Ready)
+    waiting, number = [rig.open() for _ in range(9)], 0
+    try:
+        while all(client.told.empty() for client in waiting):
+            number += 1
+            talking.session.prefill(number, StreamInput((1,)))
+            talking.until(Prefilled)
+            talking.session.generate(number, False, UnitOverrides())
+            talking.session.finalize(number)
+            talking.until(Finalized)
+        told = [client.told.get() for client in waiting if not client.told.empty()]
+    finally:
+        hold.set()
+
+    assert told[0] == Advanced(0)
+    assert [type(client.until(Ready)[-1]) for client in waiting] == [Ready] * 9
+    rig.engine.stop()
 
 
 def test_unit_is_answered_in_order(rig: Rig) -> None:

@@ -72,6 +72,22 @@ def test_sound_waits_for_no_pictures_and_pictures_for_no_prompts(pool: MediaPool
     assert len({work.next() for _ in range(10)}) == 10
 
 
+def test_prompts_do_not_starve_behind_pictures(pool: MediaPool) -> None:
+    """A flood of pictures has every other thread; the rest are for what else there is."""
+    work = Work()
+    job, begun, go_on = work.held("first")
+    lane(pool).submit(Kind.REST, job)
+    assert begun.wait(timeout=PATIENCE)
+    pictures = occupy(pool, work, Kind.PICTURES, 5)
+    lane(pool).submit(Kind.REST, work.job("prompt"))
+    go_on.set()
+
+    assert [work.next(), work.next()] == ["first", "prompt"]
+    for release in pictures:
+        release.set()
+    assert len({work.next() for _ in range(5)}) == 5
+
+
 def test_a_lane_keeps_its_order_whatever_its_jobs_are(pool: MediaPool) -> None:
     work, mine = Work(), lane(pool)
     job, begun, go_on = work.held(0)

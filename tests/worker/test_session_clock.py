@@ -4,6 +4,7 @@ import pytest
 
 from antiphon.semconv import Reason
 from inference_service.engine.api import (
+    Advanced,
     Closed,
     Ready,
 )
@@ -42,6 +43,18 @@ def test_the_model_must_read_the_config() -> None:
     stage.wait(29)
     assert not stage.session.is_over
     stage.wait(1)
+    stage.event(Closed())
+    assert stage.reason == Reason.UNIT_TIMEOUT
+
+
+def test_a_config_that_waits_for_its_turn_has_not_been_forgotten() -> None:
+    stage = Stage(Limits(config_s=30)).attach_all()
+    stage.configure()
+    for _ in range(5):
+        stage.wait(29)
+        stage.event(Advanced(0))
+    assert not stage.session.is_over
+    stage.wait(30)
     stage.event(Closed())
     assert stage.reason == Reason.UNIT_TIMEOUT
 

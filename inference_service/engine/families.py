@@ -76,6 +76,8 @@ def _minicpmo(
 
     def build(slots: int) -> DuplexRuntime:
         footprint.require(slots, device)
+        if voices is not None and isinstance(voices.mouth, minicpmo_voice.Token2WavMouth):
+            voices.mouth.room = slots
         return DuplexRuntime(parts, slots)
 
     return build

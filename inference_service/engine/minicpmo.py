@@ -128,7 +128,7 @@ def footprint(
     return Footprint(
         own.weights | {"vocoder": voice.weights},
         own.session | voice.session,
-        {"voices": voice.voices},
+        {"default voice": voice.default_voice},
         working | {"speech": speech},
         {"vocoder": voice.step},
     )

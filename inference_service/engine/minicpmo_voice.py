@@ -41,8 +41,6 @@ FOLDER = "vocoder"
 PUBLISHED_VOICE = Path("assets") / "HT_ref_audio.wav"
 """The reference voice that is published with the model."""
 LONGEST_HEARD_S = 30.0
-VOICES_REMEMBERED = 2
-"""A third of a GiB each, at MiniCPM-o's size."""
 LONGEST_FRAMES = round(LONGEST_S * TOKENS_PER_SECOND) * FRAMES_PER_TOKEN
 """Mel frames of the longest voice."""
 
@@ -53,8 +51,7 @@ class Needs:
 
     weights: int
     session: dict[str, int]
-    voices: int
-    """The default voice, and those that are remembered after their sessions."""
+    default_voice: int
     step: int
     """Of each stream in it: new caches beside the old, and the arrays of HiFT."""
 
@@ -148,7 +145,8 @@ def recording(path: Path) -> Pcm:
 class Token2WavMouth:
     """token2wav; sessions that speak with one voice share what it heard of that voice.
 
-    The last voices are remembered when no session speaks with them any more.
+    Each session has room for a voice of its own. What they leave of it is for the last voices that somebody
+    spoke with before.
     """
 
     def __init__(self, model: Token2Wav, default: VoicePrompt) -> None:
@@ -157,6 +155,8 @@ class Token2WavMouth:
         self._own: Voice | None = None
         self._heard: WeakValueDictionary[bytes, Voice] = WeakValueDictionary()
         self._last: OrderedDict[bytes, Voice] = OrderedDict()
+        self.room = 1
+        """Voices that there is memory for beside the model's own."""
 
     def initial_state(self, voice: VoicePrompt | None, seed: int) -> StreamState:
         if voice is None or voice is self._default:
@@ -165,11 +165,11 @@ class Token2WavMouth:
         key = hashlib.sha256(b"".join(it.numpy().tobytes() for it in vars(voice).values())).digest()
         heard = self._heard.get(key)
         if heard is None:
+            while self._last and len(self._heard) >= self.room:
+                self._last.popitem(last=False)
             heard = self._heard[key] = self._model.hear(voice)
         self._last[key] = heard
         self._last.move_to_end(key)
-        while len(self._last) > VOICES_REMEMBERED:
-            self._last.popitem(last=False)
         return self._model.initial_state(heard)
 
     def say(self, chunks: list[Chunk]) -> list[Tensor]:
@@ -206,8 +206,7 @@ def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, 
     stream = stream_bytes(config, max(default_frames, longest), steps=steps, dtype=dtype, cache_dtype=dtype)
     session = {"vocoder": stream} | ({"voice": voice(longest)} if can_clone else {})
     step = stream * 3 // 2 + RATE_HZ * config.vocoder.channels * torch.float32.itemsize
-    shared = voice(default_frames) + (VOICES_REMEMBERED * voice(longest) if can_clone else 0)
-    return Needs(weight_bytes(config, dtype), session, shared, step)
+    return Needs(weight_bytes(config, dtype), session, voice(default_frames), step)
 
 
 def planned(model: Path, options: SpeechOptions) -> Needs:

@@ -194,9 +194,9 @@ def test_session_that_has_gone_leaves_nothing_behind(rig: Rig) -> None:
     assert [it() for it in held] == [None] * 2
 
 
-def test_no_more_than_the_last_voices_outlive_their_sessions(rig: Rig) -> None:
+def test_no_more_voices_outlive_their_sessions_than_there_are_slots(rig: Rig) -> None:
     held = []
-    for seed in range(3, 4 + minicpmo_voice.VOICES_REMEMBERED):
+    for seed in range(3, 4 + SLOTS):
         client = rig.open(VoiceReference(spoken=whole.voice(seed)))
         client.until(Ready)
         (session,) = rig.engine._sessions.values()
@@ -207,7 +207,7 @@ def test_no_more_than_the_last_voices_outlive_their_sessions(rig: Rig) -> None:
     rig.open().until(Ready)
     gc.collect()
 
-    assert [it() is None for it in held] == [True] + [False] * minicpmo_voice.VOICES_REMEMBERED
+    assert [it() is None for it in held] == [True] + [False] * SLOTS
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ class Administration:
         """Stops listening."""
         await self._port.close()
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, peer: str) -> Response:
         path = request.path.partition("?")[0]
         if path not in ("/", "/metrics"):
             return _response(HTTPStatus.NOT_FOUND, "There is nothing here: see / and /metrics.\n")

@@ -1,25 +1,44 @@
 """Who may come in: what is decided in HTTP, before a WebSocket opens."""
 
+import logging
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
+from urllib.parse import urlsplit
 
 from websockets.http11 import Request, Response
 
 from antiphon.semconv import Rejection
 from ws_adapter import pages
+from ws_adapter.allowance import Allowance, Allowances
 from ws_adapter.clock import Clock
 from ws_adapter.keys import Key, Keys
-from ws_adapter.options import AdapterOptions
+from ws_adapter.options import ANY_ORIGIN, AdapterOptions
 from ws_adapter.routes import key_in_query, offered_subprotocols
-from ws_adapter.visitors import TooMany, Visitors, visitor_address, visitor_name
+from ws_adapter.visitors import Address, Caller, TooMany, Visitors, visitor_address
+
+logger = logging.getLogger(__name__)
 
 KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
 """How a browser, which cannot set headers, sends a key: as a subprotocol beside the real one."""
 
 _BEARER: Final = "bearer "
 _WHERE: Final = "send it as Authorization: Bearer KEY or as the subprotocol openai-insecure-api-key.KEY"
+
+FORWARDING: Final = (
+    "X-Forwarded-For",
+    "X-Forwarded-Host",
+    "X-Forwarded-Proto",
+    "X-Real-IP",
+    "Forwarded",
+    "Via",
+)
+"""Headers of proxies. No web page can have a browser send them to another origin unasked."""
+
+_NAME_IT: Final = "its operator can allow it with --allowed-origins"
 
 
 class Denied(Exception):
@@ -33,9 +52,11 @@ class Denied(Exception):
 
 @dataclass(frozen=True)
 class Pass:
-    """Somebody may come in. `leave` is to be called once when the connection has ended."""
+    """Somebody may come in. `leave` is to be called once when the connection has ended; `allowance` is what
+    its frames and its lines in the log are counted in."""
 
     key: Key | None
+    allowance: Allowance
     leave: Callable[[], None]
 
 
@@ -44,10 +65,17 @@ class Access:
 
     def __init__(self, options: AdapterOptions, clock: Clock) -> None:
         """Reads the file of keys, if there is one. Raises `ConfigurationError`."""
+        self._clock = clock
         self._keys = Keys(options.keys) if options.keys is not None else None
         self._in_query = options.auth_query
-        self._origins = options.allowed_origins and {origin.lower() for origin in options.allowed_origins}
+        origins = options.allowed_origins
+        self._takes_any_origin = origins is not None and ANY_ORIGIN in origins
+        self._origins = frozenset(origin.lower() for origin in origins or ())
         self._proxies = options.proxies
+        self._has_warned_of_proxy = False
+        self._allowances = Allowances(
+            clock, options.frames_per_s_per_address, options.pages_per_min_per_address
+        )
         self._addresses = Visitors(
             clock, "address", options.opens_per_min_per_address, options.connections_per_address
         )
@@ -62,30 +90,82 @@ class Access:
         """Whether the key somebody came in with no longer counts."""
         return key is not None and self._keys is not None and self._keys.current(key) is None
 
-    def enter(self, request: Request, peer: str) -> Pass:
-        """Lets a WebSocket from the address `peer` in. Raises `Denied`.
+    def caller(self, request: Request, peer: str) -> Caller:
+        """Whom a request over a connection from the address `peer` comes from.
+
+        Somebody whom a proxy on this machine forwards is not local, whether the proxy is trusted or not.
+        """
+        headers = request.headers
+        address = visitor_address(peer, headers.get_all("X-Forwarded-For"), self._proxies)
+        is_forwarded = any(name in headers for name in FORWARDING)
+        is_unnamed = is_forwarded and address.is_loopback and not self._is_proxy(address)
+        if is_unnamed and not self._has_warned_of_proxy:
+            self._has_warned_of_proxy = True
+            logger.warning(
+                "a proxy on this machine forwards requests, and all its visitors are limited as one: "
+                "name it with --trusted-proxies"
+            )
+        return Caller(address, is_local=address.is_loopback and not is_forwarded)
+
+    def _is_proxy(self, address: Address) -> bool:
+        return any(address in network for network in self._proxies)
+
+    def enter(self, request: Request, caller: Caller) -> Pass:
+        """Lets a WebSocket in. Raises `Denied`.
 
         What was counted on the way is given back if a later check fails, except the attempt itself.
         """
-        self.check_origin(request)
+        self.check_origin(request, caller)
         with ExitStack() as leaves:
             try:
-                address = visitor_address(peer, request.headers.get_all("X-Forwarded-For"), self._proxies)
-                if not address.is_loopback:
-                    leaves.callback(self._addresses.enter(visitor_name(address)))
+                if not caller.is_local:
+                    leaves.callback(self._addresses.enter(caller.name))
                 key = self.identify(request)
                 if key is not None:
                     leaves.callback(self._holders.enter(key.hash))
             except TooMany as error:
                 raise Denied(Rejection.RATE, pages.too_many(error.message, error.retry_s)) from None
-            return Pass(key, leaves.pop_all().close)
+            return Pass(key, self._allowance(caller), leaves.pop_all().close)
 
-    def check_origin(self, request: Request) -> None:
-        """Raises `Denied` for a web page that may not use the adapter."""
-        origins = request.headers.get_all("Origin")
-        if self._origins and any(origin.lower() not in self._origins for origin in origins):
-            message = "pages of this origin may not use this server; its operator can allow them"
+    def count_page(self, caller: Caller) -> None:
+        """Counts a request that opens no WebSocket. Raises `Denied`."""
+        bucket = self._allowance(caller).pages
+        if bucket is not None and not bucket.take(self._clock.now()):
+            message = "too many requests from this address; try again later"
+            raise Denied(Rejection.RATE, pages.too_many(message, math.ceil(bucket.wait_s)))
+
+    def _allowance(self, caller: Caller) -> Allowance:
+        return self._allowances.of(caller.name, is_limited=not caller.is_local)
+
+    def check_origin(self, request: Request, caller: Caller) -> None:
+        """Raises `Denied` for a web page that may not use the adapter.
+
+        Where no origin is named, pages of any may, but not by way of a browser on this machine: what listens
+        on loopback is for this machine.
+        """
+        if self._takes_any_origin:
+            return
+        origins = [origin.lower() for origin in request.headers.get_all("Origin")]
+        if not all(self._may_use(origin, caller) for origin in origins):
+            message = f"pages of this origin may not use this server; {_NAME_IT}"
             raise Denied(Rejection.ORIGIN, pages.forbidden(message))
+        if caller.is_local:
+            self._check_host(request)
+
+    def _may_use(self, origin: str, caller: Caller) -> bool:
+        if self._origins:
+            return origin in self._origins
+        return not caller.is_local or _is_local(_host(origin))
+
+    def _check_host(self, request: Request) -> None:
+        """A page whose name was made to mean this machine is of the same origin, and names none: but the name
+        is in Host. Nobody makes an address, or a name without a dot, mean something else."""
+        named = {_host(origin) for origin in self._origins}
+        for host in request.headers.get_all("Host"):
+            name = _host(f"//{host.lower()}")
+            if "." in name and name not in named and not _is_address(name) and not _is_local(name):
+                message = f"this machine is not known by the name in Host; use localhost, or {_NAME_IT}"
+                raise Denied(Rejection.ORIGIN, pages.forbidden(message))
 
     def identify(self, request: Request, *, admin: bool = False) -> Key | None:
         """The key of a request; None if none is needed. Raises `Denied` without a valid one.
@@ -114,3 +194,26 @@ class Access:
             if name.startswith(KEY_SUBPROTOCOL):
                 return name.removeprefix(KEY_SUBPROTOCOL)
         return key_in_query(request.path) if self._in_query else ""
+
+
+def _host(origin: str) -> str:
+    """The name in `scheme://name:port` or `//name:port`; empty if there is none."""
+    try:
+        return urlsplit(origin).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_local(host: str) -> bool:
+    """Whether a name or an address means this machine, whoever is asked."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    return _is_address(host) and ip_address(host).is_loopback
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

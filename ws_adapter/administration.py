@@ -2,9 +2,11 @@
 
 import asyncio
 from http import HTTPStatus
+from typing import Final
 
 from websockets.http11 import Request, Response
 
+from antiphon.semconv import Rejection
 from antiphon.telemetry.port import HTML, METRICS_TYPE, PAGE_POLICY, READING, Port
 from antiphon.telemetry.providers import Telemetry
 from ws_adapter import pages
@@ -13,6 +15,10 @@ from ws_adapter.errors import CannotListen
 from ws_adapter.pool import Pool
 from ws_adapter.status import read_status
 from ws_adapter.status_page import render
+
+_NEEDS_KEYS: Final = (
+    "through a proxy this needs the key of an admin; the adapter has no keys: pass --auth keys"
+)
 
 
 class Administration:
@@ -35,18 +41,21 @@ class Administration:
         """Stops listening."""
         await self._port.close()
 
-    async def _respond(self, request: Request) -> Response:
+    async def _respond(self, request: Request, peer: str) -> Response:
         try:
-            return await self._answer(request)
+            return await self._answer(request, peer)
         except Denied as denied:
             return denied.response
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, peer: str) -> Response:
         path = request.path.partition("?")[0]
         if path not in ("/", "/metrics", "/status.json"):
             return pages.not_found()
-        self._access.check_origin(request)
-        self._access.identify(request, admin=True)
+        caller = self._access.caller(request, peer)
+        self._access.check_origin(request, caller)
+        key = self._access.identify(request, admin=True)
+        if key is None and not caller.is_local:
+            raise Denied(Rejection.AUTH, pages.forbidden(_NEEDS_KEYS))
         if request.method not in READING:
             return pages.method_not_allowed(*READING)
         await self._pool.refresh()

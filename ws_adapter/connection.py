@@ -8,19 +8,27 @@ longer called.
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
 from msgspec import Struct
+from websockets import frames
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
-from websockets.protocol import Event, State
+from websockets.protocol import Event, Protocol, State
+from websockets.server import ServerProtocol
 
 from ws_adapter import http1
+from ws_adapter.allowance import Allowance
+from ws_adapter.bucket import Bucket
+from ws_adapter.dialects import errors
+from ws_adapter.dialects.errors import CloseCode, Verdict
+from ws_adapter.dialects.limits import EVENTS_PER_WINDOW, EVENTS_WINDOW_S
 from ws_adapter.http1 import HttpRequest
 from ws_adapter.keys import Key
 from ws_adapter.routes import Misdirected, Selection
@@ -30,6 +38,14 @@ from ws_adapter.traffic import Traffic
 WRITE_LIMIT: Final = 32 * 1024
 """Bytes that the transport holds before `send` waits: what is hidden there cannot be taken back."""
 
+
+SMALL_MESSAGE: Final = 2**10
+SMALL_FRAGMENT: Final = 2**12
+"""Shorter ones, in bytes, cost more to take apart than they bring, as do pings and pongs: these are counted.
+20 ms of audio make a small message, so whoever streams in such steps sends a quarter of what is allowed."""
+
+SMALL_BURST: Final = EVENTS_PER_WINDOW
+SMALL_PER_S: Final = EVENTS_PER_WINDOW / EVENTS_WINDOW_S
 
 LARGE: Final = 2**20
 """Only who is in the middle of a message longer than this is cut for want of room."""
@@ -86,6 +102,12 @@ class PublicConnection(ServerConnection):
         """Whether it was cut because of the size of a message."""
         self._arriving = arriving
         self._traffic = traffic
+        self.allowance: Allowance | None = None
+        """That of its address, once its request was accepted."""
+        self._small = Bucket(SMALL_BURST, SMALL_PER_S, monotonic())
+        self._flood: Verdict | None = None
+        self._on_flood: Callable[[Verdict], None] = lambda verdict: None
+        self.protocol.recv_frame = self._receive_frame  # type: ignore[method-assign]
         self._unfinished = 0
         self._plain: HttpRequest | None = None
         """Its request, if that opens no WebSocket."""
@@ -112,6 +134,14 @@ class PublicConnection(ServerConnection):
         else:
             self._on_lost.append(callback)
 
+    def when_flooding(self, callback: Callable[[Verdict], None]) -> None:
+        """Calls `callback` once with the reason when more frames come than may: whatever else comes is thrown
+        away unread, and it is for `callback` to have the connection closed."""
+        context = copy_context()
+        self._on_flood = lambda verdict: context.run(callback, verdict)
+        if self._flood is not None:
+            callback(self._flood)
+
     def connection_lost(self, error: Exception | None) -> None:
         """See `when_lost`."""
         super().connection_lost(error)
@@ -130,7 +160,10 @@ class PublicConnection(ServerConnection):
                 self.abort()
         else:
             self._count(self._unfinished + len(data))
+        was_flooding = self._flood is not None
         super().data_received(data)
+        if self._flood is not None and not was_flooding:
+            self._on_flood(self._flood)
         if self._unfinished > LARGE and self._arriving.is_full:
             self.was_too_large = True
             self.abort()
@@ -142,6 +175,33 @@ class PublicConnection(ServerConnection):
             return True
         super().eof_received()
         return None
+
+    def _receive_frame(self, frame: Frame) -> None:
+        """Counts a frame before the library does anything about it, within what came at once: a ping is six
+        bytes, and 40,000 of them would be a second of the event loop."""
+        size = len(frame.data)
+        if is_small(frame, size) and not self._small.take(monotonic()):
+            self._flood = errors.flood("small frames", SMALL_BURST, EVENTS_WINDOW_S)
+        elif self.allowance is not None and not self.allowance.takes_frame(size):
+            self._flood = errors.ADDRESS_FLOOD
+        else:
+            ServerProtocol.recv_frame(self.protocol, frame)
+            return
+        self.protocol.parser = _throw_away(self.protocol)
+        next(self.protocol.parser)
+
+    async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
+        """Closes; who floods is not waited for, since its Close would not be read."""
+        if self._flood is None:
+            await super().close(code, reason)
+        else:
+            self.protocol.fail(code, reason)
+            self.send_data()
+            try:
+                async with asyncio.timeout(self.close_timeout):
+                    await self.wait_closed()
+            except TimeoutError:
+                self.abort()
 
     def _count(self, unfinished: int) -> None:
         self._arriving.size += unfinished - self._unfinished
@@ -183,7 +243,7 @@ class PublicConnection(ServerConnection):
         elif self.transport.can_write_eof():
             with suppress(OSError, RuntimeError):
                 self.transport.write_eof()
-        elif self._plain is not None and self._plain.goes_on:
+        elif self._flood is not None or (self._plain is not None and self._plain.goes_on):
             # Closed with input that nobody has read, a socket takes the answer along.
             closing = self.loop.call_later(http1.LINGER_S, self.transport.close)
             self.when_lost(closing.cancel)
@@ -232,6 +292,22 @@ class PublicConnection(ServerConnection):
     def abort(self) -> None:
         """Cuts the transport, whatever waits in it."""
         self.transport.abort()
+
+
+def is_small(frame: Frame, size: int) -> bool:
+    """Whether a frame of `size` bytes counts as small."""
+    if frame.opcode not in _MESSAGES:
+        return True
+    is_whole = frame.fin and frame.opcode is not Opcode.CONT
+    return size < (SMALL_MESSAGE if is_whole else SMALL_FRAGMENT)
+
+
+def _throw_away(protocol: Protocol) -> Generator[None]:
+    """Takes the place of a parser: reads nothing of what comes, up to the end of the stream."""
+    while not (yield from protocol.reader.at_eof()):
+        protocol.reader.discard()
+    protocol.fail(frames.CloseCode.ABNORMAL_CLOSURE)
+    yield
 
 
 def _text_head(size: int) -> bytes:

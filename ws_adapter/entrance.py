@@ -21,14 +21,13 @@ from ws_adapter.keys import Key
 from ws_adapter.metrics import Metrics
 from ws_adapter.options import AdapterOptions
 from ws_adapter.pool import Pool
-from ws_adapter.routes import Dialect, Misdirected, Selection
+from ws_adapter.routes import Dialect, Misdirected, Selection, describe
 from ws_adapter.tracing import Upgrade
+from ws_adapter.visitors import Caller
 
 logger = logging.getLogger(__name__)
 
-NOWHERE: Final = ("0.0.0.0", 0)
 KEY_HASH_DIGITS: Final = 12
-LONGEST_PATH: Final = 256
 
 
 class Entrance:
@@ -43,18 +42,23 @@ class Entrance:
         self._metrics = metrics
         self._pool = pool
 
-    def enter(self, connection: PublicConnection, request: Request, found: Selection | Misdirected) -> None:
+    def enter(
+        self,
+        connection: PublicConnection,
+        request: Request,
+        caller: Caller,
+        found: Selection | Misdirected,
+    ) -> None:
         """Lets a WebSocket in. Raises `Denied`."""
-        # There is none if the client left before its connection was accepted.
-        peer = connection.remote_address or NOWHERE
         try:
-            entry = self._access.enter(request, peer[0])
+            entry = self._access.enter(request, caller)
         except Denied as denied:
             connection.upgrade = self._upgrade(request, found, None)
             connection.upgrade.answered(denied.response.status_code)
             connection.upgrade.end(denied.reason)
             raise
         connection.key = entry.key
+        connection.allowance = entry.allowance
         connection.when_lost(entry.leave)
         connection.selection = found
         kind = found.kind if isinstance(found, Selection) else Kind.OMNI_DUPLEX
@@ -71,7 +75,7 @@ class Entrance:
             self._metrics.invalid_trace_contexts += context is None
         attributes: dict[str, AttributeValue] = {
             semconv.ATTR_HTTP_METHOD: request.method,
-            semconv.ATTR_URL_PATH: request.path.partition("?")[0][:LONGEST_PATH],
+            semconv.ATTR_URL_PATH: describe(request.path),
             semconv.ATTR_PROTOCOL: "websocket",
             semconv.ATTR_DIALECT: found.dialect.value,
             semconv.ATTR_QUEUE_LENGTH: self._pool.status.queue_length,

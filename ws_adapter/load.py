@@ -123,8 +123,16 @@ class Share:
     def __init__(self, load: Load) -> None:
         self._load = load
         self._held = 0
+        self._is_over = False
+
+    def end(self) -> None:
+        """The session is over, and holds nothing whatever is still said of it."""
+        self.hold(0)
+        self._is_over = True
 
     def hold(self, count: int) -> None:
-        """The session holds so many bytes now; 0 at its end."""
+        """The session holds so many bytes now."""
+        if self._is_over:
+            return
         self._load.inflight_bytes += count - self._held
         self._held = count

@@ -17,6 +17,9 @@ _MIB = 2**20
 WORKERS_PATIENCE_S = 30.0
 """How long a worker waits for the settings of a session."""
 
+ANY_ORIGIN = "*"
+"""As an allowed origin: all of them, also on this machine."""
+
 _DefaultMode = Literal["video", "audio", "chat", "transcription"]
 _Auth = Literal["off", "keys"]
 
@@ -53,7 +56,7 @@ class AdapterOptions:
     """0 takes a free one."""
 
     admin_host: str = "127.0.0.1"
-    """Address of the administration port; beyond loopback as with `host`."""
+    """Address of the administration port; beyond loopback only with keys, whatever `allow_anonymous` says."""
 
     admin_port: int | None = None
     """Where `/metrics` is, with keys for admins only. 0 takes a free one, None serves none."""
@@ -68,14 +71,22 @@ class AdapterOptions:
     """Takes a key from the query too, as `token`; it may end in the logs of proxies."""
 
     allowed_origins: tuple[str, ...] | None = None
-    """Web origins whose pages may connect, such as `https://example.org`; None is any. Clients that are no
-    browsers name no origin and may always connect."""
+    """Web origins whose pages may connect, such as `https://example.org`, or `*` for any. None is any, but
+    for browsers on this machine, whose pages must be of this machine too. Clients that are no browsers name
+    no origin and may always connect."""
 
     connections_per_address: int = 64
     """Most WebSockets at once from one address beyond loopback, 0 for any number."""
 
     opens_per_min_per_address: int = 120
     """Most attempts to open one within a minute, 0 for any number."""
+
+    frames_per_s_per_address: int = 2000
+    """Frames that one address beyond loopback may send in a second over all its connections, ten times as
+    many at once; one of more than 32 KiB counts as several. Whoever sends more is cut. 0 for any number."""
+
+    pages_per_min_per_address: int = 600
+    """Most HTTP pages for one address beyond loopback within a minute, 0 for any number."""
 
     connections_per_key: int = 0
     opens_per_min_per_key: int = 0
@@ -213,7 +224,12 @@ class AdapterOptions:
             raise ConfigurationError("auth_query means nothing without keys. Pass --auth keys too.")
         if self.allow_anonymous and self.auth == "keys":
             raise ConfigurationError("Leave out --allow-anonymous or --auth keys: one forbids the other.")
-        for host in (self.host, self.tls_host or self.host, self.admin_host):
+        if self.auth == "off" and not _is_loopback(self.admin_host):
+            raise ConfigurationError(
+                f"Refusing to serve the administration on {self.admin_host} without a key. Leave it on "
+                "127.0.0.1, or pass --auth keys and --keys FILE; --allow-anonymous does not open it."
+            )
+        for host in (self.host, self.tls_host or self.host):
             if self.auth == "off" and not self.allow_anonymous and not _is_loopback(host):
                 raise ConfigurationError(
                     f"Refusing to listen on {host} without a key. Listen on 127.0.0.1, "
@@ -222,7 +238,7 @@ class AdapterOptions:
         if self.allowed_origins == ():
             raise ConfigurationError("allowed_origins names no origin. Name one, or * for any.")
         for origin in self.allowed_origins or ():
-            if "://" not in origin or origin.endswith("/"):
+            if origin != ANY_ORIGIN and ("://" not in origin or origin.endswith("/")):
                 raise ConfigurationError(
                     f"allowed_origins must be like https://example.org, without a path, not {origin}."
                 )
@@ -316,6 +332,8 @@ _NOT_NEGATIVE = (
     "session_limit_video_s",
     "connections_per_address",
     "opens_per_min_per_address",
+    "frames_per_s_per_address",
+    "pages_per_min_per_address",
     "connections_per_key",
     "opens_per_min_per_key",
     "silence_tail_units",

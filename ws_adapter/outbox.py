@@ -118,9 +118,13 @@ class Outbox:
                 self._news.clear()
                 await self._news.wait()
         finally:
-            self.stop()
-            self._share.hold(0)
-            self._flushed.set()
+            self.end()
+
+    def end(self) -> None:
+        """Nothing is sent any more, and nothing that waits is counted."""
+        self.stop()
+        self._share.end()
+        self._flushed.set()
 
     def stop(self) -> None:
         """Leaves no timer behind."""

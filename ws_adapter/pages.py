@@ -88,12 +88,17 @@ def default_voice(voice: DefaultVoice) -> Response:
     return text(HTTPStatus.OK, voice.description, JSON)
 
 
-def queue(view: QueueView) -> Response:
-    """Everybody who waits or has a slot."""
+def queue(view: QueueView, *, names_tickets: bool) -> Response:
+    """Everybody who waits or has a slot.
+
+    Whoever knows a ticket can give it up, and what a session is called is its client's: both are null but for
+    those who may see what belongs to others.
+    """
+    hidden = {} if names_tickets else {"ticket_id": None, "session_id": None}
     body = {
         "queue_length": len(view.waiting),
         "max_queue_size": view.capacity,
-        "items": [_item(waiting) for waiting in view.waiting],
+        "items": [_item(waiting) | hidden for waiting in view.waiting],
         "running_tasks": [_task(running) for running in view.running],
     }
     return answer(HTTPStatus.OK, body)

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, unquote
 
 from ws_adapter.dialects.config import Mode
 from ws_adapter.dialects.errors import NO_WORKER, CloseCode, ErrorCode, Verdict
+from ws_adapter.discretion import outline
 from ws_adapter.dispatch.base import Kind
 
 SUBPROTOCOL: Final = "realtime"
@@ -18,6 +19,7 @@ _REALTIME: Final = "/v1/realtime"
 _DUPLEX: Final = "/ws/duplex"
 _CHAT: Final = "/ws/chat"
 _TRANSCRIPTION: Final = "/v1/transcription"
+_NAMELESS: Final = frozenset({"/", _REALTIME, _DUPLEX, _CHAT, _TRANSCRIPTION})
 _HALF_DUPLEX: Final = re.compile(r"/ws/half_duplex/[^/]+")
 _TICKET: Final = "/api/queue/"
 
@@ -210,6 +212,12 @@ def _split(target: str) -> tuple[str, str]:
 
 def _first(query: Mapping[str, Sequence[str]], name: str) -> str:
     return next(filter(None, query.get(name, ())), "")
+
+
+def describe(target: str) -> str:
+    """A request target for the log: its path if that is one of ours and names nothing, else its outline."""
+    path = _split(target)[0]
+    return path if path in _PAGES or path in _NAMELESS else outline(path)
 
 
 def offered_subprotocols(headers: Sequence[str]) -> list[str]:

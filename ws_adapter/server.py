@@ -16,6 +16,7 @@ from websockets.typing import Subprotocol
 from antiphon import semconv
 from antiphon.semconv import Rejection
 from antiphon.telemetry.logs import SessionFields, session_log
+from antiphon.telemetry.port import NOWHERE
 from antiphon.telemetry.providers import Telemetry
 from ws_adapter import pages
 from ws_adapter.access import Access, Denied
@@ -25,7 +26,7 @@ from ws_adapter.dialects import errors
 from ws_adapter.dialects.config import Mode
 from ws_adapter.dialects.errors import CloseCode
 from ws_adapter.dispatch.base import Dispatcher, Kind
-from ws_adapter.entrance import LONGEST_PATH, NOWHERE, Entrance
+from ws_adapter.entrance import Entrance
 from ws_adapter.errors import CannotListen
 from ws_adapter.fleet import Fleet
 from ws_adapter.http1 import HttpRequest
@@ -41,13 +42,13 @@ from ws_adapter.routes import (
     SUBPROTOCOL,
     Misdirected,
     Selection,
+    describe,
     offered_subprotocols,
     select,
 )
 from ws_adapter.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.site import READING, Site
 from ws_adapter.tls import Certificate
-from ws_adapter.visitors import visitor_address
 from ws_adapter.voices import DefaultVoice
 from ws_adapter.watch import SessionWatch
 
@@ -220,12 +221,17 @@ class PublicServer:
         """An HTTP answer, or None to upgrade to a WebSocket."""
         assert isinstance(connection, PublicConnection)
         assert isinstance(request, HttpRequest)
-        if request.fault is not None:
-            return pages.unreadable(request.fault)
+        # There is none if the client left before its connection was accepted.
+        peer, *_ = connection.remote_address or (NOWHERE,)
+        caller = self._access.caller(request, peer)
+        found = self._select(request)
         try:
-            found = self._select(request)
-            if found is None:
-                response = await self._site.answer(request)
+            if found is None or not request.wants_websocket:
+                self._access.count_page(caller)
+            if request.fault is not None:
+                response = pages.unreadable(request.fault)
+            elif found is None:
+                response = await self._site.answer(request, caller)
             elif request.method not in READING:
                 response = pages.method_not_allowed("GET")
             elif request.refused_body is not None:
@@ -233,7 +239,7 @@ class PublicServer:
             elif not request.wants_websocket:
                 response = pages.upgrade_required()
             else:
-                self._entrance.enter(connection, request, found)
+                self._entrance.enter(connection, request, caller, found)
                 return None
         except Denied as denied:
             response = denied.response
@@ -318,14 +324,23 @@ class PublicServer:
             }
         )
         kind, dialect = selection.kind, selection.dialect.value
-        return SessionWatch(self._metrics, self._pool.leases, trace, fields, kind, dialect, self._clock)
+        assert connection.allowance is not None
+        return SessionWatch(
+            self._metrics,
+            self._pool.leases,
+            trace,
+            fields,
+            kind,
+            dialect,
+            self._clock,
+            connection.allowance.takes_line,
+        )
 
     def _describe(self, connection: PublicConnection) -> Client:
         assert connection.request is not None
-        headers = connection.request.headers
-        peer, *_ = connection.remote_address or NOWHERE
-        address = visitor_address(peer, headers.get_all("X-Forwarded-For"), self._options.proxies)
-        agents = headers.get_all("User-Agent")
+        peer, *_ = connection.remote_address or (NOWHERE,)
+        address = self._access.caller(connection.request, peer).address
+        agents = connection.request.headers.get_all("User-Agent")
         return Client(
             str(address),
             connection.key.name if connection.key is not None else None,
@@ -352,7 +367,7 @@ def _log(request: Request, status: HTTPStatus) -> None:
         return
     # Warnings that say the same collapse, so what a client writes does not belong into what they say.
     method = request.method if request.method in set(HTTPMethod) else "a request"
-    path = request.path.partition("?")[0][:LONGEST_PATH]
+    path = describe(request.path)
     logger.warning(f"{method} was answered {status.value}", extra={"path": path, "status": status.value})
 
 

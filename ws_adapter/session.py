@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from typing import Final
 
 from antiphon.semconv import Reason
@@ -27,6 +28,7 @@ from ws_adapter.dialects.contract import Machine
 from ws_adapter.dialects.errors import VERDICTS, Verdict
 from ws_adapter.dialects.vocabulary import Place
 from ws_adapter.dialects.worker import Piece, Prefilled, Signal, UnitDone
+from ws_adapter.discretion import where
 from ws_adapter.dispatch.base import POOL, Dispatcher, Kind
 from ws_adapter.fleet import Fleet
 from ws_adapter.load import Load, Share
@@ -131,18 +133,20 @@ class Session:
         writer = asyncio.create_task(self._write())
         try:
             self._perform(self._machine.opened(self._clock.now()))
+            self._socket.when_flooding(self.end)
             await self._read()
         except Exception:
             self.failed()
             await self._socket.wait_closed()
         finally:
             self._machine.disconnected()
-            self._share.hold(0)
+            self._share.end()
             self._arm()
             self._leave_slot()
             writer.cancel()
             tasks = [writer, *([self._closing] if self._closing else [])]
             await asyncio.gather(*tasks, *(slot.over() for slot in self._slots), return_exceptions=True)
+            self._outbox.end()
             if self._recording is not None:
                 self._recording.end(self._end, self._worker)
 
@@ -175,7 +179,7 @@ class Session:
                     taken = self._outbox.withdraw(action.response_id)
                     self._perform(self._machine.withdrawn(taken))
                 case Note():
-                    logger.info("the client has a diagnostic", extra={"diagnostic": action.text})
+                    self._watch.noted(action.text)
                 case Relate():
                     self._watch.client_context(action.traceparent, action.tracestate)
                 case CloseSocket():
@@ -216,8 +220,9 @@ class Session:
             self.failed()
 
     def failed(self) -> None:
-        """A defect of ours ends this session and nobody else's."""
-        logger.exception("the session failed")
+        """A defect of ours, being handled, ends this session and nobody else's."""
+        error = sys.exception()
+        logger.error("the session failed", extra={"exception": where(error) if error else None})
         self._perform(self._machine.ended(VERDICTS[Reason.WORKER_LOST]))
 
     # -------------------------------------------------------------------------------- the socket
@@ -266,8 +271,8 @@ class Session:
             await self._outbox.run()
         except Disconnected:
             pass
-        except Exception:
-            logger.exception("the session cannot send")
+        except Exception as error:
+            logger.error("the session cannot send", extra={"exception": where(error)})
             self._socket.abort()
 
     async def _close(self, action: CloseSocket, patience_s: float) -> None:

@@ -10,12 +10,13 @@ from ws_adapter.dispatch.base import POOL, Dispatcher
 from ws_adapter.fleet import Condition, Fleet
 from ws_adapter.http1 import HttpRequest
 from ws_adapter.routes import Page, find_page
+from ws_adapter.visitors import Caller
 from ws_adapter.voices import DefaultVoice
 
 READING: Final = ("GET", "HEAD")
 
 _OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET})
-"""Pages for everybody. A ticket's page is for whoever knows the ticket."""
+"""Pages for everybody. A ticket's page is for whoever knows the ticket: its owner, and admins."""
 
 
 class Site:
@@ -32,27 +33,28 @@ class Site:
         self._voice = voice
         self._since = since
 
-    async def answer(self, request: HttpRequest) -> Response:
+    async def answer(self, request: HttpRequest, caller: Caller) -> Response:
         """The answer, with a body also to HEAD. Raises `Denied`."""
         found = find_page(request.path)
         if found is None:
             is_path = request.path.startswith("/") or request.method in READING
             return pages.not_found() if is_path else pages.method_not_allowed(*READING)
         page, ticket_id = found
+        key = None
         if page not in _OPEN:
-            self._access.check_origin(request)
-            self._access.identify(request, admin=page is Page.QUEUE)
+            self._access.check_origin(request, caller)
+            key = self._access.identify(request, admin=page is Page.QUEUE)
         allowed = (*READING, "DELETE") if page is Page.TICKET else READING
         if request.method not in allowed:
             return pages.method_not_allowed(*allowed)
         if request.refused_body is not None:
             return pages.body_refused(request.refused_body, *allowed)
         if request.method in READING:
-            return await self._read(page, ticket_id)
-        self._access.check_origin(request)
+            return await self._read(page, ticket_id, is_admin=key is not None and key.is_admin)
+        self._access.check_origin(request, caller)
         return pages.cancelled(ticket_id, await self._dispatcher.cancel(POOL, ticket_id))
 
-    async def _read(self, page: Page, ticket_id: str) -> Response:
+    async def _read(self, page: Page, ticket_id: str, *, is_admin: bool) -> Response:
         match page:
             case Page.HEALTH:
                 return pages.health()
@@ -68,7 +70,7 @@ class Site:
             case Page.DEFAULT_VOICE:
                 return pages.default_voice(self._voice)
             case Page.QUEUE:
-                return pages.queue(await self._dispatcher.view(POOL))
+                return pages.queue(await self._dispatcher.view(POOL), names_tickets=is_admin)
             case Page.TICKET:
                 return pages.ticket(await self._dispatcher.view(POOL), ticket_id)
 

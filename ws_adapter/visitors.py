@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, TypeAlias
 
+from ws_adapter.bucket import Bucket
 from ws_adapter.clock import Clock
 
 Address: TypeAlias = IPv4Address | IPv6Address
@@ -35,12 +36,6 @@ class TooMany(Exception):
         self.retry_s = retry_s
 
 
-@dataclass
-class _Bucket:
-    tokens: float
-    filled_at: float
-
-
 class Visitors:
     """Counts one sort of visitors. Limits of 0 are none."""
 
@@ -50,7 +45,7 @@ class Visitors:
         self._sort = sort
         self._opens_per_min = opens_per_min
         self._most = connections
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
         self._open: Counter[str] = Counter()
 
     def enter(self, visitor: str) -> Callable[[], None]:
@@ -71,20 +66,32 @@ class Visitors:
             del self._open[visitor]
 
     def _take_token(self, visitor: str) -> None:
-        now, per_s = self._clock.now(), self._opens_per_min / 60
-        bucket = self._buckets.setdefault(visitor, _Bucket(float(self._opens_per_min), now))
+        now = self._clock.now()
+        bucket = self._buckets.get(visitor)
+        if bucket is None:
+            bucket = self._buckets[visitor] = Bucket(self._opens_per_min, self._opens_per_min / 60, now)
         self._buckets.move_to_end(visitor)
         if len(self._buckets) > REMEMBERED:
             self._buckets.popitem(last=False)
-        bucket.tokens = min(bucket.tokens + (now - bucket.filled_at) * per_s, float(self._opens_per_min))
-        bucket.filled_at = now
-        if bucket.tokens < 1:
+        if not bucket.take(now):
             raise TooMany(
                 f"the most attempts of one {self._sort} within a minute is {self._opens_per_min}; "
                 "try again later",
-                math.ceil((1 - bucket.tokens) / per_s),
+                math.ceil(bucket.wait_s),
             )
-        bucket.tokens -= 1
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Where a request comes from. `is_local`: from this machine, and through no proxy."""
+
+    address: Address
+    is_local: bool
+
+    @property
+    def name(self) -> str:
+        """What is counted of it."""
+        return visitor_name(self.address)
 
 
 def visitor_address(peer: str, forwarded: Sequence[str], proxies: Sequence[Network]) -> Address:

@@ -4,6 +4,7 @@ Nothing that was said, typed or sent is among it.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from antiphon import semconv
@@ -58,14 +59,17 @@ class SessionWatch:
         kind: Kind,
         dialect: str,
         clock: Clock,
+        takes_line: Callable[[], bool],
     ) -> None:
-        """`fields` are what each of its lines carries; `clock` is the session's."""
+        """`fields` are what each of its lines carries; `clock` is the session's. `takes_line` counts what the
+        log says of the client, and says no once that is too much."""
         self.metrics = metrics
         self.leases = leases
         self.trace = trace
         self.fields = fields
         self.kind = kind
         self.clock = clock
+        self._takes_line = takes_line
         self.turns = Turns(metrics, trace, kind, dialect)
         self._began_at = clock.now()
         self._dropped = 0
@@ -87,7 +91,13 @@ class SessionWatch:
         level = logging.ERROR if fault.is_servers else logging.INFO
         if fault.code in _FULL:
             level = logging.WARNING
-        logger.log(level, "the client is told of an error", extra={"code": fault.code})
+        if level > logging.INFO or self._takes_line():
+            logger.log(level, "the client is told of an error", extra={"code": fault.code})
+
+    def noted(self, text: str) -> None:
+        """There is something to say of the client, in words of ours."""
+        if self._takes_line():
+            logger.info("the client has a diagnostic", extra={"diagnostic": text})
 
     def answered(self, answer: Answer) -> None:
         """A unit of a full-duplex session is answered; the answer knows how many were dropped so far."""

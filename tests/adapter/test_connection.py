@@ -22,8 +22,14 @@ from ws_adapter.traffic import Traffic
 
 FLOOD = 5_000
 
-HOOKS = {"connection_lost", "data_received", "eof_received", "keepalive", "process_event", "send_data"}
+HOOKS = {
+    *("connection_lost", "data_received", "eof_received"),
+    *("close", "keepalive", "process_event", "send_data"),
+}
 """Methods of the library that are overridden, and that it must call."""
+
+COUNTS = "_receive_frame"
+"""Takes the place of a method of the library's protocol."""
 
 
 @asynccontextmanager
@@ -65,7 +71,7 @@ async def test_the_library_calls_all_that_is_overridden(monkeypatch: pytest.Monk
     overridden = {name for name in vars(PublicConnection) if hasattr(ServerConnection, name)}
     assert {name for name in overridden if not name.startswith("__")} == HOOKS
     calls: Counter[str] = Counter()
-    for name in HOOKS:
+    for name in (*HOOKS, COUNTS):
         monkeypatch.setattr(PublicConnection, name, spy(name, calls))
 
     async with echoing(ping_interval=60.0) as (address, connections):
@@ -77,7 +83,7 @@ async def test_the_library_calls_all_that_is_overridden(monkeypatch: pytest.Monk
         assert connections[0].closed_with == 1000
         assert isinstance(connections[0].request, HttpRequest), "read by the parser that was put in"
 
-    assert {name for name in HOOKS if not calls[name]} == set()
+    assert {name for name in (*HOOKS, COUNTS) if not calls[name]} == set()
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 200_000])

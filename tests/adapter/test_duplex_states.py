@@ -333,7 +333,7 @@ def test_diagnostic_in_every_state(state: State) -> None:
 
     assert talk.client(b'{"type":"client_diagnostic","drift_ms":12}') == []
 
-    assert talk.notes == ["""'{"type":"client_diagnostic","drift_ms":12}'"""]
+    assert talk.notes == ["42 bytes, sha256 4a22c8a88691"]
     assert talk.dialect.state is state
 
 

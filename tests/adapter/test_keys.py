@@ -12,10 +12,11 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from tests.adapter.conversation import codes
+from tests.adapter.conversation import append, codes
 from tests.adapter.keyfile import KeyFile
-from tests.adapter.stage import Client, Stage, running_adapter
-from tests.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.adapter.stage import PATIENCE_S, Client, Stage, running_adapter, until
+from tests.adapter.test_metrics import figures
+from tests.scripted_engine import ScriptedEngine, hang, listen, running_worker
 from ws_adapter.errors import ConfigurationError
 from ws_adapter.keys import Key, Keys, make_key
 
@@ -256,6 +257,42 @@ async def test_sessions_of_a_withdrawn_key_end(keys: KeyFile) -> None:
             await bob.send({"type": "session.close", "reason": "user_stop"})
             assert (await bob.end())[1] == 1000
             assert (await refused(stage, additional_headers=keys.bearer("alice"))).status_code == 401
+
+
+@pytest.mark.parametrize("leaves", ["vanishes", "says so"])
+async def test_key_withdrawn_while_its_slot_is_cleaned_leaves_nothing_counted(
+    keys: KeyFile, leaves: str
+) -> None:
+    """The session has ended and still waits for its slot to be clean: nothing of it counts any more."""
+    engine = ScriptedEngine(hang("prefill"), slots=1, slow_cleanup=True)
+    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
+    async with running_worker(engine, slots=1) as worker:
+        async with running_adapter(worker.address, connections_per_key=1, **options) as stage:
+            admin = keys.bearer("admin")
+            async with stage.client(additional_headers=keys.bearer("alice")) as alice:
+                await alice.begin()
+                await alice.send(*[append(1)] * 4)
+                async with asyncio.timeout(PATIENCE_S):
+                    while not (await figures(stage, admin))["antiphon_inflight_bytes"]:
+                        pass
+                if leaves == "vanishes":
+                    alice.vanish()
+                else:
+                    await alice.send({"type": "session.close"})
+                    await alice.end()
+            await until(lambda: engine.session.is_closing)
+
+            keys.remove("alice")
+            stage.adapter.reload()
+
+            now = await figures(stage, admin)
+            assert now["antiphon_inflight_bytes"] == 0
+            assert now['antiphon_slots{state="free"}'] == 0
+            engine.session.finish_cleanup()
+            await stage.until(free_slots=1)
+            now = await figures(stage, admin)
+            assert now["antiphon_inflight_bytes"] == 0
+            assert now['antiphon_sessions_active{mode="audio_duplex"}'] == 0
 
 
 async def test_duplex_session_of_a_withdrawn_key_ends_in_its_own_words(keys: KeyFile) -> None:

@@ -147,6 +147,16 @@ async def test_bytes_of_all_sessions_are_added_up() -> None:
     assert load.inflight_bytes == 400
 
 
+async def test_share_of_a_session_that_is_over_stays_empty() -> None:
+    load = Busy(max_bytes=1000).load
+    share = Share(load)
+    share.hold(600)
+    share.end()
+    share.hold(700)
+
+    assert load.inflight_bytes == 0
+
+
 async def test_half_of_the_bytes_is_for_those_who_have_a_slot() -> None:
     load = Busy(max_bytes=1000).load
     share = Share(load)

@@ -37,8 +37,8 @@ async def scrape(
     return int(head.split()[1]), head, body
 
 
-async def figures(stage: Stage) -> dict[str, float]:
-    status, _, body = await scrape(stage)
+async def figures(stage: Stage, headers: dict[str, str] | None = None) -> dict[str, float]:
+    status, _, body = await scrape(stage, headers=headers)
     assert status == 200
     samples = [line for line in body.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in (sample.rsplit(" ", 1) for sample in samples)}
@@ -55,6 +55,16 @@ async def test_page_has_the_format_of_prometheus() -> None:
         assert line.startswith(("# HELP antiphon_", "# TYPE antiphon_")) or SAMPLE.fullmatch(line), line
     named = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(named) == len(set(named))
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
+async def test_without_keys_nothing_is_told_through_a_proxy(header: str) -> None:
+    """A proxy on this machine would make the port one beyond loopback."""
+    async with running_adapter("127.0.0.1:1", wait=False, admin_port=0, allow_anonymous=True) as stage:
+        for path in ("/", "/metrics", "/status.json"):
+            status, _, body = await scrape(stage, path, {header: "203.0.113.5"})
+            assert (status, "antiphon_" in body) == (403, False)
+            assert (await scrape(stage, path))[0] == 200
 
 
 async def test_figures_follow_what_happens() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from ws_adapter import descriptors
+from ws_adapter.allowance import BURST_S, LINES, LINES_PER_S
+from ws_adapter.connection import SMALL_BURST, SMALL_FRAGMENT, SMALL_MESSAGE, SMALL_PER_S
 from ws_adapter.dialects.limits import Limits
 from ws_adapter.dispatch.base import Kind
 from ws_adapter.errors import ConfigurationError
@@ -61,6 +63,20 @@ def test_documentation_names_every_option_and_its_default() -> None:
     assert rows == {}
 
 
+def test_page_on_being_exposed_names_the_limits_that_hold() -> None:
+    text = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    section = text.split("## Exposed to the internet")[1].split("\n## ")[0]
+    told = re.findall(r"`--([a-z-]+)` ([0-9.]+)", section)
+
+    assert len(told) == 6
+    for name, value in told:
+        assert float(value) == AdapterOptions.__dataclass_fields__[name.replace("-", "_")].default, name
+    assert f"{SMALL_BURST} small frames at once and {SMALL_PER_S:g} a second" in section
+    assert f"below {SMALL_FRAGMENT // 1024} KiB, messages below {SMALL_MESSAGE // 1024} KiB" in section
+    assert f"{LINES} lines of the log at once and {LINES_PER_S:g} a second" in section
+    assert BURST_S == 10
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
 def test_loopback_needs_no_permission(host: str) -> None:
     AdapterOptions(workers=WORKERS, host=host)
@@ -72,6 +88,13 @@ def test_beyond_loopback_needs_permission(host: str) -> None:
         AdapterOptions(workers=WORKERS, host=host)
     AdapterOptions(workers=WORKERS, host=host, allow_anonymous=True)
     AdapterOptions(workers=WORKERS, host=host, auth="keys", keys=Path("keys"))
+
+
+def test_administration_beyond_loopback_needs_keys_whatever_is_allowed() -> None:
+    for given in ({}, {"allow_anonymous": True}):
+        with pytest.raises(ConfigurationError, match="Refusing to serve the administration"):
+            AdapterOptions(workers=WORKERS, admin_host="0.0.0.0", **given)
+    AdapterOptions(workers=WORKERS, admin_host="0.0.0.0", auth="keys", keys=Path("keys"))
 
 
 def test_more_waiting_clients_than_open_files_are_refused() -> None:

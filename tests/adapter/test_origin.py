@@ -1,13 +1,15 @@
 """Web pages of other origins."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from tests.adapter.keyfile import KeyFile
-from tests.adapter.stage import Stage, running_adapter
+from tests.adapter.stage import PATIENCE_S, Stage, running_adapter
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
 
 ALLOWED = ("https://example.org", "http://localhost:3000")
@@ -46,9 +48,70 @@ async def test_clients_that_name_no_origin_connect() -> None:
                 await client.begin()
 
 
-async def test_any_origin_by_default() -> None:
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:3000", 101),
+        ("https://app.localhost", 101),
+        ("http://127.0.0.1:8080", 101),
+        ("http://[::1]:8080", 101),
+        ("https://anybody.example", 403),
+        ("https://localhost.example", 403),
+        ("http://192.168.1.5", 403),
+        ("http://printer", 403),
+        ("http://[::1", 403),
+        ("null", 403),
+    ],
+)
+async def test_by_default_a_browser_on_this_machine_brings_local_pages_alone(
+    origin: str, status: int
+) -> None:
+    """Attack: a page that the operator looks at opens a session on the port of this machine."""
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        assert await status_of(stage, Origin=origin) == status
+
+
+async def test_from_elsewhere_any_origin_by_default_and_everywhere_if_so_named() -> None:
+    elsewhere = {"X-Forwarded-For": "203.0.113.5", "Origin": "https://anybody.example"}
+    async with running_adapter("127.0.0.1:1", wait=False, trusted_proxies=("127.0.0.1",)) as stage:
+        assert await status_of(stage, **elsewhere) == 101
+    async with running_adapter("127.0.0.1:1", wait=False, allowed_origins=("*",)) as stage:
         assert await status_of(stage, Origin="https://anybody.example") == 101
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8006", 200),
+        ("127.0.0.1:8006", 200),
+        ("[::1]:8006", 200),
+        ("192.168.1.5:8006", 200),
+        ("gateway", 200),
+        ("example.org", 200),
+        ("rebound.example:8006", 403),
+        ("localhost.rebound.example", 403),
+        ("127.0.0.1.rebound.example", 403),
+    ],
+)
+async def test_page_whose_name_was_made_to_mean_this_machine_learns_nothing(host: str, status: int) -> None:
+    """Attack: to the browser such a page is of the same origin, and names none."""
+    options: dict[str, Any] = {"admin_port": 0, "allowed_origins": ALLOWED}
+    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
+        port = int(stage.address.rsplit(":", 1)[1])
+        assert await status_for(port, "/status", host) == status
+        assert await status_for(port, "/api/queue", host) == status
+        assert stage.adapter.admin_port is not None
+        assert await status_for(stage.adapter.admin_port, "/metrics", host) == status
+
+
+async def status_for(port: int, path: str, host: str) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    async with asyncio.timeout(PATIENCE_S):
+        line = await reader.readline()
+        await reader.read()
+    writer.close()
+    return int(line.split()[1])
 
 
 async def test_refusal_is_json() -> None:

@@ -159,6 +159,18 @@ def test_input_that_is_held_is_counted_until_its_unit_is_closed() -> None:
     assert talk.dialect.held_bytes == 0
 
 
+def test_session_that_has_ended_holds_nothing() -> None:
+    for ends in ("close", "disconnected"):
+        talk = active()
+        talk.client(append(2.5))
+        assert talk.dialect.held_bytes > 0
+        if ends == "close":
+            talk.client({"type": "session.close"})
+        else:
+            talk.dialect.disconnected()
+        assert talk.dialect.held_bytes == 0
+
+
 def test_carried_audio_and_pictures_are_counted() -> None:
     talk = active(mode=Mode.VIDEO)
     talk.client(append(0.5, video_frames=[pictured()]))

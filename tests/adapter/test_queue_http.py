@@ -2,20 +2,24 @@
 
 import asyncio
 import datetime
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.adapter.conversation import codes
+from tests.adapter.keyfile import KeyFile
 from tests.adapter.stage import ManualClock, Stage, running_adapter
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
 
 
 @asynccontextmanager
-async def one_slot(clock: ManualClock | None = None) -> AsyncIterator[Stage]:
+async def one_slot(clock: ManualClock | None = None, **options: Any) -> AsyncIterator[Stage]:
     async with running_worker(ScriptedEngine(listen(), slots=1), slots=1) as worker:
-        async with running_adapter(worker.address, clock=clock) as stage:
+        async with running_adapter(worker.address, clock=clock, **options) as stage:
             yield stage
 
 
@@ -36,22 +40,21 @@ async def test_queue_shows_who_waits_and_who_has_a_slot() -> None:
     async with one_slot(clock) as stage:
         async with stage.client(duplex(stage, "adx_first")) as first, stage.client() as second:
             await first.expect("queue_done")
-            place = await second.expect("session.queued")
+            await second.expect("session.queued")
             async with stage.client(duplex(stage, "omni_third")) as third:
-                last = await third.expect("queued")
+                await third.expect("queued")
                 await clock.advance(15)
 
                 _, _, body = await stage.request("/api/queue/")
 
                 assert body["queue_length"] == 2
                 waiting, behind = body["items"]
-                assert waiting["ticket_id"] == place["ticket_id"]
-                assert waiting["session_id"].startswith("sess_")
+                assert (waiting["ticket_id"], waiting["session_id"]) == (None, None)
                 assert (waiting["request_type"], waiting["position"]) == ("audio_duplex", 1)
                 assert (waiting["estimated_wait_s"], waiting["wait_elapsed_s"]) == (15.0, 15.0)
                 assert waiting["estimate_is_guess"] is True
-                assert behind["ticket_id"] == last["ticket_id"]
-                assert (behind["session_id"], behind["request_type"]) == ("omni_third", "omni_duplex")
+                assert (behind["ticket_id"], behind["session_id"]) == (None, None)
+                assert behind["request_type"] == "omni_duplex"
                 assert (behind["position"], behind["estimated_wait_s"]) == (2, 45.0)
                 [running] = body["running_tasks"]
                 assert running["worker_id"].endswith("/0")
@@ -74,6 +77,8 @@ async def test_own_place_by_its_ticket() -> None:
         assert body["ticket"]["ticket_id"] == ticket_id
         assert body["ticket"]["position"] == 1
         assert body["ticket"] == (await stage.request("/api/queue"))[2]["items"][0] | {
+            "ticket_id": ticket_id,
+            "session_id": body["ticket"]["session_id"],
             "wait_elapsed_s": body["ticket"]["wait_elapsed_s"],
             "estimated_wait_s": body["ticket"]["estimated_wait_s"],
         }
@@ -107,6 +112,41 @@ async def test_giving_up_a_place(kind: str) -> None:
                 assert [event["code"] for event in events] == ["queue_cancelled"]
             assert close == 1000
             assert (await third.expect_until("session.queue_update"))["position"] == 1
+
+
+async def test_a_stranger_can_neither_list_nor_give_up_the_places_of_others() -> None:
+    """Attack: without keys, whoever reaches the adapter took every place from the list and gave it up."""
+    async with one_slot(allow_anonymous=True) as stage, stage.client() as first, stage.client() as second:
+        await first.expect("session.queue_done")
+        ticket_id = (await second.expect("session.queued"))["ticket_id"]
+
+        answers = [await stage.request(path) for path in ("/api/queue", "/status")]
+
+        assert ticket_id not in json.dumps(answers)
+        for found in [item["ticket_id"] for item in answers[0][2]["items"]]:
+            assert (await stage.request(f"/api/queue/{found}", "DELETE"))[0] == 404
+        await first.send({"type": "session.close"})
+        await second.expect_until("session.queue_done")
+
+
+async def test_an_admin_lists_tickets_and_gives_them_up(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice", "admin")
+    headers = keys.bearer("alice")
+    async with (
+        one_slot(auth="keys", keys=keys.path) as stage,
+        stage.client(additional_headers=headers) as first,
+        stage.client(additional_headers=headers) as second,
+    ):
+        await first.expect("session.queue_done")
+        ticket_id = (await second.expect("session.queued"))["ticket_id"]
+
+        _, _, body = await stage.request("/api/queue", headers=keys.bearer("admin"))
+
+        [waiting] = body["items"]
+        assert waiting["ticket_id"] == ticket_id
+        assert waiting["session_id"].startswith("sess_")
+        assert (await stage.request(f"/api/queue/{ticket_id}", "DELETE"))[0] == 200
+        assert codes(await second.rest()) == ["queue_cancelled"]
 
 
 async def test_giving_up_a_place_twice() -> None:

@@ -292,9 +292,58 @@ async def test_this_machine_is_not_limited() -> None:
             await socket.close()
 
 
-async def test_nobody_can_claim_another_address() -> None:
-    """Without a trusted proxy the header means nothing."""
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded", "Via"])
+async def test_visitors_of_an_unnamed_proxy_on_this_machine_are_limited_as_one(
+    header: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without `trusted_proxies` nobody can claim an address, and a proxy's visitors are not this machine."""
     async with running_adapter("127.0.0.1:1", wait=False, connections_per_address=1) as stage:
-        sockets = [await open_from(stage, "203.0.113.5") for _ in range(2)]
-        for socket in sockets:
-            await socket.close()
+        socket = await connect(stage.url, additional_headers={header: "203.0.113.5"})
+        for address in ("203.0.113.5", "203.0.113.6"):
+            with pytest.raises(InvalidStatus) as refusal:
+                await connect(stage.url, additional_headers={header: address})
+            assert refusal.value.response.status_code == 429
+        own = await connect(stage.url)  # which is not through the proxy
+        for opened in (socket, own):
+            await opened.close()
+
+    warnings = [record.getMessage() for record in caplog.records if "proxy" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "--trusted-proxies" in warnings[0]
+
+
+async def test_address_that_a_trusted_proxy_cannot_name_is_limited_too() -> None:
+    async with running_adapter("127.0.0.1:1", connections_per_address=1, **BEHIND_PROXY) as stage:
+        first = await open_from(stage, "unknown")
+        assert (await refused_from(stage, "unknown")).response.status_code == 429
+        await first.close()
+
+
+async def test_page_asked_for_as_a_websocket_is_counted_as_a_page() -> None:
+    async with running_adapter("127.0.0.1:1", pages_per_min_per_address=1, **BEHIND_PROXY) as stage:
+        url = stage.address.replace("http://", "ws://") + "/status"
+        for status in (200, 429):
+            with pytest.raises(InvalidStatus) as refusal:
+                await connect(url, additional_headers=coming_from("203.0.113.5"))
+            assert refusal.value.response.status_code == status
+
+
+async def test_pages_for_one_address_are_counted() -> None:
+    clock = ManualClock()
+    options = {"pages_per_min_per_address": 3, **BEHIND_PROXY}
+    async with running_adapter("127.0.0.1:1", clock=clock, **options) as stage:
+
+        async def ask(path: str, address: str, method: str = "GET") -> int:
+            return (await stage.request(path, method, coming_from(address)))[0]
+
+        seen = [await ask(path, "203.0.113.5") for path in ("/status", "/nothing", "/v1/realtime")]
+        refused = await stage.request("/health", headers=coming_from("203.0.113.5"))
+
+        assert seen == [200, 404, 426]
+        assert (refused[0], refused[1]["retry-after"]) == (429, "20")
+        assert refused[2]["error"]["code"] == "rate_limited"
+        assert await ask("/api/queue/ticket_1", "203.0.113.5", "DELETE") == 429
+        assert await ask("/health", "203.0.113.6") == 200
+        assert (await stage.request("/health"))[0] == 200
+        await clock.advance(20)
+        assert await ask("/health", "203.0.113.5") == 200

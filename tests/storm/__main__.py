@@ -1,4 +1,4 @@
-"""Ten thousand clients that vanish: `python -m tests.storm [--visits N] [--seed N]` (`make storm`).
+"""Ten thousand clients that vanish or flood: `python -m tests.storm [--visits N] [--seed N]` (`make storm`).
 
 Starts a worker and an adapter, lets clients cut their connections in every state, and tells what is left.
 Ends with 1 if a slot, a ticket, a file descriptor or a thread is.
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from tests.conformance.stack import Stack, running_stack, scripted_worker
 from tests.storm.processes import Holdings, settled
-from tests.storm.storm import storm
+from tests.storm.storm import ADAPTER, WORKER, storm
 
 SLOTS = 8
 BATCH = 1000
@@ -36,8 +36,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     with (
-        scripted_worker("--script", "talk", "--slots", str(SLOTS)) as worker,
-        running_stack(worker) as stack,
+        scripted_worker(*WORKER, "--slots", str(SLOTS)) as worker,
+        running_stack(worker, options=ADAPTER) as stack,
         tqdm(total=given.visits, unit="visit") as bar,
     ):
         asyncio.run(storm(stack.address, 100, seed=0))

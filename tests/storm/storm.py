@@ -1,4 +1,4 @@
-"""Many clients that cut their connections without a word, each in a state chosen at random."""
+"""Many clients that cut their connections without a word, each in a state chosen at random, or that flood."""
 
 import asyncio
 import base64
@@ -16,10 +16,20 @@ from typing import Any, Final
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
+from tests.storm.floods import FLOODS, NotCut, flood, flood_pages
+
 PATIENCE_S: Final = 30.0
 """The longest that a client waits for what must come; then it vanishes as it stands."""
 
 SECOND: Final = base64.b64encode(bytes(64_000)).decode()
+
+PAGES: Final = ("/health", "/status", "/api/queue", "/v1/models", "/nothing", "/v1/realtime")
+
+ADAPTER: Final = ("--trusted-proxies", "127.0.0.0/8", "--pages-per-min-per-address", "30")
+"""Options of an adapter in a storm: some of the clients come as through a proxy."""
+
+WORKER: Final = ("--script", "talk", "--modes", "audio,chat,transcribe")
+"""Of its worker."""
 
 Event = dict[str, Any]
 
@@ -127,6 +137,17 @@ class Visitor:
             await self._open(socket)
             await self._say(socket, self._words.append(False), *self._words.pause)
 
+    async def flooding(self) -> None:
+        """Not until it is cut: with as much as it can send of something small, in any dialect."""
+        name = self._rng.choice(list(FLOODS))
+        cut = await flood(self._address, FLOODS[name])
+        assert (cut.error, cut.close) == ("rate_limited", 1008), (name, cut)
+
+    async def flooding_with_requests(self) -> None:
+        """From beyond the proxy that the adapter of the storm trusts; not until it is refused."""
+        visitor = f"203.0.113.{self._rng.randint(1, 254)}"
+        await flood_pages(self._address, self._rng.choice(PAGES), visitor)
+
     async def closing(self) -> None:
         """With the end under way."""
         async with self._visit() as socket:
@@ -177,6 +198,8 @@ _STATES: Final[tuple[Callable[[Visitor], Awaitable[None]], ...]] = (
     Visitor.half_a_frame,
     Visitor.paused,
     Visitor.closing,
+    Visitor.flooding,
+    Visitor.flooding_with_requests,
 )
 
 
@@ -200,7 +223,7 @@ async def storm(
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     await state(visitor)
-            except (OSError, WebSocketException, TimeoutError) as error:
+            except (OSError, WebSocketException, TimeoutError, NotCut) as error:
                 reached = f"cut short: {type(error).__name__}"
             seen[reached] += 1
             with suppress(Exception):

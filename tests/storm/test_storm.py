@@ -7,7 +7,7 @@ import pytest
 
 from tests.conformance.stack import Stack, running_stack, scripted_worker
 from tests.storm.processes import Holdings, settled
-from tests.storm.storm import storm
+from tests.storm.storm import ADAPTER, WORKER, storm
 
 SLOTS = 4
 VISITS = 300
@@ -30,8 +30,8 @@ class Ends:
 @pytest.mark.parametrize("seed", [1])
 async def test_clients_that_vanish_leave_nothing_behind(seed: int) -> None:
     with (
-        scripted_worker("--script", "talk", "--slots", str(SLOTS)) as worker,
-        running_stack(worker, options=QUEUE) as stack,
+        scripted_worker(*WORKER, "--slots", str(SLOTS)) as worker,
+        running_stack(worker, options=(*ADAPTER, *QUEUE)) as stack,
     ):
         ends = Ends(stack)
         await storm(stack.address, 30, seed=0)  # whatever is opened once is open after this

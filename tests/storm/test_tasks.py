@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.adapter.stage import running_adapter, until
-from tests.scripted_engine import TALK, ScriptedEngine, running_worker
+from tests.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker
 from tests.storm.storm import storm
 
 SLOTS = 3
@@ -11,8 +11,12 @@ VISITS = 120
 
 
 async def test_clients_that_vanish_leave_no_task_behind() -> None:
-    engine = ScriptedEngine(*TALK, slots=SLOTS, repeat=True)
-    async with running_worker(engine, slots=SLOTS) as worker, running_adapter(worker.address) as stage:
+    engine = ScriptedEngine(*TALK, slots=SLOTS, repeat=True, info=EVERYTHING)
+    proxies = {"trusted_proxies": ("127.0.0.0/8",), "pages_per_min_per_address": 30}
+    async with (
+        running_worker(engine, slots=SLOTS) as worker,
+        running_adapter(worker.address, **proxies) as stage,
+    ):
         before = len(asyncio.all_tasks())
 
         await storm(stage.address, VISITS, seed=2)

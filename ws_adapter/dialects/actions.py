@@ -106,7 +106,7 @@ class Apart(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Write what the client has to say about itself into the log."""
+    """Say something of the client in the log, in words of ours: `outline` stands for what it sent."""
 
     text: str
 

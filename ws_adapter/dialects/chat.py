@@ -89,6 +89,8 @@ class Chat:
     @property
     def held_bytes(self) -> int:
         """See `Machine.held_bytes`."""
+        if self.is_over:
+            return 0
         held = self._reading + self._reply.audio_bytes
         if self._request is None or self.state is State.GENERATE:
             return held

@@ -34,7 +34,7 @@ class Machine(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Input that waits or is at the worker and not confirmed by it yet."""
+        """Input that waits or is at the worker and not confirmed by it yet; none once it is over."""
 
     @property
     def deadline(self) -> float | None:

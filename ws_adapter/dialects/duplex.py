@@ -222,8 +222,7 @@ def _diagnosis(frame: bytes) -> Diagnose:
     if len(frame) > MAX_DIAGNOSTIC_BYTES:
         expected = f"expected at most {MAX_DIAGNOSTIC_BYTES} bytes, got {len(frame)}"
         raise invalid("client_diagnostic", expected)
-    # It goes into a log: without line breaks, and nothing in it is looked at.
-    return Diagnose(ascii(frame.decode()))
+    return Diagnose(frame)
 
 
 def _error(code: ErrorCode, message: str) -> Error:

@@ -134,6 +134,14 @@ def flood(things: str, count: int, seconds: float) -> Verdict:
     return Verdict(ErrorCode.RATE_LIMITED, message, None, CloseCode.POLICY_VIOLATION)
 
 
+ADDRESS_FLOOD: Final = Verdict(
+    ErrorCode.RATE_LIMITED,
+    "too much comes from your address, over all its connections; slow down and connect again",
+    None,
+    CloseCode.POLICY_VIOLATION,
+)
+"""The end of a session whose address sends more than one may."""
+
 USER_STOP: Final = "user_stop"
 DONE: Final = "done"
 TIMEOUT: Final = "timeout"

@@ -44,6 +44,7 @@ from ws_adapter.dialects.vocabulary import (
 )
 from ws_adapter.dialects.voice import Voice
 from ws_adapter.dialects.worker import Failed, GoingAway, Ready, Signal
+from ws_adapter.discretion import outline
 
 _IDLE_RECHECK_S: Final = 1.0
 
@@ -102,6 +103,8 @@ class DuplexMachine:
     @property
     def held_bytes(self) -> int:
         """Input that waits or is at the worker, and reference audio that the worker has not confirmed."""
+        if self.is_over:
+            return 0
         voice = self._setup.voice.size if self._setup is not None else 0
         return self._flow.held_bytes + voice + self._reading
 
@@ -265,7 +268,7 @@ class DuplexMachine:
             case End():
                 return self._conclude(Verdict(None, "", command.reason, CloseCode.NORMAL))
             case Diagnose():
-                return [Note(command.text)] if self._notes.allow(now) else []
+                return [Note(outline(command.frame))] if self._notes.allow(now) else []
             case Begin():
                 return [*self._begin(command, now, drops_input, size), *related(command.related)]
             case Input():

@@ -99,6 +99,8 @@ class RealtimeChat:
     @property
     def held_bytes(self) -> int:
         """See `Machine.held_bytes`."""
+        if self.is_over:
+            return 0
         voice = self._settings.setup.voice.size if self._settings is not None else 0
         return voice + sum(turn.size for turn in self._turns) + self._reading
 

@@ -19,7 +19,15 @@ from ws_adapter.dialects.actions import (
 )
 from ws_adapter.dialects.config import Catalogue, TranscriptionSetup
 from ws_adapter.dialects.errors import CloseCode, ErrorCode, InvalidUtf8, Verdict
-from ws_adapter.dialects.limits import ERRORS_PER_S, MOST_AT_WORKER, Limits, RateWindow, is_due
+from ws_adapter.dialects.limits import (
+    ERRORS_PER_S,
+    EVENTS_PER_WINDOW,
+    EVENTS_WINDOW_S,
+    MOST_AT_WORKER,
+    Limits,
+    RateWindow,
+    is_due,
+)
 from ws_adapter.dialects.relation import related
 from ws_adapter.dialects.state import Hold
 from ws_adapter.dialects.transcription_commands import Append, ChooseModel, Commit, Rejection, read_command
@@ -75,6 +83,7 @@ class Transcription:
         self._heard_at = 0.0
         """When something last came for an utterance."""
         self._errors = RateWindow(ERRORS_PER_S, 1.0)
+        self._refused = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
         self._suppressed = 0
         self._note_at: float | None = None
         self._congested = False
@@ -100,7 +109,7 @@ class Transcription:
     @property
     def held_bytes(self) -> int:
         """See `Machine.held_bytes`."""
-        return self._utterances.waiting_bytes + sum(self._at_worker)
+        return 0 if self.is_over else self._utterances.waiting_bytes + sum(self._at_worker)
 
     @property
     def deadline(self) -> float | None:
@@ -177,6 +186,9 @@ class Transcription:
         return model
 
     def _reject(self, rejection: Rejection, now: float) -> list[Action]:
+        # Small events are counted where they arrive, and the bound on audio counts what large ones bring.
+        if not self._refused.allow(now):
+            return self.ended(errors.flood("refused events", EVENTS_PER_WINDOW, EVENTS_WINDOW_S))
         if self._errors.allow(now):
             return [Send(rejection.event)]
         self._suppressed += 1

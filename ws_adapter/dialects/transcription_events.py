@@ -33,6 +33,7 @@ class Code(StrEnum):
     UNSUPPORTED_MODE = "unsupported_mode"
     UNAUTHORIZED = "unauthorized"
     SLOW_CONSUMER = "slow_consumer"
+    RATE_LIMITED = "rate_limited"
 
 
 _SERVERS: Final = frozenset({Code.PROCESSING_ERROR, Code.QUEUE_FULL, Code.SERVICE_UNAVAILABLE})

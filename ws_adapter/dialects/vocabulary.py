@@ -82,9 +82,9 @@ class Interrupt(Struct, frozen=True):
 
 
 class Diagnose(Struct, frozen=True):
-    """Write `text` into the log."""
+    """The client says something of itself in `frame`: the log tells that it did, not what."""
 
-    text: str
+    frame: bytes
 
 
 class End(Struct, frozen=True):

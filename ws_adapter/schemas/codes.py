@@ -17,7 +17,8 @@ ERRORS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.INVALID_FRAME: "a binary frame; close 1003",
     ErrorCode.INIT_TIMEOUT: "no request came in time; close 1008 (only on `/ws/chat`)",
     ErrorCode.SLOW_CONSUMER: "the client does not read; close 1008 (only on `/ws/chat`)",
-    ErrorCode.RATE_LIMITED: "more than 1000 events in 5 s, or 20 errors in 1 s; close 1008",
+    ErrorCode.RATE_LIMITED: "more than 1000 events in 5 s, 20 errors in 1 s, 1000 small frames, or too much "
+    "from the client's address; close 1008",
     ErrorCode.UNSUPPORTED_MODE: "the mode asked for is not served here; close 1008",
     ErrorCode.UNSUPPORTED_PROTOCOL: "the protocol asked for is not served here; close 1008",
     ErrorCode.UNAUTHORIZED: "the key was withdrawn during the session; close 3000",
@@ -54,6 +55,8 @@ UTTERANCE_ERRORS: Final[Mapping[Code, str]] = {
     Code.UNSUPPORTED_MODE: "nobody transcribes here; close 1008",
     Code.UNAUTHORIZED: "the key was withdrawn; close 3000",
     Code.SLOW_CONSUMER: "the client does not read; close 1008",
+    Code.RATE_LIMITED: "more than 1000 refused events in 5 s, 1000 small frames, or too much from the "
+    "client's address; close 1008",
 }
 """Each `code` of transcription. Without a close code the connection stays open."""
 

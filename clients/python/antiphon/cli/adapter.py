@@ -87,6 +87,18 @@ def _add_access_options(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="attempts from one address beyond loopback, 0: any (default 120)",
     )
+    add(
+        "--frames-per-s-per-address",
+        type=limit,
+        metavar="N",
+        help="over all connections of one address beyond loopback, 0: any (default 2000)",
+    )
+    add(
+        "--pages-per-min-per-address",
+        type=limit,
+        metavar="N",
+        help="of HTTP, for one address beyond loopback, 0: any (default 600)",
+    )
     add("--connections-per-key", type=limit, metavar="N", help="at once, 0: any (default 0)")
     add("--opens-per-min-per-key", type=limit, metavar="N", help="0: any (default 0)")
     add("--admin-host", metavar="HOST", help="address of the administration (default 127.0.0.1)")
@@ -165,8 +177,8 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
     add(
         "--allowed-origins",
         metavar="A,B",
-        type=_origins,
-        help="web origins such as https://example.org, * for any (default *)",
+        type=_listed,
+        help="web origins such as https://example.org, * for any (default: local ones on loopback, else any)",
     )
     add(
         "--trusted-proxies",
@@ -200,10 +212,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(",") if entry.strip())
-
-
-def _origins(text: str) -> tuple[str, ...] | None:
-    return None if text.strip() == "*" else _listed(text)
 
 
 def _targets(text: str) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ PAGE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ances
 OPEN_TIMEOUT_S: Final = 5.0
 """Longest that a request may take to come in."""
 
+NOWHERE: Final = "0.0.0.0"
+
 _quiet = logging.getLogger(f"{__name__}.websockets")
 _quiet.setLevel(logging.WARNING)  # a scrape is no event
 
@@ -25,7 +27,8 @@ _quiet.setLevel(logging.WARNING)  # a scrape is no event
 class Port:
     """Answers every request by `answer`, and HEAD without its body."""
 
-    def __init__(self, answer: Callable[[Request], Awaitable[Response]]) -> None:
+    def __init__(self, answer: Callable[[Request, str], Awaitable[Response]]) -> None:
+        """`answer` gets the address of the other end, too."""
         self._answer = answer
         self._server: Server | None = None
 
@@ -50,7 +53,9 @@ class Port:
             await self._server.wait_closed()
 
     async def _respond(self, connection: ServerConnection, request: Request) -> Response:
-        response = await self._answer(request)
+        # There is none if the client left before its connection was accepted.
+        peer, *_ = connection.remote_address or (NOWHERE,)
+        response = await self._answer(request, peer)
         if request.method == "HEAD":
             return Response(response.status_code, response.reason_phrase, response.headers)
         return response

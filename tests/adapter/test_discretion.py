@@ -1,0 +1,32 @@
+"""What the log may say of what clients sent."""
+
+from ws_adapter.discretion import outline, where
+from ws_adapter.routes import describe
+
+CANARY = "canary"
+
+
+def test_equal_texts_have_equal_outlines_that_tell_nothing_of_them() -> None:
+    assert outline(CANARY) == outline(CANARY.encode())
+    assert outline(CANARY).startswith("6 bytes, sha256 ")
+    assert outline(CANARY) != outline(CANARY.upper())
+    assert CANARY not in outline(CANARY)
+    assert outline("\udcff").startswith("1 bytes")
+
+
+def test_place_of_an_error_without_what_it_says() -> None:
+    try:
+        int(CANARY)
+    except ValueError as error:
+        told = where(error)
+
+    assert told.endswith("ValueError")
+    assert "test_discretion.py" in told
+    assert f"'{CANARY}'" not in told
+
+
+def test_only_the_adapters_own_paths_are_told() -> None:
+    assert describe("/v1/realtime?mode=audio") == "/v1/realtime"
+    assert describe("/healthz?x") == "/healthz"
+    for path in ("/canary", "/ws/duplex/canary", "/api/queue/ticket_canary"):
+        assert CANARY not in describe(path)

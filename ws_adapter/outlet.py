@@ -32,7 +32,8 @@ class Outlet:
 
     def put(self, head: bytes, data: bytes | memoryview = b"") -> None:
         """Writes both soon; `data` must stay as it is."""
-        self._parts += head, data
+        # From Python 3.12 on asyncio keeps an empty part for ever and never stops trying to write it.
+        self._parts += (part for part in (head, data) if part)
         self._size += len(head) + len(data)
         if self._size >= _FLUSH:
             self.flush()

@@ -1,0 +1,41 @@
+"""What is put into an outlet reaches the transport in one piece, and nothing else does."""
+
+import asyncio
+from typing import Any, cast
+
+from ws_adapter.outlet import Outlet
+from ws_adapter.traffic import Traffic
+
+
+class Wire:
+    """A transport that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.writes: list[list[bytes]] = []
+
+    def writelines(self, parts: list[bytes | memoryview]) -> None:
+        self.writes.append([bytes(part) for part in parts])
+
+
+async def written(*puts: tuple[bytes, bytes]) -> list[list[bytes]]:
+    wire = Wire()
+    outlet = Outlet(Traffic())
+    outlet.open(cast(asyncio.Transport, cast(Any, wire)))
+    for head, data in puts:
+        outlet.put(head, data)
+    await asyncio.sleep(0)
+    outlet.close()
+    return wire.writes
+
+
+async def test_what_is_put_in_one_turn_of_the_loop_leaves_at_once() -> None:
+    assert await written((b"head", b"data"), (b"next", b"more")) == [[b"head", b"data", b"next", b"more"]]
+
+
+async def test_no_empty_part_is_written() -> None:
+    """From Python 3.12 on asyncio would try to write it again and again, on a whole core."""
+    assert await written((b"head", b""), (b"", b""), (b"last", b"")) == [[b"head", b"last"]]
+
+
+async def test_nothing_put_is_nothing_written() -> None:
+    assert await written((b"", b"")) == []

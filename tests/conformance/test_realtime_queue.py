@@ -247,7 +247,7 @@ def wait_in(event: Event) -> tuple[float, bool]:
 
 
 async def test_view_of_the_queue(brisk: Stack) -> None:
-    """Section 9: GET `/api/queue` and GET `/api/queue/{ticket}`, whole."""
+    """Section 9: GET `/api/queue`, which tells no ticket, and GET `/api/queue/{ticket}`, whole."""
     async with queue(brisk, 1) as (_, client):
         ticket = client.events[0]["ticket_id"]
         item: Event = {
@@ -265,7 +265,7 @@ async def test_view_of_the_queue(brisk: Stack) -> None:
             {
                 "queue_length": 1,
                 "max_queue_size": 3,
-                "items": [item],
+                "items": [{**item, "ticket_id": None, "session_id": None}],
                 "running_tasks": [
                     {
                         "worker_id": Text(r"worker-[0-9a-f]{8}/0"),

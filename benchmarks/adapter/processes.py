@@ -40,6 +40,12 @@ class Process:
         """Its memory."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is gone, and nobody has told it to."""
+        status = Path(f"/proc/{self.pid}/stat").read_text()
+        return status.rpartition(")")[2].split()[0] == "Z"
+
     def say(self, line: str) -> None:
         """Writes a line to its standard input."""
         self.input.write(line + "\n")
@@ -53,16 +59,22 @@ class Process:
 
 @contextmanager
 def running(
-    *arguments: str, cpu: int = OTHER_CPU, variables: Mapping[str, str] | None = None
+    *arguments: str,
+    cpu: int = OTHER_CPU,
+    variables: Mapping[str, str] | None = None,
+    log: IO[bytes] | None = None,
 ) -> Iterator[Process]:
     """`python -m <arguments>`, pinned to `cpu`, until the block is left.
 
-    `variables` are added to the environment. The program says `... ready on <address>` when it is.
+    `variables` are added to the environment; `log` takes its standard error, which otherwise is ours. The
+    program says `... ready on <address>` when it is.
     """
     command = [sys.executable, "-m", *arguments]
     pipe = subprocess.PIPE
     environment = {**os.environ, **(variables or {})}
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment
+    ) as process:
         try:
             os.sched_setaffinity(process.pid, {cpu})
             assert process.stdin is not None

@@ -43,24 +43,44 @@ class Report:
     rows: Sequence[tuple[Any, ...]]
     goals: Sequence[Goal] = ()
     note: str = ""
+    where: str = f"tested on CPU {TESTED_CPU}, load on CPU {OTHER_CPU}"
+    """What ran on which processor."""
 
     def table(self) -> str:
         """Markdown."""
         lines = [self.title, "", "| " + " | ".join(self.columns) + " |"]
         lines.append("|---" + "|---:" * (len(self.columns) - 1) + "|")
         lines += ["| " + " | ".join(_shown(value) for value in row) + " |" for row in self.rows]
-        lines += ["", *(str(goal) for goal in self.goals), *([self.note] if self.note else []), machine(), ""]
+        lines += [
+            "",
+            *(str(goal) for goal in self.goals),
+            *([self.note] if self.note else []),
+            self.machine(),
+            "",
+        ]
         return "\n".join(lines)
+
+    def machine(self) -> str:
+        """Date, processor and interpreter."""
+        cpuinfo = Path("/proc/cpuinfo")
+        models = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = models[0].partition(":")[2].strip() if models else platform.machine()
+        python = f"Python {platform.python_version()}"
+        return f"{datetime.now(UTC):%Y-%m-%d}, {len(models)} x {model}, {python}, {self.where}"
 
     def write(self, is_short: bool, folder: Path | None = None) -> None:
         """`<folder>/<name>.json`; the folder is `results` if not given."""
         folder = folder or RESULTS
         folder.mkdir(exist_ok=True)
+        (folder / f"{self.name}.json").write_text(self.json(is_short) + "\n")
+
+    def json(self, is_short: bool) -> str:
+        """All figures."""
         figures = {
             "benchmark": self.name,
             "title": self.title,
             "short": is_short,
-            "machine": machine(),
+            "machine": self.machine(),
             "rows": [dict(zip(self.columns, map(_plain, row), strict=True)) for row in self.rows],
             "goals": [
                 {
@@ -73,17 +93,7 @@ class Report:
                 for goal in self.goals
             ],
         }
-        (folder / f"{self.name}.json").write_text(json.dumps(figures, indent=1) + "\n")
-
-
-def machine() -> str:
-    """Date, processor and interpreter."""
-    cpuinfo = Path("/proc/cpuinfo")
-    models = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-    model = models[0].partition(":")[2].strip() if models else platform.machine()
-    python = f"Python {platform.python_version()}"
-    where = f"tested on CPU {TESTED_CPU}, load on CPU {OTHER_CPU}"
-    return f"{datetime.now(UTC):%Y-%m-%d}, {len(models)} x {model}, {python}, {where}"
+        return json.dumps(figures, indent=1)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""What eight neighbours notice of an attack: `make neighbours`."""

@@ -1,0 +1,71 @@
+"""Measures what neighbours notice of attacks: `python -m benchmarks.neighbours [--short] [attack ...]`.
+
+Prints a table, on standard error a line as soon as an attack is over, and writes `results/neighbours.json`.
+Exit code 1 if a goal is missed or an attack did not do what it says.
+"""
+
+import argparse
+import asyncio
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Final
+
+from benchmarks.adapter import document
+from benchmarks.neighbours import figures
+from benchmarks.neighbours.attacks import ATTACKS
+from benchmarks.neighbours.measure import CLIENTS_CPU, REST_S, WARM_UP_S, measure
+
+MOST_S: Final = 590.0
+"""The longest that neighbours may talk: the adapter ends sessions of 10 minutes."""
+
+
+def main() -> int:
+    """Runs what is named, or all."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.neighbours",
+        description=__doc__.splitlines()[0] if __doc__ else None,
+    )
+    parser.add_argument(
+        "names", nargs="*", choices=[*ATTACKS, []], metavar="attack", help=f"which: {', '.join(ATTACKS)}"
+    )
+    parser.add_argument("--short", action="store_true", help="one round of 4 s each")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each window (default 15)")
+    parser.add_argument("--rounds", type=int, default=4, help="windows of each sort (default 4)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of the table")
+    parser.add_argument("--document", action="store_true", help="write docs/performance.md too")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of workers and adapters")
+    given = parser.parse_args()
+    if given.short:
+        given.seconds, given.rounds = 4.0, 1
+    if given.seconds <= 0 or given.rounds < 1:
+        parser.error("--seconds and --rounds must be above 0")
+    if WARM_UP_S + given.rounds * (2 * given.seconds + REST_S) > MOST_S:
+        parser.error(f"neighbours talk for {MOST_S:g} s at most: fewer rounds, or fewer seconds")
+    if given.logs is not None:
+        given.logs.mkdir(parents=True, exist_ok=True)
+    os.sched_setaffinity(0, {CLIENTS_CPU})
+    outcomes = []
+    for name in given.names or ATTACKS:
+        outcome = asyncio.run(measure(ATTACKS[name], given.seconds, given.rounds, given.logs))
+        outcomes.append(outcome)
+        state = "met" if figures.is_met(outcome) else "MISSED"
+        print(
+            f"{name}: p99 x {outcome.times:.2f}, goodput x {outcome.kept:.3f}, {state}; "
+            f"{figures.told(outcome)}",
+            file=sys.stderr,
+            flush=True,
+        )
+    found = figures.report(outcomes, shlex.join(["python", "-m", "benchmarks.neighbours", *sys.argv[1:]]))
+    print(found.json(given.short) if given.json else found.table(), flush=True)
+    if not given.names:
+        found.write(given.short, figures.RESULTS)
+    if given.document:
+        document.write()
+    met = all(figures.is_met(outcome) and outcome.took_place for outcome in outcomes)
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""The attacks, by name; a file for each sort."""
+
+from typing import Final
+
+from benchmarks.neighbours.attack import Attack
+from benchmarks.neighbours.attacks import (
+    chats,
+    events,
+    frames,
+    pages,
+    pictures,
+    recordings,
+    sessions,
+    voices,
+)
+
+ATTACKS: Final[dict[str, Attack]] = {
+    attack.name: attack
+    for sort in (pictures, voices, events, frames, pages, chats, sessions, recordings)
+    for attack in sort.ATTACKS
+}

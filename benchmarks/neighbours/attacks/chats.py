@@ -1,0 +1,85 @@
+"""Chats that are long, large or hard to say."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+from benchmarks.neighbours.attack import Assault, Attack
+from benchmarks.neighbours.attacks.audio import noise
+from benchmarks.neighbours.attacks.pictures import largest
+from benchmarks.neighbours.stranger import Stranger
+
+MOST_BYTES: Final = 32 * 2**20
+LETTERS: Final = 600
+_AT_ONCE: Final = 8
+
+
+def _request(content: Any, **fields: Any) -> str:
+    return json.dumps({"messages": [{"role": "user", "content": content}], **fields})
+
+
+@cache
+def long_prompt() -> str:
+    """A prompt that fills most of the context of the shipped model: some 1,870 tokens."""
+    return _request("what is two and two " * 370, generation={"max_new_tokens": 32})
+
+
+@cache
+def long_word() -> str:
+    """A word without a space, to be said aloud."""
+    return _request(
+        "repeat after me " + "abcdefghij" * (LETTERS // 10),
+        tts={"enabled": True},
+        generation={"max_new_tokens": LETTERS, "temperature": 2.0, "top_p": 1.0, "length_penalty": 5.0},
+    )
+
+
+@cache
+def many_pictures() -> str:
+    """Eight messages with four of the largest pictures each."""
+    frames = json.loads(largest())["input"]["video_frames"]
+    pictures = [{"type": "image", "data": data} for data in frames]
+    message = {"role": "user", "content": [*pictures, {"type": "text", "text": "what is this"}]}
+    return json.dumps(
+        {
+            "messages": [message] * 8,
+            "image": {"max_slice_nums": 9},
+            "generation": {"max_new_tokens": 8},
+        }
+    )
+
+
+@cache
+def largest_text() -> str:
+    """As much to read as goes into a frame."""
+    text = "what is two and two "
+    return _request(text * ((MOST_BYTES - 200) // len(text)))
+
+
+@cache
+def largest_clips() -> str:
+    """As much to hear as a request may hold."""
+    clip = {"type": "audio", "data": noise(295.0), "sample_rate": 16_000}
+    return _request([clip, {"type": "text", "text": "what was said"}])
+
+
+def _ask(request: Callable[[], str]) -> Assault:
+    async def ask(stranger: Stranger) -> None:
+        async with stranger.visit("/ws/chat") as visit:
+            await visit.say(request())
+            await visit.until("done", "error")
+
+    return ask
+
+
+_ANSWERED: Final = frozenset({"done"})
+_EITHER: Final = frozenset({"done", "invalid_payload", "context_full", "prompt_too_long"})
+
+ATTACKS: Final = (
+    Attack("long-chats", _ask(long_prompt), _ANSWERED, attackers=_AT_ONCE, prepare=long_prompt),
+    Attack("long-words", _ask(long_word), _ANSWERED, attackers=4, prepare=long_word),
+    Attack("chats-of-pictures", _ask(many_pictures), _EITHER, attackers=4, prepare=many_pictures),
+    Attack("chats-of-32-mib", _ask(largest_text), _EITHER, attackers=2, prepare=largest_text),
+    Attack("chats-of-clips", _ask(largest_clips), _EITHER, attackers=2, prepare=largest_clips),
+)

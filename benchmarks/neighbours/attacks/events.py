@@ -1,0 +1,71 @@
+"""Small events, as many as go through."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from benchmarks.neighbours.attack import Assault, Attack
+from benchmarks.neighbours.attacks import wire
+from benchmarks.neighbours.stranger import Stranger
+
+_CUT: Final = frozenset({"rate_limited", "closed 1008", "cut"})
+
+
+def _flood(path: str, event: bytes, opener: Mapping[str, Any] | None = None, *opened: str) -> Assault:
+    """Pours `event` at `path`, after an opener and the event that answers it."""
+
+    async def pour(stranger: Stranger) -> None:
+        async with stranger.visit(path) as visit:
+            if opener is not None:
+                await visit.say(opener)
+                await visit.until(*opened)
+            await visit.pour(wire.block(event))
+
+    return pour
+
+
+_INIT: Final[Mapping[str, Any]] = {"type": "session.init", "payload": {}}
+_NOTE: Final = wire.event("client_diagnostic", text="slow" * 20)
+
+ATTACKS: Final = (
+    Attack(
+        "events",
+        _flood("/v1/realtime?mode=audio", wire.event("x"), _INIT, "session.created"),
+        _CUT,
+    ),
+    Attack(
+        "events-earlier",
+        _flood(
+            "/v1/realtime?mode=audio",
+            wire.event("x"),
+            {"type": "session.update", "session": {}},
+            "session.created",
+        ),
+        _CUT,
+    ),
+    Attack(
+        "events-duplex",
+        _flood("/ws/duplex/adx_flood", wire.event("x"), {"type": "prepare"}, "prepared"),
+        _CUT,
+    ),
+    Attack(
+        "events-chat",
+        _flood("/v1/realtime?mode=chat", wire.event("x"), _INIT, "session.created"),
+        _CUT,
+    ),
+    Attack("events-ws-chat", _flood("/ws/chat", wire.event("x")), _CUT | {"missing_field", "closed 1000"}),
+    Attack(
+        "diagnostics",
+        _flood("/ws/duplex/adx_notes", _NOTE, {"type": "prepare"}, "prepared"),
+        _CUT,
+    ),
+    Attack(
+        "transcription-commits",
+        _flood("/v1/realtime?mode=transcription", wire.event("input_audio_buffer.commit")),
+        _CUT | {"buffer_overflow", "invalid_event"},
+    ),
+    Attack(
+        "transcription-final-commits",
+        _flood("/v1/realtime?mode=transcription", wire.event("input_audio_buffer.commit", final=True)),
+        _CUT | {"buffer_overflow", "invalid_event"},
+    ),
+)

@@ -1,0 +1,78 @@
+"""Frames that are very small, and frames that are as large as they may be."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from benchmarks.neighbours.attack import Assault, Attack
+from benchmarks.neighbours.attacks import wire
+from benchmarks.neighbours.stranger import Stranger
+
+MOST_BYTES: Final = 16 * 2**20
+COMMAS: Final = 65_536
+
+_CUT: Final = frozenset({"rate_limited", "closed 1008", "cut"})
+_REFUSED: Final = frozenset({"invalid_payload", "invalid_event", "invalid_json", *_CUT})
+_BEGIN: Final = '{"type":"input.append","input":'
+_LARGE: Final = 4
+"""In one visit."""
+
+
+def _padded(begin: str, filler: str, end: str, size: int = MOST_BYTES) -> str:
+    return begin + filler * ((size - len(begin) - len(end)) // len(filler)) + end
+
+
+@cache
+def garbage() -> str:
+    """Audio that is no base64, as long as it gets."""
+    return _padded(_BEGIN + '{"audio":"', "A!*~", '"}}')
+
+
+@cache
+def depth() -> str:
+    """Lists in lists."""
+    return _padded(_BEGIN, "[", "")
+
+
+@cache
+def commas() -> str:
+    """A list of as many values as a flood of this size was found with."""
+    return _BEGIN + "[" + "0," * COMMAS + "0]}"
+
+
+@cache
+def values() -> str:
+    """As many values as go into a frame, each an object of its own."""
+    return _padded(_BEGIN + '{"audio":"","x":[', "[],", "[]]}}")
+
+
+def _send(text: Callable[[], str], many: int) -> Assault:
+    async def send(stranger: Stranger) -> None:
+        async with stranger.session("audio") as visit:
+            for _ in range(many):
+                await visit.say(text())
+                await visit.until("error", "session.closed")
+
+    return send
+
+
+async def ping(stranger: Stranger) -> None:
+    """Pings without end."""
+    async with stranger.session("audio") as visit:
+        await visit.pour(wire.block(wire.frame(wire.PING, b"12345678")))
+
+
+async def crumble(stranger: Stranger) -> None:
+    """A message in fragments of a byte."""
+    async with stranger.session("audio") as visit:
+        await visit.pour(wire.frame(wire.FIRST_FRAGMENT, b" ") + wire.block(wire.frame(wire.FRAGMENT, b" ")))
+
+
+ATTACKS: Final = (
+    Attack("pings", ping, _CUT),
+    Attack("fragments", crumble, _CUT),
+    Attack("largest-garbage", _send(garbage, _LARGE), _REFUSED, prepare=garbage),
+    Attack("deepest-json", _send(depth, _LARGE), _REFUSED, prepare=depth),
+    Attack("many-commas", _send(commas, 200), _REFUSED, prepare=commas),
+    Attack("most-values", _send(values, _LARGE), _REFUSED, prepare=values),
+)

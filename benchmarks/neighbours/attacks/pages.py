@@ -1,0 +1,37 @@
+"""HTTP: pages, bodies and upgrades without end."""
+
+from typing import Final
+
+from benchmarks.neighbours.attack import Assault, Attack
+from benchmarks.neighbours.stranger import Stranger
+
+AT_ONCE: Final = 16
+_BODY: Final = bytes(2**16)
+
+
+def _ask(path: str) -> Assault:
+    return lambda stranger: stranger.request(f"GET {path}")
+
+
+async def never_end(stranger: Stranger) -> None:
+    """A request whose body goes on until somebody has had enough."""
+    await stranger.request("POST /api/queue", f"Content-Length: {10**12}\r\n", _BODY)
+
+
+async def upgrade(stranger: Stranger) -> None:
+    """Opens a WebSocket and leaves."""
+    async with stranger.visit("/v1/realtime?mode=audio"):
+        stranger.tally["opened"] += 1
+
+
+ATTACKS: Final = (
+    Attack("queue-pages", _ask("/api/queue"), frozenset({"HTTP 200", "HTTP 429"}), attackers=AT_ONCE),
+    Attack(
+        "voice-pages",
+        _ask("/api/default_ref_audio"),
+        frozenset({"HTTP 200", "HTTP 429"}),
+        attackers=AT_ONCE,
+    ),
+    Attack("endless-bodies", never_end, frozenset({"HTTP 413", "HTTP 429", "cut"}), attackers=AT_ONCE),
+    Attack("upgrades", upgrade, frozenset({"opened", "HTTP 429"}), attackers=AT_ONCE),
+)

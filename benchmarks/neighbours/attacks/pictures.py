@@ -1,0 +1,111 @@
+"""Pictures that take long to measure, and pictures that are as large as they may be."""
+
+import asyncio
+import base64
+import io
+import json
+from contextlib import AsyncExitStack
+from functools import cache
+from typing import Final
+
+from PIL import Image
+
+from benchmarks.neighbours.attack import Attack
+from benchmarks.neighbours.attacks.audio import SECOND
+from benchmarks.neighbours.neighbour import UNIT_S
+from benchmarks.neighbours.stranger import Stranger
+
+MOST_BYTES: Final = 2**20
+SIDE: Final = 2000
+"""Of a square picture with the most pixels."""
+
+_NEIGHBOURS: Final = 8
+_APPENDS: Final = 20
+"""In one visit."""
+
+
+def _append(*pictures: bytes) -> str:
+    frames = [base64.b64encode(picture).decode() for picture in pictures]
+    return json.dumps({"type": "input.append", "input": {"audio": SECOND, "video_frames": frames}})
+
+
+@cache
+def filled() -> str:
+    """Four JPEGs of fill bytes, in which a parser looks for a marker that never comes."""
+    return _append(*[b"\xff\xd8" + b"\xff" * (MOST_BYTES - 2)] * 4)
+
+
+@cache
+def largest() -> str:
+    """Four pictures of few bytes and all the pixels that are allowed, in every format."""
+    picture = Image.linear_gradient("L").resize((SIDE, SIDE)).convert("RGB")
+
+    def saved(kind: str, **options: object) -> bytes:
+        file = io.BytesIO()
+        picture.save(file, kind, **options)
+        data = file.getvalue()
+        assert len(data) <= MOST_BYTES, (kind, len(data))
+        return data
+
+    return _append(
+        saved("JPEG", quality=50),
+        saved("JPEG", quality=50, progressive=True),
+        saved("PNG", compress_level=9),
+        saved("WEBP", quality=50, method=0),
+    )
+
+
+async def fill_in_the_queue(stranger: Stranger) -> None:
+    """Waits for a slot, of which there are none, and sends pictures meanwhile."""
+    async with stranger.visit("/v1/realtime?mode=video") as visit:
+        await visit.until("session.queued")
+        for _ in range(_APPENDS):
+            await visit.say(filled())
+
+
+async def fill_in_a_session(stranger: Stranger) -> None:
+    """The same with a slot."""
+    async with stranger.session("video") as visit:
+        for _ in range(_APPENDS):
+            await visit.say(filled())
+            await visit.until("error", "response.output.delta", "session.closed")
+
+
+async def show_the_largest(stranger: Stranger) -> None:
+    """Four of the largest pictures with every second, in as many slices as can be had."""
+    async with stranger.session("video", {"max_slice_nums": 9}) as visit:
+        for _ in range(_APPENDS):
+            await visit.say(largest())
+            await asyncio.sleep(UNIT_S)
+
+
+async def show_in_many_sessions(stranger: Stranger) -> None:
+    """Four such sessions at once."""
+    async with AsyncExitStack() as stack:
+        visits = [
+            await stack.enter_async_context(stranger.session("video", {"max_slice_nums": 9}))
+            for _ in range(4)
+        ]
+        for _ in range(_APPENDS):
+            for visit in visits:
+                await visit.say(largest())
+            await asyncio.sleep(UNIT_S)
+
+
+ATTACKS: Final = (
+    Attack(
+        "fill-bytes-in-the-queue",
+        fill_in_the_queue,
+        frozenset({"not_ready", "invalid_payload", "invalid_event"}),
+        slots=_NEIGHBOURS,
+        prepare=filled,
+    ),
+    Attack("fill-bytes", fill_in_a_session, frozenset({"invalid_payload"}), prepare=filled),
+    Attack("largest-pictures", show_the_largest, frozenset({"response.output.delta"}), prepare=largest),
+    Attack(
+        "largest-pictures-of-four",
+        show_in_many_sessions,
+        frozenset({"response.output.delta"}),
+        prepare=largest,
+    ),
+)

@@ -1,0 +1,40 @@
+"""Sessions of which an adapter that records has much to write."""
+
+import json
+from functools import cache
+from typing import Final
+
+from benchmarks.neighbours.attack import Attack
+from benchmarks.neighbours.attacks.audio import SECOND
+from benchmarks.neighbours.stranger import Stranger
+
+PICTURES: Final = 20_000
+"""In one append: a session without video does not look at them."""
+
+_RECORDING: Final = ("--recordings", "{folder}")
+
+
+@cache
+def album() -> str:
+    """A second of audio with very many very small pictures."""
+    frames = ["/9j/"] * PICTURES
+    return json.dumps({"type": "input.append", "input": {"audio": SECOND, "video_frames": frames}})
+
+
+async def fill_the_disk(stranger: Stranger) -> None:
+    """Says one such second after another."""
+    async with stranger.session("audio") as visit:
+        for _ in range(20):
+            await visit.say(album())
+            await visit.until("error", "response.output.delta", "session.closed")
+
+
+ATTACKS: Final = (
+    Attack(
+        "recorded-pictures",
+        fill_the_disk,
+        frozenset({"response.output.delta", "invalid_payload", "rate_limited"}),
+        options=_RECORDING,
+        prepare=album,
+    ),
+)

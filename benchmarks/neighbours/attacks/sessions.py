@@ -1,0 +1,20 @@
+"""Sessions that are opened and closed in a loop."""
+
+from typing import Final
+
+from benchmarks.neighbours.attack import Attack
+from benchmarks.neighbours.stranger import Stranger
+
+_AT_ONCE: Final = 8
+
+
+async def come_and_go(stranger: Stranger) -> None:
+    """Opens a session with a long system prompt and closes it."""
+    async with stranger.session("audio", {"system_prompt": "be brief and polite " * 300}) as visit:
+        await visit.say({"type": "session.close"})
+        await visit.until("session.closed", "error")
+
+
+ATTACKS: Final = (
+    Attack("sessions", come_and_go, frozenset({"session.closed", "session.created"}), attackers=_AT_ONCE),
+)

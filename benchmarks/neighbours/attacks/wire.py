@@ -1,0 +1,34 @@
+"""Frames of a client, as bytes."""
+
+import json
+import struct
+from typing import Any, Final
+
+TEXT: Final = 0x81
+FIRST_FRAGMENT: Final = 0x01
+FRAGMENT: Final = 0x00
+PING: Final = 0x89
+BLOCK: Final = 2**16
+"""Bytes that are written at once."""
+
+
+def frame(head: int, payload: bytes = b"") -> bytes:
+    """A frame whose first byte is `head`, masked with zeros, which leave the payload as it is."""
+    size = len(payload)
+    if size < 126:
+        length = bytes((0x80 | size,))
+    elif size < 2**16:
+        length = struct.pack("!BH", 0x80 | 126, size)
+    else:
+        length = struct.pack("!BQ", 0x80 | 127, size)
+    return bytes((head,)) + length + bytes(4) + payload
+
+
+def event(name: str, **fields: Any) -> bytes:
+    """A text frame with an event."""
+    return frame(TEXT, json.dumps({"type": name, **fields}).encode())
+
+
+def block(of: bytes) -> bytes:
+    """As many of the same as are written at once."""
+    return of * max(BLOCK // len(of), 1)

@@ -1,0 +1,83 @@
+"""The table: an attack on a line."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.adapter.report import Goal, Report
+from benchmarks.neighbours.measure import ADAPTER_CPU, NEIGHBOURS, WORKER_CPU, Outcome
+
+RESULTS: Final = Path(__file__).parent / "results"
+NAME: Final = "neighbours"
+
+MOST_TIMES: Final = 1.5
+LEAST_KEPT: Final = 0.98
+_LISTED: Final = 4
+"""Sorts of answers to attackers that are shown."""
+
+COLUMNS: Final = (
+    "attack",
+    "p99 quiet, ms",
+    "p99 attacked, ms",
+    "times",
+    "goodput quiet",
+    "goodput attacked",
+    "kept",
+    "adapter, cores",
+    "worker, cores",
+    "what attackers were told",
+)
+
+
+def is_met(outcome: Outcome) -> bool:
+    """Whether neighbours noticed as little as they may."""
+    return outcome.times <= MOST_TIMES and outcome.kept >= LEAST_KEPT and not outcome.ended
+
+
+def row(outcome: Outcome) -> tuple[object, ...]:
+    """A line of the table."""
+    quiet, attacked = outcome.quiet, outcome.attacked
+    return (
+        outcome.attack.name,
+        quiet.p99_ms,
+        attacked.p99_ms,
+        outcome.times,
+        quiet.goodput,
+        attacked.goodput,
+        outcome.kept,
+        _extra(attacked.adapter_s, quiet.adapter_s, attacked.seconds),
+        _extra(attacked.worker_s, quiet.worker_s, attacked.seconds),
+        told(outcome),
+    )
+
+
+def told(outcome: Outcome) -> str:
+    """What the attackers saw, the most frequent first, and what is wrong beside that."""
+    parts = [f"{name} x {count}" for name, count in outcome.tally.most_common(_LISTED)]
+    if not outcome.took_place:
+        parts.append("NOT WHAT WAS EXPECTED")
+    parts += [f"THE {name.upper()} ENDED" for name in outcome.ended]
+    return ", ".join(parts)
+
+
+def report(outcomes: Sequence[Outcome], command: str) -> Report:
+    """All of them. `command` is how they were measured."""
+    slowest = max(outcomes, key=lambda one: one.times if math.isfinite(one.times) else math.inf)
+    poorest = min(outcomes, key=lambda one: one.kept if math.isfinite(one.kept) else -math.inf)
+    return Report(
+        NAME,
+        f"Units of {NEIGHBOURS} neighbours with and without an attack: `{command}`",
+        COLUMNS,
+        [row(outcome) for outcome in outcomes],
+        (
+            Goal(f"p99 under attack over quiet, at worst ({slowest.attack.name})", slowest.times, MOST_TIMES),
+            Goal(f"goodput kept, at worst ({poorest.attack.name})", poorest.kept, LEAST_KEPT, at_most=False),
+        ),
+        where=f"worker on CPU {WORKER_CPU}, adapter on CPU {ADAPTER_CPU}",
+    )
+
+
+def _extra(attacked_s: float, quiet_s: float, seconds: float) -> str:
+    """Cores in use under attack, and how many more than without."""
+    return f"{attacked_s / seconds:.2f} ({(attacked_s - quiet_s) / seconds:+.2f})"

@@ -1,0 +1,208 @@
+"""What neighbours notice of one attack: their conversations go on, and the attack comes and goes.
+
+Worker and adapter run as a user starts them, each on a processor of its own where there are three. Quiet and
+attacked windows follow each other within the same conversations, so that whatever else happens on the machine
+happens to both. Units belong to the window in which they are due, and their latency is counted from there: a
+unit that could not be sent in time was late too.
+"""
+
+import asyncio
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Final
+
+import numpy as np
+
+from antiphon.bench.talker import UNIT_S, script
+from antiphon.wav import read_wav
+from benchmarks.adapter.processes import Process, running
+from benchmarks.neighbours.attack import Attack
+from benchmarks.neighbours.neighbour import Neighbour, Unit
+from benchmarks.neighbours.stranger import PROXY
+
+NEIGHBOURS: Final = 8
+RECORDINGS: Final = Path(__file__).parents[2] / "tests/recordings"
+SAID: Final = ("arithmetic", "counting", "digits", "greeting", "how_are_you", "joke", "light", "name")
+"""Of the recordings, by each neighbour in turn."""
+
+WARM_UP_S: Final = 5.0
+REST_S: Final = 3.0
+"""After an attack, before it is called quiet again: what is left of it counts for neither."""
+
+STOP_S: Final = 60.0
+"""Longest that attackers may take to hang up."""
+
+_CPUS: Final = sorted(os.sched_getaffinity(0))
+WORKER_CPU: Final = _CPUS[0]
+ADAPTER_CPU: Final = _CPUS[min(1, len(_CPUS) - 1)]
+CLIENTS_CPU: Final = _CPUS[-1]
+"""The adapter's on a machine with two: the clients of neighbours are light, and attackers give way."""
+
+
+@dataclass
+class Side:
+    """The windows of one sort: quiet, or attacked."""
+
+    units: list[Unit] = field(default_factory=list)
+    adapter_s: float = 0.0
+    """Processor time of the adapter."""
+    worker_s: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def p99_ms(self) -> float:
+        """The 99th percentile of the latency of units that were answered; infinite if none was."""
+        answered = [unit.latency_s for unit in self.units if not math.isnan(unit.latency_s)]
+        return float(np.percentile(answered, 99)) * 1000 if answered else math.inf
+
+    @property
+    def goodput(self) -> float:
+        """Share of the units that was heard and answered before the next one."""
+        return sum(unit.is_good for unit in self.units) / len(self.units)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one attack."""
+
+    attack: Attack
+    quiet: Side
+    attacked: Side
+    tally: Counter[str]
+    """What the attackers were told, and how often."""
+    ended: tuple[str, ...]
+    """Processes that were gone afterwards."""
+
+    @property
+    def times(self) -> float:
+        """The latency under attack, of that without."""
+        return self.attacked.p99_ms / self.quiet.p99_ms
+
+    @property
+    def kept(self) -> float:
+        """The goodput under attack, of that without."""
+        return self.attacked.goodput / self.quiet.goodput if self.quiet.goodput else math.nan
+
+    @property
+    def took_place(self) -> bool:
+        """Whether the attack did what it says."""
+        return any(self.tally[proof] for proof in self.attack.proofs)
+
+
+def conversations() -> list[list[str]]:
+    """What each neighbour says, a second at a time; they take turns in asking."""
+    said = [script(read_wav(RECORDINGS / f"{name}.wav"))[0] for name in SAID]
+    return [
+        seconds[shift:] + seconds[:shift]
+        for number, seconds in enumerate(said)
+        for shift in [number * len(seconds) // NEIGHBOURS]
+    ]
+
+
+async def measure(attack: Attack, seconds: float, rounds: int, logs: Path | None = None) -> Outcome:
+    """Attacks a new worker and adapter `rounds` times for so long, with as long a quiet before each.
+
+    `logs` is a folder for what both write. Raises `SystemExit` if there is nothing to measure.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="antiphon-neighbours-")))
+        (folder / "recordings").mkdir()
+
+        def log(name: str) -> IO[bytes]:
+            file = (logs or folder) / f"{attack.name}.{name}.log"
+            return stack.enter_context(file.open("wb"))
+
+        command = ("antiphon.cli", "worker", "--listen", "127.0.0.1:0", "--slots", str(attack.slots))
+        worker = stack.enter_context(running(*command, cpu=WORKER_CPU, log=log("worker")))
+        options = [option.format(folder=folder / "recordings") for option in attack.options]
+        command = ("antiphon.cli", "adapter", "--worker", worker.address, "--port", "0", *PROXY, *options)
+        adapter = stack.enter_context(running(*command, cpu=ADAPTER_CPU, log=log("adapter")))
+        command = ("benchmarks.neighbours.attackers", attack.name, adapter.address)
+        attackers = stack.enter_context(running(*command, cpu=CLIENTS_CPU))
+        scene = _Scene(worker, adapter, attackers)
+        crowd = [Neighbour(said) for said in conversations()]
+        try:
+            for neighbour in crowd:
+                await neighbour.open(f"ws://{adapter.address}")
+            quiet, attacked, tally = await _converse(scene, crowd, seconds, rounds)
+        finally:
+            await asyncio.gather(*(neighbour.close() for neighbour in crowd), return_exceptions=True)
+        return Outcome(attack, quiet, attacked, tally, scene.ended())
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """The processes of one attack."""
+
+    worker: Process
+    adapter: Process
+    attackers: Process
+
+    def ended(self) -> tuple[str, ...]:
+        """Those of the service that are gone."""
+        named = {"worker": self.worker, "adapter": self.adapter}
+        return tuple(name for name, process in named.items() if process.has_ended)
+
+    def cpu_s(self) -> tuple[float, float]:
+        """What adapter and worker have used so far."""
+        adapter, worker = (
+            math.nan if process.has_ended else process.cpu_s() for process in (self.adapter, self.worker)
+        )
+        return adapter, worker
+
+    async def stop(self) -> Counter[str]:
+        """Has the attackers hang up; returns what came of it."""
+        self.attackers.say("stop")
+        async with asyncio.timeout(STOP_S):
+            line = await asyncio.to_thread(self.attackers.output.readline)
+        if not line:
+            raise SystemExit("The attackers failed, see above.")
+        return Counter(json.loads(line))
+
+
+async def _converse(
+    scene: _Scene, crowd: Sequence[Neighbour], seconds: float, rounds: int
+) -> tuple[Side, Side, Counter[str]]:
+    quiet, attacked, tally = Side(), Side(), Counter[str]()
+    windows: list[tuple[Side, float, float]] = []
+
+    async def window(side: Side) -> None:
+        begin, (adapter_s, worker_s) = time.monotonic(), scene.cpu_s()
+        await asyncio.sleep(seconds)
+        end, (adapter_end_s, worker_end_s) = time.monotonic(), scene.cpu_s()
+        side.adapter_s += adapter_end_s - adapter_s
+        side.worker_s += worker_end_s - worker_s
+        side.seconds += end - begin
+        windows.append((side, begin, end))
+
+    begin = time.monotonic()
+    talking = [
+        asyncio.create_task(neighbour.converse(begin + UNIT_S * number / len(crowd)))
+        for number, neighbour in enumerate(crowd)
+    ]
+    try:
+        await asyncio.sleep(WARM_UP_S)
+        for _ in range(rounds):
+            await window(quiet)
+            scene.attackers.say("go")
+            await window(attacked)
+            tally += await scene.stop()
+            await asyncio.sleep(REST_S)
+    finally:
+        for task in talking:
+            task.cancel()
+        ends = await asyncio.gather(*talking, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
+    for side, begin, end in windows:
+        side.units += [unit for each in crowd for unit in each.units if begin <= unit.due < end]
+    return quiet, attacked, tally

@@ -1,0 +1,98 @@
+"""A conversation in real time beside an attack, every second of which is noted."""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from antiphon.bench.talker import UNIT_S
+from antiphon.endpoint import REALTIME, endpoint, open_websocket
+
+OPEN_S: Final = 60.0
+"""Longest that a session may take to open: the first ones warm a model up."""
+
+
+@dataclass
+class Unit:
+    """A second of audio that was due at the monotonic time `due`, whether or not it could be sent then."""
+
+    due: float
+    answered: float = math.nan
+    """When the first event that answers it came."""
+    dropped: bool = False
+    """Answered without having been heard."""
+
+    @property
+    def latency_s(self) -> float:
+        """From when it was due to its first answer; not a number without one."""
+        return self.answered - self.due
+
+    @property
+    def is_good(self) -> bool:
+        """Heard, and answered before the next one."""
+        return self.latency_s <= UNIT_S and not self.dropped
+
+
+class Neighbour:
+    """Says a second every second. `open`, then `converse` until it is cancelled; `close` in any case."""
+
+    def __init__(self, seconds: Sequence[str]) -> None:
+        """`seconds` are said over and over: base64 of float32 mono at 16 kHz."""
+        self.units: list[Unit] = []
+        self._seconds = seconds
+        self._waiting: dict[str, Unit] = {}
+        self._socket: ClientConnection | None = None
+
+    async def open(self, url: str) -> None:
+        """Opens a session. Raises the errors of the SDK, `TimeoutError` and `ConnectionClosed`."""
+        self._socket = await open_websocket(endpoint(url, REALTIME, "audio"), None)
+        async with asyncio.timeout(OPEN_S):
+            await self._socket.send('{"type":"session.init","payload":{}}')
+            while json.loads(await self._socket.recv())["type"] != "session.created":
+                pass
+
+    async def converse(self, begin: float) -> None:
+        """Speaks from the monotonic time `begin` on. Units after the end of a session are lost ones."""
+        assert self._socket is not None
+        listening = asyncio.create_task(self._listen(self._socket))
+        try:
+            while True:
+                due = begin + len(self.units) * UNIT_S
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                await self._say(self._socket, Unit(due))
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Leaves."""
+        if self._socket is not None:
+            await self._socket.close()
+
+    async def _say(self, socket: ClientConnection, unit: Unit) -> None:
+        number = len(self.units)
+        name = f"unit-{number}"
+        self.units.append(unit)
+        self._waiting[name] = unit
+        audio = self._seconds[number % len(self._seconds)]
+        try:
+            await socket.send(f'{{"type":"input.append","input":{{"audio":"{audio}","input_id":"{name}"}}}}')
+        except ConnectionClosed:
+            del self._waiting[name]
+
+    async def _listen(self, socket: ClientConnection) -> None:
+        async for data in socket:
+            now = time.monotonic()
+            event = json.loads(data)
+            if event["type"] != "response.output.delta":
+                continue
+            unit = self._waiting.pop(event["input_id"], None)
+            if unit is not None:
+                unit.answered = now
+                unit.dropped = bool(event["metrics"].get("dropped"))

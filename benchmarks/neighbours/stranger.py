@@ -1,0 +1,184 @@
+"""A client that is up to something: what it opens, sends and is told.
+
+It comes over loopback like its neighbours. The adapter trusts this machine as a proxy, and the header says
+that the client is from far away, so that all limits by address hold for it.
+"""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
+
+FROM: Final = {"X-Forwarded-For": "203.0.113.7"}
+PROXY: Final = ("--trusted-proxies", "127.0.0.1")
+"""What makes the adapter believe it."""
+
+PATIENCE_S: Final = 30.0
+"""The longest wait for an event, an answer or room to write."""
+
+_TYPE: Final = re.compile(r'\{"type":"([a-z_.]+)"')
+_SMALL: Final = 10_000
+"""Characters up to which an event is looked into: errors are small, audio is not."""
+
+_END: Final = ""
+"""Kept behind the last event."""
+
+Event = Mapping[str, Any]
+
+
+class Gone(Exception):
+    """The other side has closed, or has not let us in."""
+
+
+class Visit:
+    """An open WebSocket. Everything that comes is counted in the tally."""
+
+    def __init__(self, socket: ClientConnection, tally: Counter[str]) -> None:
+        self._socket = socket
+        self._tally = tally
+        self._types: asyncio.Queue[str] = asyncio.Queue(1000)
+        self._listening = asyncio.create_task(self._listen())
+
+    async def say(self, *events: Event | str) -> None:
+        """Sends events, as objects or as the JSON of some. Raises `Gone`."""
+        for event in events:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._socket.send(event if isinstance(event, str) else json.dumps(event))
+            except (ConnectionClosed, TimeoutError):
+                raise Gone from None
+
+    async def until(self, *types: str) -> None:
+        """Waits for an event of one of these types. Raises `Gone`."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while (name := await self._types.get()) not in types:
+                    if name == _END:
+                        raise Gone
+        except TimeoutError:
+            self._tally["no answer"] += 1
+            raise Gone from None
+
+    async def pour(self, frames: bytes) -> None:
+        """Writes bytes as they are, again and again until it is cut."""
+        with suppress(ConnectionError, ConnectionClosed):
+            while not self._listening.done() and not self._socket.transport.is_closing():
+                self._socket.transport.write(frames)
+                # Whether or not there is room: what was answered has to be read meanwhile.
+                await asyncio.sleep(0)
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._socket.drain()
+        await self.ended()
+
+    async def ended(self) -> None:
+        """Waits until the other side has closed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.shield(self._listening)
+
+    async def _listen(self) -> None:
+        try:
+            while True:
+                text = await self._socket.recv()
+                assert isinstance(text, str)
+                self._note(text)
+        except ConnectionClosed as closed:
+            self._tally[f"closed {closed.rcvd.code}" if closed.rcvd else "cut"] += 1
+        finally:
+            self._keep(_END)
+
+    def _note(self, text: str) -> None:
+        found = _TYPE.match(text)
+        name = found[1] if found else "an event"
+        if name == "error" and len(text) < _SMALL:
+            event = json.loads(text)
+            error = event["error"]
+            self._tally[str(error["code"] if isinstance(error, dict) else event["code"])] += 1
+        else:
+            self._tally[name] += 1
+        self._keep(name)
+
+    def _keep(self, name: str) -> None:
+        if self._types.full():
+            self._types.get_nowait()
+        self._types.put_nowait(name)
+
+
+class Stranger:
+    """Comes to the adapter at `host:port`; `tally` is what came of it."""
+
+    def __init__(self, address: str, tally: Counter[str]) -> None:
+        self.tally = tally
+        self._address = address
+        self._host, _, self._port = address.rpartition(":")
+
+    @asynccontextmanager
+    async def visit(self, path: str) -> AsyncIterator[Visit]:
+        """A WebSocket, left without a word. Raises `Gone`."""
+        try:
+            socket = await connect(
+                f"ws://{self._address}{path}",
+                additional_headers=FROM,
+                compression=None,
+                max_size=None,
+                ping_interval=None,
+                proxy=None,
+                open_timeout=PATIENCE_S,
+            )
+        except InvalidStatus as refusal:
+            self.tally[f"HTTP {refusal.response.status_code}"] += 1
+            raise Gone from None
+        except (OSError, InvalidHandshake, InvalidMessage) as error:
+            self.tally[type(error).__name__] += 1
+            raise Gone from None
+        visit = Visit(socket, self.tally)
+        try:
+            yield visit
+        finally:
+            socket.transport.abort()
+            visit._listening.cancel()
+            await asyncio.gather(visit._listening, return_exceptions=True)
+
+    @asynccontextmanager
+    async def session(self, mode: str, payload: Mapping[str, Any] | None = None) -> AsyncIterator[Visit]:
+        """A session of `/v1/realtime` that takes input. Raises `Gone`."""
+        async with self.visit(f"/v1/realtime?mode={mode}") as visit:
+            await visit.say({"type": "session.init", "payload": payload or {}})
+            await visit.until("session.created", "error", "session.closed")
+            yield visit
+
+    async def request(self, line: str, headers: str = "", body: bytes = b"") -> None:
+        """An HTTP request; `body` is sent again and again until the other side has had enough."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                reader, writer = await asyncio.open_connection(self._host, int(self._port))
+                try:
+                    forwarded = "".join(f"{name}: {value}\r\n" for name, value in FROM.items())
+                    head = f"{line} HTTP/1.1\r\nHost: {self._address}\r\n{forwarded}{headers}\r\n"
+                    writer.write(head.encode())
+                    pouring = asyncio.create_task(_pour(writer, body))
+                    try:
+                        answer = await reader.read(12)
+                        while await reader.read(2**16):
+                            pass
+                        self.tally[f"HTTP {answer[9:12].decode()}" if answer else "cut"] += 1
+                    finally:
+                        pouring.cancel()
+                        await asyncio.gather(pouring, return_exceptions=True)
+                finally:
+                    writer.transport.abort()
+        except (OSError, TimeoutError) as error:
+            self.tally["cut" if isinstance(error, ConnectionError) else "no answer"] += 1
+
+
+async def _pour(writer: asyncio.StreamWriter, body: bytes) -> None:
+    with suppress(ConnectionError):
+        while body:
+            writer.write(body)
+            await writer.drain()

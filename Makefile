@@ -21,7 +21,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test pytest lint format types typescript protos check-protos schemas check-schemas fuzz storm train eval bench clean
+.PHONY: help install run demo test pytest lint format types typescript protos check-protos schemas check-schemas fuzz storm train eval bench neighbours clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ eval: install ## measure the default checkpoint
 
 bench: install ## measure the adapter against its goals; ARGS='overload' narrows it
 	$(BIN)/python -m benchmarks.adapter --short $(ARGS)
+
+neighbours: install ## measure what neighbours notice of attacks; ARGS='--short pings' narrows it
+	$(BIN)/python -m benchmarks.neighbours $(ARGS)
 
 clean: ## remove .venv, build products and caches
 	rm -rf $(VENV) build dist *.egg-info clients/python/*.egg-info

@@ -1,4 +1,4 @@
-"""Writes `docs/performance.md` from the figures in `results/`."""
+"""Writes `docs/performance.md` from the figures in `results/`, and in those of `benchmarks.neighbours`."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.adapter.report import RESULTS
 
 DOCUMENT = Path(__file__).parents[2] / "docs/performance.md"
+NEIGHBOURS = Path(__file__).parents[1] / "neighbours/results/neighbours.json"
 
 _TEXT = """# Performance of the adapter
 
@@ -65,12 +66,32 @@ output stopped under load while input was still read: the socket between them wa
 {idle}
 """
 
+_NEIGHBOURS = """
+## Neighbours of an attack
+
+`python -m benchmarks.neighbours --document` measures this section and writes it, `make neighbours` measures;
+`--short` takes a few seconds for each attack, and `--help` names them. Worker and adapter run as a user
+starts them, with the shipped model and every limit at its default. Eight neighbours converse with the model
+in real time. An attacker comes from one address far away, as a proxy tells the adapter, and gives way to
+everybody else on the machine: what it does costs what the service does about it. Within the same
+conversations quiet stretches and attacks follow each other, on a new worker and adapter for each attack.
+
+*p99* is that of the time from when a second of audio was due until the first event that answers it. *Goodput*
+is the share of them that was heard and answered before the next one was due. *Times* and *kept* are what the
+attack made of each. Behind the cores in use under attack stands how many more that is than without.
+
+{neighbours}
+"""
+
 
 def write() -> None:
     """Writes the page."""
     names = ("cost", "codec", "density", "overload", "idle")
     figures = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in names}
-    DOCUMENT.write_text(_TEXT.format(**{name: section(figures[name]) for name in names}))
+    text = _TEXT.format(**{name: section(figures[name]) for name in names})
+    if NEIGHBOURS.exists():
+        text += _NEIGHBOURS.format(neighbours=section(json.loads(NEIGHBOURS.read_text())))
+    DOCUMENT.write_text(text)
 
 
 def section(figures: dict[str, Any]) -> str:

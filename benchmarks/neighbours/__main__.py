@@ -1,6 +1,7 @@
 """Measures what neighbours notice of attacks: `python -m benchmarks.neighbours [--short] [attack ...]`.
 
-Prints a table, on standard error a line as soon as an attack is over, and writes `results/neighbours.json`.
+Prints a table, and on standard error a line as soon as an attack is over; a run of all writes
+`results/neighbours.json`.
 Exit code 1 if a goal is missed or an attack did not do what it says.
 """
 
@@ -37,6 +38,8 @@ def main() -> int:
     parser.add_argument("--document", action="store_true", help="write docs/performance.md too")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of workers and adapters")
     given = parser.parse_args()
+    if given.document and given.names:
+        parser.error("--document is for a run of all attacks")
     if given.short:
         given.seconds, given.rounds = 4.0, 1
     if given.seconds <= 0 or given.rounds < 1:

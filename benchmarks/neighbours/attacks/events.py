@@ -61,11 +61,11 @@ ATTACKS: Final = (
     Attack(
         "transcription-commits",
         _flood("/v1/realtime?mode=transcription", wire.event("input_audio_buffer.commit")),
-        _CUT | {"buffer_overflow", "invalid_event"},
+        _CUT | {"transcription.done", "buffer_full"},
     ),
     Attack(
         "transcription-final-commits",
         _flood("/v1/realtime?mode=transcription", wire.event("input_audio_buffer.commit", final=True)),
-        _CUT | {"buffer_overflow", "invalid_event"},
+        _CUT | {"transcription.done", "buffer_full"},
     ),
 )

@@ -10,9 +10,9 @@ from typing import Final
 
 from PIL import Image
 
+from antiphon.bench.talker import UNIT_S
 from benchmarks.neighbours.attack import Attack
 from benchmarks.neighbours.attacks.audio import SECOND
-from benchmarks.neighbours.neighbour import UNIT_S
 from benchmarks.neighbours.stranger import Stranger
 
 MOST_BYTES: Final = 2**20

@@ -1,8 +1,8 @@
 """The process of attackers: `python -m benchmarks.neighbours.attackers NAME HOST:PORT`.
 
 Prints `ready on <address>`; then a line `go` begins the attack and `stop` ends it, which is answered by a
-line of JSON: how often what came of it. It runs at the lowest priority: what an attacker does on its own
-machine costs the neighbours nothing.
+line of JSON: how often what came of it. It runs at a low priority: what an attacker does on its own machine
+costs the neighbours nothing.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from benchmarks.neighbours.attack import Attack
 from benchmarks.neighbours.attacks import ATTACKS
 from benchmarks.neighbours.stranger import Gone, Stranger
 
-LOWEST_PRIORITY: Final = 19
+LOW_PRIORITY: Final = 10
 MOST_ASSAULTS: Final = 200_000
 """In one go, of all attackers together."""
 
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("name", choices=list(ATTACKS))
     parser.add_argument("address")
     given = parser.parse_args()
-    os.nice(LOWEST_PRIORITY)
+    os.nice(LOW_PRIORITY)
     attack = ATTACKS[given.name]
     attack.prepare()
     print(f"ready on {given.address}", flush=True)

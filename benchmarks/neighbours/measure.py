@@ -120,14 +120,16 @@ async def measure(attack: Attack, seconds: float, rounds: int, logs: Path | None
             file = (logs or folder) / f"{attack.name}.{name}.log"
             return stack.enter_context(file.open("wb"))
 
-        command = ("antiphon.cli", "worker", "--listen", "127.0.0.1:0", "--slots", str(attack.slots))
-        worker = stack.enter_context(running(*command, cpu=WORKER_CPU, log=log("worker")))
+        def run(*command: str, cpu: int, log: IO[bytes] | None = None) -> Process:
+            return stack.enter_context(running(*command, cpu=cpu, log=log))
+
+        served = ("antiphon.cli", "worker", "--listen", "127.0.0.1:0", "--slots", str(attack.slots))
+        worker = run(*served, cpu=WORKER_CPU, log=log("worker"))
         options = [option.format(folder=folder / "recordings") for option in attack.options]
-        command = ("antiphon.cli", "adapter", "--worker", worker.address, "--port", "0", *PROXY, *options)
-        adapter = stack.enter_context(running(*command, cpu=ADAPTER_CPU, log=log("adapter")))
-        command = ("benchmarks.neighbours.attackers", attack.name, adapter.address)
-        attackers = stack.enter_context(running(*command, cpu=CLIENTS_CPU))
-        scene = _Scene(worker, adapter, attackers)
+        fronted = ("antiphon.cli", "adapter", "--worker", worker.address, "--port", "0", *PROXY, *options)
+        adapter = run(*fronted, cpu=ADAPTER_CPU, log=log("adapter"))
+        against = ("benchmarks.neighbours.attackers", attack.name, adapter.address)
+        scene = _Scene(worker, adapter, run(*against, cpu=CLIENTS_CPU))
         crowd = [Neighbour(said) for said in conversations()]
         try:
             for neighbour in crowd:
@@ -200,9 +202,9 @@ async def _converse(
         for task in talking:
             task.cancel()
         ends = await asyncio.gather(*talking, return_exceptions=True)
-    for end in ends:
-        if isinstance(end, Exception):
-            raise end
+    for failure in ends:
+        if isinstance(failure, Exception):
+            raise failure
     for side, begin, end in windows:
         side.units += [unit for each in crowd for unit in each.units if begin <= unit.due < end]
     return quiet, attacked, tally

@@ -82,6 +82,14 @@ class Visit:
             async with asyncio.timeout(PATIENCE_S):
                 await asyncio.shield(self._listening)
 
+    async def leave(self) -> None:
+        """Cuts the connection without a word."""
+        # A transport whose connection was lost already has no loop any more.
+        with suppress(AttributeError):
+            self._socket.transport.abort()
+        self._listening.cancel()
+        await asyncio.gather(self._listening, return_exceptions=True)
+
     async def _listen(self) -> None:
         try:
             while True:
@@ -141,9 +149,7 @@ class Stranger:
         try:
             yield visit
         finally:
-            socket.transport.abort()
-            visit._listening.cancel()
-            await asyncio.gather(visit._listening, return_exceptions=True)
+            await visit.leave()
 
     @asynccontextmanager
     async def session(self, mode: str, payload: Mapping[str, Any] | None = None) -> AsyncIterator[Visit]:

@@ -37,7 +37,7 @@ ATTACKS: Final = (
         _flood(
             "/v1/realtime?mode=audio",
             wire.event("x"),
-            {"type": "session.update", "session": {}},
+            {"type": "session.update", "session": {"instructions": "Answer."}},
             "session.created",
         ),
         _CUT,

@@ -29,6 +29,13 @@ async def fill_the_disk(stranger: Stranger) -> None:
             await visit.until("error", "response.output.delta", "session.closed")
 
 
+async def fill_the_folder(stranger: Stranger) -> None:
+    """One recorded session after another, each with a long prompt and a second of audio."""
+    async with stranger.session("audio", {"system_prompt": "be brief " * 3_000}) as visit:
+        await visit.say({"type": "input.append", "input": {"audio": SECOND}}, {"type": "session.close"})
+        await visit.until("session.closed", "error")
+
+
 ATTACKS: Final = (
     Attack(
         "recorded-pictures",
@@ -36,5 +43,12 @@ ATTACKS: Final = (
         frozenset({"response.output.delta", "invalid_payload", "rate_limited"}),
         options=_RECORDING,
         prepare=album,
+    ),
+    Attack(
+        "recorded-sessions",
+        fill_the_folder,
+        frozenset({"session.closed", "HTTP 429"}),
+        attackers=4,
+        options=_RECORDING,
     ),
 )

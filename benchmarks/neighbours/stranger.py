@@ -65,9 +65,10 @@ class Visit:
             self._tally["no answer"] += 1
             raise Gone from None
 
-    async def pour(self, frames: bytes) -> None:
-        """Writes bytes as they are, again and again until it is cut."""
-        with suppress(ConnectionError, ConnectionClosed):
+    async def pour(self, frames: bytes, first: bytes = b"") -> None:
+        """Writes bytes as they are, again and again until it is cut; `first` once before them."""
+        with suppress(ConnectionError, ConnectionClosed, TimeoutError):
+            self._socket.transport.write(first)
             while not self._listening.done() and not self._socket.transport.is_closing():
                 self._socket.transport.write(frames)
                 # Whether or not there is room: what was answered has to be read meanwhile.

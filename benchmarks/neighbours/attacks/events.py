@@ -11,7 +11,7 @@ _CUT: Final = frozenset({"rate_limited", "closed 1008", "cut"})
 
 
 def _flood(path: str, event: bytes, opener: Mapping[str, Any] | None = None, *opened: str) -> Assault:
-    """Pours `event` at `path`, after an opener and the event that answers it."""
+    """Pours `event` at `path`, after an opener and one of the events `opened`."""
 
     async def pour(stranger: Stranger) -> None:
         async with stranger.visit(path) as visit:
@@ -24,6 +24,8 @@ def _flood(path: str, event: bytes, opener: Mapping[str, Any] | None = None, *op
 
 
 _INIT: Final[Mapping[str, Any]] = {"type": "session.init", "payload": {}}
+_HEARS: Final = "/v1/realtime?mode=transcription"
+_MODEL: Final[Mapping[str, Any]] = {"type": "session.update", "model": "antiphon-mini"}
 _NOTE: Final = wire.event("client_diagnostic", text="slow" * 20)
 
 ATTACKS: Final = (
@@ -52,7 +54,7 @@ ATTACKS: Final = (
         _flood("/v1/realtime?mode=chat", wire.event("x"), _INIT, "session.created"),
         _CUT,
     ),
-    Attack("events-ws-chat", _flood("/ws/chat", wire.event("x")), _CUT | {"missing_field", "closed 1000"}),
+    Attack("events-ws-chat", _flood("/ws/chat", wire.event("x")), _CUT | {"missing_field"}),
     Attack(
         "diagnostics",
         _flood("/ws/duplex/adx_notes", _NOTE, {"type": "prepare"}, "prepared"),
@@ -60,12 +62,12 @@ ATTACKS: Final = (
     ),
     Attack(
         "transcription-commits",
-        _flood("/v1/realtime?mode=transcription", wire.event("input_audio_buffer.commit")),
+        _flood(_HEARS, wire.event("input_audio_buffer.commit"), _MODEL, "session.created"),
         _CUT | {"transcription.done", "buffer_full"},
     ),
     Attack(
         "transcription-final-commits",
-        _flood("/v1/realtime?mode=transcription", wire.event("input_audio_buffer.commit", final=True)),
+        _flood(_HEARS, wire.event("input_audio_buffer.commit", final=True), _MODEL, "session.created"),
         _CUT | {"transcription.done", "buffer_full"},
     ),
 )

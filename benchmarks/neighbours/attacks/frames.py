@@ -65,12 +65,14 @@ async def ping(stranger: Stranger) -> None:
 async def crumble(stranger: Stranger) -> None:
     """A message in fragments of a byte."""
     async with stranger.session("audio") as visit:
-        await visit.pour(wire.frame(wire.FIRST_FRAGMENT, b" ") + wire.block(wire.frame(wire.FRAGMENT, b" ")))
+        await visit.pour(
+            wire.block(wire.frame(wire.FRAGMENT, b" ")), first=wire.frame(wire.FIRST_FRAGMENT, b" ")
+        )
 
 
 ATTACKS: Final = (
     Attack("pings", ping, _CUT),
-    Attack("fragments", crumble, _CUT),
+    Attack("fragments", crumble, _CUT | {"closed 1009"}),
     Attack("largest-garbage", _send(garbage, _LARGE), _REFUSED, prepare=garbage),
     Attack("deepest-json", _send(depth, _LARGE), _REFUSED, prepare=depth),
     Attack("many-commas", _send(commas, 200), _REFUSED, prepare=commas),

@@ -15,7 +15,7 @@ def _ask(path: str) -> Assault:
 
 async def never_end(stranger: Stranger) -> None:
     """A request whose body goes on until somebody has had enough."""
-    await stranger.request("POST /api/queue", f"Content-Length: {10**12}\r\n", _BODY)
+    await stranger.request("GET /api/queue", f"Content-Length: {10**12}\r\n", _BODY)
 
 
 async def upgrade(stranger: Stranger) -> None:

@@ -31,7 +31,7 @@ async def fill_the_disk(stranger: Stranger) -> None:
 
 async def fill_the_folder(stranger: Stranger) -> None:
     """One recorded session after another, each with a long prompt and a second of audio."""
-    async with stranger.session("audio", {"system_prompt": "be brief " * 3_000}) as visit:
+    async with stranger.session("audio", {"system_prompt": "be brief and polite " * 30}) as visit:
         await visit.say({"type": "input.append", "input": {"audio": SECOND}}, {"type": "session.close"})
         await visit.until("session.closed", "error")
 

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -49,6 +50,8 @@ def main() -> int:
     if given.logs is not None:
         given.logs.mkdir(parents=True, exist_ok=True)
     os.sched_setaffinity(0, {CLIENTS_CPU})
+    # Whoever ends us ends what we have started too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     outcomes = []
     for name in given.names or ATTACKS:
         outcome = asyncio.run(measure(ATTACKS[name], given.seconds, given.rounds, given.logs))

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.adapter import document
 from benchmarks.neighbours import figures
 from benchmarks.neighbours.attacks import ATTACKS, chats, frames, pictures, recordings, voices
 from benchmarks.neighbours.measure import Outcome, Side
@@ -113,6 +115,29 @@ def test_who_answers_nobody_misses_both_goals() -> None:
     found = figures.report([Outcome(ATTACKS["pings"], quiet, dead, Counter(), ())], "command")
 
     assert [goal.is_met for goal in found.goals] == [False, False]
+
+
+def test_the_page_has_a_section_of_neighbours_once_they_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "DOCUMENT", tmp_path / "performance.md")
+    monkeypatch.setattr(document, "NEIGHBOURS", tmp_path / "neighbours.json")
+    quiet, attacked = Side([Unit(0.0, 0.1)], 1.0, 1.0, 1.0), Side([Unit(0.0, 0.2)], 1.5, 1.25, 1.0)
+    outcomes = [
+        Outcome(ATTACKS["nobody"], quiet, replace(attacked, units=[Unit(0.0)]), Counter(nothing=1), ()),
+        Outcome(ATTACKS["pings"], quiet, attacked, Counter({"closed 1008": 3}), ()),
+    ]
+    document.write()
+    without = (tmp_path / "performance.md").read_text()
+
+    figures.report(outcomes, "command").write(is_short=False, folder=tmp_path)
+    document.write()
+
+    text = (tmp_path / "performance.md").read_text()
+    assert text.startswith(without)
+    assert "| pings | 100 | 200 | 2 | 1 | 1 | 1 | 1.50 (+0.50) | 1.25 (+0.25) | closed 1008 x 3 |" in text
+    assert "p99 under attack over quiet, at worst (pings): **2** (goal: at most 1.5, missed)" in text
+    assert "goodput kept, at worst (pings): **1** (goal: at least 0.98, met)" in text
 
 
 def test_attacks_are_within_the_limits_that_they_reach() -> None:

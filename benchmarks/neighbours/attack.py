@@ -27,5 +27,7 @@ class Attack:
     slots: int = SLOTS
     options: tuple[str, ...] = ()
     """Of the adapter; `{folder}` is a folder of its own."""
+    is_control: bool = False
+    """It shows what two windows differ by anyway, and has no goals."""
     prepare: Callable[[], object] = lambda: None
     """Makes beforehand what takes time."""

@@ -32,6 +32,8 @@ COLUMNS: Final = (
 
 def is_met(outcome: Outcome) -> bool:
     """Whether neighbours noticed as little as they may."""
+    if outcome.attack.is_control:
+        return True
     return outcome.times <= MOST_TIMES and outcome.kept >= LEAST_KEPT and not outcome.ended
 
 
@@ -63,8 +65,9 @@ def told(outcome: Outcome) -> str:
 
 def report(outcomes: Sequence[Outcome], command: str) -> Report:
     """All of them. `command` is how they were measured."""
-    slowest = max(outcomes, key=lambda one: one.times if math.isfinite(one.times) else math.inf)
-    poorest = min(outcomes, key=lambda one: one.kept if math.isfinite(one.kept) else -math.inf)
+    judged = [outcome for outcome in outcomes if not outcome.attack.is_control] or outcomes
+    slowest = max(judged, key=lambda one: one.times if math.isfinite(one.times) else math.inf)
+    poorest = min(judged, key=lambda one: one.kept if math.isfinite(one.kept) else -math.inf)
     return Report(
         NAME,
         f"Units of {NEIGHBOURS} neighbours with and without an attack: `{command}`",

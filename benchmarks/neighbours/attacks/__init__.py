@@ -7,6 +7,7 @@ from benchmarks.neighbours.attacks import (
     chats,
     events,
     frames,
+    nobody,
     pages,
     pictures,
     recordings,
@@ -16,6 +17,6 @@ from benchmarks.neighbours.attacks import (
 
 ATTACKS: Final[dict[str, Attack]] = {
     attack.name: attack
-    for sort in (pictures, voices, events, frames, pages, chats, sessions, recordings)
+    for sort in (nobody, pictures, voices, events, frames, pages, chats, sessions, recordings)
     for attack in sort.ATTACKS
 }

@@ -1,0 +1,18 @@
+"""Nobody attacks: what the machine itself makes of the figures."""
+
+import asyncio
+from typing import Final
+
+from benchmarks.neighbours.attack import Attack
+from benchmarks.neighbours.stranger import Stranger
+
+_STAYS_S: Final = 3600.0
+
+
+async def stay_away(stranger: Stranger) -> None:
+    """Does nothing."""
+    stranger.tally["nothing"] += 1
+    await asyncio.sleep(_STAYS_S)
+
+
+ATTACKS: Final = (Attack("nobody", stay_away, frozenset({"nothing"}), is_control=True),)

@@ -67,7 +67,8 @@ class Visit:
 
     async def pour(self, frames: bytes, first: bytes = b"") -> None:
         """Writes bytes as they are, again and again until it is cut; `first` once before them."""
-        with suppress(ConnectionError, ConnectionClosed, TimeoutError):
+        # RuntimeError: the library has just closed our direction, because theirs is closed.
+        with suppress(ConnectionError, ConnectionClosed, TimeoutError, RuntimeError):
             self._socket.transport.write(first)
             while not self._listening.done() and not self._socket.transport.is_closing():
                 self._socket.transport.write(frames)

@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument(
         "names", nargs="*", choices=[*ATTACKS, []], metavar="attack", help=f"which: {', '.join(ATTACKS)}"
     )
-    parser.add_argument("--short", action="store_true", help="one round of 4 s each")
+    parser.add_argument("--short", action="store_true", help="one round of 6 s each")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each window (default 15)")
     parser.add_argument("--rounds", type=int, default=4, help="windows of each sort (default 4)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of the table")
@@ -42,7 +42,7 @@ def main() -> int:
     if given.document and given.names:
         parser.error("--document is for a run of all attacks")
     if given.short:
-        given.seconds, given.rounds = 4.0, 1
+        given.seconds, given.rounds = 6.0, 1
     if given.seconds <= 0 or given.rounds < 1:
         parser.error("--seconds and --rounds must be above 0")
     if WARM_UP_S + given.rounds * (2 * given.seconds + REST_S) > MOST_S:

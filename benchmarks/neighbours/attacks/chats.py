@@ -80,7 +80,7 @@ _EITHER: Final = frozenset({"done", "invalid_payload"})
 
 ATTACKS: Final = (
     Attack("long-chats", _ask(long_prompt), _ANSWERED, attackers=_AT_ONCE, prepare=long_prompt),
-    Attack("long-words", _ask(long_word), _ANSWERED, attackers=4, prepare=long_word),
+    Attack("long-words", _ask(long_word), frozenset({"done", "chunk"}), attackers=4, prepare=long_word),
     Attack("chats-of-pictures", _ask(many_pictures), _EITHER, attackers=4, prepare=many_pictures),
     Attack("chats-of-32-mib", _ask(largest_text), _EITHER, attackers=2, prepare=largest_text),
     Attack("chats-of-clips", _ask(largest_clips), _EITHER, attackers=2, prepare=largest_clips),

@@ -50,12 +50,17 @@ class Neighbour:
         self._socket: ClientConnection | None = None
 
     async def open(self, url: str) -> None:
-        """Opens a session. Raises the errors of the SDK, `TimeoutError` and `ConnectionClosed`."""
-        self._socket = await open_websocket(endpoint(url, REALTIME, "audio"), None)
+        """Opens a session, again if the adapter has too much to do. Raises `ConnectError`, `TimeoutError`."""
         async with asyncio.timeout(OPEN_S):
-            await self._socket.send('{"type":"session.init","payload":{}}')
-            while json.loads(await self._socket.recv())["type"] != "session.created":
-                pass
+            while True:
+                self._socket = await open_websocket(endpoint(url, REALTIME, "audio"), None)
+                try:
+                    await self._socket.send('{"type":"session.init","payload":{}}')
+                    while json.loads(await self._socket.recv())["type"] != "session.created":
+                        pass
+                    return
+                except ConnectionClosed:
+                    await asyncio.sleep(UNIT_S)
 
     async def converse(self, begin: float) -> None:
         """Speaks from the monotonic time `begin` on. Units after the end of a session are lost ones."""

@@ -31,10 +31,12 @@ class Outlet:
         self._transport = None
 
     def put(self, head: bytes, data: bytes | memoryview = b"") -> None:
-        """Writes both soon; `data` must stay as it is."""
-        # From Python 3.12 on asyncio keeps an empty part for ever and never stops trying to write it.
-        self._parts += (part for part in (head, data) if part)
-        self._size += len(head) + len(data)
+        """Writes both soon; `head` is not empty, and `data` must stay as it is."""
+        self._parts.append(head)
+        self._size += len(head)
+        if data:  # from Python 3.12 on asyncio never stops trying to write an empty part
+            self._parts.append(data)
+            self._size += len(data)
         if self._size >= _FLUSH:
             self.flush()
         elif not self._is_flush_due:

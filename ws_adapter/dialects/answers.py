@@ -153,15 +153,16 @@ class Answers:
         if pending := self._at_worker.get(signal.unit):
             pending.prefill = signal
 
-    def piece(self, signal: Piece) -> None:
-        """The worker said a part of a unit."""
+    def piece(self, signal: Piece) -> bool:
+        """The worker said a part of a unit; whether it is muted."""
         pending = self._at_worker.get(signal.unit)
         if pending is None:
-            return
+            return False
         pending.speaks = True
         if not pending.muted:
             pending.text.append(signal.text)
             pending.audio.append(signal.audio)
+        return pending.muted
 
     def done(self, signal: UnitDone) -> None:
         """The worker is done with a unit."""

@@ -86,8 +86,8 @@ class UnitFlow:
             case Prefilled():
                 self._answers.prefilled(signal)
             case Piece():
-                self._answers.piece(signal)
-                return self._cancel()
+                if self._answers.piece(signal):
+                    return self._cancel()
             case UnitDone():
                 self._answers.done(signal)
                 return list(self._answers.collect())

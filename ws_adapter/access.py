@@ -125,16 +125,17 @@ class Access:
                     leaves.callback(self._holders.enter(key.hash))
             except TooMany as error:
                 raise Denied(Rejection.RATE, pages.too_many(error.message, error.retry_s)) from None
-            return Pass(key, self._allowance(caller), leaves.pop_all().close)
+            return Pass(key, self.allowance(caller), leaves.pop_all().close)
 
     def count_page(self, caller: Caller) -> None:
         """Counts a request that opens no WebSocket. Raises `Denied`."""
-        bucket = self._allowance(caller).pages
+        bucket = self.allowance(caller).pages
         if bucket is not None and not bucket.take(self._clock.now()):
             message = "too many requests from this address; try again later"
             raise Denied(Rejection.RATE, pages.too_many(message, math.ceil(bucket.wait_s)))
 
-    def _allowance(self, caller: Caller) -> Allowance:
+    def allowance(self, caller: Caller) -> Allowance:
+        """What the address of a caller may still do."""
         return self._allowances.of(caller.name, is_limited=not caller.is_local)
 
     def check_origin(self, request: Request, caller: Caller) -> None:

@@ -156,7 +156,8 @@ class PublicConnection(ServerConnection):
         self._traffic.received += len(data)
         if self._plain is not None:
             self._unwanted += len(data)
-            if self._unwanted > http1.LARGEST_BODY_BYTES:
+            is_spent = self.allowance is not None and not self.allowance.takes_frame(len(data))
+            if is_spent or self._unwanted > http1.LARGEST_BODY_BYTES:
                 self.abort()
         else:
             self._count(self._unfinished + len(data))

@@ -227,6 +227,7 @@ class PublicServer:
         found = self._select(request)
         try:
             if found is None or not request.wants_websocket:
+                connection.allowance = self._access.allowance(caller)
                 self._access.count_page(caller)
             if request.fault is not None:
                 response = pages.unreadable(request.fault)

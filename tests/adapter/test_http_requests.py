@@ -184,6 +184,19 @@ async def test_body_without_end_is_cut_off_and_counts_for_nobody_else() -> None:
             await neighbour.begin()  # which is refused while too much is in flight
 
 
+async def test_bodies_of_one_address_are_counted_together() -> None:
+    """Attack: one after another, each within its bound. What is thrown away costs as much as frames do."""
+    options: dict[str, Any] = {"trusted_proxies": ("127.0.0.1",), "frames_per_s_per_address": 10}
+    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
+        for _ in range(2):
+            _, writer = await connect(stage)
+            head = b"POST /health HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 203.0.113.7\r\n"
+            writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+            sent = await poured(writer)
+
+        assert sent < LARGEST_BODY_BYTES
+
+
 async def test_client_that_closes_its_direction_first_gets_its_answer() -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         reader, writer = await connect(stage)

@@ -258,6 +258,11 @@ def scripted_names(source: str) -> list[str]:
     ]
 
 
+def test_transports_are_written_to_by_write_alone(tree: SourceTree) -> None:
+    """`writelines` of some versions of Python never says that its buffer is full; see docs/decisions.md."""
+    assert [module for module, file in tree.files.items() if ".writelines(" in file.read_text()] == []
+
+
 def test_scripted_models_live_only_under_tests(tree: SourceTree) -> None:
     for module, file in tree.files.items():
         assert scripted_names(file.read_text()) == [], module

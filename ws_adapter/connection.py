@@ -281,7 +281,7 @@ class PublicConnection(ServerConnection):
                 # The library copies a frame twice before it is written.
                 head = _text_head(len(data))
                 self._traffic.sent += len(head) + len(data)
-                self.transport.writelines((head, data))
+                self.transport.write(b"".join((head, data)))  # as `writelines` should: see docs/decisions.md
             await self.drain()
         except (ConnectionClosed, OSError):
             raise Disconnected from None

@@ -31,12 +31,9 @@ class Outlet:
         self._transport = None
 
     def put(self, head: bytes, data: bytes | memoryview = b"") -> None:
-        """Writes both soon; `head` is not empty, and `data` must stay as it is."""
-        self._parts.append(head)
-        self._size += len(head)
-        if data:  # from Python 3.12 on asyncio never stops trying to write an empty part
-            self._parts.append(data)
-            self._size += len(data)
+        """Writes both soon; `data` must stay as it is."""
+        self._parts += head, data
+        self._size += len(head) + len(data)
         if self._size >= _FLUSH:
             self.flush()
         elif not self._is_flush_due:
@@ -48,7 +45,7 @@ class Outlet:
         parts, size, self._parts, self._size = self._parts, self._size, [], 0
         if parts and self._transport is not None:
             self._traffic.sent += size
-            self._transport.writelines(parts)
+            self._transport.write(b"".join(parts))  # as `writelines` should: see docs/decisions.md
 
     def _flush_due(self) -> None:
         self._is_flush_due = False

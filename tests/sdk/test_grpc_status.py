@@ -86,6 +86,13 @@ def test_stream_that_broke_while_it_was_written_to_is_a_lost_worker() -> None:
     assert (error.reason, error.retryable) == (Reason.WORKER_LOST, True)
 
 
+def test_call_that_a_stopping_worker_cuts_may_be_made_elsewhere() -> None:
+    error = status(Code.CANCELLED, None).error("unix:worker.sock", ready=False)
+
+    assert isinstance(error, ConnectError)
+    assert (error.reason, error.retryable) == (Reason.WORKER_LOST, True)
+
+
 def test_message_that_grpc_refused_has_a_name() -> None:
     error = status(Code.RESOURCE_EXHAUSTED, None).error("unix:worker.sock", ready=True)
 

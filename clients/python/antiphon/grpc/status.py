@@ -21,6 +21,9 @@ _CALLERS_FAULT: Final = frozenset(
         grpc.StatusCode.FAILED_PRECONDITION,
     }
 )
+_TRANSPORT: Final = frozenset(
+    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED}
+)
 _NO_ROOM: Final = frozenset({Reason.NO_FREE_SLOT, Reason.QUEUE_FULL})
 _OTHER_WORKER: Final = frozenset({Reason.LOADING, Reason.DRAINING, Reason.ATTACH_TIMEOUT})
 _CALLERS_LIMIT: Final = frozenset({Reason.UNIT_WINDOW, Reason.MESSAGE_TOO_LARGE})
@@ -77,9 +80,10 @@ class Status:
         """gRPC made this status itself: gives it the name that the contract has for it.
 
         INTERNAL is one of those: a worker's own always has an ErrorInfo, and a stream that breaks while it
-        is written to ends with "INTERNAL: Internal error from Core".
+        is written to ends with "INTERNAL: Internal error from Core". CANCELLED is another: so ends a call
+        that a server takes just as it stops.
         """
-        if self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL):
+        if self.code in _TRANSPORT:
             return Reason.WORKER_LOST
         if self.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             return Reason.MESSAGE_TOO_LARGE

@@ -1,8 +1,8 @@
 """Faults inside the real engine, of the session that is called after them and of no other.
 
 A session with the id `attack-NAME-AFTER-...` meets the fault NAME of `FAULTS`; in a step of several sessions
-only when it has been in that step with others AFTER times, and from then on. Faults are brought about by
-wrapping what the engine calls.
+only when it has been in that step with others AFTER times, and from then on; a step alone counts half, since who
+is in a tick with whom hangs on the clock. Faults are brought about by wrapping what the engine calls.
 """
 
 import threading
@@ -90,13 +90,13 @@ class Victim:
 
     place: str
     fault: Fault
-    patience: int
+    patience: float
     """How often it passes that place in company before."""
 
     def meet(self, *, has_company: bool) -> None:
         """It is there."""
-        self.patience -= self.place in SHARED and has_company and self.patience > 0
-        if self.patience == 0 or self.place not in SHARED:
+        self.patience -= 1.0 if has_company else 0.5
+        if self.patience <= 0 or self.place not in SHARED:
             self.fault()
 
 

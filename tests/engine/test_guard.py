@@ -234,9 +234,9 @@ def rig() -> Iterator[Rig]:
     made.engine.stop()
 
 
-UNITS = 7
-IDS = [tuple(range(5, 5 + n)) for n in (30, 3, 9, 1, 4, 20, 2)]
-SOUNDS = [sound(7, n) for n in (16_000, 5_000, 40_000, 100, 16_000, 16_000, 0)]
+UNITS = 8
+IDS = [tuple(range(5, 5 + n)) for n in (30, 3, 9, 1, 4, 20, 2, 6)]
+SOUNDS = [sound(7, n) for n in (16_000, 5_000, 40_000, 100, 16_000, 16_000, 9_000, 0)]
 TOKENS = TokensSetup(Sampling(max_new_tokens=9), seed=4)
 TRANSCRIBE = TranscribeSetup(Sampling(temperature=1.0), seed=4)
 Play = Callable[[Rig], tuple[Client, list[Any]]]
@@ -261,7 +261,7 @@ KINDS: dict[str, Callable[[Rig, str], tuple[Client, list[Any]]]] = {
 }
 STREAMED = ("hear", "hostmemory", "think", "memory", "unit", "decide")
 """Faults that streams meet in the tests; a talker meets all that it can."""
-PATIENCE_OF = {"hostmemory": 2, "think": 20, "memory": 33, "speech": 1, "mouth": 2, "settle": 1, "rebuild": 1}
+PATIENCE_OF = {"hostmemory": 2, "think": 20, "memory": 30, "speech": 1, "mouth": 2, "settle": 1, "rebuild": 1}
 """Steps in company before the fault: so that it comes in the middle of what others do."""
 
 

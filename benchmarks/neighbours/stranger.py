@@ -53,6 +53,10 @@ class Visit:
                     await self._socket.send(event if isinstance(event, str) else json.dumps(event))
             except (ConnectionClosed, TimeoutError):
                 raise Gone from None
+            except AttributeError:
+                # The library aborts a transport that was lost already, if a send is cancelled meanwhile.
+                task = asyncio.current_task()
+                raise (asyncio.CancelledError if task and task.cancelling() else Gone) from None
 
     async def until(self, *types: str) -> None:
         """Waits for an event of one of these types. Raises `Gone`."""

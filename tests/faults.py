@@ -1,8 +1,8 @@
 """Faults inside the real engine, of the session that is called after them and of no other.
 
 A session with the id `attack-NAME-AFTER-...` meets the fault NAME of `FAULTS`; in a step of several sessions
-only when it has been in that step with others AFTER times, and from then on; a step alone counts half, since who
-is in a tick with whom hangs on the clock. Faults are brought about by wrapping what the engine calls.
+only when it has been in that step with others AFTER times, and from then on. A step alone counts half, since
+the clock decides who is in a tick with whom. Faults are brought about by wrapping what the engine calls.
 """
 
 import threading

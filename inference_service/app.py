@@ -19,19 +19,8 @@ from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry
 from inference_service import status
 from inference_service.administration import Administration
-from inference_service.engine.api import (
-    Deliver,
-    Engine,
-    Event,
-    Mode,
-    ModelInfo,
-    OnFatal,
-    OnTicks,
-    Sink,
-    Ticked,
-    Window,
-    WindowMode,
-)
+from inference_service.api.engine import Deliver, Engine, Event, ModelInfo, OnFatal, OnTicks, Sink, Ticked
+from inference_service.api.setups import Mode, Window, WindowMode
 from inference_service.errors import ConfigurationError, Draining, EngineFatal
 from inference_service.host import Backend
 from inference_service.metrics import WorkerMetrics
@@ -59,9 +48,9 @@ T = TypeVar("T")
 
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
     """The real engine; torch is imported here and not before."""
-    from inference_service.engine import engine
+    from inference_service.engine import loading
 
-    return engine.load_engine(options, deliver, on_fatal)
+    return loading.load_engine(options, deliver, on_fatal)
 
 
 def announce(address: str) -> None:

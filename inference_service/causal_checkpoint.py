@@ -17,8 +17,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from inference_service.api.setups import Sampling
 from inference_service.checkpoint import read_json
-from inference_service.engine.api import Sampling
 from inference_service.hub import model_name
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.errors import CheckpointError

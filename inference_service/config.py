@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import Mode, SessionSetup
 from inference_service.config_reader import ConfigReader
 from inference_service.duplex_config import DuplexReader
-from inference_service.engine.api import Mode, ModelInfo, SessionSetup
 from inference_service.errors import BadField, ConfigInvalid, ModelNotFound, ModeUnsupported
 from inference_service.sampled_config import SampledReader
 

@@ -5,15 +5,9 @@ from typing import cast
 
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import DuplexSettings, DuplexSetup, SessionSetup, Window, WindowMode
 from inference_service.config_reader import ConfigReader
-from inference_service.engine.api import (
-    DuplexSettings,
-    DuplexSetup,
-    ModelInfo,
-    SessionSetup,
-    Window,
-    WindowMode,
-)
 from inference_service.sampling import (
     DUPLEX_RANGES,
     DUPLEX_SAMPLING_RANGES,

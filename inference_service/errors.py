@@ -31,7 +31,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from antiphon.semconv import ERROR_DOMAIN, ITEM_REASONS, Reason, Side
-from inference_service.engine.api import Failure
+from inference_service.api.engine import Failure
 
 RETRY_AFTER_S = 0.5
 """What RetryInfo suggests where another try may succeed soon."""

@@ -15,12 +15,8 @@ from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason, Side
 from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import inputs, messages
-from inference_service.config import SessionPlan, resolve
-from inference_service.decoding import Decoder
-from inference_service.engine.api import (
-    Content,
+from inference_service.api.engine import (
     Done,
-    DuplexSetup,
     Engine,
     EngineSession,
     Event,
@@ -30,8 +26,10 @@ from inference_service.engine.api import (
     Piece,
     Prefilled,
     Ready,
-    SessionSetup,
 )
+from inference_service.api.setups import Content, DuplexSetup, SessionSetup
+from inference_service.config import SessionPlan, resolve
+from inference_service.decoding import Decoder
 from inference_service.errors import (
     BadField,
     Cancelled,

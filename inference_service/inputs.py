@@ -2,11 +2,11 @@
 
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.engine.api import (
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import (
     ChatSetup,
     Content,
     DuplexSetup,
-    ModelInfo,
     SessionSetup,
     StreamInput,
     TokensSetup,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from inference_service.engine.api import (
+from inference_service.api.engine import (
     Done,
     End,
     EngineSession,

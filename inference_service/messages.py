@@ -8,15 +8,12 @@ from google.protobuf.duration_pb2 import Duration
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.config import SessionPlan, modes
-from inference_service.duplex_config import duplex_config
-from inference_service.engine.api import (
+from inference_service.api.engine import (
     Done,
     End,
     Failure,
     Finalized,
     Finish,
-    Mode,
     ModelInfo,
     Piece,
     Prefilled,
@@ -24,6 +21,9 @@ from inference_service.engine.api import (
     UnitTimings,
     UnitUsage,
 )
+from inference_service.api.setups import Mode
+from inference_service.config import SessionPlan, modes
+from inference_service.duplex_config import duplex_config
 from inference_service.sampled_config import sampling_defaults
 from inference_service.sampling import SAMPLING_TO_DUPLEX, sampling_params
 

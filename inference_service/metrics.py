@@ -9,7 +9,7 @@ from opentelemetry.metrics import Meter
 from antiphon import semconv
 from antiphon.semconv import Phase, Reason
 from antiphon.telemetry.instruments import Samples, histogram, observed_counter, observed_gauge
-from inference_service.engine.api import Done, End, Engine, Ticked
+from inference_service.api.engine import Done, End, Engine, Ticked
 from inference_service.errors import SessionError, countable, side_of
 from inference_service.slots import SlotState, SlotTable
 

@@ -4,16 +4,9 @@ from dataclasses import replace
 from typing import cast
 
 from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import ChatSetup, Mode, Sampling, SessionSetup, TokensSetup, TranscribeSetup
 from inference_service.config_reader import ConfigReader
-from inference_service.engine.api import (
-    ChatSetup,
-    Mode,
-    ModelInfo,
-    Sampling,
-    SessionSetup,
-    TokensSetup,
-    TranscribeSetup,
-)
 from inference_service.sampling import read_sampling, sampling_params
 
 STREAM_IDLE_TIMEOUT_S = 60.0

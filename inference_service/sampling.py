@@ -10,11 +10,11 @@ import numpy as np
 
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2
-from inference_service.engine.api import (
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import (
     KEEP_ALL,
     ChatSetup,
     DuplexSetup,
-    ModelInfo,
     Sampling,
     SessionSetup,
     UnitOverrides,

@@ -14,7 +14,7 @@ from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_T
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceServicer
 from inference_service import messages
-from inference_service.engine.api import Ticked
+from inference_service.api.engine import Ticked
 from inference_service.errors import Draining, LeaseInvalid, Loading, SessionError
 from inference_service.host import Backend, Context, SessionHost
 from inference_service.leases import Lease, LeaseReader

@@ -10,19 +10,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from inference_service.engine.api import (
-    Advanced,
-    Closed,
-    Content,
-    EngineSession,
-    Event,
-    Failure,
-    Ready,
-    SessionFailed,
-    SessionSetup,
-    TokensSetup,
-    TranscribeSetup,
-)
+from inference_service.api.engine import Advanced, Closed, EngineSession, Event, Failure, Ready, SessionFailed
+from inference_service.api.setups import Content, SessionSetup, TokensSetup, TranscribeSetup
 from inference_service.errors import (
     AttachTimeout,
     BadField,

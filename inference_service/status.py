@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from antiphon.semconv import SlotState
 from antiphon.telemetry import page
-from inference_service.engine.api import End, Occupancy, Ticked
+from inference_service.api.engine import End, Occupancy, Ticked
 
 _TITLE = "Antiphon worker"
 

@@ -27,16 +27,8 @@ from antiphon.semconv import Side
 from antiphon.telemetry.context import parse_traceparent
 from antiphon.telemetry.providers import Telemetry
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.engine.api import (
-    ChatSetup,
-    Done,
-    DuplexSetup,
-    Finalized,
-    Prefilled,
-    SessionSetup,
-    Ticked,
-    TranscribeSetup,
-)
+from inference_service.api.engine import Done, Finalized, Prefilled, Ticked
+from inference_service.api.setups import ChatSetup, DuplexSetup, SessionSetup, TranscribeSetup
 from inference_service.errors import SessionError, side_of
 from inference_service.units import Stream, Unit
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.engine.api import ChatMessage, Clip, ModelInfo, Picture, TurnInput
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import ChatMessage, Clip, Picture, TurnInput
 from inference_service.errors import UnitRefused
 from inference_service.media.pcm import decode_pcm
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from inference_service.engine.api import Content, EngineSession, Failure, UnitOverrides
+from inference_service.api.engine import EngineSession, Failure
+from inference_service.api.setups import Content, UnitOverrides
 
 
 class Stream(Enum):

@@ -11,10 +11,10 @@ import sys
 
 import torch
 
+from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.app import serve
 from inference_service.checkpoint import find
 from inference_service.engine import families
-from inference_service.engine.api import Deliver, Engine, OnFatal
 from inference_service.engine.engine import LiveEngine
 from inference_service.options import WorkerOptions
 from inference_service.sessions import Limits

@@ -1,6 +1,6 @@
 """An engine that plays a fixed list of outputs: for timing, fault and protocol tests, never for users.
 
-It implements `inference_service.engine.api.Engine` without a thread: what it has to say follows at once from
+It implements `inference_service.api.engine.Engine` without a thread: what it has to say follows at once from
 the calls, unless a unit of the script holds it until the test lets go.
 """
 
@@ -20,43 +20,45 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from antiphon.semconv import SERVICE_WORKER
 from antiphon.telemetry import providers
 from antiphon.telemetry.providers import Telemetry
-from inference_service.app import Worker
-from inference_service.engine.api import (
-    ChatMessage,
+from inference_service.api.engine import (
     Closed,
-    Content,
     Deliver,
     Done,
-    DuplexSettings,
-    DuplexSetup,
     End,
     Engine,
     Event,
     Failure,
     Finalized,
     Finish,
-    Mode,
     ModelInfo,
     Occupancy,
     OnFatal,
     OnTicks,
-    Picture,
     Piece,
     Prefilled,
     Ready,
     SessionFailed,
-    SessionSetup,
     Sink,
+    UnitTimings,
+    UnitUsage,
+)
+from inference_service.api.setups import (
+    ChatMessage,
+    Content,
+    DuplexSettings,
+    DuplexSetup,
+    Mode,
+    Picture,
+    SessionSetup,
     StreamInput,
     TranscribeSetup,
     TurnInput,
     UnitInput,
     UnitOverrides,
-    UnitTimings,
-    UnitUsage,
     Window,
     WindowMode,
 )
+from inference_service.app import Worker
 from inference_service.options import WorkerOptions
 from inference_service.sessions import Limits
 

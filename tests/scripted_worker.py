@@ -14,8 +14,8 @@ import sys
 from dataclasses import replace
 
 from antiphon.cli.worker_key import add_worker_key_option
+from inference_service.api.setups import Mode
 from inference_service.app import EngineFactory, serve
-from inference_service.engine.api import Mode
 from inference_service.options import WorkerOptions
 from inference_service.sessions import Limits
 from tests.scripted_engine import (

@@ -11,8 +11,9 @@ from inference_service.leases import Lease, LeaseReader
 from inference_service.slots import SlotTable
 from tests.adapter.stage import ManualClock
 from tests.adapter.test_dispatch import KnownFleet
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.dispatch import base
-from ws_adapter.dispatch.base import POOL, Kind
+from ws_adapter.dispatch.base import POOL
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
 from ws_adapter.errors import AttachFailed
 

@@ -16,7 +16,7 @@ from ws_adapter.codec import encode
 from ws_adapter.connection import Disconnected, PublicConnection
 from ws_adapter.dialects import chat_events, duplex_events, errors, render, transcription_events
 from ws_adapter.dialects.events import ServerEvent
-from ws_adapter.dispatch.base import Kind
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.keys import Key
 from ws_adapter.metrics import Metrics
 from ws_adapter.options import AdapterOptions

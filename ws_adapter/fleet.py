@@ -12,9 +12,9 @@ from typing import Final
 
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.dialects.config import Catalogue, Mode
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.dialects.render import OUTPUT_RATE_HZ
 from ws_adapter.dialects.voice import RATE_HZ
-from ws_adapter.dispatch.base import Kind
 from ws_adapter.rpc import Channel
 from ws_adapter.rpc_status import RpcError
 from ws_adapter.traffic import Traffic

@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from antiphon.semconv import SlotState
-from ws_adapter.dispatch.base import Kind, Lease
+from ws_adapter.dialects.kind import Kind
+from ws_adapter.dispatch.base import Lease
 
 
 @dataclass(slots=True, eq=False)

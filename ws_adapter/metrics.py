@@ -28,7 +28,8 @@ from antiphon.semconv import (
 from antiphon.telemetry.instruments import Samples, histogram, observed_counter, observed_gauge
 from ws_adapter.dialects import errors, transcription_events
 from ws_adapter.dialects.errors import ErrorCode
-from ws_adapter.dispatch.base import POOL, Kind
+from ws_adapter.dialects.kind import Kind
+from ws_adapter.dispatch.base import POOL
 from ws_adapter.traffic import Traffic
 
 DISCONNECTED: Final = "disconnected"

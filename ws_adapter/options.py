@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from antiphon.semconv import MIN_WORKER_KEY_BYTES
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.dialects.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Limits
-from ws_adapter.dispatch.base import Kind
 from ws_adapter.errors import ConfigurationError
 from ws_adapter.load import LoadLimits
 from ws_adapter.visitors import Network

@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, unquote
 
 from ws_adapter.dialects.config import Mode
 from ws_adapter.dialects.errors import NO_WORKER, CloseCode, ErrorCode, Verdict
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.discretion import outline
-from ws_adapter.dispatch.base import Kind
 
 SUBPROTOCOL: Final = "realtime"
 LONGEST_LABEL: Final = 128

@@ -25,7 +25,8 @@ from ws_adapter.connection import WRITE_LIMIT, Arriving, PublicConnection
 from ws_adapter.dialects import errors
 from ws_adapter.dialects.config import Mode
 from ws_adapter.dialects.errors import CloseCode
-from ws_adapter.dispatch.base import Dispatcher, Kind
+from ws_adapter.dialects.kind import Kind
+from ws_adapter.dispatch.base import Dispatcher
 from ws_adapter.entrance import Entrance
 from ws_adapter.errors import CannotListen
 from ws_adapter.fleet import Fleet

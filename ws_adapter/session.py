@@ -26,10 +26,11 @@ from ws_adapter.dialects.actions import (
 )
 from ws_adapter.dialects.contract import Machine
 from ws_adapter.dialects.errors import VERDICTS, Verdict
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.dialects.vocabulary import Place
 from ws_adapter.dialects.worker import Piece, Prefilled, Signal, UnitDone
 from ws_adapter.discretion import where
-from ws_adapter.dispatch.base import POOL, Dispatcher, Kind
+from ws_adapter.dispatch.base import POOL, Dispatcher
 from ws_adapter.fleet import Fleet
 from ws_adapter.load import Load, Share
 from ws_adapter.metrics import DISCONNECTED

@@ -9,9 +9,10 @@ from ws_adapter.clock import Clock, sleep
 from ws_adapter.dialects import errors
 from ws_adapter.dialects.actions import Run
 from ws_adapter.dialects.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.dialects.vocabulary import Place
 from ws_adapter.dialects.worker import Failed, Piece, Ready, Signal, UnitDone
-from ws_adapter.dispatch.base import POOL, Dispatcher, Kind, Lease, Ticket
+from ws_adapter.dispatch.base import POOL, Dispatcher, Lease, Ticket
 from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitCancelled, WaitExpired
 from ws_adapter.fleet import Fleet
 from ws_adapter.slot_watch import SlotWatch

@@ -9,9 +9,10 @@ from antiphon import semconv
 from antiphon.semconv import DropReason, LeaseOutcome, QueueOutcome, Reason, Rejection, SlotState
 from ws_adapter.dialects.actions import Run, RunChunk, RunUnit
 from ws_adapter.dialects.errors import VERDICTS
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.dialects.vocabulary import Place
 from ws_adapter.dialects.worker import Piece, UnitDone, UnitEnd
-from ws_adapter.dispatch.base import Kind, Lease
+from ws_adapter.dispatch.base import Lease
 from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitExpired
 from ws_adapter.leases import Held
 from ws_adapter.rpc import Metadata

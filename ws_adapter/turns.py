@@ -6,8 +6,8 @@ from msgspec import Struct, field
 from opentelemetry.trace import INVALID_SPAN, Span, SpanContext
 
 from antiphon import semconv
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.dialects.worker import UnitDone, UnitEnd
-from ws_adapter.dispatch.base import Kind
 from ws_adapter.metrics import Metrics
 from ws_adapter.tracing import MOST_LINKS, SessionTrace
 

@@ -15,7 +15,7 @@ from ws_adapter.clock import Clock
 from ws_adapter.dialects.answers import Answer
 from ws_adapter.dialects.errors import BACKEND_ERROR, ErrorCode
 from ws_adapter.dialects.events import Fault
-from ws_adapter.dispatch.base import Kind
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.leases import Leases
 from ws_adapter.metrics import Metrics, known_reason
 from ws_adapter.tracing import SessionTrace

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import (
+from inference_service.api.engine import Piece
+from inference_service.api.setups import (
     DuplexSettings,
     DuplexSetup,
-    Piece,
     UnitInput,
     UnitOverrides,
     Window,

@@ -7,18 +7,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from inference_service.api.engine import ModelInfo, SessionFailed, Sink
+from inference_service.api.setups import ChatSetup, DuplexSettings, Mode, SessionSetup, TokensSetup, Window
 from inference_service.causal_checkpoint import CausalCheckpoint
-from inference_service.engine.api import (
-    ChatSetup,
-    DuplexSettings,
-    Mode,
-    ModelInfo,
-    SessionFailed,
-    SessionSetup,
-    Sink,
-    TokensSetup,
-    Window,
-)
 from inference_service.engine.context import Context
 from inference_service.engine.decoder import PackedDecoder, Segment
 from inference_service.engine.footprint import Footprint

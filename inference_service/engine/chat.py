@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import ChatSetup, Sink, Window
+from inference_service.api.engine import Sink
+from inference_service.api.setups import ChatSetup, Window
 from inference_service.engine.context import Context
 from inference_service.engine.guard import blame
 from inference_service.engine.intake import VoiceIntake

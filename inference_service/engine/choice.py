@@ -5,7 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import Sampling
+from inference_service.api.setups import Sampling
 from inference_service.engine.sampler import COLDEST, PoisonedLogits, draw, keep_likely, penalise
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from inference_service.engine.api import Window, WindowMode
+from inference_service.api.setups import Window, WindowMode
 from inference_service.engine.decoder import PackedDecoder, Segment
 
 

@@ -9,16 +9,8 @@ import torch
 from torch import Tensor
 
 from antiphon.semconv import Reason
-from inference_service.engine.api import (
-    DuplexSetup,
-    End,
-    Failure,
-    Finalized,
-    Finish,
-    Piece,
-    Ready,
-    SessionFailed,
-)
+from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed
+from inference_service.api.setups import DuplexSetup
 from inference_service.engine.intake import Perceived
 from inference_service.engine.participant import Participant, Speaking, Stage
 from inference_service.engine.parts import MouthState

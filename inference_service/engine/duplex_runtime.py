@@ -7,12 +7,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import (
+from inference_service.api.engine import SessionFailed, Sink
+from inference_service.api.setups import (
     ChatSetup,
     DuplexSetup,
-    SessionFailed,
     SessionSetup,
-    Sink,
     TokensSetup,
     TranscribeSetup,
     WindowMode,

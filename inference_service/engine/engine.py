@@ -9,14 +9,10 @@ from typing import Any
 import torch
 
 from antiphon.semconv import Reason
-from inference_service.checkpoint import find
-from inference_service.engine import families
-from inference_service.engine.api import (
+from inference_service.api.engine import (
     Advanced,
     Closed,
-    Content,
     Deliver,
-    Engine,
     EngineSession,
     Failure,
     ModelInfo,
@@ -24,11 +20,10 @@ from inference_service.engine.api import (
     OnFatal,
     OnTicks,
     SessionFailed,
-    SessionSetup,
     Sink,
     Ticked,
-    UnitOverrides,
 )
+from inference_service.api.setups import Content, SessionSetup, UnitOverrides
 from inference_service.engine.guard import DeviceLost
 from inference_service.engine.inbox import Inbox, Order
 from inference_service.engine.media import Lane, MediaPool
@@ -37,9 +32,7 @@ from inference_service.engine.orders import PendingUnit
 from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
-from inference_service.engine.warmup import warm_up
-from inference_service.errors import ConfigurationError, UnitRefused
-from inference_service.options import WorkerOptions
+from inference_service.errors import UnitRefused
 
 logger = logging.getLogger(__name__)
 
@@ -265,28 +258,3 @@ class LiveEngine:
                 self._deliver([(session.sink, _FATAL) for session in self._sessions.values()])
             finally:
                 self._on_fatal(message)
-
-
-def usable_device(name: str) -> torch.device:
-    """The device of that name. Raises `ConfigurationError` if this machine or build of torch has none."""
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device).cpu()
-    except (RuntimeError, AssertionError) as error:  # the latter is what a build without CUDA says
-        reason = str(error).splitlines()[0].partition(". ")[0]
-        raise ConfigurationError(
-            f"Cannot use the device {name!r} ({reason}). Pass --device cpu, or one that torch can use here."
-        ) from None
-    return device
-
-
-def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-    """Loads the checkpoint that `options` name, starts the engine and warms it up.
-
-    Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device cannot.
-    """
-    torch.set_num_threads(options.threads or 1)
-    device = usable_device(options.device)
-    build = families.load(find(options.model), device, options.context_limit, options.dtype, options.speech)
-    warm_up(build(1))
-    return LiveEngine(build(options.slots), options.slots, deliver, on_fatal)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from antiphon.semconv import Reason
-from inference_service.engine.api import SessionFailed
+from inference_service.api.engine import SessionFailed
 from inference_service.engine.participant import Participant
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from torch import Tensor
 
-from inference_service.engine.api import Content, UnitInput, VoiceReference
+from inference_service.api.setups import Content, UnitInput, VoiceReference
 from inference_service.engine.media import Kind
 from inference_service.engine.memo import Memo, digest
 from inference_service.engine.parts import Opening, Senses, Sound, View, VoicePrompts

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import DuplexSettings, Mode, ModelInfo, Window, WindowMode
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import DuplexSettings, Mode, Window, WindowMode
 from inference_service.engine.duplex_runtime import slot_capacity
 from inference_service.engine.footprint import Footprint, stored
 from inference_service.engine.memory import bytes_per_row

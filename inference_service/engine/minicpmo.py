@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import DuplexSettings, Mode, ModelInfo, Window, WindowMode
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import DuplexSettings, Mode, Window, WindowMode
 from inference_service.engine.duplex_runtime import slot_capacity
 from inference_service.engine.footprint import Footprint
 from inference_service.engine.minicpmo_voice import Needs

@@ -16,7 +16,7 @@ from antiphon.errors import AudioError
 from antiphon.semconv import Reason
 from antiphon.wav import decode_wav, is_wav, read_header
 from inference_service import vocoder_checkpoint, voices
-from inference_service.engine.api import VoiceReference
+from inference_service.api.setups import VoiceReference
 from inference_service.engine.parts import Chunk, Pcm, Voices
 from inference_service.errors import ConfigurationError, UnitRefused
 from inference_service.media.mel import SAMPLE_RATE

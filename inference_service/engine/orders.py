@@ -4,7 +4,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Generic
 
-from inference_service.engine.api import Failure, UnitOverrides
+from inference_service.api.engine import Failure
+from inference_service.api.setups import UnitOverrides
 from inference_service.engine.intake import Prepared
 
 

@@ -9,7 +9,7 @@ from typing import Any, Generic
 
 from torch import Tensor
 
-from inference_service.engine.api import Advanced, Event, SessionFailed, Sink, UnitUsage
+from inference_service.api.engine import Advanced, Event, SessionFailed, Sink, UnitUsage
 from inference_service.engine.context import Context
 from inference_service.engine.intake import Intake, Prepared
 from inference_service.engine.orders import Orders

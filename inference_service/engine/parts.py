@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from inference_service.engine.api import MODELS_VOICE, ModelInfo, VoiceReference
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import MODELS_VOICE, VoiceReference
 from inference_service.models.config import TurnBound
 from inference_service.models.speech_head import SpeechHead
 from inference_service.models.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from antiphon.semconv import Reason
-from inference_service.engine.api import ChatMessage, Clip, Content, Picture, TurnInput
+from inference_service.api.setups import ChatMessage, Clip, Content, Picture, TurnInput
 from inference_service.engine.intake import Intake, VoiceIntake
 from inference_service.engine.media import Kind
 from inference_service.engine.parts import ROWS_PER_SECOND, Measure, Senses, Sound, View

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inference_service.engine.api import ModelInfo, SessionFailed, SessionSetup, Sink
+from inference_service.api.engine import ModelInfo, SessionFailed, Sink
+from inference_service.api.setups import SessionSetup
 from inference_service.engine.context import Context
 from inference_service.engine.decoder import PackedDecoder, Segment
 from inference_service.engine.participant import Participant

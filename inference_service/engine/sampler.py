@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import DuplexSettings
+from inference_service.api.setups import DuplexSettings
 from inference_service.models.tokenizer import SpecialTokens
 
 COLDEST = 1e-3

@@ -9,18 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference_service.engine.api import (
-    Content,
-    End,
-    Failure,
-    Finalized,
-    Finish,
-    Piece,
-    Ready,
-    Sampling,
-    StreamInput,
-    TranscribeSetup,
-)
+from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready
+from inference_service.api.setups import Content, Sampling, StreamInput, TranscribeSetup
 from inference_service.engine.choice import choose
 from inference_service.engine.media import Kind
 from inference_service.engine.participant import Participant, Stage

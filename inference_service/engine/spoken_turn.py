@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import End, Piece
+from inference_service.api.engine import End, Piece
 from inference_service.engine.participant import Speaking, Stage
 from inference_service.engine.parts import MouthState
 from inference_service.engine.speech import SpeechJob

@@ -13,19 +13,8 @@ import torch
 from torch import Tensor
 
 from antiphon.semconv import Reason
-from inference_service.engine.api import (
-    Content,
-    End,
-    Failure,
-    Finalized,
-    Finish,
-    Piece,
-    Ready,
-    Sampling,
-    SessionFailed,
-    StreamInput,
-    TokensSetup,
-)
+from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed
+from inference_service.api.setups import Content, Sampling, StreamInput, TokensSetup
 from inference_service.engine.choice import choose
 from inference_service.engine.intake import Intake
 from inference_service.engine.media import Kind

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from inference_service.engine.api import NAMED_TICKS, Ticked
+from inference_service.api.engine import NAMED_TICKS, Ticked
 from inference_service.engine.decoder import Segment
 from inference_service.engine.guard import Guard
 from inference_service.engine.participant import Participant, Stage

@@ -5,7 +5,8 @@ from typing import cast
 
 import torch
 
-from inference_service.engine.api import SessionFailed, Sink, TokensSetup, Window
+from inference_service.api.engine import SessionFailed, Sink
+from inference_service.api.setups import TokensSetup, Window
 from inference_service.engine.context import Context
 from inference_service.engine.guard import blame
 from inference_service.engine.memo import PROMPTS_KNOWN, Memo, digest

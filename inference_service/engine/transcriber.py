@@ -4,12 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from inference_service.engine.api import (
-    SessionFailed,
-    Sink,
-    TranscribeSetup,
-    WindowMode,
-)
+from inference_service.api.engine import SessionFailed, Sink
+from inference_service.api.setups import TranscribeSetup, WindowMode
 from inference_service.engine.context import Context
 from inference_service.engine.guard import blame
 from inference_service.engine.parts import Ear

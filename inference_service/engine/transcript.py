@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import Content
+from inference_service.api.setups import Content
 from inference_service.engine.intake import Intake
 from inference_service.engine.media import Kind
 from inference_service.engine.participant import Stage

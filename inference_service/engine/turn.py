@@ -8,16 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import (
-    ChatSetup,
-    End,
-    Failure,
-    Finalized,
-    Finish,
-    Piece,
-    Ready,
-    Sampling,
-)
+from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready
+from inference_service.api.setups import ChatSetup, Sampling
 from inference_service.engine.choice import choose
 from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.prompt import Dialogue, Passage, Prompt, Sight, clip_rows

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import DuplexSettings, End, Piece, UnitOverrides
+from inference_service.api.engine import End, Piece
+from inference_service.api.setups import DuplexSettings, UnitOverrides
 from inference_service.engine.intake import Perceived
 from inference_service.engine.speech import SpeechJob, SpeechState
 from inference_service.engine.work import Work

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import VoxtralRealtimeFeatureExtractor
 
-from inference_service.engine.api import Content
+from inference_service.api.setups import Content
 from inference_service.engine.intake import Intake
 from inference_service.engine.media import Kind
 from inference_service.engine.participant import Stage

@@ -6,17 +6,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from inference_service.engine.api import (
-    DuplexSettings,
-    Mode,
-    ModelInfo,
-    Sampling,
-    SessionFailed,
-    SessionSetup,
-    Sink,
-    TranscribeSetup,
-    Window,
-)
+from inference_service.api.engine import ModelInfo, SessionFailed, Sink
+from inference_service.api.setups import DuplexSettings, Mode, Sampling, SessionSetup, TranscribeSetup, Window
 from inference_service.engine.decoder import PackedDecoder
 from inference_service.engine.footprint import Footprint
 from inference_service.engine.guard import blame

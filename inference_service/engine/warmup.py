@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from inference_service.engine.api import (
+from inference_service.api.setups import (
     DuplexSettings,
     DuplexSetup,
     Mode,

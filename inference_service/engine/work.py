@@ -4,7 +4,7 @@ import time
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Generic
 
-from inference_service.engine.api import Done, End, Failure, Finish, Prefilled, UnitTimings, UnitUsage
+from inference_service.api.engine import Done, End, Failure, Finish, Prefilled, UnitTimings, UnitUsage
 from inference_service.engine.intake import Prepared
 from inference_service.engine.orders import PendingUnit
 

@@ -13,19 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import resample_poly
 
-from inference_service.engine.api import (
-    ChatMessage,
-    ChatSetup,
-    Done,
-    Event,
-    Finish,
-    Piece,
-    Sampling,
-    Sink,
-    TurnInput,
-    UnitOverrides,
-)
-from inference_service.engine.engine import load_engine
+from inference_service.api.engine import Done, Event, Finish, Piece, Sink
+from inference_service.api.setups import ChatMessage, ChatSetup, Sampling, TurnInput, UnitOverrides
+from inference_service.engine.loading import load_engine
 from inference_service.options import WorkerOptions
 
 QUESTION: Final = "What can you do?"

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from inference_service.engine.api import Mode, SessionFailed
+from inference_service.api.engine import SessionFailed
+from inference_service.api.setups import Mode
 from tests.adapter.chat_conversation import USER, append, f32, request, user
 from tests.adapter.conversation import CLOSE, kinds
 from tests.adapter.stage import Client, ManualClock, Stage, running_adapter, until

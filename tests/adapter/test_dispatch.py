@@ -12,7 +12,8 @@ import pytest
 from antiphon.semconv import Reason
 from tests.adapter.stage import ManualClock
 from ws_adapter.dialects.config import Mode
-from ws_adapter.dispatch.base import POOL, Kind, Lease, QueuePlace
+from ws_adapter.dialects.kind import Kind
+from ws_adapter.dispatch.base import POOL, Lease, QueuePlace
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
 from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitCancelled, WaitExpired
 from ws_adapter.fleet import Fleet, WorkerInfo

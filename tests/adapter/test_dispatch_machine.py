@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.adapter.test_dispatch import Caller, KnownFleet, Queue, settle
-from ws_adapter.dispatch.base import POOL, Kind, QueueView
+from ws_adapter.dialects.kind import Kind
+from ws_adapter.dispatch.base import POOL, QueueView
 from ws_adapter.errors import QueueFull, WaitCancelled
 
 CAPACITY = 2

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ws_adapter.dispatch.base import Kind
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.dispatch.estimate import BASE_S, Lengths, estimate_waits
 
 lengths = st.floats(0, 600)

@@ -12,8 +12,8 @@ from tests.adapter.stage import until
 from tests.adapter.test_worker_link import SETUP, Caller, id_of, limited
 from tests.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
 from ws_adapter import fleet as fleet_module
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.dialects.worker import Ready
-from ws_adapter.dispatch.base import Kind
 from ws_adapter.fleet import COMPARISONS, Fleet, Pace
 from ws_adapter.rpc import Call
 from ws_adapter.rpc_status import RpcError

@@ -13,8 +13,8 @@ import pytest
 from ws_adapter import descriptors
 from ws_adapter.allowance import BURST_S, LINES, LINES_PER_S
 from ws_adapter.connection import SMALL_BURST, SMALL_FRAGMENT, SMALL_MESSAGE, SMALL_PER_S
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.dialects.limits import Limits
-from ws_adapter.dispatch.base import Kind
 from ws_adapter.errors import ConfigurationError
 from ws_adapter.options import AdapterOptions
 

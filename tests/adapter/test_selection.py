@@ -12,7 +12,7 @@ from tests.adapter.stage import Client, Stage, running_adapter
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
 from ws_adapter.dialects.config import Mode
 from ws_adapter.dialects.errors import CloseCode, ErrorCode
-from ws_adapter.dispatch.base import Kind
+from ws_adapter.dialects.kind import Kind
 from ws_adapter.routes import Dialect, Misdirected, Selection, find_page, select
 
 ALL: frozenset[Mode] = frozenset(Mode)

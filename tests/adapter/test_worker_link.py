@@ -17,7 +17,7 @@ from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service import server
-from inference_service.engine.api import SessionFailed
+from inference_service.api.engine import SessionFailed
 from tests.adapter.stage import until
 from tests.scripted_engine import EVERYTHING, Play, ScriptedEngine, hang, listen, running_worker, speak
 from ws_adapter import worker_call

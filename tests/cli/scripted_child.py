@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import inference_service.app
-from inference_service.engine.api import Mode
+from inference_service.api.setups import Mode
 from tests.scripted_engine import INFO, ScriptedEngine
 from tests.scripted_worker import SCRIPTS
 

@@ -19,7 +19,7 @@ from websockets.exceptions import InvalidStatus
 import antiphon
 from antiphon.cli.serve import print_banner
 from antiphon.grpc import get_info
-from inference_service.engine.api import Mode
+from inference_service.api.setups import Mode
 from tests.adapter.keyfile import KeyFile
 from tests.cli.certificate import issue
 from tests.cli.processes import serving, wait_until

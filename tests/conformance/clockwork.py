@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inference_service.engine.api import Mode, ModelInfo
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import Mode
 from tests.adapter.stage import ManualClock, Stage, running_adapter
 from tests.conformance.client import Client
 from tests.scripted_engine import INFO, ScriptedEngine, ScriptedSession, running_worker

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from inference_service.engine.api import Failure, SessionFailed
+from inference_service.api.engine import Failure, SessionFailed
 from tests.adapter.chat_conversation import f32
 from tests.conformance.chat_words import CHAT, REALTIME, USER, append, begin, chat_error, request, scripted
 from tests.conformance.client import TEXT, Event, kinds

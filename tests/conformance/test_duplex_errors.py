@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from inference_service.engine.api import Failure, SessionFailed
+from inference_service.api.engine import Failure, SessionFailed
 from inference_service.sessions import Limits
 from tests.adapter.stage import ManualClock, Stage, running_adapter, until
 from tests.conformance.client import BINARY, CLOSE, TEXT, Client, Event

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from inference_service.engine.api import Window, WindowMode
+from inference_service.api.setups import Window, WindowMode
 from tests.conformance.client import Client, kinds
 from tests.conformance.clockwork import SEEING, Clockwork, clockwork
 from tests.conformance.match import With

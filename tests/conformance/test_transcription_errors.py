@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from inference_service.engine.api import Failure, SessionFailed
+from inference_service.api.engine import Failure, SessionFailed
 from inference_service.sessions import Limits
 from tests.adapter.keyfile import KeyFile
 from tests.adapter.stage import ManualClock, Stage, running_adapter, until

@@ -17,18 +17,9 @@ from antiphon.events import AudioDelta, Listening, TextDelta
 from antiphon.grpc import get_info
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import Done, End, Event, Piece, UnitUsage
+from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
 from inference_service.engine import families
-from inference_service.engine.api import (
-    Done,
-    DuplexSettings,
-    DuplexSetup,
-    End,
-    Event,
-    Piece,
-    UnitInput,
-    UnitOverrides,
-    UnitUsage,
-)
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick

@@ -7,18 +7,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_service.engine.api import (
-    Done,
-    Event,
-    Failure,
-    Finalized,
-    Piece,
-    Prefilled,
-    Sampling,
-    StreamInput,
-    TranscribeSetup,
-    UnitOverrides,
-)
+from inference_service.api.engine import Done, Event, Failure, Finalized, Piece, Prefilled
+from inference_service.api.setups import Sampling, StreamInput, TranscribeSetup, UnitOverrides
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.participant import Participant
 from inference_service.engine.runtime import Runtime

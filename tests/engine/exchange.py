@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import (
+from inference_service.api.engine import Failure
+from inference_service.api.setups import (
     ChatMessage,
     ChatSetup,
     Clip,
-    Failure,
     Sampling,
     TurnInput,
     UnitOverrides,

@@ -15,19 +15,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from inference_service.engine import minicpmo
-from inference_service.engine.api import (
+from inference_service.api.engine import Event, Piece, Ready
+from inference_service.api.setups import (
     DuplexSettings,
     DuplexSetup,
-    Event,
-    Piece,
-    Ready,
     UnitInput,
     UnitOverrides,
     VoiceReference,
     Window,
     WindowMode,
 )
+from inference_service.engine import minicpmo
 from inference_service.engine.decoder import Segment
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.orders import PendingUnit

@@ -10,19 +10,9 @@ import torch
 from torch import Tensor
 
 from inference_service import causal_checkpoint
+from inference_service.api.engine import Done, Event, Failure, Finalized, Piece, Prefilled
+from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.causal_checkpoint import CausalCheckpoint
-from inference_service.engine.api import (
-    Done,
-    Event,
-    Failure,
-    Finalized,
-    Piece,
-    Prefilled,
-    Sampling,
-    StreamInput,
-    TokensSetup,
-    UnitOverrides,
-)
 from inference_service.engine.causal_runtime import CausalRuntime
 from inference_service.engine.decoder import Segment
 from inference_service.engine.orders import PendingUnit

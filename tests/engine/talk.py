@@ -8,18 +8,8 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3Model
 
-from inference_service.engine.api import (
-    Done,
-    DuplexSettings,
-    DuplexSetup,
-    Event,
-    Failure,
-    Finalized,
-    Piece,
-    UnitOverrides,
-    VoiceReference,
-    Window,
-)
+from inference_service.api.engine import Done, Event, Failure, Finalized, Piece
+from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides, VoiceReference, Window
 from inference_service.engine.context import Context
 from inference_service.engine.conversation import Conversation
 from inference_service.engine.decoder import PackedDecoder

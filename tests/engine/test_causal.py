@@ -10,8 +10,8 @@ import torch
 from transformers import BertConfig, BertModel, MambaConfig, MambaForCausalLM
 
 from inference_service import causal_checkpoint
+from inference_service.api.setups import Mode, Sampling, UnitOverrides
 from inference_service.engine import families
-from inference_service.engine.api import Mode, Sampling, UnitOverrides
 from inference_service.engine.causal_runtime import CausalRuntime, model_info
 from inference_service.engine.decoder import PackedDecoder, Segment
 from inference_service.engine.rope import require_independent

@@ -12,26 +12,19 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as FastTokenizer
 
-from inference_service.engine import mini
-from inference_service.engine.api import (
+from inference_service.api.engine import Done, End, Event, Finalized, Finish, Piece, Prefilled, Ready
+from inference_service.api.setups import (
     ChatMessage,
     ChatSetup,
     Clip,
     Content,
-    Done,
-    End,
-    Event,
-    Finalized,
-    Finish,
     Mode,
     Picture,
-    Piece,
-    Prefilled,
-    Ready,
     Sampling,
     TurnInput,
     UnitOverrides,
 )
+from inference_service.engine import mini
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.participant import Participant

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from inference_service.api.setups import DuplexSettings, Window, WindowMode
 from inference_service.checkpoint import find, load
-from inference_service.engine.api import DuplexSettings, Window, WindowMode
 from inference_service.engine.families import limited
 from inference_service.engine.mini import model_info
 from inference_service.errors import ConfigurationError

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_service.engine.api import Sampling
+from inference_service.api.setups import Sampling
 from inference_service.engine.choice import choose
 from inference_service.engine.sampler import PoisonedLogits
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3Model
 
-from inference_service.engine.api import Window, WindowMode
+from inference_service.api.setups import Window, WindowMode
 from inference_service.engine.context import Context
 from inference_service.engine.decoder import PackedDecoder
 

@@ -3,17 +3,8 @@
 import pytest
 import torch
 
-from inference_service.engine.api import (
-    End,
-    Finish,
-    Prefilled,
-    Ready,
-    SessionFailed,
-    UnitOverrides,
-    UnitUsage,
-    Window,
-    WindowMode,
-)
+from inference_service.api.engine import End, Finish, Prefilled, Ready, SessionFailed, UnitUsage
+from inference_service.api.setups import UnitOverrides, Window, WindowMode
 from inference_service.engine.participant import Stage
 from inference_service.engine.unit import MAX_CHARACTERS
 from inference_service.models.config import TurnBound

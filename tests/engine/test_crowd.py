@@ -10,19 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference_service.engine import mini
-from inference_service.engine.api import (
+from inference_service.api.engine import Done, Event, Finalized, Piece, Prefilled
+from inference_service.api.setups import (
     ChatMessage,
     ChatSetup,
     Clip,
     Content,
-    Done,
     DuplexSetup,
-    Event,
-    Finalized,
     Picture,
-    Piece,
-    Prefilled,
     Sampling,
     SessionSetup,
     StreamInput,
@@ -34,6 +29,7 @@ from inference_service.engine.api import (
     Window,
     WindowMode,
 )
+from inference_service.engine import mini
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.participant import Participant, Stage

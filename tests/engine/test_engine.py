@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference_service.engine import media, mini, participant
-from inference_service.engine.api import (
+from inference_service.api.engine import (
     Advanced,
     Closed,
     Done,
-    DuplexSetup,
     End,
     EngineSession,
     Event,
@@ -22,16 +20,20 @@ from inference_service.engine.api import (
     Piece,
     Prefilled,
     Ready,
-    Sampling,
     SessionFailed,
-    SessionSetup,
     Sink,
+)
+from inference_service.api.setups import (
+    DuplexSetup,
+    Sampling,
+    SessionSetup,
     StreamInput,
     TokensSetup,
     UnitInput,
     UnitOverrides,
     Window,
 )
+from inference_service.engine import media, mini, participant
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.intake import DuplexIntake

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.engine.api import DuplexSettings, End, Window, WindowMode
+from inference_service.api.engine import End
+from inference_service.api.setups import DuplexSettings, Window, WindowMode
 from inference_service.engine.context import Context
 from inference_service.engine.decoder import PackedDecoder, Segment
 from inference_service.engine.sampler import TextSampler, keep_likely

@@ -7,13 +7,12 @@ from typing import Any, cast
 import pytest
 import torch
 
-from inference_service.engine.api import (
+from inference_service.api.engine import Piece, Prefilled
+from inference_service.api.setups import (
     ChatMessage,
     ChatSetup,
     Clip,
     Picture,
-    Piece,
-    Prefilled,
     Sampling,
     TurnInput,
     UnitOverrides,

@@ -11,15 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from inference_service.engine import mini
-from inference_service.engine.api import (
-    Closed,
-    Done,
+from inference_service.api.engine import Closed, Done, Event, Finalized, SessionFailed
+from inference_service.api.setups import (
     DuplexSetup,
-    Event,
-    Finalized,
     Sampling,
-    SessionFailed,
     SessionSetup,
     StreamInput,
     TokensSetup,
@@ -29,6 +24,7 @@ from inference_service.engine.api import (
     Window,
     WindowMode,
 )
+from inference_service.engine import mini
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.guard import DeviceLost, Guard, blame

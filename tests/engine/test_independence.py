@@ -11,9 +11,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from inference_service.api.engine import Done, End, Piece
+from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides
 from inference_service.checkpoint import find, load
 from inference_service.engine import mini
-from inference_service.engine.api import Done, DuplexSettings, DuplexSetup, End, Piece, UnitOverrides
 from inference_service.engine.conversation import Conversation
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.intake import Perceived

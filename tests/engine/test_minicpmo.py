@@ -13,27 +13,29 @@ import pytest
 import torch
 
 from inference_service import voices
-from inference_service.checkpoint import find
-from inference_service.engine import families, footprint, minicpmo, minicpmo_voice
-from inference_service.engine.api import (
-    MODELS_VOICE,
+from inference_service.api.engine import (
     Closed,
     Done,
-    DuplexSetup,
     End,
     Event,
     Finalized,
-    Mode,
     Piece,
     Prefilled,
     Ready,
     SessionFailed,
+)
+from inference_service.api.setups import (
+    MODELS_VOICE,
+    DuplexSetup,
+    Mode,
     UnitInput,
     UnitOverrides,
     VoiceReference,
     Window,
     WindowMode,
 )
+from inference_service.checkpoint import find
+from inference_service.engine import families, footprint, minicpmo, minicpmo_voice
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.speech import SpeechJob, SpeechState

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from inference_service.engine.api import ChatMessage, Clip, Picture, TurnInput
+from inference_service.api.setups import ChatMessage, Clip, Picture, TurnInput
 from inference_service.engine.prompt import Passage, Prompt, Sight, Sound, TurnIntake, Words
 from inference_service.errors import UnitRefused
 from inference_service.media.mel import MelStream

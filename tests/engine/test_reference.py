@@ -8,17 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from inference_service.api.engine import Done, End, Finalized, Finish, Prefilled
+from inference_service.api.setups import DuplexSettings, Window, WindowMode
 from inference_service.engine import minicpmo, speech
-from inference_service.engine.api import (
-    Done,
-    DuplexSettings,
-    End,
-    Finalized,
-    Finish,
-    Prefilled,
-    Window,
-    WindowMode,
-)
 from inference_service.engine.sampler import TextSampler
 from tests.engine import golden
 from tests.engine.reference import Enter, Spoken, Visitor, Watched, checkpoint, crowd, play, runtime

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralModel
 
-from inference_service.engine.api import Window
+from inference_service.api.setups import Window
 from inference_service.engine.decoder import PackedDecoder
 from inference_service.engine.rolling import RollingContext
 from tests.engine.test_packed import HIDDEN, mistral

@@ -8,20 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inference_service.engine import mini
-from inference_service.engine.api import (
-    Advanced,
+from inference_service.api.engine import Advanced, Done, End, Piece, Prefilled, Ready
+from inference_service.api.setups import (
     ChatMessage,
     ChatSetup,
     Clip,
     Content,
-    Done,
     DuplexSetup,
-    End,
     Picture,
-    Piece,
-    Prefilled,
-    Ready,
     Sampling,
     SessionSetup,
     StreamInput,
@@ -30,6 +24,7 @@ from inference_service.engine.api import (
     UnitInput,
     UnitOverrides,
 )
+from inference_service.engine import mini
 from inference_service.engine.decoder import Segment
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.orders import PendingUnit

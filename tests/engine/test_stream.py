@@ -7,20 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from inference_service.api.engine import End, Failure, Finish, Piece, Ready, SessionFailed
+from inference_service.api.setups import Mode, StreamInput, TokensSetup, UnitOverrides
 from inference_service.causal_checkpoint import CausalCheckpoint
 from inference_service.engine import mini
-from inference_service.engine.api import (
-    End,
-    Failure,
-    Finish,
-    Mode,
-    Piece,
-    Ready,
-    SessionFailed,
-    StreamInput,
-    TokensSetup,
-    UnitOverrides,
-)
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.orders import PendingUnit
 from inference_service.engine.tick import Tick

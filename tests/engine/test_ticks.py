@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from inference_service.engine.api import NAMED_TICKS, Closed, Event, Finalized, Prefilled, Ready, Sink, Ticked
+from inference_service.api.engine import NAMED_TICKS, Closed, Event, Finalized, Prefilled, Ready, Sink, Ticked
 from tests.engine.test_engine import Client, Rig
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.engine import mini
-from inference_service.engine.api import (
+from inference_service.api.engine import (
     Done,
     End,
     Failure,
@@ -18,15 +17,18 @@ from inference_service.engine.api import (
     Finish,
     Prefilled,
     Ready,
-    Sampling,
     SessionFailed,
+    UnitUsage,
+)
+from inference_service.api.setups import (
+    Sampling,
     StreamInput,
     TranscribeSetup,
     UnitInput,
     UnitOverrides,
-    UnitUsage,
     Window,
 )
+from inference_service.engine import mini
 from inference_service.engine.choice import choose
 from inference_service.engine.decoder import Segment
 from inference_service.engine.duplex_runtime import DuplexRuntime

@@ -3,17 +3,8 @@
 import pytest
 import torch
 
-from inference_service.engine.api import (
-    Done,
-    End,
-    Failure,
-    Finish,
-    Piece,
-    Prefilled,
-    Ready,
-    Sampling,
-    UnitOverrides,
-)
+from inference_service.api.engine import Done, End, Failure, Finish, Piece, Prefilled, Ready
+from inference_service.api.setups import Sampling, UnitOverrides
 from inference_service.engine.participant import Stage
 from tests.engine.exchange import END, TURN_END, Exchange
 from tests.engine.talk import VOCABULARY, Said

@@ -8,22 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from inference_service.api.engine import Closed, Done, End, Failure, Finalized, Piece, Prefilled, UnitUsage
+from inference_service.api.setups import DuplexSetup, UnitInput, UnitOverrides, Window, WindowMode
 from inference_service.engine import mini
-from inference_service.engine.api import (
-    Closed,
-    Done,
-    DuplexSetup,
-    End,
-    Failure,
-    Finalized,
-    Piece,
-    Prefilled,
-    UnitInput,
-    UnitOverrides,
-    UnitUsage,
-    Window,
-    WindowMode,
-)
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.mini import model_info

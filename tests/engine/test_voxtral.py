@@ -13,17 +13,9 @@ from torch import Tensor
 from transformers import VoxtralRealtimeForConditionalGeneration as Network
 
 from inference_service import voxtral_checkpoint
+from inference_service.api.engine import Done, End, Failure, Finish, Ready, UnitUsage
+from inference_service.api.setups import Sampling, UnitOverrides
 from inference_service.engine import families, footprint
-from inference_service.engine.api import (
-    Done,
-    End,
-    Failure,
-    Finish,
-    Ready,
-    Sampling,
-    UnitOverrides,
-    UnitUsage,
-)
 from inference_service.engine.decoder import Segment
 from inference_service.engine.rolling import SLACK
 from inference_service.engine.tick import Tick

@@ -19,7 +19,7 @@ from websockets.server import ServerProtocol
 from antiphon.telemetry.context import parse_traceparent
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import config, inputs, metadata
-from inference_service.engine.api import UnitInput
+from inference_service.api.setups import UnitInput
 from inference_service.errors import SessionError, UnitRefused
 from inference_service.media.image import decode_frame, decode_picture
 from inference_service.models.minicpmo.slices import slice_image

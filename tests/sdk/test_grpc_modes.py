@@ -12,7 +12,8 @@ from antiphon.grpc import Finalized, Finish, Output, Prefilled, Session, Text, U
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.engine import api
+from inference_service.api import engine as engine_api
+from inference_service.api import setups
 from tests.scripted_engine import (
     EVERYTHING,
     RunningWorker,
@@ -35,7 +36,7 @@ TRANSCRIBE = pb.SessionConfig(mode=pb.SESSION_MODE_TRANSCRIBE)
 @pytest.fixture
 def engine() -> ScriptedEngine:
     return ScriptedEngine(
-        write("One", " two."), write(" three", finish=api.Finish.LENGTH), info=EVERYTHING, repeat=True
+        write("One", " two."), write(" three", finish=engine_api.Finish.LENGTH), info=EVERYTHING, repeat=True
     )
 
 
@@ -74,13 +75,13 @@ async def test_turn_brings_its_history_and_gets_its_answer(
         outputs = await read_all(session)
 
     turn = engine.session.given[1]
-    assert isinstance(turn, api.TurnInput)
+    assert isinstance(turn, setups.TurnInput)
     assert [message.role for message in turn.messages] == ["system", "user", "assistant", "user"]
     picture, from_file, clip, text = turn.messages[1].parts
-    assert picture == api.Picture(b"\x89PNG")
-    assert isinstance(from_file, api.Clip)
+    assert picture == setups.Picture(b"\x89PNG")
+    assert isinstance(from_file, setups.Clip)
     assert from_file.pcm.tolist() == [0.0, 0.5]
-    assert isinstance(clip, api.Clip)
+    assert isinstance(clip, setups.Clip)
     assert np.array_equal(clip.pcm, SECOND)
     assert text == "What is it?"
     assert (turn.enable_thinking, turn.omni_mode, turn.speaks) == (True, True, False)
@@ -97,9 +98,9 @@ async def test_each_turn_has_its_own_settings(worker: RunningWorker, engine: Scr
         outputs = await read_all(session)
 
     assert (engine.session.overrides[1].temperature, engine.session.overrides[1].stop) == (0.0, (".",))
-    assert engine.session.overrides[2] == api.UnitOverrides()
+    assert engine.session.overrides[2] == setups.UnitOverrides()
     second = engine.session.given[2]
-    assert isinstance(second, api.TurnInput)
+    assert isinstance(second, setups.TurnInput)
     assert (second.max_slice_nums, second.use_image_id) == (2, False)
     assert [said(outputs, unit) for unit in (1, 2)] == ["One two.", " three"]
     done = the(UnitDone, outputs, 2)
@@ -115,7 +116,7 @@ async def test_spoken_turn() -> None:
             outputs = await read_all(session)
 
     turn = engine.session.given[1]
-    assert isinstance(turn, api.TurnInput)
+    assert isinstance(turn, setups.TurnInput)
     assert turn.speaks
     assert sum(len(output.samples) for output in outputs if isinstance(output, SpokenAudio)) == 12_000
 
@@ -136,10 +137,10 @@ async def test_chunks_of_ids_and_of_text(worker: RunningWorker, engine: Scripted
         outputs = await read_all(session)
 
     assert engine.session.given == {
-        1: api.StreamInput((5, 6), begins=True),
-        2: api.StreamInput((7,)),
-        3: api.StreamInput("and so on"),
-        4: api.StreamInput(None, ends=True),
+        1: setups.StreamInput((5, 6), begins=True),
+        2: setups.StreamInput((7,)),
+        3: setups.StreamInput("and so on"),
+        4: setups.StreamInput(None, ends=True),
     }
     assert engine.session.kept == {1}
     assert [engine.session.overrides[unit].max_new_tokens for unit in (1, 2)] == [None, 3]
@@ -160,7 +161,7 @@ async def test_chunks_of_audio_of_any_length(worker: RunningWorker, engine: Scri
         outputs = await read_all(session)
 
     chunks = [engine.session.given[unit] for unit in (1, 2)]
-    assert [len(chunk.chunk) for chunk in chunks if isinstance(chunk, api.StreamInput)] == [48_000, 100]  # type: ignore[arg-type]
+    assert [len(chunk.chunk) for chunk in chunks if isinstance(chunk, setups.StreamInput)] == [48_000, 100]  # type: ignore[arg-type]
     assert said(outputs, 1) + said(outputs, 2) == "One two. three"
 
 

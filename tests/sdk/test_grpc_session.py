@@ -25,7 +25,7 @@ from antiphon.grpc import (
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.engine.api import SessionFailed
+from inference_service.api.engine import SessionFailed
 from tests.scripted_engine import (
     TALK,
     Play,

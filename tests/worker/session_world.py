@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from inference_service.engine.api import (
+from inference_service.api.engine import (
     Closed,
-    Content,
     Done,
-    DuplexSettings,
-    DuplexSetup,
     End,
     EngineSession,
     Event,
@@ -20,10 +17,15 @@ from inference_service.engine.api import (
     Finalized,
     Prefilled,
     Ready,
+    UnitUsage,
+)
+from inference_service.api.setups import (
+    Content,
+    DuplexSettings,
+    DuplexSetup,
     SessionSetup,
     UnitInput,
     UnitOverrides,
-    UnitUsage,
     Window,
 )
 from inference_service.errors import SessionError

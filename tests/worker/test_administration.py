@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from inference_service.api.engine import Deliver, Engine, OnFatal, Ticked
 from inference_service.app import Worker
-from inference_service.engine.api import Deliver, Engine, OnFatal, Ticked
 from inference_service.errors import ConfigurationError
 from inference_service.options import WorkerOptions
 from inference_service.sessions import Limits

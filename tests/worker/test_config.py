@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.setups import KEEP_ALL, DuplexSettings, DuplexSetup, Window, WindowMode
 from inference_service.config import SessionPlan, resolve
 from inference_service.config_reader import MAX_PROMPT_CHARACTERS
-from inference_service.engine.api import KEEP_ALL, DuplexSettings, DuplexSetup, Window, WindowMode
 from inference_service.errors import (
     ConfigInvalid,
     ModelNotFound,

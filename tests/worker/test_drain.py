@@ -13,8 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from antiphon.semconv import MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
+from inference_service.api.engine import Closed, Deliver, Engine, OnFatal
 from inference_service.app import EXIT_DEVICE_LOST, EXIT_DRAINED, Worker, deliver_on
-from inference_service.engine.api import Closed, Deliver, Engine, OnFatal
 from inference_service.options import WorkerOptions
 from inference_service.server import SERVICES
 from inference_service.sessions import Limits

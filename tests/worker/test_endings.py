@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.engine.api import End, SessionFailed
+from inference_service.api.engine import End, SessionFailed
 from inference_service.units import Stream
 from tests.scripted_engine import Play, ScriptedEngine, context_full, hang, listen, running_worker
 from tests.worker.caller import Caller, channel_to, until

@@ -29,8 +29,8 @@ from antiphon.semconv import (
 )
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import Deliver, Engine, Failure, OnFatal, SessionFailed
 from inference_service.app import Worker
-from inference_service.engine.api import Deliver, Engine, Failure, OnFatal, SessionFailed
 from inference_service.errors import SessionError
 from inference_service.options import WorkerOptions
 from inference_service.sessions import Limits

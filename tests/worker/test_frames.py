@@ -11,8 +11,9 @@ import pytest
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import messages
+from inference_service.api.engine import Deliver, ModelInfo, OnFatal
+from inference_service.api.setups import Mode
 from inference_service.engine import mini
-from inference_service.engine.api import Deliver, Mode, ModelInfo, OnFatal
 from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
 from inference_service.options import WorkerOptions

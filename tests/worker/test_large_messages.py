@@ -11,8 +11,9 @@ from antiphon.semconv import MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import decoding, inputs
+from inference_service.api.engine import Piece
+from inference_service.api.setups import StreamInput
 from inference_service.decoding import LARGE, MOST_PARTS
-from inference_service.engine.api import Piece, StreamInput
 from inference_service.messages import LARGEST_ANSWER, absorb, piece, pieces
 from inference_service.units import Stream
 from tests.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, speak, write

@@ -12,8 +12,7 @@ from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service import messages
-from inference_service.config import SessionPlan, resolve
-from inference_service.engine.api import (
+from inference_service.api.setups import (
     KEEP_ALL,
     ChatSetup,
     Mode,
@@ -23,6 +22,7 @@ from inference_service.engine.api import (
     TranscribeSetup,
     UnitOverrides,
 )
+from inference_service.config import SessionPlan, resolve
 from inference_service.errors import ConfigInvalid, ModeUnsupported, UnitRefused, VoiceNotFound
 from inference_service.sampling import MAX_STOP_TOKENS, MAX_STOPS, unit_overrides
 from inference_service.units import Stream

@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from antiphon import semconv
 from antiphon.semconv import Phase
 from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import NAMED_TICKS
 from inference_service.app import load_engine
-from inference_service.engine.api import NAMED_TICKS
 from inference_service.units import Stream
 from tests.recordings import make
 from tests.scrape import Scrape, get, scrape

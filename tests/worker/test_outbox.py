@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.engine.api import Done, End, Piece
+from inference_service.api.engine import Done, End, Piece
 from inference_service.errors import Draining
 from inference_service.messages import absorb, done, go_away, piece
 from inference_service.outbox import BACKLOG, Outbox

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
-from inference_service.engine.api import Failure
+from inference_service.api.engine import Failure
 from inference_service.errors import UnitRefused
 from inference_service.media.pcm import decode_pcm
 

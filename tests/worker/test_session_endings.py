@@ -3,15 +3,7 @@
 import pytest
 
 from antiphon.semconv import Reason
-from inference_service.engine.api import (
-    Closed,
-    Done,
-    End,
-    Piece,
-    Prefilled,
-    Ready,
-    SessionFailed,
-)
+from inference_service.api.engine import Closed, Done, End, Piece, Prefilled, Ready, SessionFailed
 from inference_service.errors import Draining
 from inference_service.sessions import GoAway, Limits, Phase
 from inference_service.units import Run, Stream

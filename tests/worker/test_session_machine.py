@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from antiphon.semconv import Reason
-from inference_service.engine.api import (
+from inference_service.api.engine import (
     Closed,
     Done,
     End,

@@ -3,18 +3,8 @@
 import pytest
 
 from antiphon.semconv import Reason
-from inference_service.engine.api import (
-    Advanced,
-    End,
-    Failure,
-    Finalized,
-    Piece,
-    Ready,
-    Sampling,
-    StreamInput,
-    TokensSetup,
-    UnitOverrides,
-)
+from inference_service.api.engine import Advanced, End, Failure, Finalized, Piece, Ready
+from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.errors import StreamExists
 from inference_service.sessions import Limits, Phase
 from inference_service.units import Run, Stream

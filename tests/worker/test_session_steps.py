@@ -1,7 +1,7 @@
 """When the steps of units begin and end, told for spans and figures: on a clock of the test's own."""
 
-from inference_service.engine.api import Done as UnitDone
-from inference_service.engine.api import End, Failure, Finalized, Prefilled, UnitUsage
+from inference_service.api.engine import Done as UnitDone
+from inference_service.api.engine import End, Failure, Finalized, Prefilled, UnitUsage
 from inference_service.errors import Cancelled
 from inference_service.units import Run, Stream
 from tests.worker.session_world import INPUT, Stage

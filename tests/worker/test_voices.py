@@ -7,17 +7,17 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.config import SessionPlan, resolve
-from inference_service.engine.api import (
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import (
     ChatSetup,
     DuplexSettings,
     DuplexSetup,
     Mode,
-    ModelInfo,
     VoiceReference,
     Window,
     WindowMode,
 )
+from inference_service.config import SessionPlan, resolve
 from inference_service.errors import ConfigInvalid, VoiceNotFound
 from inference_service.messages import model_info
 

@@ -3,23 +3,12 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, Protocol
 
 from antiphon.semconv import DEFAULT_POOL
+from ws_adapter.dialects.kind import Kind
 
 POOL: Final = DEFAULT_POOL
-
-
-class Kind(StrEnum):
-    """What a session is: for its limit, for estimating how long it will take, and for those who look on."""
-
-    AUDIO_DUPLEX = "audio_duplex"
-    OMNI_DUPLEX = "omni_duplex"
-    """With a camera."""
-    CHAT = "chat"
-    """One turn of it."""
-    TRANSCRIPTION = "transcription"
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,8 @@ from typing import Final
 
 from antiphon.semconv import Reason, lease_mac
 from ws_adapter.clock import Clock, Timer
-from ws_adapter.dispatch.base import (
-    POOL,
-    Kind,
-    Lease,
-    PoolStatus,
-    QueuePlace,
-    QueueView,
-    Running,
-    Waiting,
-)
+from ws_adapter.dialects.kind import Kind
+from ws_adapter.dispatch.base import POOL, Lease, PoolStatus, QueuePlace, QueueView, Running, Waiting
 from ws_adapter.dispatch.estimate import Lengths, estimate_waits
 from ws_adapter.errors import (
     AttachFailed,

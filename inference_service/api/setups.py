@@ -1,0 +1,248 @@
+"""What a session is, what its units bring, and how its tokens are drawn."""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class DuplexSettings:
+    """Decoding settings of one session; defaults and ranges as the public `config` object."""
+
+    generate_audio: bool = True
+    force_listen_count: int = 3
+    max_new_speak_tokens_per_chunk: int = 20
+    greedy: bool = False
+    temperature: float = 0.7
+    top_k: int = 20
+    top_p: float = 0.8
+    text_repetition_penalty: float = 1.05
+    text_repetition_window_size: int = 512
+    length_penalty: float = 1.1
+    listen_prob_scale: float = 1.0
+    listen_top_k: int | None = None
+    tts_temperature: float = 0.8
+
+
+class WindowMode(Enum):
+    """What happens when a session's context grows beyond its window."""
+
+    OFF = auto()
+    BASIC = auto()
+    CONTEXT = auto()
+    """As BASIC, but what the model said in dropped units stays, as text behind the prompt."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Above `high_tokens` of context, whole oldest units are dropped until at most `low_tokens` remain.
+
+    The last two fields are of CONTEXT only.
+    """
+
+    mode: WindowMode = WindowMode.OFF
+    high_tokens: int = 0
+    low_tokens: int = 0
+    max_units: int = 24
+    """More units than these are dropped too."""
+    remembered_tokens: int = 500
+    """Most tokens of dropped text that stay, the newest."""
+
+
+class Mode(Enum):
+    """A kind of session."""
+
+    AUDIO = auto()
+    VIDEO = auto()
+    CHAT = auto()
+    TRANSCRIBE = auto()
+    TOKENS = auto()
+
+
+KEEP_ALL = 2**31 - 1
+"""`top_k` that keeps every token."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the tokens of a chat or of a token stream are drawn.
+
+    `max_new_tokens` counts per unit, the token that ends it included. `length_penalty` divides the score of
+    the end-of-sequence token if that is positive, and multiplies it otherwise: above 1 answers get longer.
+    `repetition_penalty` sees the tokens of this unit. `stop` are strings, for chat only.
+    """
+
+    max_new_tokens: int = 512
+    temperature: float = 0.7
+    top_p: float = 0.8
+    top_k: int = KEEP_ALL
+    repetition_penalty: float = 1.0
+    length_penalty: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class VoiceReference:
+    """Reference audio, float32 mono at the model's input rate; None is the model's own voice."""
+
+    heard: NDArray[np.float32] | None = None
+    """What the language model hears in its prompt."""
+    spoken: NDArray[np.float32] | None = None
+    """The voice of the output; `heard` if there is none."""
+    voice_id: str = ""
+    """Instead: a registered voice of the output."""
+
+    @property
+    def is_unset(self) -> bool:
+        """Whether no voice is asked for."""
+        return self.heard is None and self.spoken is None and not self.voice_id
+
+
+MODELS_VOICE = VoiceReference()
+"""What a session has that asks for no voice."""
+
+
+@dataclass(frozen=True)
+class DuplexSetup:
+    """Everything that decides how a full-duplex session runs; nothing of it outlives the session."""
+
+    system_prompt: str
+    duplex: DuplexSettings
+    window: Window
+    seed: int
+    sees: bool = False
+    """Whether its units may bring pictures."""
+    voice: VoiceReference = MODELS_VOICE
+
+
+@dataclass(frozen=True)
+class ChatSetup:
+    """A session of turns, each of which brings its whole history."""
+
+    sampling: Sampling
+    seed: int
+    system_prompt: str = ""
+    """Stands before the messages of a turn that begin with no system message of their own."""
+    voice: VoiceReference = MODELS_VOICE
+    """Of spoken answers."""
+
+
+@dataclass(frozen=True)
+class TokensSetup:
+    """A context of tokens that grows by one chunk a unit."""
+
+    sampling: Sampling
+    seed: int
+    system_prompt: str = ""
+    """Text at the very start of the context."""
+
+
+@dataclass(frozen=True)
+class TranscribeSetup:
+    """Utterances that are written down while they are heard."""
+
+    sampling: Sampling
+    seed: int
+
+
+SessionSetup = DuplexSetup | ChatSetup | TokensSetup | TranscribeSetup
+
+
+@dataclass(frozen=True)
+class UnitInput:
+    """Of one duplex unit: float32 mono audio at the input rate, and encoded pictures, oldest first."""
+
+    pcm: NDArray[np.float32] | None
+    """None for a unit of pictures alone."""
+    frames: tuple[bytes, ...] = ()
+    max_slice_nums: int = 1
+    """Into how many slices a picture may be cut, by a model that cuts them up."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An encoded picture inside a message: JPEG, PNG or WebP."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Float32 mono audio inside a message, at the model's input rate."""
+
+    pcm: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    """One message; `role` is `system`, `user` or `assistant`, and a part that is a `str` is text."""
+
+    role: str
+    parts: tuple[str | Picture | Clip, ...]
+
+
+@dataclass(frozen=True)
+class TurnInput:
+    """A whole conversation to which the model is to answer; nothing of an earlier unit is left."""
+
+    messages: tuple[ChatMessage, ...]
+    speaks: bool = False
+    """Whether the answer is spoken too."""
+    use_tts_template: bool = False
+    enable_thinking: bool = False
+    omni_mode: bool = False
+    max_slice_nums: int | None = None
+    use_image_id: bool = True
+
+
+@dataclass(frozen=True)
+class StreamInput:
+    """A chunk that is appended to the context: ids, text or audio of any length; None for no chunk.
+
+    `begins` drops the context first, `ends` says that no more comes in this utterance.
+    """
+
+    chunk: "tuple[int, ...] | str | NDArray[np.float32] | None"
+    begins: bool = False
+    ends: bool = False
+
+
+Content = UnitInput | TurnInput | StreamInput
+"""The input of a unit, each mode its own: AUDIO and VIDEO, CHAT, TRANSCRIBE and TOKENS."""
+
+
+@dataclass(frozen=True)
+class UnitOverrides:
+    """Sampling settings for one unit only; None means the session's."""
+
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    length_penalty: float | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    stop: tuple[str, ...] | None = None
+    ignore_eos: bool | None = None
+    seed: int | None = None
+
+    def sampling(self, session: Sampling) -> Sampling:
+        """A session's sampling with these on top (the seed is the sampler's affair)."""
+        changes = {name: value for name, value in vars(self).items() if name != "seed" and value is not None}
+        return replace(session, **changes)
+
+    def apply(self, settings: DuplexSettings) -> DuplexSettings:
+        """The session's settings with these on top (the seed is the sampler's affair)."""
+        changes = {
+            "max_new_speak_tokens_per_chunk": self.max_new_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "text_repetition_penalty": self.repetition_penalty,
+            "length_penalty": self.length_penalty,
+        }
+        return replace(settings, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]

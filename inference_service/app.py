@@ -17,21 +17,21 @@ from antiphon.telemetry import providers
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry
-from inference_service import status
-from inference_service.administration import Administration
 from inference_service.api.engine import Deliver, Engine, Event, ModelInfo, OnFatal, OnTicks, Sink, Ticked
 from inference_service.api.setups import Mode, Window, WindowMode
 from inference_service.errors import ConfigurationError, Draining, EngineFatal
-from inference_service.host import Backend
-from inference_service.metrics import WorkerMetrics
 from inference_service.models.errors import CheckpointError
+from inference_service.observability import status
+from inference_service.observability.admin import Administration
+from inference_service.observability.metrics import WorkerMetrics
+from inference_service.observability.tracing import Tracing
+from inference_service.observability.watchdog import Watchdog
 from inference_service.options import WorkerOptions
-from inference_service.server import WorkerServer
-from inference_service.servicer import InferenceServicer
-from inference_service.sessions import Limits
-from inference_service.slots import SlotTable
-from inference_service.tracing import Tracing
-from inference_service.watchdog import Watchdog
+from inference_service.rpc.server import WorkerServer
+from inference_service.rpc.servicer import InferenceServicer
+from inference_service.rpc.session_calls import Backend
+from inference_service.session.session import Limits
+from inference_service.session.slots import SlotTable
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
     """The real engine; torch is imported here and not before."""
-    from inference_service.engine import loading
+    from inference_service.families import loading
 
     return loading.load_engine(options, deliver, on_fatal)
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from inference_service.engine.conversation import Conversation
-from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.spoken_turn import SpokenTurn
-from inference_service.engine.transcript import Transcript
+from inference_service.engine.sessions.duplex import Conversation
+from inference_service.engine.sessions.spoken_chat import SpokenTurn
+from inference_service.engine.sessions.transcription import Transcript
+from inference_service.families.duplex_runtime import DuplexRuntime
 
 Fault = Callable[[], None]
 

@@ -13,18 +13,18 @@ import torch
 
 from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.app import serve
-from inference_service.checkpoint import find
-from inference_service.engine import families
+from inference_service.checkpoints.folder import find
 from inference_service.engine.engine import LiveEngine
+from inference_service.families import table
 from inference_service.options import WorkerOptions
-from inference_service.sessions import Limits
+from inference_service.session.session import Limits
 from tests import faults
 
 
 def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
     """The real engine with its faults."""
     torch.set_num_threads(1)
-    runtime = families.load(find(options.model), torch.device("cpu"))(options.slots)
+    runtime = table.load(find(options.model), torch.device("cpu"))(options.slots)
     faults.break_in(runtime)
     return LiveEngine(runtime, options.slots, deliver, on_fatal)
 

@@ -14,7 +14,7 @@ from benchmarks.adapter.payload import ANSWER, APPEND, SPEECH
 from benchmarks.adapter.report import Goal, Report
 from tests.adapter.stage import running_adapter, until
 from tests.scripted_engine import ScriptedEngine, running_worker, speak
-from ws_adapter.codec import Clip
+from ws_adapter.protocol.wire.codec import Clip
 
 
 def test_both_codecs_do_the_same() -> None:

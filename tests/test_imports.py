@@ -43,9 +43,9 @@ class Wall:
 WALLS = [
     Wall("adapter knows neither worker nor torch", ("ws_adapter",), ("inference_service", "torch")),
     Wall("worker knows no adapter", ("inference_service",), ("ws_adapter",)),
-    Wall("dialects do no I/O", ("ws_adapter.dialects",), ("asyncio", "socket", "grpc"), deep=True),
-    Wall("scheduler needs no torch", ("inference_service.engine.scheduler",), ("torch",), deep=True),
-    Wall("sessions need no torch", ("inference_service.sessions",), ("torch",), deep=True),
+    Wall("dialects do no I/O", ("ws_adapter.protocol",), ("asyncio", "socket", "grpc"), deep=True),
+    Wall("scheduler needs no torch", ("inference_service.engine.batch.scheduler",), ("torch",), deep=True),
+    Wall("sessions need no torch", ("inference_service.session.session",), ("torch",), deep=True),
     Wall(
         "models know nothing of gRPC, sessions or JSON",
         ("inference_service.models",),
@@ -53,9 +53,9 @@ WALLS = [
             "grpc",
             "google",
             "antiphon",
-            "inference_service.sessions",
+            "inference_service.session.session",
             "inference_service.servicers",
-            "inference_service.server",
+            "inference_service.rpc.server",
             "json",
             "msgspec",
         ),
@@ -222,10 +222,10 @@ class Inside:
 
 
 INSIDES = [
-    Inside("h2", ("ws_adapter.http2_control",), ("h2.errors", "h2.events", "h2.exceptions")),
+    Inside("h2", ("ws_adapter.worker.transport.http2_control",), ("h2.errors", "h2.events", "h2.exceptions")),
     Inside(
         "websockets",
-        ("ws_adapter.connection", "ws_adapter.http1"),
+        ("ws_adapter.web.websocket", "ws_adapter.web.http1"),
         (
             "websockets.asyncio.server",
             "websockets.datastructures.Headers",

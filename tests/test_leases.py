@@ -7,15 +7,15 @@ import pytest
 
 from antiphon.semconv import METADATA_LEASE, Reason
 from inference_service.errors import LeaseInvalid, StaleLease
-from inference_service.leases import Lease, LeaseReader
-from inference_service.slots import SlotTable
+from inference_service.session.leases import Lease, LeaseReader
+from inference_service.session.slots import SlotTable
 from tests.adapter.stage import ManualClock
 from tests.adapter.test_dispatch import KnownFleet
-from ws_adapter.dialects.kind import Kind
 from ws_adapter.dispatch import base
 from ws_adapter.dispatch.base import POOL
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
-from ws_adapter.errors import AttachFailed
+from ws_adapter.process.errors import AttachFailed
+from ws_adapter.protocol.core.kind import Kind
 
 KEY = b"a key of 16 byte"
 

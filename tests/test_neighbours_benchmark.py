@@ -21,10 +21,10 @@ from benchmarks.neighbours.neighbour import Neighbour, Unit
 from benchmarks.neighbours.stranger import Gone, Stranger
 from tests.adapter.stage import running_adapter, until
 from tests.scripted_engine import TALK, ScriptedEngine, running_worker
-from ws_adapter.dialects.images import read_frame
-from ws_adapter.dialects.voice import LONGEST_S
-from ws_adapter.dialects.wav import read_wav
 from ws_adapter.options import AdapterOptions
+from ws_adapter.protocol.media.images import read_frame
+from ws_adapter.protocol.media.reference_voice import LONGEST_S
+from ws_adapter.protocol.media.wav import read_wav
 
 OPTIONS = AdapterOptions(("127.0.0.1:1",))
 MIB = 2**20

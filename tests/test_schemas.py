@@ -15,14 +15,14 @@ from tests import schemas
 from tests.adapter import conversation
 from tests.adapter.judgement import refusal
 from tests.schemas import DIALECTS, FOLDER, Event, Observer, check_client, check_server, is_client_event
-from ws_adapter import codec
-from ws_adapter.dialects.config import Mode
-from ws_adapter.dialects.errors import CloseCode, ErrorCode
-from ws_adapter.dialects.events import ServerEvent
-from ws_adapter.dialects.transcription_events import Code
-from ws_adapter.routes import Dialect, Selection, select
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.transcription.events import Code
+from ws_adapter.protocol.wire import codec
+from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode
+from ws_adapter.protocol.wire.events import ServerEvent
 from ws_adapter.schemas import codes
 from ws_adapter.schemas.__main__ import write
+from ws_adapter.web.routes import Dialect, Selection, select
 
 PUBLISHED = [*(f"{dialect}.schema.json" for dialect in DIALECTS), "asyncapi.json", "events.md"]
 

@@ -13,21 +13,21 @@ from antiphon.semconv import SERVICE_ADAPTER
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry, start
-from ws_adapter import descriptors
-from ws_adapter.access import Access
-from ws_adapter.administration import Administration
-from ws_adapter.clock import Clock, LoopClock
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
-from ws_adapter.errors import CannotListen, ConfigurationError
-from ws_adapter.fleet import Fleet
-from ws_adapter.load import Load
-from ws_adapter.metrics import Metrics
+from ws_adapter.observability.metrics import Metrics
+from ws_adapter.observability.snapshot import Pool
 from ws_adapter.options import AdapterOptions
-from ws_adapter.pool import Pool
+from ws_adapter.process import descriptors
+from ws_adapter.process.clock import Clock, LoopClock
+from ws_adapter.process.errors import CannotListen, ConfigurationError
+from ws_adapter.process.load import Load
 from ws_adapter.recording.recorder import Recorder
-from ws_adapter.server import PublicServer
-from ws_adapter.tls import Certificate
-from ws_adapter.voices import read_default_voice
+from ws_adapter.server.access import Access
+from ws_adapter.server.admin import Administration
+from ws_adapter.server.default_voice import read_default_voice
+from ws_adapter.server.listener import PublicServer
+from ws_adapter.web.tls import Certificate
+from ws_adapter.worker.registry import Fleet
 
 logger = logging.getLogger(__name__)
 

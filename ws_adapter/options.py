@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from antiphon.semconv import MIN_WORKER_KEY_BYTES
-from ws_adapter.dialects.kind import Kind
-from ws_adapter.dialects.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Limits
-from ws_adapter.errors import ConfigurationError
-from ws_adapter.load import LoadLimits
-from ws_adapter.visitors import Network
+from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.process.load import LoadLimits
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Limits
+from ws_adapter.web.rate_limit import Network
 
 _MIB = 2**20
 
@@ -65,7 +65,7 @@ class AdapterOptions:
     """`keys` serves only who has a key of the file `keys`."""
 
     keys: Path | None = None
-    """File of keys, see `ws_adapter.keys`. Read again on SIGHUP."""
+    """File of keys, see `ws_adapter.web.keys`. Read again on SIGHUP."""
 
     auth_query: bool = False
     """Takes a key from the query too, as `token`; it may end in the logs of proxies."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.adapter.payload import APPEND, RESULT, SPEECH
 from benchmarks.adapter.report import Goal, Report
-from ws_adapter.codec import EventDecoder, decode_audio, encode
-from ws_adapter.dialects.duplex_events import AudioChunk, ClientEvent, Result
+from ws_adapter.protocol.duplex.ws_duplex_events import AudioChunk, ClientEvent, Result
+from ws_adapter.protocol.wire.codec import EventDecoder, decode_audio, encode
 
 _DECODER: EventDecoder[ClientEvent] = EventDecoder(ClientEvent)
 _PLAIN = json.loads(RESULT) | {"audio_data": None}

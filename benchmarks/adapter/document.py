@@ -32,14 +32,15 @@ would be a dependency for one figure.
 
 What limits it. Counted by `strace`, bare `grpc.aio` streams make 23 system calls a unit and switch threads
 about ten times; the whole adapter, which speaks gRPC on its one thread, makes 7, 3 of them for random ids,
-and does not switch. A bare program with the same three streams, framed as in `ws_adapter/http2.py`, took
-0.5 to 0.6 of `grpc.aio`. With the WebSocket echo and the codec that is about two thirds of the adapter; the
-last third is the protocol, some 400 calls of Python functions a unit: checks, clocks, bounds, the order of
-answers. The relay has none of that, and its time goes into `json`, which is C. The adapter also keeps the
-memory of one unit for the next (`ws_adapter/allocator.py`), which neither the floors nor the relay do: that
-is how the whole comes near the sum of its floors. `uvloop` changed it by less than the noise. What is counted
-of each unit for metrics and traces takes 5 to 15 % of this, also where `OTEL_SDK_DISABLED` is set: the state
-before it, measured within the same ten minutes, took 464 us, A1 0.98 and A2 1.94.
+and does not switch. A bare program with the same three streams, framed as in
+`ws_adapter/worker/transport/http2.py`, took 0.5 to 0.6 of `grpc.aio`. With the WebSocket echo and the codec
+that is about two thirds of the adapter; the last third is the protocol, some 400 calls of Python functions
+a unit: checks, clocks, bounds, the order of answers. The relay has none of that, and its time goes into
+`json`, which is C. The adapter also keeps the memory of one unit for the next
+(`ws_adapter/process/allocator.py`), which neither the floors nor the relay do: that is how the whole comes
+near the sum of its floors. `uvloop` changed it by less than the noise. What is counted of each unit for
+metrics and traces takes 5 to 15 % of this, also where `OTEL_SDK_DISABLED` is set: the state before it,
+measured within the same ten minutes, took 464 us, A1 0.98 and A2 1.94.
 
 ## The codec
 

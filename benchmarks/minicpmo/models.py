@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from inference_service.engine import minicpmo, minicpmo_voice
-from inference_service.engine.parts import DuplexParts, Voices
-from inference_service.minicpmo_checkpoint import MiniCPMOCheckpoint, load
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load
+from inference_service.engine.sessions.parts import DuplexParts, Voices
+from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.models.minicpmo.config import parse_config
 from inference_service.models.minicpmo.model import MiniCPMO
 from inference_service.models.token2wav.config import (

@@ -24,13 +24,13 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.engine.conversation import Conversation
-from inference_service.engine.decoder import Segment
-from inference_service.engine.duplex_runtime import DuplexRuntime
-from inference_service.engine.orders import PendingUnit
-from inference_service.engine.participant import Participant, Stage
-from inference_service.engine.parts import DuplexParts
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.sessions.duplex import Conversation
+from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.parts import DuplexParts
 from inference_service.engine.tick import Tick
+from inference_service.families.duplex_runtime import DuplexRuntime
 
 RATE_HZ = 16_000
 WARM_UP = 2

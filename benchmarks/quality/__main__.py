@@ -29,8 +29,8 @@ from benchmarks.quality.report import BARS, ChatRow, DictationRow, Measured, Row
 from benchmarks.quality.scoring import Score, Turn, add
 from benchmarks.quality.script import SEED, Condition, Script, scripts
 from benchmarks.quality.session import channel_to
-from inference_service.training.domain import Exchange
-from inference_service.training.listener import Listener
+from inference_service.training.corpus.domain import Exchange
+from inference_service.training.corpus.listener import Listener
 
 SESSIONS_AT_ONCE = 12
 _SPOKEN = (Condition.PLAIN, Condition.VISION, ChatCondition.TEXT)

@@ -10,7 +10,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from benchmarks.quality.scoring import Turn
 from benchmarks.quality.script import Script
 from benchmarks.quality.session import Streams, answers, sound
-from inference_service.training.voices import SAMPLE_RATE
+from inference_service.training.corpus.voices import SAMPLE_RATE
 
 
 class Player:

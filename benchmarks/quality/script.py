@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from benchmarks.quality.film import Film
 from inference_service.models.pacing import chunks
-from inference_service.training.composition import FRAMES, onset_unit
-from inference_service.training.domain import HEARING, Exchange, Intent, Split, draw
-from inference_service.training.voices import SAMPLE_RATE, flite_voice, held_out_voice
+from inference_service.training.corpus.composition import FRAMES, onset_unit
+from inference_service.training.corpus.domain import HEARING, Exchange, Intent, Split, draw
+from inference_service.training.corpus.voices import SAMPLE_RATE, flite_voice, held_out_voice
 
 SEED = 7_102_026
 """Fixed before the checkpoint was trained."""

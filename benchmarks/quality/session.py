@@ -13,7 +13,7 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from benchmarks.quality.scoring import Turn
-from inference_service.training.voices import SAMPLE_RATE
+from inference_service.training.corpus.voices import SAMPLE_RATE
 
 
 class Streams:

@@ -24,15 +24,15 @@ from inference_service.api.engine import (
     Ticked,
 )
 from inference_service.api.setups import Content, SessionSetup, UnitOverrides
+from inference_service.engine.batch.memory import held_bytes
 from inference_service.engine.guard import DeviceLost
 from inference_service.engine.inbox import Inbox, Order
-from inference_service.engine.media import Lane, MediaPool
-from inference_service.engine.memory import held_bytes
-from inference_service.engine.orders import PendingUnit
-from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.runtime import Runtime
+from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.sessions.orders import PendingUnit
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
+from inference_service.media.pool import Lane, MediaPool
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import torch
 
 from antiphon.semconv import Reason
 from inference_service.api.engine import SessionFailed
-from inference_service.engine.participant import Participant
+from inference_service.engine.sessions.base import Participant
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from inference_service.api.engine import ModelInfo, SessionFailed, Sink
 from inference_service.api.setups import SessionSetup
-from inference_service.engine.context import Context
-from inference_service.engine.decoder import PackedDecoder, Segment
-from inference_service.engine.participant import Participant
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.sessions.base import Participant
 
 CPU_ROWS = 128
 """Rows of one forward on the CPU, where more of them only take longer."""

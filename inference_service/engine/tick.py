@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from inference_service.api.engine import NAMED_TICKS, Ticked
-from inference_service.engine.decoder import Segment
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.batch.scheduler import Request, Share, is_urgent, schedule
 from inference_service.engine.guard import Guard
-from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.scheduler import Request, Share, is_urgent, schedule
+from inference_service.engine.sessions.base import Participant, Stage
 
 Sessions = Collection[Participant[Any]]
 _OPENING_S = 0.005

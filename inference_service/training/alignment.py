@@ -15,8 +15,8 @@ from torch import nn
 from tqdm import tqdm
 
 from inference_service.media.mel import BANDS, log_mel
-from inference_service.training.augment import Augmenter
-from inference_service.training.corpus import Utterance, load
+from inference_service.training.corpus.augment import Augmenter
+from inference_service.training.corpus.spoken import Utterance, load
 from inference_service.training.ear import SpellingEar, batches, spelled, spelling_loss
 
 _BATCH = 64

@@ -11,14 +11,21 @@ from numpy.typing import NDArray
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from inference_service.media.mel import BANDS, log_mel
-from inference_service.training.augment import Augmenter
-from inference_service.training.camera import Pixels
-from inference_service.training.composition import FRAMES
-from inference_service.training.corpus import Utterance
-from inference_service.training.domain import ONES, OUT_OF_DOMAIN_REPLY, Exchange, Intent, Split, draw
-from inference_service.training.pictures import NOTHING, Album, Scene, random_scene
-from inference_service.training.vocabulary import SPECIAL
-from inference_service.training.writing import PROMPTS, Row, Writer
+from inference_service.training.corpus.augment import Augmenter
+from inference_service.training.corpus.camera import Pixels
+from inference_service.training.corpus.composition import FRAMES
+from inference_service.training.corpus.domain import (
+    ONES,
+    OUT_OF_DOMAIN_REPLY,
+    Exchange,
+    Intent,
+    Split,
+    draw,
+)
+from inference_service.training.corpus.pictures import NOTHING, Album, Scene, random_scene
+from inference_service.training.corpus.spoken import Utterance
+from inference_service.training.corpus.vocabulary import SPECIAL
+from inference_service.training.corpus.writing import PROMPTS, Row, Writer
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 

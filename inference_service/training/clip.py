@@ -15,7 +15,7 @@ from scipy.signal import resample_poly
 
 from inference_service.api.engine import Done, Event, Finish, Piece, Sink
 from inference_service.api.setups import ChatMessage, ChatSetup, Sampling, TurnInput, UnitOverrides
-from inference_service.engine.loading import load_engine
+from inference_service.families.loading import load_engine
 from inference_service.options import WorkerOptions
 
 QUESTION: Final = "What can you do?"

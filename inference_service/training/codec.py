@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_service.training.domain import standing_replies
-from inference_service.training.recipe import VOCODER
-from inference_service.training.speech_corpus import SpokenReply, load
+from inference_service.training.corpus.answers import SpokenReply, load
+from inference_service.training.corpus.domain import standing_replies
+from inference_service.training.corpus.recipe import VOCODER
 
 _PITCH_WEIGHT = 8.0
 _VOICING_WEIGHT = 2.0

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from inference_service.media.mel import log_mel
 from inference_service.models.audio_encoder import AudioEncoder
-from inference_service.training.augment import Augmenter
-from inference_service.training.corpus import Utterance, load
-from inference_service.training.recipe import AUDIO, LANGUAGE
+from inference_service.training.corpus.augment import Augmenter
+from inference_service.training.corpus.recipe import AUDIO, LANGUAGE
+from inference_service.training.corpus.spoken import Utterance, load
 
 _CHARACTERS = " abcdefghijklmnopqrstuvwxyz'"
 _PAD = -3.0

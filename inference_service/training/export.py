@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from inference_service.training import chat
-from inference_service.training.recipe import (
+from inference_service.training.corpus.recipe import (
     AUDIO,
     CONTEXT_LIMIT,
     DUPLEX_DEFAULTS,

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inference_service.models.vision_encoder import Resampler, VisionEncoder
-from inference_service.training.pictures import SCENES, Album
-from inference_service.training.recipe import LANGUAGE, VISION
+from inference_service.training.corpus.pictures import SCENES, Album
+from inference_service.training.corpus.recipe import LANGUAGE, VISION
 
 _ASIDE = 400
 """Pictures kept to watch the share of right names, at most a tenth."""

@@ -18,15 +18,15 @@ from inference_service.models.tokenizer import Tokenizer
 from inference_service.models.vision_encoder import Resampler, VisionEncoder
 from inference_service.training import chat
 from inference_service.training.alignment import load_ends
-from inference_service.training.augment import Augmenter
-from inference_service.training.camera import Camera
-from inference_service.training.composition import Composer
-from inference_service.training.corpus import Utterance, load
-from inference_service.training.domain import Intent, Split, draw
-from inference_service.training.pictures import Album
-from inference_service.training.recipe import AUDIO, LANGUAGE, VISION
-from inference_service.training.transcription import Dictator, dictated
-from inference_service.training.writing import (
+from inference_service.training.corpus.augment import Augmenter
+from inference_service.training.corpus.camera import Camera
+from inference_service.training.corpus.composition import Composer
+from inference_service.training.corpus.domain import Intent, Split, draw
+from inference_service.training.corpus.pictures import Album
+from inference_service.training.corpus.recipe import AUDIO, LANGUAGE, VISION
+from inference_service.training.corpus.spoken import Utterance, load
+from inference_service.training.corpus.transcription import Dictator, dictated
+from inference_service.training.corpus.writing import (
     AUDIO_SLOT,
     FRAMES_PER_SLOT,
     IGNORED,

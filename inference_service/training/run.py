@@ -14,20 +14,10 @@ from pathlib import Path
 
 import torch
 
-from inference_service.training import (
-    alignment,
-    codec,
-    corpus,
-    ear,
-    export,
-    eye,
-    joint,
-    pictures,
-    speech,
-    speech_corpus,
-    vocabulary,
-)
-from inference_service.training.domain import Intent
+from inference_service.training import alignment, codec, ear, export, eye, joint, speech
+from inference_service.training.corpus import answers, pictures, vocabulary
+from inference_service.training.corpus import spoken as corpus
+from inference_service.training.corpus.domain import Intent
 
 UTTERANCES = 26_000
 QUESTIONS = 2_500
@@ -97,7 +87,7 @@ class Recipe:
         self.stage("seeing.pt", self._see)
         self.stage("word_ends.npz", self._word_ends)
         self.stage("turns.pt", self._take_turns)
-        self.stage("replies.npz", lambda part, _: speech_corpus.build(part))
+        self.stage("replies.npz", lambda part, _: answers.build(part))
         self.stage("codec.pt", lambda part, _: codec.make(replies, part))
         self.stage("speech.pt", self._speech)
         export.export(self.file("turns.pt"), self.file("speech.pt"), voice, tokenizer, out)

@@ -13,11 +13,18 @@ from inference_service.models.speech_head import SpeechHead
 from inference_service.models.tokenizer import Tokenizer
 from inference_service.training import chat
 from inference_service.training.chat import Message
-from inference_service.training.domain import Exchange, Intent, Split, draw, seen_replies, standing_replies
+from inference_service.training.corpus.answers import SpokenReply, load
+from inference_service.training.corpus.domain import (
+    Exchange,
+    Intent,
+    Split,
+    draw,
+    seen_replies,
+    standing_replies,
+)
+from inference_service.training.corpus.recipe import LANGUAGE, SPEECH
+from inference_service.training.corpus.writing import Row, Writer
 from inference_service.training.joint import JointModel
-from inference_service.training.recipe import LANGUAGE, SPEECH
-from inference_service.training.speech_corpus import SpokenReply, load
-from inference_service.training.writing import Row, Writer
 
 _IGNORED = -100
 _WRONG_CODES = 0.05

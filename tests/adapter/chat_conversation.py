@@ -10,8 +10,9 @@ from msgspec import structs
 from antiphon.semconv import Reason
 from tests.adapter.conversation import CATALOGUE, Event, ready_signal
 from tests.schemas import Observer
-from ws_adapter.codec import encode
-from ws_adapter.dialects.actions import (
+from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
+from ws_adapter.protocol.chat.ws_chat import Chat, State
+from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
     CloseSocket,
@@ -21,14 +22,9 @@ from ws_adapter.dialects.actions import (
     Send,
     TakeSlot,
 )
-from ws_adapter.dialects.chat import Chat, State
-from ws_adapter.dialects.config import Catalogue
-from ws_adapter.dialects.contract import Machine
-from ws_adapter.dialects.limits import Limits
-from ws_adapter.dialects.realtime_chat import RealtimeChat
-from ws_adapter.dialects.turn import Turn
-from ws_adapter.dialects.vocabulary import Place
-from ws_adapter.dialects.worker import (
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     Failed,
     Finish,
@@ -39,6 +35,10 @@ from ws_adapter.dialects.worker import (
     UnitDone,
     UnitEnd,
 )
+from ws_adapter.protocol.core.turn import Turn
+from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.limits import Limits
 
 USER: Final[Event] = {"role": "user", "content": "Name a prime."}
 SPOKEN: Final = np.full(2400, 0.25, "<f4").tobytes()

@@ -9,8 +9,7 @@ from msgspec import structs
 
 from antiphon.semconv import Reason
 from tests.schemas import Observer
-from ws_adapter.codec import encode
-from ws_adapter.dialects.actions import (
+from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
     CancelUnits,
@@ -20,14 +19,24 @@ from ws_adapter.dialects.actions import (
     Send,
     Withdraw,
 )
-from ws_adapter.dialects.answers import Outcome
-from ws_adapter.dialects.config import Catalogue, Mode
-from ws_adapter.dialects.events import ServerEvent
-from ws_adapter.dialects.limits import Limits
-from ws_adapter.dialects.machine import DuplexMachine
-from ws_adapter.dialects.opening import Opening
-from ws_adapter.dialects.vocabulary import Vocabulary
-from ws_adapter.dialects.worker import Failed, Finalized, Piece, Ready, Signal, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.core.answers import Outcome
+from ws_adapter.protocol.core.config import Catalogue, Mode
+from ws_adapter.protocol.core.signals import (
+    Failed,
+    Finalized,
+    Piece,
+    Ready,
+    Signal,
+    Tokens,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.core.vocabulary import Vocabulary
+from ws_adapter.protocol.duplex.machine import DuplexMachine
+from ws_adapter.protocol.duplex.negotiation import Opening
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.events import ServerEvent
+from ws_adapter.protocol.wire.limits import Limits
 
 Event = dict[str, Any]
 

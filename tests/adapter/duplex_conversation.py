@@ -7,11 +7,11 @@ from typing import Any
 from PIL import Image
 
 from tests.adapter.conversation import Conversation, Event, pcm, ready_signal
-from ws_adapter.dialects.actions import Action, Note
-from ws_adapter.dialects.config import Mode
-from ws_adapter.dialects.duplex import Duplex
-from ws_adapter.dialects.state import State
-from ws_adapter.dialects.vocabulary import Vocabulary
+from ws_adapter.protocol.core.actions import Action, Note
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.state import State
+from ws_adapter.protocol.core.vocabulary import Vocabulary
+from ws_adapter.protocol.duplex.ws_duplex import Duplex
 
 PREPARE: Event = {"type": "prepare", "system_prompt": "Answer briefly."}
 PAUSE: Event = {"type": "pause"}

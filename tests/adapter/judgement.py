@@ -4,20 +4,20 @@ import json
 
 from tests.adapter.conversation import CATALOGUE, INIT, ready_signal
 from tests.schemas import Event
-from ws_adapter.dialects.actions import Send
-from ws_adapter.dialects.chat import Chat
-from ws_adapter.dialects.chat_events import Error
-from ws_adapter.dialects.config import Mode
-from ws_adapter.dialects.contract import Machine
-from ws_adapter.dialects.duplex import Duplex
-from ws_adapter.dialects.earlier import Earlier
-from ws_adapter.dialects.errors import ErrorCode, Refusal
-from ws_adapter.dialects.events import ErrorEvent
-from ws_adapter.dialects.limits import Limits
-from ws_adapter.dialects.realtime import Realtime
-from ws_adapter.dialects.realtime_chat import RealtimeChat
-from ws_adapter.dialects.transcription_commands import ChooseModel, Rejection, read_command
-from ws_adapter.dialects.vocabulary import Begin, HoldFrame, Input, Vocabulary
+from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
+from ws_adapter.protocol.chat.ws_chat import Chat
+from ws_adapter.protocol.chat.ws_chat_events import Error
+from ws_adapter.protocol.core.actions import Send
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.core.vocabulary import Begin, HoldFrame, Input, Vocabulary
+from ws_adapter.protocol.duplex.earlier import Earlier
+from ws_adapter.protocol.duplex.realtime import Realtime
+from ws_adapter.protocol.duplex.ws_duplex import Duplex
+from ws_adapter.protocol.transcription.commands import ChooseModel, Rejection, read_command
+from ws_adapter.protocol.wire.errors import ErrorCode, Refusal
+from ws_adapter.protocol.wire.events import ErrorEvent
+from ws_adapter.protocol.wire.limits import Limits
 
 
 def vocabulary(dialect: str) -> Vocabulary:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ws_adapter.keys import Key, make_key
+from ws_adapter.web.keys import Key, make_key
 
 
 class KeyFile:

@@ -19,8 +19,8 @@ from tests.adapter.conversation import INIT, Event
 from tests.schemas import Observer
 from tests.scripted_engine import ScriptedEngine, running_worker
 from ws_adapter.app import Adapter
-from ws_adapter.clock import Clock, LoopClock, Timer
 from ws_adapter.options import AdapterOptions
+from ws_adapter.process.clock import Clock, LoopClock, Timer
 
 PATIENCE_S = 10.0
 """The longest that any of these tests waits for what must come."""

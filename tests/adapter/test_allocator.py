@@ -7,7 +7,7 @@ import pytest
 
 UNITS = """
 import resource, sys
-from ws_adapter.allocator import keep_freed_memory
+from ws_adapter.process.allocator import keep_freed_memory
 
 if "kept" in sys.argv:
     assert keep_freed_memory()

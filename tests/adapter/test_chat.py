@@ -14,14 +14,14 @@ from antiphon.semconv import Reason
 from tests.adapter.chat_conversation import SPOKEN, USER, ChatJar, f32, request, user
 from tests.adapter.conversation import Event
 from tests.adapter.duplex_conversation import pictured
-from ws_adapter.dialects import errors
-from ws_adapter.dialects.chat import LARGE_FRAME, State
-from ws_adapter.dialects.chat_input import MAX_MEDIA_BYTES
-from ws_adapter.dialects.config import ChatSetup
-from ws_adapter.dialects.errors import VERDICTS, CloseCode
-from ws_adapter.dialects.turn import Generation, Message, Picture, Speech
-from ws_adapter.dialects.voice import Voice
-from ws_adapter.dialects.worker import Finish, GoingAway, Tokens, UnitEnd
+from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES
+from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME, State
+from ws_adapter.protocol.core.config import ChatSetup
+from ws_adapter.protocol.core.signals import Finish, GoingAway, Tokens, UnitEnd
+from ws_adapter.protocol.core.turn import Generation, Message, Picture, Speech
+from ws_adapter.protocol.media.reference_voice import Voice
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import VERDICTS, CloseCode
 
 
 def refused(jar: ChatJar, *, code: str, close: int, told: str = "") -> None:

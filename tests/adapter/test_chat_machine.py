@@ -15,9 +15,9 @@ from hypothesis.stateful import (
 from antiphon.semconv import Reason
 from tests.adapter.chat_conversation import SPOKEN, USER, ChatJar, Jar, RealtimeChatJar, append, request
 from tests.adapter.conversation import CLOSE, Event, ready_signal
-from ws_adapter.dialects import errors
-from ws_adapter.dialects.realtime_chat import MOST_WAITING
-from ws_adapter.dialects.worker import Finish, GoingAway, UnitEnd
+from ws_adapter.protocol.chat.realtime_chat import MOST_WAITING
+from ws_adapter.protocol.core.signals import Finish, GoingAway, UnitEnd
+from ws_adapter.protocol.wire import errors
 
 FIELDS = st.fixed_dictionaries(
     {"messages": st.sampled_from([[USER], []])},

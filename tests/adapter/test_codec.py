@@ -15,18 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.adapter.conversation import pcm
-from ws_adapter import scan
-from ws_adapter.codec import (
-    Clip,
-    CutBase64,
-    EventDecoder,
-    decode_audio,
-    encode,
-)
-from ws_adapter.dialects import duplex_events, earlier_events, realtime_events
-from ws_adapter.dialects.errors import InvalidUtf8, Refusal
-from ws_adapter.dialects.events import Metrics
-from ws_adapter.dialects.realtime_events import (
+from ws_adapter.protocol.duplex import earlier_events, realtime_events, ws_duplex_events
+from ws_adapter.protocol.duplex.realtime_events import (
     AudioDelta,
     ClientEvent,
     InputAppend,
@@ -35,6 +25,10 @@ from ws_adapter.dialects.realtime_events import (
     SessionInit,
     TextDelta,
 )
+from ws_adapter.protocol.wire import scan
+from ws_adapter.protocol.wire.codec import Clip, CutBase64, EventDecoder, decode_audio, encode
+from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
+from ws_adapter.protocol.wire.events import Metrics
 
 DECODER: EventDecoder[ClientEvent] = EventDecoder(SessionInit | InputAppend | SessionClose)
 
@@ -200,7 +194,7 @@ def test_anything_else_in_base64_is_refused(text: str) -> None:
 
 G3: EventDecoder[Any] = EventDecoder(realtime_events.ClientEvent)
 G2: EventDecoder[Any] = EventDecoder(earlier_events.ClientEvent)
-D: EventDecoder[Any] = EventDecoder(duplex_events.ClientEvent)
+D: EventDecoder[Any] = EventDecoder(ws_duplex_events.ClientEvent)
 
 LONG = base64.b64encode(np.linspace(-1, 1, 800, dtype="<f4").tobytes()).decode()
 ODD = base64.b64encode(bytes(range(256)) * 9).decode()
@@ -557,10 +551,10 @@ def delta(shape: type, **fields: Any) -> Any:
     return shape(session_id="s", input_id="i", metrics=Metrics(), **fields)
 
 
-def result(audio: bytes | None, text: str) -> duplex_events.Result:
-    zeros = {name: 0 for name in duplex_events.Result.__struct_fields__}
+def result(audio: bytes | None, text: str) -> ws_duplex_events.Result:
+    zeros = {name: 0 for name in ws_duplex_events.Result.__struct_fields__}
     given = {"is_listen": audio is None, "text": text, "end_of_turn": False, "dropped": None}
-    return duplex_events.Result(**zeros | given | {"dropped_total": None, "audio_data": audio})
+    return ws_duplex_events.Result(**zeros | given | {"dropped_total": None, "audio_data": audio})
 
 
 def earlier(audio: bytes, text: str) -> Any:

@@ -16,9 +16,9 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.adapter.stage import running_adapter, until
 from tests.conformance.client import PING, PONG, TEXT, RawClient
-from ws_adapter.connection import Arriving, Disconnected, PublicConnection
-from ws_adapter.http1 import HttpRequest
-from ws_adapter.traffic import Traffic
+from ws_adapter.process.byte_count import Traffic
+from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.websocket import Arriving, Disconnected, PublicConnection
 
 FLOOD = 5_000
 

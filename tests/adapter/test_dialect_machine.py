@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 from antiphon.semconv import Reason
 from tests.adapter.conversation import SPEECH, Conversation, Event, pcm, ready_signal
 from tests.adapter.duplex_conversation import DuplexConversation
-from ws_adapter.dialects.state import State
-from ws_adapter.dialects.worker import Finalized, Piece, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Finalized, Piece, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.core.state import State
 
 WINDOW = 2
 

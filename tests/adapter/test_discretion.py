@@ -1,7 +1,7 @@
 """What the log may say of what clients sent."""
 
-from ws_adapter.discretion import outline, where
-from ws_adapter.routes import describe
+from ws_adapter.protocol.wire.discretion import outline, where
+from ws_adapter.web.routes import describe
 
 CANARY = "canary"
 

@@ -11,12 +11,18 @@ import pytest
 
 from antiphon.semconv import Reason
 from tests.adapter.stage import ManualClock
-from ws_adapter.dialects.config import Mode
-from ws_adapter.dialects.kind import Kind
 from ws_adapter.dispatch.base import POOL, Lease, QueuePlace
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
-from ws_adapter.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitCancelled, WaitExpired
-from ws_adapter.fleet import Fleet, WorkerInfo
+from ws_adapter.process.errors import (
+    AttachFailed,
+    DispatcherUnavailable,
+    QueueFull,
+    WaitCancelled,
+    WaitExpired,
+)
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.worker.registry import Fleet, WorkerInfo
 
 
 class KnownFleet(Fleet):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.adapter.test_dispatch import Caller, KnownFleet, Queue, settle
-from ws_adapter.dialects.kind import Kind
 from ws_adapter.dispatch.base import POOL, QueueView
-from ws_adapter.errors import QueueFull, WaitCancelled
+from ws_adapter.process.errors import QueueFull, WaitCancelled
+from ws_adapter.protocol.core.kind import Kind
 
 CAPACITY = 2
 

@@ -8,15 +8,7 @@ import pytest
 from antiphon.semconv import Reason
 from tests.adapter.conversation import SPEECH, Event
 from tests.adapter.duplex_conversation import PAUSE, STOP, DuplexConversation, chunk, names
-from ws_adapter.dialects.worker import (
-    Finalized,
-    Piece,
-    Prefilled,
-    Timings,
-    Tokens,
-    UnitDone,
-    UnitEnd,
-)
+from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Timings, Tokens, UnitDone, UnitEnd
 
 ALWAYS = {
     "type",

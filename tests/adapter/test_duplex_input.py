@@ -19,8 +19,8 @@ from tests.adapter.duplex_conversation import (
     picture,
     pictured,
 )
-from ws_adapter.dialects.config import Mode
-from ws_adapter.dialects.state import State
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.state import State
 
 CHUNK = {"type": "audio_chunk"}
 VIDEO_FRAME = {"type": "video_frame"}

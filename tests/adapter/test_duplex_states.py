@@ -16,10 +16,10 @@ from tests.adapter.duplex_conversation import (
     names,
     pictured,
 )
-from ws_adapter.dialects.errors import QUEUE_TIMEOUT, CloseCode
-from ws_adapter.dialects.state import State
-from ws_adapter.dialects.vocabulary import Place
-from ws_adapter.dialects.worker import GoingAway
+from ws_adapter.protocol.core.signals import GoingAway
+from ws_adapter.protocol.core.state import State
+from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.wire.errors import QUEUE_TIMEOUT, CloseCode
 
 BAD_PREPARE: Event = {"type": "prepare", "config": {"top_k": 0}}
 UNKNOWN: Event = {"type": "response.cancel"}

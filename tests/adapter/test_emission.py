@@ -7,15 +7,7 @@ import pytest
 
 from antiphon.semconv import Reason
 from tests.adapter.conversation import SPEECH, Conversation, Event, append, codes, kinds, pcm
-from ws_adapter.dialects.worker import (
-    Finalized,
-    Piece,
-    Prefilled,
-    Timings,
-    Tokens,
-    UnitDone,
-    UnitEnd,
-)
+from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Timings, Tokens, UnitDone, UnitEnd
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ async def test_client_that_vanishes_leaves_nothing_behind(state: str) -> None:
 async def test_client_that_answers_no_ping_leaves_nothing_behind(
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ws_adapter.server.PING_S", 0.2)
+    monkeypatch.setattr("ws_adapter.server.listener.PING_S", 0.2)
     engine = engine_for(state)
     async with AsyncExitStack() as stack:
         worker = await stack.enter_async_context(running_worker(engine, slots=1))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ws_adapter.dialects.kind import Kind
 from ws_adapter.dispatch.estimate import BASE_S, Lengths, estimate_waits
+from ws_adapter.protocol.core.kind import Kind
 
 lengths = st.floats(0, 600)
 

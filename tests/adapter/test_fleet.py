@@ -11,12 +11,12 @@ from antiphon.v1 import inference_service_pb2 as pb
 from tests.adapter.stage import until
 from tests.adapter.test_worker_link import SETUP, Caller, id_of, limited
 from tests.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
-from ws_adapter import fleet as fleet_module
-from ws_adapter.dialects.kind import Kind
-from ws_adapter.dialects.worker import Ready
-from ws_adapter.fleet import COMPARISONS, Fleet, Pace
-from ws_adapter.rpc import Call
-from ws_adapter.rpc_status import RpcError
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.worker import registry as fleet_module
+from ws_adapter.worker.registry import COMPARISONS, Fleet, Pace
+from ws_adapter.worker.transport.rpc import Call
+from ws_adapter.worker.transport.rpc_status import RpcError
 
 
 async def test_fleet_notices_workers_that_come_and_go() -> None:

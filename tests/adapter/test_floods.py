@@ -16,8 +16,8 @@ from tests.conformance.client import BINARY, PING, PONG, TEXT, RawClient
 from tests.conformance.stack import Stack, running_stack, shipped_worker
 from tests.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
 from tests.storm.floods import FLOODS, Cut, NotLetIn, flood, flood_pages
-from ws_adapter.allowance import LINES
-from ws_adapter.connection import SMALL_BURST
+from ws_adapter.web.allowance import LINES
+from ws_adapter.web.websocket import SMALL_BURST
 
 SLOTS = 8
 UNITS = 3
@@ -206,7 +206,7 @@ async def test_lines_of_the_log_are_counted_by_address(caplog: pytest.LogCapture
     """Attack: each of many connections has as many errors as it may."""
     clock = ManualClock()
     each = 19
-    with caplog.at_level(logging.INFO, "ws_adapter.watch"):
+    with caplog.at_level(logging.INFO, "ws_adapter.observability.session_telemetry"):
         async with stage_with_room(clock=clock) as stage:
             url = stage.url.replace("audio", "transcription")
             for _ in range(LINES // each + 3):

@@ -20,8 +20,8 @@ from antiphon.v1.inference_service_pb2_grpc import (
 from antiphon.wav import write_wav
 from tests.adapter.stage import PATIENCE_S, Stage, running_adapter
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
-from ws_adapter.errors import ConfigurationError
-from ws_adapter.voices import SHIPPED, read_default_voice
+from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.server.default_voice import SHIPPED, read_default_voice
 
 
 @pytest.mark.parametrize("path", ["/health", "/healthz", "/health/", "/health?x=1"])
@@ -124,7 +124,7 @@ async def test_plain_installation_has_a_reference_voice() -> None:
 async def test_reference_voice_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     voice = read_default_voice(None)
     first = voice.description
-    monkeypatch.setattr("ws_adapter.voices.base64.b64encode", None)
+    monkeypatch.setattr("ws_adapter.server.default_voice.base64.b64encode", None)
 
     assert voice.description is first
 
@@ -270,7 +270,7 @@ async def test_our_own_faults_are_told_without_their_text(monkeypatch: pytest.Mo
     def fail() -> None:
         raise RuntimeError("canary")
 
-    monkeypatch.setattr("ws_adapter.pages.health", fail)
+    monkeypatch.setattr("ws_adapter.server.pages.health", fail)
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         status, _, body = await stage.request("/health")
 

@@ -17,10 +17,10 @@ from h2.settings import SettingCodes
 from antiphon.semconv import METADATA_WORKER_ID, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.adapter.stage import until
-from ws_adapter import http2, http2_openings, keepalive
-from ws_adapter.rpc import Call, Channel
-from ws_adapter.rpc_status import RpcError
-from ws_adapter.worker_call import WorkerCall
+from ws_adapter.worker.stream_call import WorkerCall
+from ws_adapter.worker.transport import http2, http2_openings, keepalive
+from ws_adapter.worker.transport.rpc import Call, Channel
+from ws_adapter.worker.transport.rpc_status import RpcError
 
 HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
 OK = [("grpc-status", "0")]

@@ -18,7 +18,7 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
-from ws_adapter.http2_control import MAX_FRAME, Control
+from ws_adapter.worker.transport.http2_control import MAX_FRAME, Control
 
 REQUEST = [
     (":method", "POST"),

@@ -14,8 +14,8 @@ from tests.adapter.process import adapter_process
 from tests.adapter.stage import PATIENCE_S, Stage, running_adapter
 from tests.adapter.test_tls import Authority, secured
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
-from ws_adapter.discretion import outline
-from ws_adapter.http1 import LARGEST_BODY_BYTES
+from ws_adapter.protocol.wire.discretion import outline
+from ws_adapter.web.http1 import LARGEST_BODY_BYTES
 
 Answer = tuple[int, dict[str, str], Any]
 
@@ -238,7 +238,7 @@ async def test_real_process_answers_a_client_of_the_standard_library(
 
 async def test_each_refusal_has_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        with caplog.at_level(logging.WARNING, "ws_adapter.server"):
+        with caplog.at_level(logging.WARNING, "ws_adapter.server.listener"):
             await exchange(stage, b"POST /health?token=canary HTTP/1.1\r\nHost: x\r\n" + BODIES["sized"])
             await exchange(stage, b"canary! /health HTTP/1.1\r\nHost: x\r\n\r\n")
             await exchange(stage, b"\x16\x03\x01")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.adapter.conversation import CATALOGUE, Conversation, Event, codes
-from ws_adapter.dialects.config import DEFAULT_PROMPT, DuplexConfig, SessionSetup
+from ws_adapter.protocol.core.config import DEFAULT_PROMPT, DuplexConfig, SessionSetup
 
 # ------------------------------------------------------------------------------------------------ config
 

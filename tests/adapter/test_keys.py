@@ -17,8 +17,8 @@ from tests.adapter.keyfile import KeyFile
 from tests.adapter.stage import PATIENCE_S, Client, Stage, running_adapter, until
 from tests.adapter.test_metrics import figures
 from tests.scripted_engine import ScriptedEngine, hang, listen, running_worker
-from ws_adapter.errors import ConfigurationError
-from ws_adapter.keys import Key, Keys, make_key
+from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.web.keys import Key, Keys, make_key
 
 
 @pytest.fixture

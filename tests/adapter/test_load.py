@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.adapter.stage import ManualClock
-from ws_adapter.clock import Timer
-from ws_adapter.load import NEWCOMER_CPU, SAMPLE_S, SAMPLES, Load, LoadLimits, Share
+from ws_adapter.process.clock import Timer
+from ws_adapter.process.load import NEWCOMER_CPU, SAMPLE_S, SAMPLES, Load, LoadLimits, Share
 
 WINDOW_S = SAMPLE_S * (SAMPLES - 1)
 

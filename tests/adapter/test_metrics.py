@@ -16,9 +16,9 @@ from tests.adapter.keyfile import KeyFile
 from tests.adapter.stage import PATIENCE_S, ManualClock, Stage, running_adapter, until
 from tests.scripted_engine import ScriptedEngine, fails, hang, listen, running_worker, turn_end
 from ws_adapter.app import serve
-from ws_adapter.dialects.kind import Kind
-from ws_adapter.metrics import Metrics
+from ws_adapter.observability.metrics import Metrics
 from ws_adapter.options import AdapterOptions
+from ws_adapter.protocol.core.kind import Kind
 
 SAMPLE = re.compile(r'(antiphon_[a-z_]+)(\{([a-z]+="[^"\n]*",?)+\})? [0-9.e+-]+')
 

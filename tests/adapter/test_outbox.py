@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from tests.adapter.stage import ManualClock
-from ws_adapter.dialects.actions import Send
-from ws_adapter.dialects.answers import Answer, Outcome
-from ws_adapter.dialects.events import Metrics
-from ws_adapter.dialects.realtime_events import AudioDelta, ListenDelta, TextDelta
-from ws_adapter.dialects.units import SILENCE, Unit
-from ws_adapter.dialects.worker import NO_TOKENS
-from ws_adapter.load import Load, LoadLimits, Share
-from ws_adapter.outbox import Outbox
+from ws_adapter.process.load import Load, LoadLimits, Share
+from ws_adapter.protocol.core.actions import Send
+from ws_adapter.protocol.core.answers import Answer, Outcome
+from ws_adapter.protocol.core.signals import NO_TOKENS
+from ws_adapter.protocol.core.units import SILENCE, Unit
+from ws_adapter.protocol.duplex.realtime_events import AudioDelta, ListenDelta, TextDelta
+from ws_adapter.protocol.wire.events import Metrics
+from ws_adapter.session.outbox import Outbox
 
 SECOND = bytes(96_000)
 

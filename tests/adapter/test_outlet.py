@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, cast
 
-from ws_adapter.outlet import Outlet
-from ws_adapter.traffic import Traffic
+from ws_adapter.process.byte_count import Traffic
+from ws_adapter.worker.transport.outlet import Outlet
 
 
 class Wire:

@@ -11,9 +11,9 @@ from tests.adapter.conversation import Conversation, append, pcm, ready_signal
 from tests.adapter.duplex_conversation import DuplexConversation, picture, pictured
 from tests.adapter.stage import client_of, running_adapter, until
 from tests.scripted_engine import ScriptedEngine, hang, listen, running_worker
-from ws_adapter import connection
-from ws_adapter.dialects.config import Mode
-from ws_adapter.dialects.errors import CloseCode
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.wire.errors import CloseCode
+from ws_adapter.web import websocket
 
 Event = dict[str, Any]
 
@@ -267,7 +267,7 @@ async def test_input_that_waited_too_long_to_be_read_is_dropped(monkeypatch: pyt
     async with client_of(ScriptedEngine()) as client:
         await client.begin()
         clock = itertools.count(0, 10)
-        monkeypatch.setattr(connection, "monotonic", lambda: next(clock))
+        monkeypatch.setattr(websocket, "monotonic", lambda: next(clock))
         for name in ("in-1", "in-2"):
             event = append(0.02, input_id=name, force_listen=True)
             client.socket.protocol.send_text(json.dumps(event).encode())

@@ -12,8 +12,8 @@ from websockets.exceptions import InvalidStatus
 
 from tests.adapter.keyfile import KeyFile
 from tests.adapter.stage import ManualClock, Stage, running_adapter
-from ws_adapter import visitors
-from ws_adapter.visitors import TooMany, Visitors, visitor_address, visitor_name
+from ws_adapter.web import rate_limit
+from ws_adapter.web.rate_limit import TooMany, Visitors, visitor_address, visitor_name
 
 BEHIND_PROXY = {"wait": False, "trusted_proxies": ("127.0.0.0/8",)}
 """On loopback nobody is limited, so these tests come as from elsewhere."""
@@ -77,7 +77,7 @@ def test_no_limits() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors, "REMEMBERED", 10)
+    monkeypatch.setattr(rate_limit, "REMEMBERED", 10)
     counter = Visitors(ManualClock(), "address", opens_per_min=1, connections=1)
     for number in range(1000):
         counter.enter(f"visitor {number}")()

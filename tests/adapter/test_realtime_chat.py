@@ -9,15 +9,15 @@ import pytest
 from antiphon.semconv import Reason
 from tests.adapter.chat_conversation import SPOKEN, USER, RealtimeChatJar, append, f32, request
 from tests.adapter.conversation import CLOSE, Event, codes, kinds
-from ws_adapter.dialects import errors
-from ws_adapter.dialects.chat import LARGE_FRAME
-from ws_adapter.dialects.config import ChatSetup
-from ws_adapter.dialects.errors import VERDICTS
-from ws_adapter.dialects.realtime_chat import MOST_WAITING
-from ws_adapter.dialects.state import State
-from ws_adapter.dialects.turn import Generation
-from ws_adapter.dialects.voice import Voice
-from ws_adapter.dialects.worker import Finish, GoingAway, UnitEnd
+from ws_adapter.protocol.chat.realtime_chat import MOST_WAITING
+from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME
+from ws_adapter.protocol.core.config import ChatSetup
+from ws_adapter.protocol.core.signals import Finish, GoingAway, UnitEnd
+from ws_adapter.protocol.core.state import State
+from ws_adapter.protocol.core.turn import Generation
+from ws_adapter.protocol.media.reference_voice import Voice
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import VERDICTS
 
 SESSION = "sess_0123456789ab"
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.adapter.recordings import NOBODY, append, b64, failing, noise, read_recording, recording_to
 from tests.adapter.stage import ManualClock, until
-from ws_adapter.errors import ConfigurationError
+from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.recording import recorder as recorder_module
 from ws_adapter.recording.recorder import Recorder
 

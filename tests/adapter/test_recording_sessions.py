@@ -21,8 +21,8 @@ from tests.adapter.stage import PATIENCE_S, Client, Stage, running_adapter, unti
 from tests.adapter.test_worker_link import JPEG
 from tests.cli.process import run_cli
 from tests.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker, speak, turn_end
-from ws_adapter.keys import make_key
 from ws_adapter.recording import folder
+from ws_adapter.web.keys import make_key
 
 PICTURE = b"\xff\xd8\xff\xe0 no camera saw this"
 

@@ -17,10 +17,10 @@ from grpc_status import rpc_status
 from antiphon.semconv import ERROR_DOMAIN, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.adapter.stage import until
-from ws_adapter import rpc
-from ws_adapter.rpc import Call, Channel
-from ws_adapter.rpc_status import RpcError
-from ws_adapter.worker_status import reason_of
+from ws_adapter.worker.failure import reason_of
+from ws_adapter.worker.transport import rpc
+from ws_adapter.worker.transport.rpc import Call, Channel
+from ws_adapter.worker.transport.rpc_status import RpcError
 
 Handle = Callable[[AsyncIterator[bytes], Any], Awaitable[None]]
 

@@ -10,10 +10,10 @@ from websockets.exceptions import InvalidStatus
 from tests.adapter.conversation import codes
 from tests.adapter.stage import Client, Stage, running_adapter
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
-from ws_adapter.dialects.config import Mode
-from ws_adapter.dialects.errors import CloseCode, ErrorCode
-from ws_adapter.dialects.kind import Kind
-from ws_adapter.routes import Dialect, Misdirected, Selection, find_page, select
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode
+from ws_adapter.web.routes import Dialect, Misdirected, Selection, find_page, select
 
 ALL: frozenset[Mode] = frozenset(Mode)
 DUPLEX = frozenset({Mode.AUDIO, Mode.VIDEO})

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.adapter.conversation import Conversation, append, kinds, ready_signal
-from ws_adapter.dialects.worker import Finalized, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Finalized, UnitDone, UnitEnd
 
 
 def active(**options: Any) -> Conversation:

@@ -94,7 +94,7 @@ async def test_client_that_vanished_without_a_word_is_noticed_while_output_waits
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Below the bound of the outbox, but so much that no ping gets through any more."""
-    monkeypatch.setattr("ws_adapter.server.PING_S", 0.3)
+    monkeypatch.setattr("ws_adapter.server.listener.PING_S", 0.3)
     engine = ScriptedEngine(speak("word"), repeat=True)
     async with running_worker(engine) as worker:
         async with running_adapter(worker.address, outbox_audio_s=30, outbox_mib=64) as stage:
@@ -150,7 +150,7 @@ async def test_partial_handshake_does_not_stop_others() -> None:
 
 
 async def test_partial_handshake_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ws_adapter.server.OPEN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("ws_adapter.server.listener.OPEN_TIMEOUT_S", 0.2)
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         host, port = stage.address.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))

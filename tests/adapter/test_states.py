@@ -4,10 +4,10 @@ import pytest
 
 from antiphon.semconv import Reason
 from tests.adapter.conversation import CLOSE, INIT, Conversation, append, codes, kinds, ready_signal
-from ws_adapter.dialects.errors import CloseCode
-from ws_adapter.dialects.state import State
-from ws_adapter.dialects.vocabulary import Place
-from ws_adapter.dialects.worker import GoingAway
+from ws_adapter.protocol.core.signals import GoingAway
+from ws_adapter.protocol.core.state import State
+from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.wire.errors import CloseCode
 
 UNKNOWN = {"type": "response.cancel"}
 BAD_INIT = {"type": "session.init", "payload": {"config": {"top_k": 0}}}

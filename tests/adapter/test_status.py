@@ -14,9 +14,9 @@ from tests.adapter.keyfile import KeyFile
 from tests.adapter.stage import Stage, running_adapter
 from tests.adapter.test_metrics import scrape
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
-from ws_adapter.metrics import RECENT_S, Recent
-from ws_adapter.status import LeaseStatus, Status, WaitStatus, WorkerStatus
-from ws_adapter.status_page import render
+from ws_adapter.observability.metrics import RECENT_S, Recent
+from ws_adapter.observability.status import LeaseStatus, Status, WaitStatus, WorkerStatus
+from ws_adapter.observability.status_page import render
 
 NOTHING = Status(
     version="1",

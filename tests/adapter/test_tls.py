@@ -18,9 +18,9 @@ from tests.adapter.conversation import append
 from tests.adapter.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
 from tests.scripted_engine import ScriptedEngine, listen, running_worker, speak
 from ws_adapter.app import serve
-from ws_adapter.errors import ConfigurationError
 from ws_adapter.options import AdapterOptions
-from ws_adapter.tls import Certificate
+from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.web.tls import Certificate
 
 
 class Authority:
@@ -170,7 +170,7 @@ async def test_plain_speech_on_the_tls_port_is_cut(authority: Authority) -> None
 async def test_client_that_never_says_hello_is_cut(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ws_adapter.server.OPEN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("ws_adapter.server.listener.OPEN_TIMEOUT_S", 0.2)
     async with secured(authority) as stage:
         host, port = stage.tls_address.removeprefix("https://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))

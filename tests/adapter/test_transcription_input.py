@@ -16,8 +16,8 @@ from tests.adapter.transcription_conversation import (
     codes,
     pcm16,
 )
-from ws_adapter.dialects.utterance import BYTES_PER_S, LARGEST_BYTES
-from ws_adapter.dialects.worker import UnitEnd
+from ws_adapter.protocol.core.signals import UnitEnd
+from ws_adapter.protocol.transcription.utterance import BYTES_PER_S, LARGEST_BYTES
 
 
 def refused(*events: Any) -> tuple[str, str]:

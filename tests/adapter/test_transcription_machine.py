@@ -22,8 +22,8 @@ from tests.adapter.transcription_conversation import (
     append,
 )
 from tests.schemas import Event
-from ws_adapter.dialects.errors import VERDICTS
-from ws_adapter.dialects.worker import Failed, Finalized, GoingAway, Piece, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Failed, Finalized, GoingAway, Piece, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.wire.errors import VERDICTS
 
 WINDOW = 3
 RATE = 16_000

@@ -15,10 +15,10 @@ from tests.adapter.transcription_conversation import (
     delta,
     done,
 )
-from ws_adapter.dialects import errors
-from ws_adapter.dialects.errors import VERDICTS, Verdict
-from ws_adapter.dialects.vocabulary import Place
-from ws_adapter.dialects.worker import GoingAway, Piece, UnitEnd
+from ws_adapter.protocol.core.signals import GoingAway, Piece, UnitEnd
+from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 
 # ---------------------------------------------------------------------------------------------- the slot
 

@@ -14,9 +14,9 @@ from tests.adapter.transcription_conversation import (
     delta,
     done,
 )
-from ws_adapter.dialects.config import Catalogue
-from ws_adapter.dialects.utterance import MOST_AHEAD
-from ws_adapter.dialects.worker import Piece, UnitEnd
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.signals import Piece, UnitEnd
+from ws_adapter.protocol.transcription.utterance import MOST_AHEAD
 
 TWO_MODELS = Catalogue(models={"antiphon-mini", "other"}, voices=set())
 OTHER = {"type": "session.update", "model": "other"}

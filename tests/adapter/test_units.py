@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.adapter.conversation import SPEECH, Conversation, append, codes, kinds, pcm, ready_signal
-from ws_adapter.dialects.limits import MOST_AT_WORKER
-from ws_adapter.dialects.worker import Finalized, Piece, UnitDone, UnitEnd
-from ws_adapter.worker_call import WRITES_WAITING
+from ws_adapter.protocol.core.signals import Finalized, Piece, UnitDone, UnitEnd
+from ws_adapter.protocol.wire.limits import MOST_AT_WORKER
+from ws_adapter.worker.stream_call import WRITES_WAITING
 
 
 def active(**options: Any) -> Conversation:

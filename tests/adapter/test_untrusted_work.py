@@ -18,13 +18,19 @@ from tests.adapter.conversation import INIT, append
 from tests.adapter.process import adapter_process
 from tests.adapter.stage import Client, Stage, running_adapter
 from tests.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
-from ws_adapter import scan
-from ws_adapter.codec import EventDecoder
-from ws_adapter.dialects import voice, wav
-from ws_adapter.dialects.errors import Refusal
-from ws_adapter.dialects.images import MAX_FILL_BYTES, MAX_FRAME_BYTES, MAX_SEGMENTS, read_frame, read_size
-from ws_adapter.dialects.realtime_events import ClientEvent
-from ws_adapter.readers import READERS, Readers
+from ws_adapter.protocol.duplex.realtime_events import ClientEvent
+from ws_adapter.protocol.media import reference_voice, wav
+from ws_adapter.protocol.media.images import (
+    MAX_FILL_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_SEGMENTS,
+    read_frame,
+    read_size,
+)
+from ws_adapter.protocol.wire import scan
+from ws_adapter.protocol.wire.codec import EventDecoder
+from ws_adapter.protocol.wire.errors import Refusal
+from ws_adapter.session.readers import READERS, Readers
 
 FILL = b"\xff\xd8" + b"\xff" * (MAX_FRAME_BYTES - 2)
 TINY_SEGMENTS = b"\xff\xd8" + b"\xff\xfe\x00\x02" * ((MAX_FRAME_BYTES - 2) // 4)
@@ -129,7 +135,7 @@ def test_wav_of_a_studio_is_read() -> None:
 
 async def test_a_voice_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
-    read = voice.read_reference
+    read = reference_voice.read_reference
 
     def watched(text: str, path: str) -> bytes:
         threads.append(threading.current_thread().name)
@@ -138,7 +144,7 @@ async def test_a_voice_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyP
     sound = np.random.default_rng(1).uniform(-1, 1, 30 * 16_000).astype("<f4").tobytes()
     async with stage_with_neighbour() as (stage, _), stage.client() as client:
         await client.expect("session.queued")
-        monkeypatch.setattr(voice, "read_reference", watched)
+        monkeypatch.setattr(reference_voice, "read_reference", watched)
         await client.send({**INIT, "payload": {"voice": {"ref_audio_base64": b64(sound)}}})
         await client.send({**INIT})
         assert (await client.expect("error"))["error"]["code"] == "invalid_event", "one after the other"

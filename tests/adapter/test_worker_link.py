@@ -16,16 +16,14 @@ from antiphon.semconv import Reason, server_options
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
-from inference_service import server
 from inference_service.api.engine import SessionFailed
+from inference_service.rpc import server
 from tests.adapter.stage import until
 from tests.scripted_engine import EVERYTHING, Play, ScriptedEngine, hang, listen, running_worker, speak
-from ws_adapter import worker_call
-from ws_adapter import worker_messages as messages
-from ws_adapter.dialects.actions import RunUnit
-from ws_adapter.dialects.config import DuplexConfig, Mode, SessionSetup
-from ws_adapter.dialects.voice import Voice
-from ws_adapter.dialects.worker import (
+from ws_adapter.process.errors import AttachFailed
+from ws_adapter.protocol.core.actions import RunUnit
+from ws_adapter.protocol.core.config import DuplexConfig, Mode, SessionSetup
+from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,
     GoingAway,
@@ -37,10 +35,12 @@ from ws_adapter.dialects.worker import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.errors import AttachFailed
-from ws_adapter.rpc import Channel
-from ws_adapter.worker_link import WorkerLink
-from ws_adapter.worker_status import reason_of
+from ws_adapter.protocol.media.reference_voice import Voice
+from ws_adapter.worker import convert as messages
+from ws_adapter.worker import stream_call
+from ws_adapter.worker.failure import reason_of
+from ws_adapter.worker.session_streams import WorkerLink
+from ws_adapter.worker.transport.rpc import Channel
 
 SETUP = SessionSetup(Mode.AUDIO, "Answer.", DuplexConfig(), Voice())
 SECOND = bytes(64_000)
@@ -397,7 +397,7 @@ async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended = iter([Reason.WORKER_LOST])
-    monkeypatch.setattr(worker_call, "reason_of", lambda error: next(ended, None) or reason_of(error))
+    monkeypatch.setattr(stream_call, "reason_of", lambda error: next(ended, None) or reason_of(error))
     poisoned = Play(fails_session=SessionFailed(Reason.KV_EXHAUSTED, "It cannot go on."))
     async with worker(ScriptedEngine(poisoned)) as (caller, _):
         link = await caller.attach()

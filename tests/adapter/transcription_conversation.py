@@ -9,8 +9,7 @@ import numpy as np
 from antiphon.semconv import Reason
 from tests.adapter.conversation import CATALOGUE, Event, ready_signal
 from tests.schemas import Observer
-from ws_adapter.codec import encode
-from ws_adapter.dialects.actions import (
+from ws_adapter.protocol.core.actions import (
     Action,
     CancelUnits,
     CloseSocket,
@@ -21,10 +20,11 @@ from ws_adapter.dialects.actions import (
     Send,
     TakeSlot,
 )
-from ws_adapter.dialects.config import Catalogue, TranscriptionSetup
-from ws_adapter.dialects.limits import Limits
-from ws_adapter.dialects.transcription import Transcription
-from ws_adapter.dialects.worker import Failed, Finalized, Piece, Signal, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.core.config import Catalogue, TranscriptionSetup
+from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.transcription.machine import Transcription
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.limits import Limits
 
 SESSION_ID = "sess-0b6d2f3e9a7c4d51b8e0f1a2c3d4e5f6"
 CREATED = 1_795_159_650

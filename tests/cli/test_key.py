@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.cli.process import run_cli, run_without
-from ws_adapter.keys import Keys
+from ws_adapter.web.keys import Keys
 
 
 def test_line_goes_to_the_file_and_the_key_to_the_screen(tmp_path: Path) -> None:

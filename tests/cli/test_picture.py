@@ -11,7 +11,7 @@ from PIL import Image
 from antiphon.cli.picture import MOST_BYTES, MOST_PIXELS, read_picture
 from tests.cli.process import run_without
 from tests.cli.test_chat import Requests, chat
-from ws_adapter.dialects.images import MAX_FRAME_BYTES, MAX_FRAME_PIXELS
+from ws_adapter.protocol.media.images import MAX_FRAME_BYTES, MAX_FRAME_PIXELS
 
 ORIENTATION = 0x0112
 TURNED_RIGHT = 6

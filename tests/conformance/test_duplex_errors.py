@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from inference_service.api.engine import Failure, SessionFailed
-from inference_service.sessions import Limits
+from inference_service.session.session import Limits
 from tests.adapter.stage import ManualClock, Stage, running_adapter, until
 from tests.conformance.client import BINARY, CLOSE, TEXT, Client, Event
 from tests.conformance.clockwork import SEEING

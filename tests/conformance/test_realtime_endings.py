@@ -19,7 +19,7 @@ from tests.conformance.match import With, error
 from tests.conformance.stack import Stack, Worker, prompted_worker, running_stack, scripted_worker
 from tests.conformance.words import G2, G3, Words, both, plays
 from tests.scripted_engine import End, Failure, Play, Script, SessionFailed, fails, hang, listen, speak
-from ws_adapter.dialects.config import Catalogue
+from ws_adapter.protocol.core.config import Catalogue
 
 
 def lost(words: Words, created: Event) -> list[Event]:

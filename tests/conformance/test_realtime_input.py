@@ -19,7 +19,7 @@ from tests.conformance.match import INPUT_ID, Text, error
 from tests.conformance.stack import Stack
 from tests.conformance.words import G2, G3, TELLS, Words, both, f32, told
 from tests.scripted_engine import listen, speak
-from ws_adapter.dialects.config import Mode
+from ws_adapter.protocol.core.config import Mode
 
 VIDEO = "/v1/realtime?mode=video"
 

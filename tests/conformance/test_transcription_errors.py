@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from inference_service.api.engine import Failure, SessionFailed
-from inference_service.sessions import Limits
+from inference_service.session.session import Limits
 from tests.adapter.keyfile import KeyFile
 from tests.adapter.stage import ManualClock, Stage, running_adapter, until
 from tests.conformance.client import BINARY, CLOSE, TEXT, Client

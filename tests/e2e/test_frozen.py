@@ -12,7 +12,7 @@ import grpc
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests.e2e.conftest import Server, running_adapter, until_free
 from tests.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.worker.caller import Caller, channel_to, soon

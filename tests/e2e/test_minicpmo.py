@@ -19,10 +19,10 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Done, End, Event, Piece, UnitUsage
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
-from inference_service.engine import families
-from inference_service.engine.orders import PendingUnit
 from inference_service.engine.runtime import Runtime
+from inference_service.engine.sessions.orders import PendingUnit
 from inference_service.engine.tick import Tick
+from inference_service.families import table
 from tests.drawing import jpeg
 from tests.e2e.conftest import running_adapter, running_worker
 from tests.engine.reference import second
@@ -77,7 +77,7 @@ def runtime(folder: Path) -> Iterator[Runtime]:
     """In this process, on one thread as the worker is."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield families.load(folder, torch.device("cpu"))(1)
+    yield table.load(folder, torch.device("cpu"))(1)
     torch.set_num_threads(before)
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 import antiphon
 from antiphon.events import AudioDelta, Listening
-from inference_service.training.recipe import TURN_BOUND
+from inference_service.training.corpus.recipe import TURN_BOUND
 from tests.e2e.conftest import RATE, Recording
 
 SECONDS = 30

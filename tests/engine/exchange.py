@@ -17,14 +17,14 @@ from inference_service.api.setups import (
     UnitOverrides,
     Window,
 )
-from inference_service.engine.context import Context
-from inference_service.engine.mini import MiniSenses
-from inference_service.engine.orders import PendingUnit
-from inference_service.engine.participant import Stage
-from inference_service.engine.prompt import Dialogue, PictureRules, TurnIntake, Words
-from inference_service.engine.speech import SpeechState
-from inference_service.engine.spoken_turn import SpokenTurn
-from inference_service.engine.voice import Voice
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.speech import SpeechState
+from inference_service.engine.sessions.base import Stage
+from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.prompt import Dialogue, PictureRules, TurnIntake, Words
+from inference_service.engine.sessions.speech_groups import Voice
+from inference_service.engine.sessions.spoken_chat import SpokenTurn
+from inference_service.families.mini import MiniSenses
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.vocoder import VocoderState
 from tests.engine import tiny

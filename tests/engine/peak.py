@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from transformers import Qwen3Config, Qwen3Model
 
-from inference_service.engine.decoder import PackedDecoder, Segment
-from inference_service.engine.working import forward_bytes
+from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.families.working_memory import forward_bytes
 
 ROWS, CONTEXT = 1024, 4096
 

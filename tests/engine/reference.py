@@ -25,17 +25,17 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.engine import minicpmo
-from inference_service.engine.decoder import Segment
-from inference_service.engine.duplex_runtime import DuplexRuntime
-from inference_service.engine.orders import PendingUnit
-from inference_service.engine.participant import Stage
-from inference_service.engine.parts import Chunk, DuplexParts, Pcm, Voices
-from inference_service.engine.sampler import TextSampler
-from inference_service.engine.speech import SpeechJob
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.batch.sampler import TextSampler
+from inference_service.engine.batch.speech import SpeechJob
+from inference_service.engine.sessions.base import Stage
+from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.parts import Chunk, DuplexParts, Pcm, Voices
+from inference_service.engine.sessions.unit import Running
 from inference_service.engine.tick import Tick
-from inference_service.engine.unit import Running
-from inference_service.minicpmo_checkpoint import MiniCPMOCheckpoint, load
+from inference_service.families import minicpmo
+from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.models.token2wav.stream import StreamState
 from tests.engine import golden
 

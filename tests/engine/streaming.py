@@ -9,23 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inference_service import causal_checkpoint
 from inference_service.api.engine import Done, Event, Failure, Finalized, Piece, Prefilled
 from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
-from inference_service.causal_checkpoint import CausalCheckpoint
-from inference_service.engine.causal_runtime import CausalRuntime
-from inference_service.engine.decoder import Segment
-from inference_service.engine.orders import PendingUnit
-from inference_service.engine.stream import Stream
+from inference_service.checkpoints import causal
+from inference_service.checkpoints.causal import CausalCheckpoint
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.tokens import Stream
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
+from inference_service.families.causal_runtime import CausalRuntime
 
 GREEDY = Sampling(max_new_tokens=4, temperature=0.0, top_p=1.0)
 
 
 def load(folder: Path) -> CausalCheckpoint:
     """A model that was made on the spot."""
-    return causal_checkpoint.load(folder, torch.device("cpu"), torch.float32)
+    return causal.load(folder, torch.device("cpu"), torch.float32)
 
 
 class CountingRuntime(CausalRuntime):

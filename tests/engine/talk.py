@@ -10,15 +10,15 @@ from transformers import Qwen3Config, Qwen3Model
 
 from inference_service.api.engine import Done, Event, Failure, Finalized, Piece
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides, VoiceReference, Window
-from inference_service.engine.context import Context
-from inference_service.engine.conversation import Conversation
-from inference_service.engine.decoder import PackedDecoder
-from inference_service.engine.intake import DuplexIntake, Perceived, VoiceIntake
-from inference_service.engine.mini import MiniSenses
-from inference_service.engine.orders import PendingUnit
-from inference_service.engine.participant import Stage
-from inference_service.engine.sampler import TextSampler
-from inference_service.engine.speech import SpeechState
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.decoder import PackedDecoder
+from inference_service.engine.batch.sampler import TextSampler
+from inference_service.engine.batch.speech import SpeechState
+from inference_service.engine.sessions.base import Stage
+from inference_service.engine.sessions.duplex import Conversation
+from inference_service.engine.sessions.intake import DuplexIntake, Perceived, VoiceIntake
+from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.families.mini import MiniSenses
 from inference_service.models.config import TurnBound
 from inference_service.models.vocoder import VocoderState
 from tests.engine import golden

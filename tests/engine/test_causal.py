@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, MambaConfig, MambaForCausalLM
 
-from inference_service import causal_checkpoint
 from inference_service.api.setups import Mode, Sampling, UnitOverrides
-from inference_service.engine import families
-from inference_service.engine.causal_runtime import CausalRuntime, model_info
-from inference_service.engine.decoder import PackedDecoder, Segment
-from inference_service.engine.rope import require_independent
+from inference_service.checkpoints import causal
+from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.batch.rope import require_independent
 from inference_service.errors import ConfigurationError
+from inference_service.families import table
+from inference_service.families.causal_runtime import CausalRuntime, model_info
 from inference_service.models.errors import CheckpointError
 from tests.engine import streaming, tiny_causal
 from tests.engine.streaming import GREEDY, Player, Stage
@@ -138,14 +138,14 @@ def test_its_own_generation_config_is_the_default(tmp_path: Path) -> None:
 
 
 def test_every_family_is_told_by_its_folder(tmp_path: Path) -> None:
-    build = families.load(tiny_causal.save(tmp_path / "tiny", "llama"), CPU, 64)
+    build = table.load(tiny_causal.save(tmp_path / "tiny", "llama"), CPU, 64)
     runtime = build(2)
     assert isinstance(runtime, CausalRuntime)
     assert runtime.language.cache.capacity == 64
 
 
 def test_numbers_may_be_narrower(tmp_path: Path) -> None:
-    runtime = families.load(tiny_causal.save(tmp_path / "tiny"), CPU, 64, "bfloat16")(1)
+    runtime = table.load(tiny_causal.save(tmp_path / "tiny"), CPU, 64, "bfloat16")(1)
     assert runtime.language.cache.keys[0].dtype is torch.bfloat16
 
 
@@ -159,13 +159,13 @@ def test_numbers_may_be_narrower(tmp_path: Path) -> None:
 def test_settings_that_cannot_be(tmp_path: Path, settings: dict[str, int], message: str) -> None:
     folder = tiny_causal.save(tmp_path / "tiny")
     with pytest.raises(ConfigurationError, match=message):
-        families.load(folder, CPU, settings.get("context_limit"))(settings.get("slots", 1))
+        table.load(folder, CPU, settings.get("context_limit"))(settings.get("slots", 1))
 
 
 def test_a_dtype_is_for_causal_language_models(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"duplex": {}}')
     with pytest.raises(ConfigurationError, match="dtype"):
-        families.load(tmp_path, CPU, dtype="bfloat16")
+        table.load(tmp_path, CPU, dtype="bfloat16")
 
 
 # ------------------------------------------------------------------------------------- what is refused
@@ -179,7 +179,7 @@ def test_a_folder_that_lacks_something_says_what(tmp_path: Path, name: str, mess
     folder = tiny_causal.save(tmp_path / "tiny")
     (folder / name).unlink()
     with pytest.raises(CheckpointError, match=message):
-        causal_checkpoint.load(folder, CPU, torch.float32)
+        causal.load(folder, CPU, torch.float32)
 
 
 def test_a_model_without_keys_and_values_is_refused(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_model_without_keys_and_values_is_refused(tmp_path: Path) -> None:
         MambaForCausalLM(config).save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="'mamba' cannot be served"):
-        families.load(tmp_path, CPU, 64)
+        table.load(tmp_path, CPU, 64)
 
 
 LONGROPE = {
@@ -203,7 +203,7 @@ DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
 
 def moved(folder: Path, beside: int) -> float:
     """How far a session's hidden states move if one at position `beside` is in its batch."""
-    model = causal_checkpoint.load(folder, CPU, torch.float32).model.get_decoder()
+    model = causal.load(folder, CPU, torch.float32).model.get_decoder()
     rows = torch.randn(60, model.config.hidden_size, generator=torch.Generator().manual_seed(1))
     own, other = Segment(0, 0, 0, rows[:30]), Segment(1, 0, beside, rows[30:])
     alone = PackedDecoder(model, 2, 30).forward([own])[0]
@@ -214,12 +214,12 @@ def test_a_model_whose_positions_follow_the_longest_session_is_refused(tmp_path:
     folder = tiny_causal.save(tmp_path / "tiny", "llama", rope_parameters=LONGROPE)
     assert moved(folder, beside=200) > 0.1
     with pytest.raises(CheckpointError, match=r"'longrope' goes by the longest.* Pass --context-limit 64\."):
-        families.load(folder, CPU)
+        table.load(folder, CPU)
 
 
 def test_it_is_served_with_contexts_in_which_positions_stand_still(tmp_path: Path) -> None:
     folder = tiny_causal.save(tmp_path / "tiny", "llama", rope_parameters=LONGROPE)
-    assert families.load(folder, CPU, 64)(1).info.context_limit == 64
+    assert table.load(folder, CPU, 64)(1).info.context_limit == 64
     assert moved(folder, beside=34) < 1e-4
 
 
@@ -228,7 +228,7 @@ def test_dynamic_positions_stand_still_within_the_models_own_length(
     tmp_path: Path, furthest: int, is_served: bool
 ) -> None:
     folder = tiny_causal.save(tmp_path / "tiny", "llama", rope_parameters=DYNAMIC)
-    model = causal_checkpoint.load(folder, CPU, torch.float32).model.get_decoder()
+    model = causal.load(folder, CPU, torch.float32).model.get_decoder()
     if is_served:
         require_independent(model, furthest)
         assert moved(folder, beside=furthest - 29) < 1e-4
@@ -241,7 +241,7 @@ def test_dynamic_positions_stand_still_within_the_models_own_length(
 def test_a_model_whose_attention_has_something_of_its_own_is_refused(tmp_path: Path) -> None:
     folder = tiny_causal.save(tmp_path / "tiny", "gemma2", attn_logit_softcapping=50.0)
     with pytest.raises(CheckpointError, match=r"'gemma2' cannot be served.*softcap"):
-        families.load(folder, CPU, 64)
+        table.load(folder, CPU, 64)
 
 
 def test_a_mixture_of_experts_is_served(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_an_encoder_is_refused(tmp_path: Path) -> None:
         BertModel(config).save_pretrained(tmp_path)
     tiny_causal.tokenizer().save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="both directions"):
-        families.load(tmp_path, CPU)
+        table.load(tmp_path, CPU)
 
 
 def test_a_model_whose_scores_change_when_packed_is_refused(
@@ -267,9 +267,9 @@ def test_a_model_whose_scores_change_when_packed_is_refused(
 ) -> None:
     """As with one whose attention adds something of its own that the packed one does not know."""
     folder = tiny_causal.save(tmp_path / "tiny")
-    module = "inference_service.engine.causal_runtime"
+    module = "inference_service.families.causal_runtime"
     monkeypatch.setattr(
         f"{module}._packed_scores", lambda model, ids: model(input_ids=ids[None]).logits[0] + 1
     )
     with pytest.raises(CheckpointError, match="packed, its scores differ"):
-        families.load(folder, CPU)
+        table.load(folder, CPU)

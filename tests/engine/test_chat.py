@@ -24,13 +24,13 @@ from inference_service.api.setups import (
     TurnInput,
     UnitOverrides,
 )
-from inference_service.engine import mini
-from inference_service.engine.duplex_runtime import DuplexRuntime
-from inference_service.engine.orders import PendingUnit
-from inference_service.engine.participant import Participant
-from inference_service.engine.prompt import Prompt, TurnIntake
-from inference_service.engine.spoken_turn import SpokenTurn
+from inference_service.engine.sessions.base import Participant
+from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.prompt import Prompt, TurnIntake
+from inference_service.engine.sessions.spoken_chat import SpokenTurn
 from inference_service.engine.tick import Tick
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media.mel import MelStream
 from inference_service.models.tokenizer import Tokenizer
 from tests.drawing import jpeg

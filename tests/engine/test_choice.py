@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from inference_service.api.setups import Sampling
-from inference_service.engine.choice import choose
-from inference_service.engine.sampler import PoisonedLogits
+from inference_service.engine.batch.choice import choose
+from inference_service.engine.batch.sampler import PoisonedLogits
 
 GREEDY = Sampling(temperature=0.0)
 SCORES = torch.tensor([1.0, 3.0, 2.5, -1.0])

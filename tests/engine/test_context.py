@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import Qwen3Config, Qwen3Model
 
 from inference_service.api.setups import Window, WindowMode
-from inference_service.engine.context import Context
-from inference_service.engine.decoder import PackedDecoder
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.decoder import PackedDecoder
 
 HIDDEN = 16
 PROMPT = 9

@@ -5,8 +5,8 @@ import torch
 
 from inference_service.api.engine import End, Finish, Prefilled, Ready, SessionFailed, UnitUsage
 from inference_service.api.setups import UnitOverrides, Window, WindowMode
-from inference_service.engine.participant import Stage
-from inference_service.engine.unit import MAX_CHARACTERS
+from inference_service.engine.sessions.base import Stage
+from inference_service.engine.sessions.unit import MAX_CHARACTERS
 from inference_service.models.config import TurnBound
 from tests.engine.talk import PROMPT, UNIT_TOKENS, VOCABULARY, Talk
 

@@ -29,13 +29,13 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.engine import mini
-from inference_service.engine.duplex_runtime import DuplexRuntime
-from inference_service.engine.orders import PendingUnit
-from inference_service.engine.participant import Participant, Stage
 from inference_service.engine.runtime import Runtime
+from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.sessions.orders import PendingUnit
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.drawing import jpeg
 from tests.engine import tiny
 

@@ -33,11 +33,13 @@ from inference_service.api.setups import (
     UnitOverrides,
     Window,
 )
-from inference_service.engine import media, mini, participant
-from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
-from inference_service.engine.intake import DuplexIntake
-from inference_service.engine.media import Kind
+from inference_service.engine.sessions import base
+from inference_service.engine.sessions.intake import DuplexIntake
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.media import pool
+from inference_service.media.pool import Kind
 from tests.engine import tiny
 
 PATIENCE = 30.0
@@ -165,8 +167,8 @@ def test_session_that_waits_in_the_media_pool_is_told_that_others_get_on(
         assert hold.wait(timeout=PATIENCE)
         begin(intake)
 
-    monkeypatch.setattr(media, "TOLD_S", 0.0)
-    monkeypatch.setattr(participant, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(pool, "TOLD_S", 0.0)
+    monkeypatch.setattr(base, "PROGRESS_S", 0.0)
     monkeypatch.setattr(DuplexIntake, "begin", slow)
     monkeypatch.setattr(DuplexIntake, "kind", lambda intake, content: Kind.REST)
     talking = rig.slots.open(TokensSetup(Sampling(max_new_tokens=1), seed=1))

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from inference_service.api.engine import End
 from inference_service.api.setups import DuplexSettings, Window, WindowMode
-from inference_service.engine.context import Context
-from inference_service.engine.decoder import PackedDecoder, Segment
-from inference_service.engine.sampler import TextSampler, keep_likely
-from inference_service.engine.speech import Speaker, SpeechJob, SpeechState, penalise_repeats
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.batch.sampler import TextSampler, keep_likely
+from inference_service.engine.batch.speech import Speaker, SpeechJob, SpeechState, penalise_repeats
 from tests.engine import golden
 from tests.engine.talk import Talk
 

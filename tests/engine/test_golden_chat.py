@@ -17,8 +17,8 @@ from inference_service.api.setups import (
     TurnInput,
     UnitOverrides,
 )
-from inference_service.engine.orders import PendingUnit
-from inference_service.engine.spoken_turn import SpokenTurn
+from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.spoken_chat import SpokenTurn
 from inference_service.engine.tick import Tick
 from tests.engine import golden
 from tests.engine.reference import Watched, picture, runtime, wave

@@ -24,12 +24,12 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.engine import mini
-from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.guard import DeviceLost, Guard, blame
-from inference_service.engine.warmup import warm_up
-from inference_service.watchdog import Watchdog
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.families.warmup import warm_up
+from inference_service.observability.watchdog import Watchdog
 from tests import faults
 from tests.engine import tiny
 from tests.engine.test_engine import Client, Slots, sound, speech_of

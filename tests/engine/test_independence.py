@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from inference_service.api.engine import Done, End, Piece
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides
-from inference_service.checkpoint import find, load
-from inference_service.engine import mini
-from inference_service.engine.conversation import Conversation
-from inference_service.engine.duplex_runtime import DuplexRuntime
-from inference_service.engine.intake import Perceived
-from inference_service.engine.orders import PendingUnit
-from inference_service.engine.participant import Stage
+from inference_service.checkpoints.folder import find, load
+from inference_service.engine.sessions.base import Stage
+from inference_service.engine.sessions.duplex import Conversation
+from inference_service.engine.sessions.intake import Perceived
+from inference_service.engine.sessions.orders import PendingUnit
 from inference_service.engine.tick import Tick
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media.mel import CONTEXT, SAMPLE_RATE, log_mel, mel_power
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recordings").glob("*.wav"))

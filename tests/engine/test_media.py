@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from inference_service.engine import media
-from inference_service.engine.media import Kind, Lane, MediaPool
+from inference_service.media import pool as media
+from inference_service.media.pool import Kind, Lane, MediaPool
 
 PATIENCE = 30.0
 

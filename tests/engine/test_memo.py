@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from inference_service.engine.memo import Memo, digest
+from inference_service.media.memo import Memo, digest
 
 
 def test_a_result_is_made_once() -> None:

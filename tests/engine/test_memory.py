@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from inference_service.engine import families, footprint
-from inference_service.engine.memory import free_bytes
+from inference_service.engine.batch.memory import free_bytes
 from inference_service.errors import ConfigurationError
+from inference_service.families import footprint, table
 from tests.engine import tiny_causal
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -78,7 +78,7 @@ def test_a_forward_takes_no_more_than_is_told() -> None:
 
 def test_where_attention_makes_scores_these_count(tmp_path: Path) -> None:
     folder = tiny_causal.save(tmp_path / "tiny")
-    host, device = (families.footprint(folder, where, 256, "float32").working for where in (CPU, CUDA))
+    host, device = (table.footprint(folder, where, 256, "float32").working for where in (CPU, CUDA))
     assert device["forward"] > host["forward"] + 4 * 256 * 256
 
 
@@ -94,9 +94,9 @@ def test_slots_beside_which_no_tick_would_fit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tiny_causal.save(tmp_path / "tiny")
-    told = families.footprint(folder, CPU, 256)
+    told = table.footprint(folder, CPU, 256)
     assert told.states(3) > 3 * sum(told.session.values()) + told.working["forward"] - 1
-    build = families.load(folder, CPU, 256)
+    build = table.load(folder, CPU, 256)
 
     monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3))
     build(3)
@@ -107,7 +107,7 @@ def test_slots_beside_which_no_tick_would_fit_are_refused(
 
 def test_the_shipped_model_is_refused_too_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = ROOT / "inference_service/checkpoints/antiphon-mini"
-    build = families.load(folder, CPU)
+    build = table.load(folder, CPU)
     monkeypatch.setattr(footprint, "free_bytes", lambda device: 100 * MIB)
     with pytest.raises(ConfigurationError, match=r"1000 slots need .* Pass --slots \d or less"):
         build(1000)

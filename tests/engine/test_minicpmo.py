@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from inference_service import voices
 from inference_service.api.engine import (
     Closed,
     Done,
@@ -34,14 +33,15 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.checkpoint import find
-from inference_service.engine import families, footprint, minicpmo, minicpmo_voice
-from inference_service.engine.duplex_runtime import DuplexRuntime
+from inference_service.checkpoints import voices
+from inference_service.checkpoints.folder import find
+from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.engine import LiveEngine
-from inference_service.engine.speech import SpeechJob, SpeechState
-from inference_service.engine.voice import Voice
-from inference_service.engine.warmup import warm_up
+from inference_service.engine.sessions.speech_groups import Voice
 from inference_service.errors import ConfigurationError
+from inference_service.families import footprint, minicpmo, minicpmo_voice, table
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.families.warmup import warm_up
 from inference_service.models.errors import CheckpointError
 from inference_service.models.token2wav.model import Token2Wav
 from inference_service.options import SpeechOptions
@@ -59,8 +59,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def build(folder: Path) -> families.Build:
-    return families.load(folder, CPU, 512)
+def build(folder: Path) -> table.Build:
+    return table.load(folder, CPU, 512)
 
 
 class Rig:
@@ -94,7 +94,7 @@ def talk(client: Client, units: int, first: int = 1) -> list[Event]:
 
 
 @pytest.fixture
-def rig(build: families.Build) -> Iterator[Rig]:
+def rig(build: table.Build) -> Iterator[Rig]:
     made = Rig(build(SLOTS))
     yield made
     made.engine.stop()
@@ -119,12 +119,12 @@ def test_vocoder_that_was_not_converted_is_asked_for_before_anything_is_loaded(t
     (tmp_path / "tiny/model-00001-of-00003.safetensors").unlink()
 
     with pytest.raises(CheckpointError, match=r"antiphon convert-vocoder .*or pass --no-speech"):
-        families.load(tmp_path / "tiny", CPU)
+        table.load(tmp_path / "tiny", CPU)
 
 
 def test_without_speech_no_vocoder_is_needed(tmp_path: Path) -> None:
     published.write(tmp_path / "tiny")
-    runtime = families.load(tmp_path / "tiny", CPU, speech=SpeechOptions(no_speech=True))(1)
+    runtime = table.load(tmp_path / "tiny", CPU, speech=SpeechOptions(no_speech=True))(1)
 
     assert not runtime.info.speaks
     assert not runtime.info.duplex_defaults.generate_audio
@@ -133,22 +133,22 @@ def test_without_speech_no_vocoder_is_needed(tmp_path: Path) -> None:
 
 def test_context_limit_is_at_most_the_models(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="at most the model's 40960, not 50000"):
-        families.load(folder, CPU, 50_000, speech=SpeechOptions(no_speech=True))
+        table.load(folder, CPU, 50_000, speech=SpeechOptions(no_speech=True))
 
 
 def test_options_of_its_voice_are_for_no_other_model() -> None:
     with pytest.raises(ConfigurationError, match="are for MiniCPM-o"):
-        families.load(find("antiphon-mini"), CPU, speech=SpeechOptions(no_speech=True))
+        table.load(find("antiphon-mini"), CPU, speech=SpeechOptions(no_speech=True))
 
 
 def test_context_too_small_for_a_conversation_is_served_all_the_same(folder: Path) -> None:
-    runtime = families.load(folder, CPU, 64, speech=SpeechOptions(no_speech=True))(1)
+    runtime = table.load(folder, CPU, 64, speech=SpeechOptions(no_speech=True))(1)
 
     warm_up(runtime)
 
 
 def test_conversation_in_bfloat16_is_heard_and_spoken(folder: Path) -> None:
-    rig = Rig(families.load(folder, CPU, 512, "bfloat16")(SLOTS))
+    rig = Rig(table.load(folder, CPU, 512, "bfloat16")(SLOTS))
     events = talk(rig.open(), 4)
     rig.engine.stop()
 
@@ -162,7 +162,7 @@ def test_conversation_in_bfloat16_is_heard_and_spoken(folder: Path) -> None:
 
 
 def test_what_a_session_holds_is_known_beforehand(folder: Path, rig: Rig) -> None:
-    told = families.footprint(folder, CPU, 512).session
+    told = table.footprint(folder, CPU, 512).session
     client = rig.open()
     client.until(Ready)
     (session,) = rig.engine._sessions.values()
@@ -235,7 +235,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def test_what_a_voice_and_a_prompt_cost_is_paid_once_for_all_who_bring_them(
-    build: families.Build, work: dict[str, int]
+    build: table.Build, work: dict[str, int]
 ) -> None:
     rig = Rig(build(SLOTS))
     work.clear()  # the default voice was heard when the model was loaded
@@ -251,7 +251,7 @@ def test_what_a_voice_and_a_prompt_cost_is_paid_once_for_all_who_bring_them(
     assert told[1:] == told[:1] * 2
 
 
-def test_one_sample_makes_another_voice(build: families.Build, work: dict[str, int]) -> None:
+def test_one_sample_makes_another_voice(build: table.Build, work: dict[str, int]) -> None:
     rig, mine = Rig(build(SLOTS)), whole.voice(23)
     theirs = mine.copy()
     theirs[-1] += 0.25
@@ -267,9 +267,9 @@ def test_one_sample_makes_another_voice(build: families.Build, work: dict[str, i
 
 
 def test_slots_that_do_not_fit_are_refused_with_the_sum(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, build: families.Build
+    folder: Path, monkeypatch: pytest.MonkeyPatch, build: table.Build
 ) -> None:
-    told = families.footprint(folder, CPU, 512)
+    told = table.footprint(folder, CPU, 512)
     monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3))
 
     build(3)
@@ -314,7 +314,7 @@ def test_missing_parts_of_a_voice_are_the_models_own(rig: Rig) -> None:
 def test_recording_of_the_operator_is_the_default_voice(folder: Path, tmp_path: Path) -> None:
     whole.write_wav(tmp_path / "me.wav", whole.voice(4, 2.0))
     options = SpeechOptions(voice=tmp_path / "me.wav")
-    runtime = families.load(folder, CPU, 512, speech=options)(1)
+    runtime = table.load(folder, CPU, 512, speech=options)(1)
 
     assert isinstance(runtime, DuplexRuntime)
     assert runtime.parts.voices is not None
@@ -336,7 +336,7 @@ def test_recording_that_is_no_voice_is_refused(
         whole.write_wav(tmp_path / name, np.zeros(32_000, np.float32))
 
     with pytest.raises(ConfigurationError, match=problem):
-        families.load(folder, CPU, 512, speech=SpeechOptions(voice=tmp_path / name))
+        table.load(folder, CPU, 512, speech=SpeechOptions(voice=tmp_path / name))
 
 
 def test_without_onnxruntime_registered_voices_remain(
@@ -346,13 +346,13 @@ def test_without_onnxruntime_registered_voices_remain(
         raise CheckpointError("Install with: pip install 'antiphon[minicpmo]'")
 
     monkeypatch.setattr(voices, "_session", missing)
-    info = families.load(folder, CPU, 512)(1).info
+    info = table.load(folder, CPU, 512)(1).info
 
     assert not info.clones_voices
     assert info.voice_ids == {"anna", "default"}
     whole.write_wav(tmp_path / "me.wav", whole.voice(4))
     with pytest.raises(CheckpointError, match="antiphon\\[minicpmo\\]"):
-        families.load(folder, CPU, 512, speech=SpeechOptions(voice=tmp_path / "me.wav"))
+        table.load(folder, CPU, 512, speech=SpeechOptions(voice=tmp_path / "me.wav"))
 
 
 def test_silent_recording_fails_its_session_alone(rig: Rig) -> None:
@@ -391,7 +391,7 @@ def test_session_that_leaves_while_its_voice_is_read_gives_its_slot_back(
 
 
 def test_pictures_with_too_many_slices_fail_their_unit_and_no_other(folder: Path) -> None:
-    rig = Rig(families.load(folder, CPU, 256)(SLOTS))
+    rig = Rig(table.load(folder, CPU, 256)(SLOTS))
     client = rig.open(sees=True)
     client.until(Ready)
     client.session.prefill(1, UnitInput(second(0), (picture("b"),) * 4, 9))
@@ -411,7 +411,7 @@ def test_pictures_with_too_many_slices_fail_their_unit_and_no_other(folder: Path
 
 
 def test_conversation_with_a_window_that_remembers_goes_on_for_ever(folder: Path) -> None:
-    build = families.load(folder, CPU, 1024, speech=SpeechOptions(no_speech=True))
+    build = table.load(folder, CPU, 1024, speech=SpeechOptions(no_speech=True))
     rig = Rig(build(SLOTS))
     window = Window(WindowMode.CONTEXT, 600, 560, max_units=5, remembered_tokens=20)
     client = rig.open(window=window)

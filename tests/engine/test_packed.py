@@ -18,7 +18,7 @@ from transformers import (
     Qwen3Model,
 )
 
-from inference_service.engine.decoder import PackedDecoder, Segment
+from inference_service.engine.batch.decoder import PackedDecoder, Segment
 
 HIDDEN = 32
 CAPACITY = 48

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from inference_service.api.setups import ChatMessage, Clip, Picture, TurnInput
-from inference_service.engine.prompt import Passage, Prompt, Sight, Sound, TurnIntake, Words
+from inference_service.engine.sessions.prompt import Passage, Prompt, Sight, Sound, TurnIntake, Words
 from inference_service.errors import UnitRefused
 from inference_service.media.mel import MelStream
 from inference_service.models.chat_template import ChatTemplate, TemplateRefused

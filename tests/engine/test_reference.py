@@ -10,8 +10,9 @@ from torch import Tensor
 
 from inference_service.api.engine import Done, End, Finalized, Finish, Prefilled
 from inference_service.api.setups import DuplexSettings, Window, WindowMode
-from inference_service.engine import minicpmo, speech
-from inference_service.engine.sampler import TextSampler
+from inference_service.engine.batch import speech
+from inference_service.engine.batch.sampler import TextSampler
+from inference_service.families import minicpmo
 from tests.engine import golden
 from tests.engine.reference import Enter, Spoken, Visitor, Watched, checkpoint, crowd, play, runtime
 

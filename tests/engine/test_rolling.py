@@ -7,8 +7,8 @@ import torch
 from transformers import MistralConfig, MistralModel
 
 from inference_service.api.setups import Window
-from inference_service.engine.decoder import PackedDecoder
-from inference_service.engine.rolling import RollingContext
+from inference_service.engine.batch.decoder import PackedDecoder
+from inference_service.engine.batch.rolling import RollingContext
 from tests.engine.test_packed import HIDDEN, mistral
 
 REACH, SLACK = 7, 9

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from inference_service.api.setups import DuplexSettings
-from inference_service.engine.sampler import PoisonedLogits, TextSampler, keep_likely, penalise
+from inference_service.engine.batch.sampler import PoisonedLogits, TextSampler, keep_likely, penalise
 from tests.engine import golden
 
 SPECIAL = golden.tokenizer().special

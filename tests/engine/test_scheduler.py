@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_service.engine.scheduler import LEAST_SHARE, Grant, Request, Share, is_urgent, schedule
+from inference_service.engine.batch.scheduler import LEAST_SHARE, Grant, Request, Share, is_urgent, schedule
 
 REQUESTS = st.lists(
     st.builds(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.engine.speech import Speaker, SpeechJob, SpeechState
+from inference_service.engine.batch.speech import Speaker, SpeechJob, SpeechState
 from inference_service.models.speech_head import SpeechHead
 from tests.engine import tiny
 

@@ -9,11 +9,11 @@ import torch
 
 from inference_service.api.engine import End, Failure, Finish, Piece, Ready, SessionFailed
 from inference_service.api.setups import Mode, StreamInput, TokensSetup, UnitOverrides
-from inference_service.causal_checkpoint import CausalCheckpoint
-from inference_service.engine import mini
-from inference_service.engine.duplex_runtime import DuplexRuntime
-from inference_service.engine.orders import PendingUnit
+from inference_service.checkpoints.causal import CausalCheckpoint
+from inference_service.engine.sessions.orders import PendingUnit
 from inference_service.engine.tick import Tick
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.engine import streaming, tiny, tiny_causal
 from tests.engine.streaming import GREEDY, Chunked, Player, Stage, most
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_service.engine.textstream import TextStream
+from inference_service.engine.text.textstream import TextStream
 
 
 def spell(ids: list[int]) -> str:

@@ -28,12 +28,12 @@ from inference_service.api.setups import (
     UnitOverrides,
     Window,
 )
-from inference_service.engine import mini
-from inference_service.engine.choice import choose
-from inference_service.engine.decoder import Segment
-from inference_service.engine.duplex_runtime import DuplexRuntime
+from inference_service.engine.batch.choice import choose
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.sessions.transcription import MOST_TOKENS, Transcript
 from inference_service.engine.tick import Tick
-from inference_service.engine.transcript import MOST_TOKENS, Transcript
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media.mel import MelStream
 from tests.engine import tiny
 from tests.engine.dictation import SAMPLE_RATE, Sound, Writer, noise, run

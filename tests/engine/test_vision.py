@@ -10,10 +10,10 @@ import torch
 
 from inference_service.api.engine import Closed, Done, End, Failure, Finalized, Piece, Prefilled, UnitUsage
 from inference_service.api.setups import DuplexSetup, UnitInput, UnitOverrides, Window, WindowMode
-from inference_service.engine import mini
-from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
-from inference_service.engine.mini import model_info
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.families.mini import model_info
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.config import parse_config
 from inference_service.models.vision_encoder import Resampler, VisionEncoder

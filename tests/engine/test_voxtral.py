@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 from transformers import VoxtralRealtimeForConditionalGeneration as Network
 
-from inference_service import voxtral_checkpoint
 from inference_service.api.engine import Done, End, Failure, Finish, Ready, UnitUsage
 from inference_service.api.setups import Sampling, UnitOverrides
-from inference_service.engine import families, footprint
-from inference_service.engine.decoder import Segment
-from inference_service.engine.rolling import SLACK
+from inference_service.checkpoints import voxtral
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.batch.rolling import SLACK
 from inference_service.engine.tick import Tick
-from inference_service.engine.voxtral import VoxtralIntake, VoxtralTranscript
-from inference_service.engine.voxtral_runtime import VoxtralRuntime
 from inference_service.errors import ConfigurationError
+from inference_service.families import footprint, table
+from inference_service.families.voxtral_runtime import VoxtralRuntime
+from inference_service.families.voxtral_session import VoxtralIntake, VoxtralTranscript
 from inference_service.models.errors import CheckpointError
 from tests.engine import tiny_voxtral
 from tests.engine.dictation import Sound, Writer, noise, run
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runtime(folder: Path) -> VoxtralRuntime:
     with torch.inference_mode():
-        return VoxtralRuntime(voxtral_checkpoint.load(folder, CPU), 4)
+        return VoxtralRuntime(voxtral.load(folder, CPU), 4)
 
 
 @pytest.fixture(scope="module")
@@ -343,7 +343,7 @@ def test_an_hour_takes_no_more_memory_and_looks_back_no_further_than_a_minute(
 ) -> None:
     """A token stands for 3.2 s, so that the decoder sees 56 of its windows go by in an hour."""
     folder = tiny_voxtral.save(tmp_path, 40 * tiny_voxtral.HOP)
-    runtime = VoxtralRuntime(voxtral_checkpoint.load(folder, CPU), 1)
+    runtime = VoxtralRuntime(voxtral.load(folder, CPU), 1)
     one = Writer(runtime)
     session = one.session
     assert isinstance(session, VoxtralTranscript)
@@ -404,7 +404,7 @@ def spoil(folder: Path, name: str, change: Callable[[Any], None]) -> None:
 
 
 def test_folder_makes_a_runtime_that_only_writes_down(folder: Path) -> None:
-    info = families.load(folder, CPU, None)(1).info
+    info = table.load(folder, CPU, None)(1).info
 
     assert [mode.name for mode in info.modes] == ["TRANSCRIBE"]
     assert (info.name, info.context_limit, info.input_sample_rate_hz) == (folder.name, REACH, 16_000)
@@ -413,13 +413,13 @@ def test_folder_makes_a_runtime_that_only_writes_down(folder: Path) -> None:
 
 def test_context_is_not_the_operators_to_set(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="sliding window"):
-        families.load(folder, CPU, 100)
+        table.load(folder, CPU, 100)
 
 
 def test_more_slots_than_memory_are_refused_with_how_many_fit(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = families.load(folder, CPU, None)
+    build = table.load(folder, CPU, None)
     monkeypatch.setattr(footprint, "free_bytes", lambda device: 100_000_000)
 
     with pytest.raises(ConfigurationError, match=r"Pass --slots \d+ or less"):
@@ -449,7 +449,7 @@ def test_folder_that_does_not_fit_together_is_refused(
     spoil(folder, name, change)
 
     with pytest.raises(CheckpointError, match=message):
-        families.load(folder, CPU, None)(1)
+        table.load(folder, CPU, None)(1)
 
 
 @pytest.mark.parametrize("name", ["tekken.json", "preprocessor_config.json", "model.safetensors"])
@@ -458,7 +458,7 @@ def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
     (folder / name).unlink()
 
     with pytest.raises(CheckpointError, match=name.replace("preprocessor", "processor")):
-        families.load(folder, CPU, None)
+        table.load(folder, CPU, None)
 
 
 def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
@@ -467,7 +467,7 @@ def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
 
     with pytest.raises(CheckpointError):
-        families.load(folder, CPU, None)
+        table.load(folder, CPU, None)
 
 
 @pytest.mark.parametrize(
@@ -487,4 +487,4 @@ def test_model_that_looks_ahead_is_refused_with_the_reason(
     (tmp_path / "config.json").write_text(json.dumps(raw))
 
     with pytest.raises(CheckpointError, match=reason):
-        families.load(tmp_path, CPU, None)
+        table.load(tmp_path, CPU, None)

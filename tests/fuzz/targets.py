@@ -18,15 +18,20 @@ from websockets.server import ServerProtocol
 
 from antiphon.telemetry.context import parse_traceparent
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service import config, inputs, metadata
 from inference_service.api.setups import UnitInput
+from inference_service.config.resolve import MODES, resolve
 from inference_service.errors import SessionError, UnitRefused
 from inference_service.media.image import decode_frame, decode_picture
 from inference_service.models.minicpmo.slices import slice_image
+from inference_service.rpc import requests
+from inference_service.session import metadata
 from tests.scripted_engine import EVERYTHING
-from ws_adapter import http1, pages
-from ws_adapter.codec import RequestDecoder, decode_audio, encode
-from ws_adapter.dialects.actions import (
+from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES, ChatRules, read_request
+from ws_adapter.protocol.chat.fields import ChatFields
+from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
+from ws_adapter.protocol.chat.ws_chat import Chat
+from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
     CloseSocket,
@@ -37,29 +42,27 @@ from ws_adapter.dialects.actions import (
     Send,
     TakeSlot,
 )
-from ws_adapter.dialects.chat import Chat
-from ws_adapter.dialects.chat_fields import ChatFields
-from ws_adapter.dialects.chat_input import MAX_MEDIA_BYTES, ChatRules, read_request
-from ws_adapter.dialects.config import Catalogue, Mode
-from ws_adapter.dialects.contract import Machine
-from ws_adapter.dialects.duplex import Duplex
-from ws_adapter.dialects.errors import InvalidUtf8, Refusal
-from ws_adapter.dialects.events import VoiceFields
-from ws_adapter.dialects.images import read_frame
-from ws_adapter.dialects.limits import Limits
-from ws_adapter.dialects.machine import DuplexMachine
-from ws_adapter.dialects.opening import Opening
-from ws_adapter.dialects.realtime_chat import RealtimeChat
-from ws_adapter.dialects.transcription import Transcription
-from ws_adapter.dialects.transcription_commands import Append, Rejection, read_command
-from ws_adapter.dialects.turn import Speech
-from ws_adapter.dialects.units import MAX_FRAMES, UNIT_BYTES
-from ws_adapter.dialects.vocabulary import Begin, HoldFrame, Input, Vocabulary
-from ws_adapter.dialects.voice import read_voice
-from ws_adapter.dialects.worker import Finalized, Piece, Ready, UnitDone, UnitEnd
-from ws_adapter.errors import ConfigurationError
-from ws_adapter.keys import Keys
-from ws_adapter.routes import select
+from ws_adapter.protocol.core.config import Catalogue, Mode
+from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
+from ws_adapter.protocol.core.turn import Speech
+from ws_adapter.protocol.core.units import MAX_FRAMES, UNIT_BYTES
+from ws_adapter.protocol.core.vocabulary import Begin, HoldFrame, Input, Vocabulary
+from ws_adapter.protocol.duplex.machine import DuplexMachine
+from ws_adapter.protocol.duplex.negotiation import Opening
+from ws_adapter.protocol.duplex.ws_duplex import Duplex
+from ws_adapter.protocol.media.images import read_frame
+from ws_adapter.protocol.media.reference_voice import read_voice
+from ws_adapter.protocol.transcription.commands import Append, Rejection, read_command
+from ws_adapter.protocol.transcription.machine import Transcription
+from ws_adapter.protocol.wire.codec import RequestDecoder, decode_audio, encode
+from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
+from ws_adapter.protocol.wire.events import VoiceFields
+from ws_adapter.protocol.wire.limits import Limits
+from ws_adapter.server import pages
+from ws_adapter.web import http1
+from ws_adapter.web.keys import Keys
+from ws_adapter.web.routes import select
 
 Target = Callable[[bytes], None]
 
@@ -67,9 +70,7 @@ FRAME_SEPARATOR = b"\n"
 """JSON needs no line break, so one input can be a whole conversation."""
 
 _CATALOGUE = Catalogue({"antiphon-mini"}, {"amber"})
-_KINDS = tuple(
-    config.resolve(pb.SessionConfig(mode=mode), EVERYTHING, lambda: 7).setup for mode in config.MODES
-)
+_KINDS = tuple(resolve(pb.SessionConfig(mode=mode), EVERYTHING, lambda: 7).setup for mode in MODES)
 _READY = Ready(prompt_tokens=20, context_limit=8192, max_units_in_flight=2, generate_audio=True)
 
 
@@ -286,11 +287,11 @@ def prefill(data: bytes) -> None:
         return
     if request.HasField("config"):
         with suppress(SessionError):
-            config.resolve(request.config, EVERYTHING, lambda: 7)
+            resolve(request.config, EVERYTHING, lambda: 7)
     else:
         for setup in _KINDS:
             with suppress(SessionError, UnitRefused):
-                unit = inputs.content(request, setup, EVERYTHING)
+                unit = requests.content(request, setup, EVERYTHING)
                 assert not isinstance(unit, UnitInput) or np.isfinite(unit.pcm).all()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from inference_service.minicpmo_checkpoint import MiniCPMOCheckpoint, load
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load
 from tests.minicpmo import published
 
 

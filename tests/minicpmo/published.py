@@ -9,7 +9,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from inference_service.minicpmo_checkpoint import INDEX, WHOLE
+from inference_service.checkpoints.minicpmo import INDEX, WHOLE
 
 SOURCE = Path(__file__).parents[1] / "data/minicpmo_tiny"
 _SMALL_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.minicpmo_checkpoint import MiniCPMOCheckpoint
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.models.minicpmo.audio import CAPACITY, Ear
 from inference_service.models.minicpmo.mel import StreamingMel, clip_mels
 from tests.engine import golden

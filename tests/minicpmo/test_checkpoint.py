@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from inference_service.minicpmo_checkpoint import (
+from inference_service.checkpoints.minicpmo import (
     INDEX,
     WHOLE,
     MiniCPMOCheckpoint,

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, Qwen3Config
 
-from inference_service.engine import minicpmo, minicpmo_voice
-from inference_service.engine.decoder import PackedDecoder
-from inference_service.minicpmo_checkpoint import MiniCPMOCheckpoint
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
+from inference_service.engine.batch.decoder import PackedDecoder
+from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.models.minicpmo.config import AudioConfig, MiniCPMOConfig, VisionConfig
 from inference_service.models.minicpmo.sizes import sizes
 from inference_service.models.token2wav.config import Token2WavConfig

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from inference_service.minicpmo_checkpoint import MiniCPMOCheckpoint
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.models.minicpmo.slices import Patches, slice_image
 from inference_service.models.minicpmo.vision import GRID, Eye, buckets, grid_positions
 from tests.engine import golden

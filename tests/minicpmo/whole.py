@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_service.vocoder_conversion import Recording, convert
+from inference_service.checkpoints.vocoder_conversion import Recording, convert
 from tests.minicpmo import published
 from tests.token2wav import published as published_vocoder
 

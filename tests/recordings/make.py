@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_service.training.domain import Intent, Split, draw
-from inference_service.training.voices import SAMPLE_RATE, Voice, flite_voice, held_out_voice
+from inference_service.training.corpus.domain import Intent, Split, draw
+from inference_service.training.corpus.voices import SAMPLE_RATE, Voice, flite_voice, held_out_voice
 
 FOLDER = Path(__file__).parent
 SEED = 20_261_120

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from inference_service.checkpoints.vocoder import load
+from inference_service.checkpoints.vocoder_conversion import convert
 from inference_service.models.token2wav.config import Token2WavConfig
 from inference_service.models.token2wav.flow import FlowState, VoicePrompt
 from inference_service.models.token2wav.model import Token2Wav
 from inference_service.models.token2wav.noise import SourceNoise
-from inference_service.vocoder_checkpoint import load
-from inference_service.vocoder_conversion import convert
 from tests.token2wav import published
 from tests.token2wav.published import RECORDED
 

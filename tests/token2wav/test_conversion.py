@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from inference_service.checkpoints.published_vocoder import folded, read_config, read_weights, read_yaml
+from inference_service.checkpoints.vocoder import load, read_vocoder_config
+from inference_service.checkpoints.vocoder_conversion import Recording, convert
+from inference_service.checkpoints.voices import load_voices
 from inference_service.models.errors import CheckpointError, VoiceError
 from inference_service.models.token2wav.config import Token2WavConfig
-from inference_service.published_vocoder import folded, read_config, read_weights, read_yaml
-from inference_service.vocoder_checkpoint import load, read_vocoder_config
-from inference_service.vocoder_conversion import Recording, convert
-from inference_service.voices import load_voices
 from tests.token2wav import published, recorded
 from tests.token2wav.test_features import noise
 

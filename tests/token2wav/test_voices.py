@@ -11,10 +11,16 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+from inference_service.checkpoints.voices import (
+    SPEAKER_ENCODER,
+    TOKENIZER,
+    VoiceReader,
+    load_voices,
+    save_voice,
+)
 from inference_service.models.errors import CheckpointError, VoiceError
 from inference_service.models.token2wav import features
 from inference_service.models.token2wav.config import Token2WavConfig
-from inference_service.voices import SPEAKER_ENCODER, TOKENIZER, VoiceReader, load_voices, save_voice
 from tests.token2wav import published, recorded
 from tests.token2wav.test_features import noise
 

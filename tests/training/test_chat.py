@@ -8,14 +8,21 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from inference_service.models.tokenizer import Tokenizer
-from inference_service.training import chat, pictures, vocabulary
-from inference_service.training.augment import Augmenter
+from inference_service.training import chat
 from inference_service.training.chat import Clip, Message, Talker, rendered, strange, styled, written
-from inference_service.training.corpus import Utterance
-from inference_service.training.domain import NOTHING_SEEN_REPLY, Intent, Split, draw, seen_replies
-from inference_service.training.pictures import Album
-from inference_service.training.recipe import VISION
-from inference_service.training.writing import AUDIO_SLOT, IGNORED, PICTURE_SLOT, Row, Writer
+from inference_service.training.corpus import pictures, vocabulary
+from inference_service.training.corpus.augment import Augmenter
+from inference_service.training.corpus.domain import (
+    NOTHING_SEEN_REPLY,
+    Intent,
+    Split,
+    draw,
+    seen_replies,
+)
+from inference_service.training.corpus.pictures import Album
+from inference_service.training.corpus.recipe import VISION
+from inference_service.training.corpus.spoken import Utterance
+from inference_service.training.corpus.writing import AUDIO_SLOT, IGNORED, PICTURE_SLOT, Row, Writer
 
 END = "<|im_end|>"
 PICTURE = np.zeros((64, 64, 3), np.uint8)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from inference_service.media.mel import BANDS
-from inference_service.training.augment import Augmenter
-from inference_service.training.composition import (
+from inference_service.training.corpus.augment import Augmenter
+from inference_service.training.corpus.composition import (
     CHUNK_END,
     FRAMES,
     LISTEN,
@@ -18,8 +18,8 @@ from inference_service.training.composition import (
     onset_unit,
     reply_plans,
 )
-from inference_service.training.corpus import Utterance
-from inference_service.training.domain import Intent, Split, draw
+from inference_service.training.corpus.domain import Intent, Split, draw
+from inference_service.training.corpus.spoken import Utterance
 
 
 @pytest.fixture(scope="module")

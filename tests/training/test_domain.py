@@ -5,7 +5,7 @@ import random
 import pytest
 
 from inference_service.models.pacing import chunks
-from inference_service.training.domain import (
+from inference_service.training.corpus.domain import (
     Exchange,
     Intent,
     Split,

@@ -8,15 +8,29 @@ import pytest
 
 from inference_service.media.image import MAX_FRAMES, decode_frame
 from inference_service.models.tokenizer import Tokenizer
-from inference_service.training import pictures, vocabulary
-from inference_service.training.augment import Augmenter
-from inference_service.training.camera import Camera
-from inference_service.training.composition import CHUNK_END, SPEAK, TURN_END, Composer
-from inference_service.training.corpus import Utterance
-from inference_service.training.domain import COLOURS, NOTHING_SEEN_REPLY, SHAPES, Intent, Split, draw
+from inference_service.training.corpus import pictures, vocabulary
+from inference_service.training.corpus.augment import Augmenter
+from inference_service.training.corpus.camera import Camera
+from inference_service.training.corpus.composition import CHUNK_END, SPEAK, TURN_END, Composer
+from inference_service.training.corpus.domain import (
+    COLOURS,
+    NOTHING_SEEN_REPLY,
+    SHAPES,
+    Intent,
+    Split,
+    draw,
+)
+from inference_service.training.corpus.pictures import (
+    NOTHING,
+    SCENES,
+    Album,
+    Scene,
+    draw_picture,
+    encoded,
+)
+from inference_service.training.corpus.spoken import Utterance
+from inference_service.training.corpus.writing import Writer
 from inference_service.training.joint import SEEING_LESSON, written
-from inference_service.training.pictures import NOTHING, SCENES, Album, Scene, draw_picture, encoded
-from inference_service.training.writing import Writer
 
 SIZE = (320, 240)
 

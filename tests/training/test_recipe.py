@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from inference_service.checkpoint import load
+from inference_service.checkpoints.folder import load
 from inference_service.media.mel import CONTEXT, mel_power
 from inference_service.models.pacing import chunks
-from inference_service.training import alignment, codec, ear, export, eye, joint, pictures, speech, vocabulary
-from inference_service.training.acoustics import analyse
-from inference_service.training.domain import HEARING, Intent
-from inference_service.training.recipe import VOCODER
-from inference_service.training.speech_corpus import UNIT_FRAMES
+from inference_service.training import alignment, codec, ear, export, eye, joint, speech
+from inference_service.training.corpus import pictures, vocabulary
+from inference_service.training.corpus.acoustics import analyse
+from inference_service.training.corpus.answers import UNIT_FRAMES
+from inference_service.training.corpus.domain import HEARING, Intent
+from inference_service.training.corpus.recipe import VOCODER
 from tests.recordings import make
 
 FOLDER = Path(make.__file__).parent

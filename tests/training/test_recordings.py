@@ -5,8 +5,8 @@ import random
 import wave
 from pathlib import Path
 
-from inference_service.training.domain import Intent, Split, split_of
-from inference_service.training.voices import (
+from inference_service.training.corpus.domain import Intent, Split, split_of
+from inference_service.training.corpus.voices import (
     HELD_OUT_ESPEAK,
     OWN_VOICE,
     TRAINING_ESPEAK,

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from inference_service.models.tokenizer import Tokenizer
-from inference_service.training import vocabulary
 from inference_service.training.alignment import best_path, word_ends
-from inference_service.training.augment import Augmenter
-from inference_service.training.composition import FRAMES
-from inference_service.training.corpus import Utterance
-from inference_service.training.domain import Intent, Split, draw
-from inference_service.training.transcription import SPARE, Dictator, dictated, writing_unit
-from inference_service.training.writing import AUDIO_SLOT, IGNORED, Writer
+from inference_service.training.corpus import vocabulary
+from inference_service.training.corpus.augment import Augmenter
+from inference_service.training.corpus.composition import FRAMES
+from inference_service.training.corpus.domain import Intent, Split, draw
+from inference_service.training.corpus.spoken import Utterance
+from inference_service.training.corpus.transcription import SPARE, Dictator, dictated, writing_unit
+from inference_service.training.corpus.writing import AUDIO_SLOT, IGNORED, Writer
 
 CLASSES = 5
 

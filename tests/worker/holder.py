@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests.scripted_engine import ScriptedEngine, hang, listen
 from tests.worker.caller import Caller, channel_to, soon
 

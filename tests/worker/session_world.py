@@ -29,8 +29,8 @@ from inference_service.api.setups import (
     Window,
 )
 from inference_service.errors import SessionError
-from inference_service.sessions import Answer, Limits, Session
-from inference_service.units import Run, Stream, Unit
+from inference_service.session.session import Answer, Limits, Session
+from inference_service.session.unit import Run, Stream, Unit
 
 INPUT = UnitInput(np.zeros(16_000, np.float32))
 SETUP = DuplexSetup("", DuplexSettings(), Window(), 1)

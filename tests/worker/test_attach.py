@@ -6,8 +6,8 @@ import grpc
 import pytest
 
 from antiphon.semconv import ERROR_DOMAIN, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
-from inference_service.sessions import Limits
-from inference_service.units import Stream
+from inference_service.session.session import Limits
+from inference_service.session.unit import Stream
 from tests.scripted_engine import ScriptedEngine
 from tests.worker.caller import Caller, soon, until
 from tests.worker.conftest import Served

@@ -1,7 +1,7 @@
 """CancelUnits acts when it is read: it ends speaking, never hearing."""
 
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests.scripted_engine import ScriptedEngine, hang, speak
 from tests.worker.caller import until
 from tests.worker.conftest import Served

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.setups import KEEP_ALL, DuplexSettings, DuplexSetup, Window, WindowMode
-from inference_service.config import SessionPlan, resolve
-from inference_service.config_reader import MAX_PROMPT_CHARACTERS
+from inference_service.config.reader import MAX_PROMPT_CHARACTERS
+from inference_service.config.resolve import SessionPlan, resolve
+from inference_service.config.sampling import DUPLEX_RANGES, unit_overrides
 from inference_service.errors import (
     ConfigInvalid,
     ModelNotFound,
@@ -22,7 +23,6 @@ from inference_service.errors import (
     UnitRefused,
     VoiceNotFound,
 )
-from inference_service.sampling import DUPLEX_RANGES, unit_overrides
 from tests.scripted_engine import INFO
 
 

@@ -16,9 +16,9 @@ from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service.api.engine import Closed, Deliver, Engine, OnFatal
 from inference_service.app import EXIT_DEVICE_LOST, EXIT_DRAINED, Worker, deliver_on
 from inference_service.options import WorkerOptions
-from inference_service.server import SERVICES
-from inference_service.sessions import Limits
-from inference_service.units import Stream
+from inference_service.rpc.server import SERVICES
+from inference_service.session.session import Limits
+from inference_service.session.unit import Stream
 from tests.scripted_engine import INFO, Play, ScriptedEngine, hang, listen, running_worker, telemetry
 from tests.worker.caller import Caller, channel_to, soon, until
 

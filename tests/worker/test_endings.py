@@ -8,7 +8,7 @@ import pytest
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import End, SessionFailed
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests.scripted_engine import Play, ScriptedEngine, context_full, hang, listen, running_worker
 from tests.worker.caller import Caller, channel_to, until
 from tests.worker.conftest import Served
@@ -167,7 +167,7 @@ async def test_a_defect_of_ours_ends_its_session_without_its_text(
     async with served(ScriptedEngine()) as new_caller:
         caller = await new_caller().open()
         await caller.configure()
-        monkeypatch.setattr("inference_service.host.inputs.content", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr("inference_service.rpc.session_calls.inputs.content", lambda *_, **__: 1 / 0)
         await caller.prefill(1)
         ending = await caller.end()
     assert (ending.code, ending.reason) == (Code.INTERNAL, Reason.INFERENCE_FAILED)

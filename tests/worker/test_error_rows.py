@@ -33,8 +33,8 @@ from inference_service.api.engine import Deliver, Engine, Failure, OnFatal, Sess
 from inference_service.app import Worker
 from inference_service.errors import SessionError
 from inference_service.options import WorkerOptions
-from inference_service.sessions import Limits
-from inference_service.units import Stream
+from inference_service.session.session import Limits
+from inference_service.session.unit import Stream
 from tests.scripted_engine import (
     EVERYTHING,
     Play,

@@ -7,7 +7,7 @@ from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Failure
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests.scripted_engine import Play, ScriptedEngine, fails, hang, listen
 from tests.worker.caller import UnitAnswers, duplex
 from tests.worker.conftest import Served

@@ -10,13 +10,13 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service import messages
 from inference_service.api.engine import Deliver, ModelInfo, OnFatal
 from inference_service.api.setups import Mode
-from inference_service.engine import mini
-from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.options import WorkerOptions
+from inference_service.rpc import replies
 from tests.drawing import encoded, jpeg, picture
 from tests.engine import tiny
 from tests.scripted_engine import INFO, ScriptedEngine, listen, running_worker
@@ -56,7 +56,7 @@ async def video_session() -> AsyncIterator[Caller]:
     ("info", "modes"), [(INFO, [pb.SESSION_MODE_AUDIO]), (SEEING, [pb.SESSION_MODE_AUDIO, VIDEO])]
 )
 def test_a_worker_names_video_if_its_model_sees(info: ModelInfo, modes: list[int]) -> None:
-    assert list(messages.model_info(info).modes) == modes
+    assert list(replies.model_info(info).modes) == modes
 
 
 async def test_video_is_unsupported_by_a_model_that_does_not_see(served: Served) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from inference_service.host import SessionHost
-from inference_service.sessions import Limits, Session
-from inference_service.units import Stream
+from inference_service.rpc.session_calls import SessionHost
+from inference_service.session.session import Limits, Session
+from inference_service.session.unit import Stream
 from tests.scripted_engine import ScriptedEngine, ScriptedSession, hang, listen
 from tests.worker.caller import Caller, until
 from tests.worker.conftest import Served

@@ -21,7 +21,7 @@ from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.wav import decode_wav
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests import faults
 from tests.worker import caller
 from tests.worker.caller import Caller, Ending, channel_to, duplex, soon, until_free

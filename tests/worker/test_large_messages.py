@@ -10,12 +10,12 @@ import pytest
 from antiphon.semconv import MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service import decoding, inputs
 from inference_service.api.engine import Piece
 from inference_service.api.setups import StreamInput
-from inference_service.decoding import LARGE, MOST_PARTS
-from inference_service.messages import LARGEST_ANSWER, absorb, piece, pieces
-from inference_service.units import Stream
+from inference_service.rpc import decoding, requests
+from inference_service.rpc.decoding import LARGE, MOST_PARTS
+from inference_service.rpc.replies import LARGEST_ANSWER, absorb, piece, pieces
+from inference_service.session.unit import Stream
 from tests.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, speak, write
 from tests.worker import caller as calling
 from tests.worker.caller import Caller, channel_to, soon
@@ -68,7 +68,7 @@ async def test_a_large_message_keeps_its_place_and_holds_up_nobody_else(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decoding that took for ever would cost its own session alone."""
-    hold, begun, read = threading.Event(), threading.Event(), inputs.speech_input
+    hold, begun, read = threading.Event(), threading.Event(), requests.speech_input
 
     def slow(stream: pb.StreamInput, *given: Any) -> StreamInput:
         if len(stream.audio.data) > LARGE:
@@ -76,7 +76,7 @@ async def test_a_large_message_keeps_its_place_and_holds_up_nobody_else(
             assert hold.wait(timeout=30)
         return read(stream, *given)
 
-    monkeypatch.setattr(inputs, "speech_input", slow)
+    monkeypatch.setattr(requests, "speech_input", slow)
     engine = ScriptedEngine(slots=2, info=EVERYTHING)
     async with served(engine) as new_caller:
         large: Caller = await new_caller().open()

@@ -10,8 +10,8 @@ import pytest
 from antiphon.grpc import get_info
 from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, Reason, lease_mac
 from inference_service.errors import LeaseInvalid, LeaseMissing
-from inference_service.leases import Lease, LeaseReader
-from inference_service.units import Stream
+from inference_service.session.leases import Lease, LeaseReader
+from inference_service.session.unit import Stream
 from tests.scripted_engine import ScriptedEngine, running_worker
 from tests.worker.caller import Caller, Ending, channel_to, until
 

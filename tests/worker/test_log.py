@@ -11,7 +11,7 @@ import pytest
 from antiphon.semconv import METADATA_TRACEPARENT, Reason
 from antiphon.telemetry.logs import InSession, JsonFormatter
 from inference_service.api.engine import SessionFailed
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests.scripted_engine import Play, ScriptedEngine, fails, running_worker, telemetry, turn_end
 from tests.worker.caller import Caller, channel_to, until
 from tests.worker.test_tracing import ids, new_context

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.semconv import METADATA_SESSION_ID
 from inference_service.errors import MetadataInvalid
-from inference_service.metadata import session_id
+from inference_service.session.metadata import session_id
 
 
 @pytest.mark.parametrize("name", ["a", "s-1", "!~", "x" * 64])

@@ -8,7 +8,7 @@ import pytest
 from antiphon import semconv
 from antiphon.semconv import Phase, Reason, Side
 from inference_service.api.engine import Ticked
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests.scrape import Scrape, scrape
 from tests.scripted_engine import (
     INFO,

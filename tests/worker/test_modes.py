@@ -11,7 +11,6 @@ from google.protobuf.duration_pb2 import Duration
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service import messages
 from inference_service.api.setups import (
     KEEP_ALL,
     ChatSetup,
@@ -22,10 +21,11 @@ from inference_service.api.setups import (
     TranscribeSetup,
     UnitOverrides,
 )
-from inference_service.config import SessionPlan, resolve
+from inference_service.config.resolve import SessionPlan, resolve
+from inference_service.config.sampling import MAX_STOP_TOKENS, MAX_STOPS, unit_overrides
 from inference_service.errors import ConfigInvalid, ModeUnsupported, UnitRefused, VoiceNotFound
-from inference_service.sampling import MAX_STOP_TOKENS, MAX_STOPS, unit_overrides
-from inference_service.units import Stream
+from inference_service.rpc import replies
+from inference_service.session.unit import Stream
 from tests.scripted_engine import EVERYTHING, INFO, ScriptedEngine, hang, write
 from tests.worker.caller import duplex
 from tests.worker.conftest import Served
@@ -166,12 +166,12 @@ def test_only_streams_have_an_idle_timeout_unasked(mode: pb.SessionMode, idle_s:
 
 
 def test_the_worker_says_what_it_can_and_what_unset_means() -> None:
-    info = messages.model_info(EVERYTHING)
+    info = replies.model_info(EVERYTHING)
     assert set(info.modes) == set(pb.SessionMode.values()) - {pb.SESSION_MODE_UNSPECIFIED}
     assert info.sampling_defaults.max_new_tokens == EVERYTHING.sampling_defaults.max_new_tokens
     assert info.sampling_defaults.top_k == 0, "all are kept"
     text_only = replace(EVERYTHING, modes=frozenset({Mode.TOKENS}))
-    assert not messages.model_info(text_only).HasField("duplex_defaults")
+    assert not replies.model_info(text_only).HasField("duplex_defaults")
 
 
 @pytest.mark.parametrize("mode", SAMPLED)

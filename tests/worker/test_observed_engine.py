@@ -15,7 +15,7 @@ from antiphon.semconv import Phase
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import NAMED_TICKS
 from inference_service.app import load_engine
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests.recordings import make
 from tests.scrape import Scrape, get, scrape
 from tests.scripted_engine import running_worker, telemetry

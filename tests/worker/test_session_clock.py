@@ -4,8 +4,8 @@ import pytest
 
 from antiphon.semconv import Reason
 from inference_service.api.engine import Advanced, Closed, Ready
-from inference_service.sessions import Limits
-from inference_service.units import Run, Stream
+from inference_service.session.session import Limits
+from inference_service.session.unit import Run, Stream
 from tests.worker.session_world import INPUT, SETUP, Stage
 
 

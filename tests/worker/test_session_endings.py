@@ -5,8 +5,8 @@ import pytest
 from antiphon.semconv import Reason
 from inference_service.api.engine import Closed, Done, End, Piece, Prefilled, Ready, SessionFailed
 from inference_service.errors import Draining
-from inference_service.sessions import GoAway, Limits, Phase
-from inference_service.units import Run, Stream
+from inference_service.session.session import GoAway, Limits, Phase
+from inference_service.session.unit import Run, Stream
 from tests.worker.session_world import INPUT, Stage
 
 

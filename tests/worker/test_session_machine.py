@@ -18,8 +18,8 @@ from inference_service.api.engine import (
     SessionFailed,
 )
 from inference_service.errors import Cancelled, StreamExists
-from inference_service.sessions import GoAway, Limits
-from inference_service.units import Run, Stream
+from inference_service.session.session import GoAway, Limits
+from inference_service.session.unit import Run, Stream
 from tests.worker.session_world import INPUT, SETUP, Stage
 
 WINDOW = 3

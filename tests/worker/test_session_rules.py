@@ -6,8 +6,8 @@ from antiphon.semconv import Reason
 from inference_service.api.engine import Advanced, End, Failure, Finalized, Piece, Ready
 from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.errors import StreamExists
-from inference_service.sessions import Limits, Phase
-from inference_service.units import Run, Stream
+from inference_service.session.session import Limits, Phase
+from inference_service.session.unit import Run, Stream
 from tests.worker.session_world import INPUT, Stage
 
 BAD_AUDIO = Failure(Reason.AUDIO_INVALID, "duplex.audio.data must be finite.", "duplex.audio.data")

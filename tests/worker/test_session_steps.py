@@ -3,7 +3,7 @@
 from inference_service.api.engine import Done as UnitDone
 from inference_service.api.engine import End, Failure, Finalized, Prefilled, UnitUsage
 from inference_service.errors import Cancelled
-from inference_service.units import Run, Stream
+from inference_service.session.unit import Run, Stream
 from tests.worker.session_world import INPUT, Stage
 
 PREFILL, GENERATE, FINALIZE = Stream

@@ -3,8 +3,8 @@
 import pytest
 
 from inference_service.errors import LeaseInvalid, NoFreeSlot, StaleLease
-from inference_service.leases import Lease
-from inference_service.slots import SlotState, SlotTable
+from inference_service.session.leases import Lease
+from inference_service.session.slots import SlotState, SlotTable
 
 
 def test_a_slot_goes_round_once() -> None:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from inference_service.outbox import BACKLOG
-from inference_service.units import Stream
+from inference_service.rpc.outbox import BACKLOG
+from inference_service.session.unit import Stream
 from tests.scripted_engine import ScriptedEngine, speak
 from tests.worker.caller import Caller, until
 from tests.worker.conftest import Served

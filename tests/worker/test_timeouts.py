@@ -5,8 +5,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from antiphon.semconv import Reason
-from inference_service.sessions import Limits
-from inference_service.units import Stream
+from inference_service.session.session import Limits
+from inference_service.session.unit import Stream
 from tests.scripted_engine import ScriptedEngine, hang, speak
 from tests.worker.caller import Caller, Ending, until
 from tests.worker.conftest import Served

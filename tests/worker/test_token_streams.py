@@ -17,7 +17,7 @@ from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.app import load_engine
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests.engine import tiny_causal
 from tests.scripted_engine import running_worker
 from tests.worker.caller import Caller, channel_to, until_free

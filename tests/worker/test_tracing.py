@@ -14,8 +14,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from antiphon import semconv
 from antiphon.semconv import METADATA_TRACEPARENT, METADATA_TRACESTATE, METADATA_WORKER_ID, Reason
 from inference_service.api.engine import NAMED_TICKS, SessionFailed, Ticked
-from inference_service.sessions import Limits
-from inference_service.units import Stream
+from inference_service.session.session import Limits
+from inference_service.session.unit import Stream
 from tests.scripted_engine import (
     Play,
     RunningWorker,

@@ -14,9 +14,9 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.setups import Sampling
 from inference_service.app import EXIT_CONFIGURATION, load_engine, serve
-from inference_service.engine import families
+from inference_service.families import table
 from inference_service.options import WorkerOptions
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests.engine import tiny, tiny_voxtral
 from tests.engine.dictation import Sound, Writer, cut, noise
 from tests.scripted_engine import running_worker
@@ -37,7 +37,7 @@ class Scene:
     def alone(self, sound: Sound) -> str:
         """What the model writes for an utterance without any worker."""
         with torch.inference_mode():
-            runtime = families.load(self.folder, torch.device("cpu"), None)(1)
+            runtime = table.load(self.folder, torch.device("cpu"), None)(1)
             return Writer(runtime, sampling=FEW).write(sound, longest=16_000).text
 
 

@@ -11,8 +11,8 @@ from antiphon.grpc import Session
 from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.server import MAX_METADATA_BYTES
-from inference_service.units import Stream
+from inference_service.rpc.server import MAX_METADATA_BYTES
+from inference_service.session.unit import Stream
 from tests.scripted_engine import ScriptedEngine, running_worker
 from tests.worker.caller import Caller, channel_to, soon
 from tests.worker.conftest import Served

@@ -12,13 +12,13 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Deliver, ModelInfo, OnFatal
 from inference_service.api.setups import ChatMessage, Clip, DuplexSettings, Mode, Picture, TurnInput, Window
-from inference_service.engine import mini
-from inference_service.engine.duplex_runtime import DuplexRuntime
 from inference_service.engine.engine import LiveEngine
 from inference_service.errors import UnitRefused
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.options import WorkerOptions
-from inference_service.turns import turn_input
-from inference_service.units import Stream
+from inference_service.rpc.chat_requests import turn_input
+from inference_service.session.unit import Stream
 from tests.drawing import jpeg
 from tests.engine import tiny
 from tests.scripted_engine import running_worker

@@ -7,7 +7,7 @@ import pytest
 from antiphon.semconv import METADATA_LEASE, METADATA_TRACEPARENT, METADATA_WORKER_ID
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.units import Stream
+from inference_service.session.unit import Stream
 from tests.scripted_engine import TALK, ScriptedEngine, listen, speak
 from tests.worker.caller import duplex, soon
 from tests.worker.conftest import Served

@@ -17,9 +17,9 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.config import SessionPlan, resolve
+from inference_service.config.resolve import SessionPlan, resolve
 from inference_service.errors import ConfigInvalid, VoiceNotFound
-from inference_service.messages import model_info
+from inference_service.rpc.replies import model_info
 
 AUDIO, CHAT = pb.SESSION_MODE_AUDIO, pb.SESSION_MODE_CHAT
 CLONES = ModelInfo(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from antiphon.semconv import DEFAULT_POOL
-from ws_adapter.dialects.kind import Kind
+from ws_adapter.protocol.core.kind import Kind
 
 POOL: Final = DEFAULT_POOL
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Final
 
-from ws_adapter.dialects.kind import Kind
+from ws_adapter.protocol.core.kind import Kind
 
 BASE_S: Final[dict[Kind, float]] = {
     Kind.AUDIO_DUPLEX: 120.0,

@@ -16,11 +16,10 @@ from itertools import takewhile
 from typing import Final
 
 from antiphon.semconv import Reason, lease_mac
-from ws_adapter.clock import Clock, Timer
-from ws_adapter.dialects.kind import Kind
 from ws_adapter.dispatch.base import POOL, Lease, PoolStatus, QueuePlace, QueueView, Running, Waiting
 from ws_adapter.dispatch.estimate import Lengths, estimate_waits
-from ws_adapter.errors import (
+from ws_adapter.process.clock import Clock, Timer
+from ws_adapter.process.errors import (
     AttachFailed,
     DispatchError,
     DispatcherUnavailable,
@@ -28,7 +27,8 @@ from ws_adapter.errors import (
     WaitCancelled,
     WaitExpired,
 )
-from ws_adapter.fleet import Fleet
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.worker.registry import Fleet
 
 logger = logging.getLogger(__name__)
 

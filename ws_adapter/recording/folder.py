@@ -11,11 +11,11 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
-from ws_adapter.codec import bounded, decode_base64
-from ws_adapter.dialects.config import Mode
-from ws_adapter.dialects.errors import Refusal
-from ws_adapter.dialects.render import OUTPUT_RATE_HZ
-from ws_adapter.dialects.voice import RATE_HZ
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.render import OUTPUT_RATE_HZ
+from ws_adapter.protocol.media.reference_voice import RATE_HZ
+from ws_adapter.protocol.wire.codec import bounded, decode_base64
+from ws_adapter.protocol.wire.errors import Refusal
 from ws_adapter.recording.frames import Coding, Media, Unreadable, head, read, with_references
 from ws_adapter.recording.wav import HEADER_BYTES, LONGEST, SAMPLE_BYTES, Track, header
 

@@ -7,9 +7,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from ws_adapter import scan
-from ws_adapter.dialects.errors import InvalidUtf8, Refusal
-from ws_adapter.dialects.voice import RATE_HZ
+from ws_adapter.protocol.media.reference_voice import RATE_HZ
+from ws_adapter.protocol.wire import scan
+from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
 
 HEAD_BYTES: Final = 1_000
 """How much is kept of a frame that is not an event."""

@@ -16,8 +16,8 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from ws_adapter.clock import Clock
-from ws_adapter.errors import ConfigurationError
+from ws_adapter.process.clock import Clock
+from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.recording.folder import Client, Direction, Folder, Meta, iso
 from ws_adapter.recording.retention import Kept, Shelf
 

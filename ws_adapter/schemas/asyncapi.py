@@ -7,11 +7,11 @@ send.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ws_adapter.access import KEY_SUBPROTOCOL
-from ws_adapter.dialects.config import Mode
+from ws_adapter.protocol.core.config import Mode
 from ws_adapter.schemas.catalogue import DIALECTS, Dialect, Json
 from ws_adapter.schemas.codes import close_table, error_table, utterance_error_table
 from ws_adapter.schemas.definitions import bundle, events, type_and_kind
+from ws_adapter.server.access import KEY_SUBPROTOCOL
 
 CHANNELS: Final[Mapping[str, Json]] = {
     "realtime": {

@@ -5,14 +5,9 @@ from typing import Any, Final, TypeAlias, get_args
 
 from msgspec import Struct
 
-from ws_adapter.dialects import (
-    chat_events,
-    duplex_events,
-    earlier_events,
-    realtime_chat_events,
-    realtime_events,
-    transcription_events,
-)
+from ws_adapter.protocol.chat import realtime_chat_events, ws_chat_events
+from ws_adapter.protocol.duplex import earlier_events, realtime_events, ws_duplex_events
+from ws_adapter.protocol.transcription import events
 
 Json: TypeAlias = dict[str, Any]
 """A JSON object that is written out."""
@@ -68,23 +63,23 @@ DIALECTS: Final = (
         "The dialect of /ws/duplex",
         "prepare",
         ("duplex", "unnamedDuplex"),
-        get_args(duplex_events.ClientEvent),
-        duplex_events.SERVER_EVENTS,
+        get_args(ws_duplex_events.ClientEvent),
+        ws_duplex_events.SERVER_EVENTS,
     ),
     Dialect(
         "chat",
         "The dialect of /ws/chat",
         None,
         ("chat",),
-        (chat_events.ChatRequest,),
-        chat_events.SERVER_EVENTS,
+        (ws_chat_events.ChatRequest,),
+        ws_chat_events.SERVER_EVENTS,
     ),
     Dialect(
         "transcription",
         "The dialect of /v1/transcription",
         "session.update",
         ("transcription", "realtime"),
-        get_args(transcription_events.ClientEvent),
-        transcription_events.SERVER_EVENTS,
+        get_args(events.ClientEvent),
+        events.SERVER_EVENTS,
     ),
 )

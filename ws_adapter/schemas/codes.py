@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from ws_adapter.dialects.errors import CloseCode, ErrorCode
-from ws_adapter.dialects.transcription_events import Code
+from ws_adapter.protocol.transcription.events import Code
+from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode
 
 ERRORS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.NOT_READY: "the event needs a session that is configured; send the opening event first",

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec import inspect as types
 
-from ws_adapter.dialects.config import ConfigFields
+from ws_adapter.protocol.core.config import ConfigFields
 from ws_adapter.schemas.catalogue import Dialect, Json
 
 REFERENCE: Final = "#/$defs/{name}"

@@ -196,10 +196,10 @@ def given_adapter_options(arguments: argparse.Namespace) -> list[str]:
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `adapter ready on URL` when it listens."""
     require_extra("adapter", "adapter")
-    from ws_adapter.allocator import keep_freed_memory
     from ws_adapter.app import serve
-    from ws_adapter.errors import ConfigurationError
     from ws_adapter.options import AdapterOptions
+    from ws_adapter.process.allocator import keep_freed_memory
+    from ws_adapter.process.errors import ConfigurationError
 
     configure_log(arguments)
     try:

@@ -49,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     require_extra("check-config", "worker")
     import torch
 
-    from inference_service.checkpoint import find
-    from inference_service.engine import families
-    from inference_service.engine.footprint import gib
-    from inference_service.engine.memory import free_bytes
+    from inference_service.checkpoints.folder import find
+    from inference_service.engine.batch.memory import free_bytes
     from inference_service.errors import ConfigurationError
+    from inference_service.families import table
+    from inference_service.families.footprint import gib
     from inference_service.models.errors import CheckpointError
     from inference_service.options import SpeechOptions
 
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         speech = SpeechOptions(
             arguments.no_speech, arguments.vocoder, arguments.vocoder_steps, arguments.vocoder_dtype
         )
-        footprint = families.footprint(folder, device, arguments.context_limit, arguments.dtype, speech)
+        footprint = table.footprint(folder, device, arguments.context_limit, arguments.dtype, speech)
     except (CheckpointError, ConfigurationError, RuntimeError) as error:
         raise Failure(str(error), ExitCode.USAGE) from None
     for title, sizes in vars(footprint).items():

@@ -9,7 +9,7 @@ from antiphon.cli.failure import ExitCode, Failure, require_extra
 from antiphon.wav import decode_wav, is_wav, not_a_wav, read_header
 
 if TYPE_CHECKING:
-    from inference_service.vocoder_conversion import Recording
+    from inference_service.checkpoints.vocoder_conversion import Recording
 
 _PUBLISHED_VOICE: Final = "HT_ref_audio.wav"
 """Lies beside the vocoder's folder in the published checkpoint."""
@@ -42,8 +42,8 @@ def add_to(commands: Subcommands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Converts; nothing that the published files name is run."""
     require_extra("convert-vocoder", "worker")
+    from inference_service.checkpoints.vocoder_conversion import convert
     from inference_service.models.errors import CheckpointError, VoiceError
-    from inference_service.vocoder_conversion import convert
 
     source, target = arguments.source, arguments.target
     voices = dict(_voice(text) for text in arguments.voice)
@@ -67,7 +67,7 @@ def _voice(text: str) -> "tuple[str, Recording]":
 
 
 def _recording(path: Path) -> "Recording":
-    from inference_service.vocoder_conversion import Recording
+    from inference_service.checkpoints.vocoder_conversion import Recording
 
     raw = path.read_bytes()
     header = read_header(raw) if is_wav(raw) else None

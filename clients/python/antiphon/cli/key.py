@@ -27,8 +27,8 @@ def add_to(commands: Subcommands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the line to standard output and the key, which is stored nowhere, to standard error."""
     require_extra("key", "adapter")
-    from ws_adapter.errors import ConfigurationError
-    from ws_adapter.keys import make_key
+    from ws_adapter.process.errors import ConfigurationError
+    from ws_adapter.web.keys import make_key
 
     try:
         secret, key = make_key(arguments.name, is_admin=arguments.admin, is_trusted=arguments.trusted)

@@ -162,11 +162,11 @@ def _services(address: str) -> tuple[tuple[int, str, str], ...]:
 
 def _check_adapter(arguments: argparse.Namespace) -> None:
     """Finds an address that is refused or busy, and unusable files, before the model is loaded."""
-    from ws_adapter.errors import ConfigurationError
-    from ws_adapter.keys import Keys
     from ws_adapter.options import AdapterOptions
-    from ws_adapter.tls import Certificate
-    from ws_adapter.voices import read_default_voice
+    from ws_adapter.process.errors import ConfigurationError
+    from ws_adapter.server.default_voice import read_default_voice
+    from ws_adapter.web.keys import Keys
+    from ws_adapter.web.tls import Certificate
 
     try:
         options = given_options(AdapterOptions, arguments, workers=("unix:to come",))

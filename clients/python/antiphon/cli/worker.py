@@ -97,7 +97,7 @@ def given_model_options(arguments: argparse.Namespace) -> list[str]:
 
 def check_model(arguments: argparse.Namespace) -> None:
     """Raises `Failure` if the model that was asked for is nowhere; loads nothing."""
-    from inference_service.location import locate
+    from inference_service.checkpoints.location import locate
     from inference_service.models.errors import CheckpointError
 
     try:

@@ -1,0 +1,35 @@
+"""Where a checkpoint is: known before anything heavy is loaded."""
+
+import re
+from pathlib import Path
+
+from inference_service.models.errors import CheckpointError
+
+SHIPPED = Path(__file__).parent
+"""Checkpoints inside the package, found by name."""
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def is_hub_name(name_or_path: str) -> bool:
+    """Whether it reads as the hub's `owner/name`."""
+    return _HUB_NAME.fullmatch(name_or_path) is not None
+
+
+def locate(name_or_path: str) -> Path | None:
+    """The folder of a shipped checkpoint or of a path; None for the hub's `owner/name`, which has none yet.
+
+    Raises `CheckpointError` for what is none of them.
+    """
+    shipped = SHIPPED / name_or_path
+    if "/" not in name_or_path and shipped.is_dir():
+        return shipped
+    folder = Path(name_or_path)
+    if folder.is_dir():
+        return folder
+    if is_hub_name(name_or_path):
+        return None
+    known = ", ".join(sorted(p.name for p in SHIPPED.iterdir() if p.is_dir())) if SHIPPED.is_dir() else "none"
+    raise CheckpointError(
+        f"There is no model {name_or_path!r}. Give a checkpoint folder or a shipped name ({known})."
+    )

@@ -1,0 +1,186 @@
+"""MiniCPM-o checkpoints on disk, in the published layout.
+
+`config.json`, `preprocessor_config.json`, `tokenizer.json` and `tokenizer_config.json`, and the weights under
+their published names: in shards that `model.safetensors.index.json` lists, or all in `model.safetensors`.
+Never pickle, never remote code: the Python files of a published folder are not read.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from tqdm import tqdm
+
+from inference_service.checkpoints.folder import read_json
+from inference_service.checkpoints.hub import model_name
+from inference_service.models.errors import CheckpointError, listed
+from inference_service.models.minicpmo.config import MODEL_TYPE, MiniCPMOConfig, parse_config
+from inference_service.models.minicpmo.model import MiniCPMO
+from inference_service.models.tokenizer import Tokenizer
+
+INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
+_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_UNUSED = ("tts.model.embed_tokens.", "tts.projector_spk.")
+"""Stored in published checkpoints, and used by nothing."""
+_NORM = "tts.head_code.0.parametrizations.weight.original0"
+_DIRECTION = "tts.head_code.0.parametrizations.weight.original1"
+_HEAD = "tts.head_code.0.weight"
+
+
+@dataclass(frozen=True)
+class MiniCPMOCheckpoint:
+    """A model ready to run, and what its folder says about using it."""
+
+    name: str
+    model: MiniCPMO
+    tokenizer: Tokenizer
+    config: MiniCPMOConfig
+    bad_token_ids: tuple[int, ...]
+    """Ids that a conversation never decides on."""
+
+
+def read_config(folder: Path) -> MiniCPMOConfig:
+    """The configuration alone. Raises `CheckpointError`."""
+    missing = [name for name in _FILES if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{folder} lacks {listed(missing)}. Download the whole checkpoint into it.")
+    raw = read_json(folder, "config.json")
+    kind = raw.get("model_type")
+    if kind != MODEL_TYPE:
+        raise CheckpointError(f"{folder / 'config.json'}: model_type must be {MODEL_TYPE!r}, not {kind!r}.")
+    return parse_config(raw, read_json(folder, "preprocessor_config.json"))
+
+
+def load(
+    folder: Path, device: torch.device, dtype: torch.dtype, *, speech: bool = True
+) -> MiniCPMOCheckpoint:
+    """The checkpoint in `folder`, on `device`, its weights in `dtype`; without `speech` it has no voice.
+
+    Shows its progress on stderr if that is a terminal. Raises `CheckpointError`.
+    """
+    config = read_config(folder)
+    vocabulary = config.language.vocab_size
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer.size > vocabulary:
+        raise CheckpointError(
+            f"tokenizer.json has {tokenizer.size} tokens; config.json's vocab_size is only {vocabulary}."
+        )
+    bad_token_ids = _bad_token_ids(folder, vocabulary)
+    files = weight_files(folder)
+    model = MiniCPMO.hollow(config, speech=speech)
+    _fill(model, files, device, dtype)
+    return MiniCPMOCheckpoint(model_name(folder), model.to(device).eval(), tokenizer, config, bad_token_ids)
+
+
+def _bad_token_ids(folder: Path, vocabulary: int) -> tuple[int, ...]:
+    ids = read_json(folder, "tokenizer_config.json").get("bad_token_ids", [])
+    if not isinstance(ids, list) or not all(isinstance(it, int) and 0 <= it < vocabulary for it in ids):
+        raise CheckpointError(
+            f"tokenizer_config.json: bad_token_ids must be a list of ids from 0 to {vocabulary - 1}."
+        )
+    return tuple(ids)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold the weights. Raises `CheckpointError` if any is not there."""
+    if not (folder / INDEX).is_file():
+        if not (folder / WHOLE).is_file():
+            raise CheckpointError(_no_weights(folder))
+        return [folder / WHOLE]
+    places = read_json(folder, INDEX).get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(it, str) for it in places.values()):
+        raise CheckpointError(f"{folder / INDEX} must hold a weight_map of tensors to file names.")
+    names = sorted(set(places.values()))
+    strange = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
+    if strange:
+        raise CheckpointError(f"{folder / INDEX} names {strange[0]!r}, which is no *.safetensors beside it.")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing)} of the {len(names)} files of {INDEX} ({listed(missing)}). "
+            "Download them."
+        )
+    return [folder / name for name in names]
+
+
+def _no_weights(folder: Path) -> str:
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if not pickles:
+        return (
+            f"{folder} has neither {WHOLE} nor {INDEX}. Download the checkpoint's safetensors files into it."
+        )
+    return (
+        f"{folder} has its weights as pickles only ({listed(pickles)}), which can run any code and are not "
+        "read. Download the checkpoint's safetensors files, or write them with safetensors.torch.save_file "
+        "where you trust the pickles."
+    )
+
+
+def _fill(model: MiniCPMO, files: list[Path], device: torch.device, dtype: torch.dtype) -> None:
+    """Assigns every tensor, one by one, so that the weights are in memory but once."""
+    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    found: dict[str, Tensor] = {}
+    extra, wrong = [], []
+    for name, tensor in _folded(_tensors(files)):
+        if name not in wanted:
+            if not name.startswith(_UNUSED if model.tts is not None else "tts."):
+                extra.append(name)
+        elif tensor.shape != wanted[name]:
+            wrong.append(f"{name} is {list(tensor.shape)} and not {list(wanted[name])}")
+        else:
+            found[name] = tensor.to(device, dtype)
+    missing = [name for name in wanted if name not in found]
+    if wrong:
+        raise CheckpointError(
+            f"The weights in {files[0].parent} are not of the sizes that config.json states "
+            f"({listed(wrong)}). Take both from one checkpoint."
+        )
+    problems = [f"lack {len(missing)} tensors that the model needs ({listed(missing)})"] if missing else []
+    if extra:
+        problems.append(f"have {len(extra)} that it has no place for ({listed(sorted(extra))})")
+    if problems:
+        raise CheckpointError(
+            f"The weights in {files[0].parent} {' and '.join(problems)}. Is this a whole MiniCPM-o 4.5?"
+        )
+    model.load_state_dict(found, assign=True)
+
+
+def _tensors(files: list[Path]) -> Iterator[tuple[str, Tensor]]:
+    total = sum(path.stat().st_size for path in files)
+    with tqdm(total=total, unit="B", unit_scale=True, desc="weights", disable=not sys.stderr.isatty()) as bar:
+        for path in files:
+            try:
+                with safe_open(path, "pt") as file:
+                    for name in file.keys():  # noqa: SIM118 - it is no mapping
+                        tensor = file.get_tensor(name)
+                        yield name, tensor
+                        bar.update(tensor.nbytes)
+            except (OSError, SafetensorError):
+                raise CheckpointError(
+                    f"{path} is not a readable safetensors file. Download it again."
+                ) from None
+
+
+def _folded(tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """`tensors` with the two of a weight norm become the one matrix that they stand for."""
+    norm: dict[str, Tensor] = {}
+    for name, tensor in tensors:
+        if name not in (_NORM, _DIRECTION):
+            yield name, tensor
+            continue
+        norm[name] = tensor.float()
+        if len(norm) == 2:
+            yield _HEAD, _weight(norm)
+
+
+def _weight(norm: Mapping[str, Tensor]) -> Tensor:
+    direction = norm[_DIRECTION]
+    if norm[_NORM].shape != (len(direction), 1):
+        raise CheckpointError(f"{_NORM} is {list(norm[_NORM].shape)}, not {[len(direction), 1]}.")
+    weight: Tensor = norm[_NORM] * direction / direction.norm(dim=1, keepdim=True)
+    return weight

@@ -1,0 +1,1 @@
+"""What a session may be configured to be, checked against the model."""

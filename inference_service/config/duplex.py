@@ -1,0 +1,139 @@
+"""The config of full-duplex sessions."""
+
+from dataclasses import replace
+from typing import cast
+
+from antiphon.v1 import common_pb2
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import DuplexSettings, DuplexSetup, SessionSetup, Window, WindowMode
+from inference_service.config.reader import ConfigReader
+from inference_service.config.sampling import (
+    DUPLEX_RANGES,
+    DUPLEX_SAMPLING_RANGES,
+    SAMPLING_TO_DUPLEX,
+    Number,
+    decimal,
+    sampling_values,
+    without_meaning_in_duplex,
+)
+
+_WINDOW_MODES = {
+    WindowMode.OFF: common_pb2.WINDOW_MODE_OFF,
+    WindowMode.BASIC: common_pb2.WINDOW_MODE_BASIC,
+    WindowMode.CONTEXT: common_pb2.WINDOW_MODE_CONTEXT,
+}
+
+
+class DuplexReader(ConfigReader):
+    """AUDIO and VIDEO."""
+
+    def _setup(self, seed: int) -> DuplexSetup:
+        prompt, duplex = self._read_prompt(), self._read_duplex()
+        setup = DuplexSetup(
+            system_prompt=prompt,
+            duplex=duplex,
+            window=self._read_window(),
+            seed=seed,
+            sees=self._config.mode == pb.SESSION_MODE_VIDEO,
+            voice=self._read_voice(speaks=duplex.generate_audio),
+        )
+        self._ignore_if_given("language")
+        return setup
+
+    @property
+    def _speaks(self) -> bool:
+        return True
+
+    def _read_duplex(self) -> DuplexSettings:
+        duplex, given = self._config.duplex, {}
+        for name, allowed in DUPLEX_RANGES.items():
+            if duplex.HasField(name):
+                value = decimal(getattr(duplex, name))
+                self._refuse(f"duplex.{name}", allowed.problem(value))
+                given[name] = value
+        self._check_only("chunk_ms", round(self._info.unit_seconds * 1000))
+        self._check_only("sample_rate", self._info.input_sample_rate_hz)
+        self._add_sampling(given)
+        settings = replace(self._info.duplex_defaults, **given)  # type: ignore[arg-type]
+        if duplex.HasField("generate_audio"):
+            if duplex.generate_audio and not self._info.speaks:
+                self.ignored.append("duplex.generate_audio")
+            else:
+                settings = replace(settings, generate_audio=duplex.generate_audio)
+        match duplex.decode_mode:
+            case common_pb2.DECODE_MODE_GREEDY:
+                settings = replace(settings, greedy=True)
+            case common_pb2.DECODE_MODE_SAMPLING:
+                settings = replace(settings, greedy=False)
+        return settings
+
+    def _check_only(self, name: str, only: int) -> None:
+        duplex = self._config.duplex
+        if duplex.HasField(name) and getattr(duplex, name) != only:
+            self._refuse(f"duplex.{name}", f"must be {only}, not {getattr(duplex, name)}")
+
+    def _add_sampling(self, given: dict[str, Number]) -> None:
+        """Takes from `sampling` what `duplex` leaves open."""
+        sampling = self._config.sampling
+        for name, value, bad in sampling_values(sampling, "sampling", DUPLEX_SAMPLING_RANGES):
+            if bad:
+                self._bad.append(bad)
+            if SAMPLING_TO_DUPLEX[name] in given:
+                self.ignored.append(f"sampling.{name}")
+            given.setdefault(SAMPLING_TO_DUPLEX[name], value)
+        for name in without_meaning_in_duplex(sampling):
+            if name == "stop":
+                self._refuse("sampling.stop", "is for CHAT sessions only")
+            else:
+                self.ignored.append(f"sampling.{name}")
+
+    def _read_window(self) -> Window:
+        window, default = self._config.window, self._info.window
+        high, low = window.high_tokens, window.low_tokens
+        match window.mode:
+            case common_pb2.WINDOW_MODE_OFF:
+                mode = WindowMode.OFF
+            case common_pb2.WINDOW_MODE_BASIC:
+                mode = WindowMode.BASIC
+            case common_pb2.WINDOW_MODE_CONTEXT if WindowMode.CONTEXT not in self._info.windows:
+                self._refuse("window.mode", "must be OFF or BASIC: this model has no CONTEXT window")
+                return default
+            case common_pb2.WINDOW_MODE_CONTEXT:
+                mode = WindowMode.CONTEXT
+            case _:
+                mode = default.mode
+        if mode is WindowMode.OFF:
+            self.ignored += [f"window.{name}_tokens" for name, n in (("high", high), ("low", low)) if n]
+            return Window()
+        limit = self._info.context_limit
+        high = high or default.high_tokens or limit
+        low = low or min(default.low_tokens or limit, high * 3 // 4)
+        if high > limit:
+            self._refuse("window.high_tokens", f"must be at most the context's {limit}, not {high}")
+        if low >= high:
+            self._refuse("window.low_tokens", f"must be less than high_tokens ({high}), not {low}")
+        return Window(mode, high, low)
+
+    def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
+        duplex = cast(DuplexSetup, setup)
+        effective.system_prompt = duplex.system_prompt
+        if duplex.voice.voice_id:
+            effective.voice.voice_id = duplex.voice.voice_id
+        effective.duplex.CopyFrom(duplex_config(duplex.duplex, self._info))
+        effective.window.mode = _WINDOW_MODES[duplex.window.mode]
+        effective.window.high_tokens = duplex.window.high_tokens
+        effective.window.low_tokens = duplex.window.low_tokens
+
+
+def duplex_config(settings: DuplexSettings, info: ModelInfo) -> common_pb2.DuplexConfig:
+    """`settings` with every field stated, as GetInfo and SessionReady show them."""
+    numbers = {name: getattr(settings, name) for name in DUPLEX_RANGES}
+    return common_pb2.DuplexConfig(
+        generate_audio=settings.generate_audio,
+        ls_mode=common_pb2.LISTEN_SPEAK_MODE_EXPLICIT,
+        decode_mode=common_pb2.DECODE_MODE_GREEDY if settings.greedy else common_pb2.DECODE_MODE_SAMPLING,
+        chunk_ms=round(info.unit_seconds * 1000),
+        sample_rate=info.input_sample_rate_hz,
+        **numbers,
+    )

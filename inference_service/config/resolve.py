@@ -1,0 +1,74 @@
+"""A session's config: checked as a whole, completed with the model's defaults, and stated back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import Mode, SessionSetup
+from inference_service.config.defaults import SampledReader
+from inference_service.config.duplex import DuplexReader
+from inference_service.config.reader import ConfigReader
+from inference_service.errors import BadField, ConfigInvalid, ModelNotFound, ModeUnsupported
+
+MODES = {
+    pb.SESSION_MODE_CHAT: Mode.CHAT,
+    pb.SESSION_MODE_AUDIO: Mode.AUDIO,
+    pb.SESSION_MODE_VIDEO: Mode.VIDEO,
+    pb.SESSION_MODE_TRANSCRIBE: Mode.TRANSCRIBE,
+    pb.SESSION_MODE_TOKENS: Mode.TOKENS,
+}
+"""The modes of the wire."""
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """What a config comes to: how the session runs, and what its caller is told about that."""
+
+    setup: SessionSetup
+    effective: pb.SessionConfig
+    ignored_fields: tuple[str, ...]
+    max_duration_s: float | None
+    idle_timeout_s: float | None
+
+
+def resolve(config: pb.SessionConfig, info: ModelInfo, draw_seed: Callable[[], int]) -> SessionPlan:
+    """Completes `config` for the model that `info` describes; an unset seed comes from `draw_seed`.
+
+    Raises `ModeUnsupported`, `ModelNotFound`, `VoiceNotFound`, or `ConfigInvalid` listing every bad field.
+    """
+    mode = _mode(config.mode, info)
+    if config.model not in ("", info.name):
+        wanted = config.model[:64]
+        raise ModelNotFound(f"This worker serves {info.name}, not {wanted!r}.", model=wanted)
+    reader: ConfigReader = (
+        DuplexReader(config, info) if mode in (Mode.AUDIO, Mode.VIDEO) else SampledReader(config, info, mode)
+    )
+    setup = reader.read()
+    if not reader.has_seed:
+        setup = replace(setup, seed=draw_seed())
+    return SessionPlan(
+        setup=setup,
+        effective=reader.effective(setup),
+        ignored_fields=tuple(reader.ignored),
+        max_duration_s=reader.max_duration_s,
+        idle_timeout_s=reader.idle_timeout_s,
+    )
+
+
+def modes(info: ModelInfo) -> list[pb.SessionMode]:
+    """What kinds of session the model can hold, as the wire names them."""
+    return [number for number, mode in MODES.items() if mode in info.modes]
+
+
+def _mode(number: int, info: ModelInfo) -> Mode:
+    known, served = pb.SessionMode, modes(info)
+    names = " and ".join(known.Name(it).removeprefix("SESSION_MODE_") for it in served)
+    mode = next((mode for it, mode in MODES.items() if it == number), None)
+    if mode is None:
+        raise ConfigInvalid(BadField("mode", f"must be given; this worker serves {names}"))
+    if mode not in info.modes:
+        raise ModeUnsupported(
+            f"This model cannot do {mode.name} sessions; it can do {names}.", mode=mode.name
+        )
+    return mode

@@ -1,0 +1,203 @@
+"""The language context of one session: what is in its KV slot, what is still to be fed, and its window."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from inference_service.api.setups import Window, WindowMode
+from inference_service.engine.batch.decoder import PackedDecoder, Segment
+
+
+@dataclass
+class Memory:
+    """What was said in dropped units, as ids behind the first `fixed` tokens of the prompt.
+
+    `marker` stands before them and `closing`, the end of the prompt, behind them.
+    """
+
+    marker: list[int]
+    closing: list[int]
+    fixed: int
+    ids: list[int] = field(default_factory=list)
+
+    def take(self, said: list[int], most: int) -> None:
+        """More was dropped; the newest `most` ids stay."""
+        self.ids = [*self.ids, *said][-most:]
+
+    @property
+    def tail(self) -> list[int]:
+        """All that stands between the fixed tokens and the first unit."""
+        return [*self.marker, *self.ids, *self.closing]
+
+
+@dataclass
+class _Masters:
+    """Float32 keys of a part of the prompt, [kv heads, n, head size] per layer."""
+
+    start: int
+    keys: list[Tensor]
+    offset: int
+    """How far they have been rotated."""
+
+
+@dataclass
+class Context:
+    """Bookkeeping over one KV slot.
+
+    Positions only grow. When the window drops units, the kept ones move in the slot but keep their
+    positions, and the protected prompt is rotated forward by all tokens dropped so far, from float32
+    masters of its keys: attention sees only differences of positions, so nothing drifts. A window that
+    remembers feeds the end of the prompt again, with what was said in the units that it dropped.
+    """
+
+    decoder: PackedDecoder
+    slot: int
+    window: Window
+    limit: int
+    """Most tokens, where no window makes room."""
+    length: int = 0
+    """Entries in the KV slot."""
+    dropped: int = 0
+    """Tokens that the window has dropped so far."""
+    pending: list[int] = field(default_factory=list)
+    """Tokens that close the last unit, until a forward carries them."""
+    closing: int = 0
+    """How many tokens closed the unit before; they count as input of the next."""
+    units: list[int] = field(default_factory=list)
+    """Length of each unit kept, oldest first, the tokens that close it included."""
+    prompt: int = 0
+    memory: Memory | None = None
+    """Of a window that remembers."""
+    rebuilt: list[int] = field(default_factory=list)
+    """Ids at the end of the prompt that must be fed again before anything else."""
+    _said: list[list[int]] = field(default_factory=list)
+    """What was said in each unit kept."""
+    _masters: list[_Masters] = field(default_factory=list)
+    _unit_start: int = 0
+    _before: tuple[int, list[int]] = (0, [])
+
+    @property
+    def tokens(self) -> int:
+        """Length of the context, tokens not yet fed included."""
+        return self.length + len(self.pending)
+
+    @property
+    def free(self) -> int:
+        """Tokens that the slot can still take."""
+        return self.decoder.cache.capacity - self.tokens
+
+    def has_room_for(self, tokens: int) -> bool:
+        """Whether the context may grow by `tokens`. A window always makes room."""
+        return self.slides or self.tokens + tokens <= self.limit
+
+    @property
+    def slides(self) -> bool:
+        """Whether it has a window."""
+        return self.window.mode is not WindowMode.OFF
+
+    def segment(self, embeds: Tensor) -> Segment:
+        """The next rows of this context; call `advance` once they have been run."""
+        return Segment(self.slot, self.length, self.length + self.dropped, embeds)
+
+    def advance(self, count: int) -> None:
+        """`count` rows are in the slot now."""
+        self.length += count
+
+    def restart(self) -> None:
+        """Forgets everything, so that the slot begins anew."""
+        self.length = self.dropped = self.closing = self.prompt = self._unit_start = 0
+        self.pending, self.units, self._said, self._masters = [], [], [], []
+
+    def cut(self, length: int) -> None:
+        """Forgets all but the first `length` entries, where no window has dropped any."""
+        self.length, self.pending = length, []
+
+    def end_prompt(self, tokens: int | None = None) -> None:
+        """The first `tokens`, or everything so far, are the prompt, which the window never drops."""
+        self.prompt = self._unit_start = self.length if tokens is None else tokens
+        if self.slides:
+            fixed = self.memory.fixed if self.memory else self.prompt
+            self._masters = [self._snapshot(0, fixed)]
+            if fixed < self.prompt:
+                self._masters.append(self._snapshot(fixed, self.prompt))
+
+    def _snapshot(self, start: int, end: int) -> _Masters:
+        return _Masters(start, self.decoder.cache.snapshot_keys(self.slot, start, end), self.dropped)
+
+    def carry(self) -> list[int]:
+        """The pending tokens, with which the rows fed next must begin."""
+        self._before = self.length, self.pending
+        carried, self.pending = self.pending, []
+        return carried
+
+    def rewind(self) -> None:
+        """Forgets what was fed since `carry`; what that left in the slot is overwritten by what comes."""
+        self.length, self.pending = self._before
+
+    def end_unit(self, terminators: list[int], said: Sequence[int] = ()) -> None:
+        """Closes a unit in which `said` was said; what closes it is carried into the next forward."""
+        self.pending += terminators
+        self.closing = len(self.pending)
+        self.units.append(self.tokens - self._unit_start)
+        self._said.append(list(said))
+        self._unit_start = self.tokens
+
+    @property
+    def must_slide(self) -> bool:
+        """Whether the window is to drop units; what is pending must be fed before, as it still sees them."""
+        return self.slides and self._surplus() > 0
+
+    def _surplus(self) -> int:
+        """How many of the oldest units are to be dropped; never the last one."""
+        window, most = self.window, len(self.units) - 1
+        over = len(self.units) - window.max_units if window.mode is WindowMode.CONTEXT else 0
+        count, tokens = max(0, min(over, most)), self.tokens
+        if tokens > window.high_tokens:
+            tokens -= sum(self.units[:count])
+            while tokens > window.low_tokens and count < most:
+                tokens -= self.units[count]
+                count += 1
+        return count
+
+    def slide(self) -> int:
+        """Drops whole oldest units, the last one and the prompt never; returns how many.
+
+        If there are ids in `rebuilt` afterwards, `rebuild` must be fed next.
+        """
+        units = self._surplus() if self.slides and not self.pending else 0
+        if not units:
+            return 0
+        keep_from = self.prompt + sum(self.units[:units])
+        position = keep_from + self.dropped
+        self._remember(self._said[:units])
+        kept = self.length - keep_from
+        self.decoder.cache.move(self.slot, keep_from, self.prompt, kept)
+        self.length = self._unit_start = self.prompt + kept
+        self.dropped = position - self.prompt
+        del self.units[:units], self._said[:units]
+        for masters in self._masters:
+            turned = [self.decoder.rotate(keys, self.dropped - masters.offset) for keys in masters.keys]
+            self.decoder.cache.write_keys(self.slot, turned, masters.start)
+        return units
+
+    def _remember(self, dropped: list[list[int]]) -> None:
+        """The end of the prompt is to be fed again, if anything was said in what is dropped."""
+        said = [token for unit in dropped for token in unit]
+        if self.memory is None or not said:
+            return
+        self.memory.take(said, self.window.remembered_tokens)
+        self.rebuilt = self.memory.tail
+        self.prompt = self.memory.fixed + len(self.rebuilt)
+        self._masters = self._masters[:1]
+
+    def rebuild(self, embeds: Tensor) -> Segment:
+        """The rows of `rebuilt`; call `end_rebuild` once they have been run."""
+        start = self.prompt - len(embeds)
+        return Segment(self.slot, start, start + self.dropped, embeds)
+
+    def end_rebuild(self) -> None:
+        """The end of the prompt is in the slot."""
+        self.rebuilt = []
+        assert self.memory is not None
+        self._masters.append(self._snapshot(self.memory.fixed, self.prompt))

@@ -1,0 +1,69 @@
+"""A transformers decoder that runs rows of many sessions in one forward."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from inference_service.engine.batch.attention import NAME, PackedLayout, Span
+from inference_service.engine.batch.kvcache import KVCache
+
+
+@dataclass(frozen=True)
+class Segment:
+    """New rows of one session: embeddings [n, hidden], their first cache index and first position."""
+
+    slot: int
+    start: int
+    position: int
+    embeds: Tensor
+
+
+class PackedDecoder:
+    """Any decoder-only backbone (`Qwen3Model`, `LlamaModel`, ...) over a `KVCache`.
+
+    `conditions` are further arguments of its layers, the same for all sessions.
+    """
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        slots: int,
+        capacity: int,
+        conditions: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        parameter = next(backbone.parameters())
+        self.backbone = backbone
+        self.backbone.set_attn_implementation(NAME)
+        self._conditions = dict(conditions or {})
+        self.cache = KVCache(backbone.config, slots, capacity, parameter.dtype, parameter.device)
+
+    def forward(self, segments: list[Segment]) -> list[Tensor]:
+        """Final-norm hidden states [n, hidden] of each segment, in order."""
+        spans, row = [], 0
+        for segment in segments:
+            spans.append(Span(segment.slot, row, segment.start, len(segment.embeds)))
+            row += len(segment.embeds)
+        layout = PackedLayout(self.cache, spans)
+        positions = torch.cat(
+            [torch.arange(s.position, s.position + len(s.embeds), device=s.embeds.device) for s in segments]
+        )
+        hidden = self.backbone(
+            inputs_embeds=torch.cat([segment.embeds for segment in segments])[None],
+            position_ids=positions[None],
+            attention_mask={"full_attention": None, "sliding_attention": None},
+            use_cache=False,
+            packed=layout,
+            **self._conditions,
+        ).last_hidden_state[0]
+        return list(hidden.split([span.count for span in spans]))
+
+    def rotate(self, keys: Tensor, offset: int) -> Tensor:
+        """Keys [kv heads, n, head size] as they would be `offset` positions later."""
+        position = torch.tensor([[offset]], device=keys.device)
+        cos, sin = self.backbone.rotary_emb(keys.float(), position)
+        first, second = keys.float().chunk(2, dim=-1)
+        turned: Tensor = keys.float() * cos[0] + torch.cat([-second, first], dim=-1) * sin[0]
+        return turned

@@ -1,0 +1,32 @@
+"""The context of a decoder that looks back a limited number of rows, however long it runs."""
+
+from dataclasses import KW_ONLY, dataclass
+
+from torch import Tensor
+
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.decoder import Segment
+
+SLACK = 256
+"""Rows of a slot beyond what is looked back on: the kept ones move once in so many rows."""
+
+
+@dataclass
+class RollingContext(Context):
+    """Rows that no later row looks back on make room for new ones; positions only grow."""
+
+    _: KW_ONLY
+    reach: int
+    """Rows that a row sees, itself included: the sliding window of every layer."""
+
+    @property
+    def tokens(self) -> int:
+        return min(self.length + self.dropped, self.reach)
+
+    def segment(self, embeds: Tensor) -> Segment:
+        if self.length + len(embeds) > self.decoder.cache.capacity:
+            forgotten = self.length - (self.reach - 1)
+            self.decoder.cache.move(self.slot, forgotten, 0, self.reach - 1)
+            self.length -= forgotten
+            self.dropped += forgotten
+        return super().segment(embeds)

@@ -1,0 +1,254 @@
+"""A chat session inside the engine: each unit brings the whole conversation, and is answered."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready
+from inference_service.api.setups import ChatSetup, Sampling
+from inference_service.engine.batch.choice import choose
+from inference_service.engine.batch.sampler import PoisonedLogits
+from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.sessions.prompt import Dialogue, Passage, Prompt, Sight, clip_rows
+from inference_service.engine.sessions.work import Work
+from inference_service.engine.text.stops import StopStrings
+from inference_service.engine.text.textstream import TextStream
+
+POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this turn.", retryable=True)
+_CUT = "\ufffd"
+"""What stands for a character that is not complete."""
+
+
+@dataclass
+class Answer(Work[Prompt]):
+    """The turn being answered."""
+
+    _: KW_ONLY
+    sampling: Sampling
+    generator: torch.Generator
+    text: TextStream
+    stops: StopStrings
+    portions_heard: int = 0
+    most: int = 0
+    """Tokens that may be sampled."""
+    said: list[int] = field(default_factory=list)
+    """The tokens of the answer, the one that ends it aside."""
+    lengths: list[int] = field(default_factory=list)
+    """Characters of the answer up to each of them."""
+    shown: int = 0
+    """Characters that have left, or were passed over."""
+    released: int = 0
+    """Tokens all of whose characters are among these."""
+    announced: int = 0
+    """Tokens that have left with their text."""
+
+
+@dataclass(eq=False)
+class Turn(Participant[Prompt]):
+    """One chat session. Its context is empty at the start of each unit and nothing is kept after it."""
+
+    _: KW_ONLY
+    setup: ChatSetup
+    dialogue: Dialogue
+    generator: torch.Generator
+    ear: Any = None
+    """The encoder's state in the clip being heard."""
+    answer: Answer | None = None
+
+    def ready(self) -> None:
+        """The session can take its first unit: there is no prompt to feed before."""
+        self.stage = Stage.IDLE
+        self.events.append(Ready(0))
+
+    @property
+    def run(self) -> Answer:
+        """The turn being answered."""
+        assert self.answer is not None
+        return self.answer
+
+    def refuse_unit(self) -> bool:
+        """Whether the next unit cannot be used; one that can begins on an empty context."""
+        if self.stage is Stage.PREFILL:
+            return False
+        assert self.orders.first is not None
+        unit = self.orders.first
+        self.context.restart()
+        self.last_hidden = None
+        self.answer = Answer(
+            unit,
+            sampling=self.setup.sampling,
+            generator=self.generator,
+            text=TextStream(self.dialogue.template.decode),
+            stops=StopStrings(()),
+        )
+        if unit.input is None:
+            self.seen = []
+            self.run.failure = unit.failure
+            self._heard()
+            return True
+        self.run.text_rows = unit.input.text_tokens
+        self.run.audio_rows = unit.input.audio_tokens
+        self.run.vision_rows = unit.input.vision_tokens
+        self.run.vision_slices = unit.input.slices
+        return False
+
+    @property
+    def _upcoming(self) -> list[Passage]:
+        """As `next_portion`, also before the unit is begun; nothing of one that will be refused."""
+        unit, heard = self.orders.first, self.run.portions_heard if self.stage is Stage.PREFILL else 0
+        portions = unit.input.portions[heard:] if unit is not None and unit.input is not None else []
+        return portions[0] if portions else []
+
+    def slices(self) -> Sequence[Any]:
+        sights = (passage.view for passage in self._upcoming if isinstance(passage, Sight))
+        return [piece for view in sights for piece in view.slices]
+
+    @property
+    def clip_rows(self) -> int:
+        return sum(clip_rows(passage) for passage in self._upcoming)
+
+    def next_portion(self) -> list[Passage]:
+        """What is to be embedded next of the prompt."""
+        return self._upcoming
+
+    def read(self, embeds: Tensor) -> None:
+        """Embeddings [n, hidden] of that portion are to be fed."""
+        self.run.portions_heard += 1
+        self.to_feed = embeds
+        self.seen = []
+        self.stage = Stage.PREFILL
+
+    def taken(self) -> None:
+        if self.stage is Stage.DECODE:
+            self.go_on()
+        elif self.run.unit.input and self.run.portions_heard == len(self.run.unit.input.portions):
+            self.run.heard_at = time.monotonic()
+            self._heard()
+
+    def go_on(self) -> None:
+        """The token decided last is in the context."""
+
+    def _heard(self) -> None:
+        self.events.append(self.run.prefilled(self.context.tokens))
+        self.stage = Stage.HEARD
+
+    def begin_generate(self) -> bool:
+        run = self.run
+        assert run.unit.overrides is not None
+        run.decided_at = time.monotonic()
+        run.failure = run.failure or run.unit.rejection
+        if run.failure is not None:
+            self.finish(End.FAILED)
+        elif self.is_cancelled:
+            self.finish(End.CANCELLED)
+        else:
+            self._begin_answer()
+        return self.stage is Stage.DECODE
+
+    def _begin_answer(self) -> None:
+        run = self.run
+        assert run.unit.overrides is not None
+        run.sampling = run.unit.overrides.sampling(self.setup.sampling)
+        if run.unit.overrides.seed is not None:
+            run.generator = torch.Generator().manual_seed(run.unit.overrides.seed)
+        run.stops = StopStrings(run.sampling.stop)
+        run.most = min(run.sampling.max_new_tokens, self.dialogue.limit - self.context.tokens)
+        self.stage = Stage.DECODE
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the turn is to end without another word."""
+        return self.orders.is_cancelled(self.run.unit)
+
+    def decide(self, logits: Tensor) -> int | None:
+        run, ends = self.run, self.dialogue.ends
+        if self.is_cancelled:
+            self.finish(End.CANCELLED)
+            return None
+        try:
+            allowed = logits.index_fill(0, self.dialogue.forbidden, -torch.inf)
+            token = choose(allowed, run.sampling, run.said, ends, run.generator)
+        except PoisonedLogits:
+            self.poisoned()
+            return None
+        run.sampled += 1
+        if token in run.sampling.stop_token_ids:
+            return self._complete(Finish.STOP)
+        if token in ends and not run.sampling.ignore_eos:
+            return self._complete(Finish.EOS)
+        self._say(token)
+        if run.stops.found:
+            return self._complete(Finish.STOP)
+        if run.sampled == run.most:
+            return self._complete(Finish.LENGTH, token)
+        return token
+
+    def _say(self, token: int) -> None:
+        """One more token of the answer; whatever text is whole now goes out."""
+        run = self.run
+        whole = run.text.add(token)
+        run.said.append(token)
+        run.lengths.append((run.lengths[-1] if run.lengths else 0) + len(whole))
+        self._show(run.stops.push(whole))
+
+    def _complete(self, finish: Finish, token: int | None = None) -> int | None:
+        """No more is said. `token` was decided last and is not fed; returns it if it must be."""
+        run = self.run
+        run.finish = finish
+        # A character whose end never came is left out.
+        rest = run.stops.push(run.text.flush().rstrip(_CUT))
+        if run.stops.found:
+            run.finish = Finish.STOP
+        self._show(rest + run.stops.flush())
+        return self.close(token)
+
+    def close(self, token: int | None) -> int | None:
+        """The text of the answer is out; see `_complete`."""
+        self.finish(End.TURN)
+        return None
+
+    def _show(self, text: str) -> None:
+        """Text goes out, with the tokens behind it."""
+        run = self.run
+        is_first = run.announced == 0
+        run.shown += len(text)
+        while run.released < len(run.said) and run.lengths[run.released] <= run.shown:
+            run.released += 1
+        if is_first and self.dialogue.opens_with_space:
+            text = text.lstrip()
+        if text:
+            ids = run.said[run.announced : run.released]
+            run.announced = run.released
+            visible = tuple(token for token in ids if self.dialogue.template.is_text(token))
+            self.events.append(Piece(run.number, text, visible))
+
+    def feed(self, token: int, embeds: Tensor) -> None:
+        self.to_feed = embeds
+
+    def poisoned(self) -> None:
+        self.to_feed = None
+        self.context.restart()
+        self.run.failure = POISONED
+        if self.stage is Stage.PREFILL:
+            self._heard()
+        else:
+            self.finish(End.FAILED)
+
+    def finish(self, end: End) -> None:
+        """The last word about the turn."""
+        self.usage += self.run.usage()
+        self.events.append(self.run.done(end, self.context.tokens))
+        self.stage = Stage.DONE
+
+    def end_unit(self) -> None:
+        """A turn has no end in the context: the next one begins on an empty one."""
+
+    def finalize(self) -> None:
+        self.events.append(Finalized(self.run.number, self.context.tokens, 0, self.usage))
+        self.orders.close_first()
+        self.answer = None
+        self.stage = Stage.IDLE

@@ -1,0 +1,336 @@
+"""A full-duplex session inside the engine, and the rules of its units."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antiphon.semconv import Reason
+from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed
+from inference_service.api.setups import DuplexSetup
+from inference_service.engine.batch.sampler import PoisonedLogits, TextSampler
+from inference_service.engine.batch.scheduler import UNIT_S
+from inference_service.engine.batch.speech import SpeechJob, SpeechState
+from inference_service.engine.sessions.base import Participant, Speaking, Stage
+from inference_service.engine.sessions.intake import Perceived
+from inference_service.engine.sessions.parts import MouthState
+from inference_service.engine.sessions.unit import Running
+from inference_service.media.image import MAX_FRAMES
+from inference_service.models.config import TurnBound
+from inference_service.models.tokenizer import SpecialTokens, Tokenizer
+
+_TERMINATORS = 2
+"""A unit ends with a terminator and `</unit>`."""
+_MARKS = 2
+"""`<image>` and `</image>`."""
+_POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
+_FULL = Failure("INPUT_TOO_LONG", "The context is full; open a new session.")
+
+
+@dataclass(eq=False)
+class Conversation(Participant[Perceived], Speaking):
+    """One full-duplex session: its context, ear, voice, random generators and place in the unit loop."""
+
+    _: KW_ONLY
+    setup: DuplexSetup
+    tokenizer: Tokenizer
+    sampler: TextSampler
+    speech: SpeechState
+    unit_tokens: int
+    """Embeddings of one unit's audio."""
+    slice_tokens: int = 0
+    """Embeddings of one slice of a picture, with the marks round them."""
+    turn_bound: TurnBound | None = None
+    """None for a model that always comes to an end by itself."""
+    reference_quirks: bool = False
+    """Repeats what the reference gets wrong: a forced listen leaves the speech head in the middle of its
+    turn, and a listen behind the end of a turn loses what the unit said."""
+    ear: Any = None
+    """State of the ear; None before the session has begun."""
+    mouth: MouthState | None = None
+    running: Running | None = None
+    turn_open: bool = False
+    """Whether the model is in the middle of saying something: anything but `<|turn_eos|>` was fed last."""
+    turn_units: int = 0
+    """Units of the open turn that are over."""
+    rest: int = 0
+    """Units that are still to be listened to after a turn that had to be ended."""
+    heard_units: int = 0
+
+    @property
+    def longest_unit(self) -> int:
+        """Tokens that a unit can add: `<unit>`, pictures of one slice each, audio, text, an ended turn and
+        its terminators."""
+        seen = MAX_FRAMES * self.slice_tokens if self.setup.sees else 0
+        said = self.setup.duplex.max_new_speak_tokens_per_chunk
+        return 1 + seen + self.unit_tokens + said + 1 + _TERMINATORS
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next unit might not fit."""
+        return not self.context.has_room_for(self.longest_unit)
+
+    @property
+    def _is_cancelled(self) -> bool:
+        return self.orders.is_cancelled(self._run.unit)
+
+    @property
+    def due(self) -> float | None:
+        if self.stage in (Stage.OPENING, Stage.PROMPT) or self.orders.first is None:
+            return None
+        return self.orders.first.arrival + UNIT_S
+
+    def slices(self) -> Sequence[Any]:
+        unit = self.orders.first
+        if unit is None or unit.input is None or not unit.input.pictures or self._refusal() is not None:
+            return ()
+        return [piece for picture in unit.input.pictures for piece in picture.slices]
+
+    def start_unit(self, carried: Tensor, seen: Sequence[Tensor], audio: Tensor, ear: Any) -> None:
+        """The next unit's embeddings [n, hidden] are ready: carried tokens with `<unit>`, slices, its audio.
+
+        Each slice has a mark at either end; `ear` is the state after the audio.
+        """
+        run = self._begin()
+        run.vision_slices, marks = len(seen), _MARKS * len(seen)
+        run.vision_rows = sum(map(len, seen)) - marks
+        run.text_rows = self.context.closing + 1 + marks
+        run.audio_rows, run.cached = len(audio), self.context.length
+        self.ear = ear
+        self.to_feed = torch.cat([carried, *seen, audio])
+        self.seen = []
+        self.stage = Stage.PREFILL
+
+    def refuse_unit(self) -> bool:
+        """Whether the next unit does not fit any more or cannot be used: then it is answered, not heard."""
+        failure = self._refusal()
+        if failure is not None:
+            self.seen = []
+            self._begin()
+            self._heard(End.CONTEXT_FULL if self.is_full else End.FAILED, failure)
+        return failure is not None
+
+    def _refusal(self) -> Failure | None:
+        unit = self.orders.first
+        assert unit is not None
+        return _FULL if self.is_full else unit.failure or self._too_detailed(unit.input)
+
+    def _too_detailed(self, unit: Perceived | None) -> Failure | None:
+        """Why pictures of several slices do not fit, where single ones would."""
+        slices = [len(picture.slices) for picture in unit.pictures] if unit else []
+        tokens = self.longest_unit + self.slice_tokens * max(0, sum(slices) - MAX_FRAMES)
+        if self.context.has_room_for(tokens) and tokens <= self.context.free:
+            return None
+        problem = f"are {sum(slices)} slices, for which there is no room in the context"
+        return Failure(
+            Reason.INPUT_TOO_LONG,
+            f"duplex.frames {problem}. Ask for fewer with max_slice_nums.",
+            "duplex.frames",
+        )
+
+    def _begin(self) -> Running:
+        assert self.orders.first is not None
+        self.running = Running(self.orders.first, self.setup.duplex, self.ear, self.turn_open)
+        return self.running
+
+    def taken(self) -> None:
+        match self.stage:
+            case Stage.PROMPT:
+                self.context.end_prompt()
+                self.events.append(Ready(self.context.prompt))
+                self.stage = Stage.IDLE
+            case Stage.PREFILL:
+                self.heard_units += 1
+                self._run.heard_at = time.monotonic()
+                self._heard()
+            case _:
+                assert self.last_hidden is not None
+                self._run.fed(self.last_hidden)
+                if not self._run.has_room:
+                    self._text_complete(self._special.chunk_eos, Finish.LENGTH)
+
+    def _heard(self, end: End = End.LISTEN, failure: Failure | None = None) -> None:
+        """The unit is in the context; with a `failure` nothing of it is, and `end` says how it will end."""
+        self._run.end, self._run.failure = end, failure
+        self.events.append(self._run.prefilled(self.context.tokens))
+        self.stage = Stage.HEARD
+
+    def begin_generate(self) -> bool:
+        """Applies the unit's orders; False if it ends without the model: failed, cancelled or forced."""
+        run = self._run
+        assert run.unit.overrides is not None
+        run.begin(self.setup.duplex, run.unit.overrides, self.context.free - _TERMINATORS)
+        if run.failure is not None:
+            self._finish(None, run.end)
+        elif run.unit.rejection is not None:
+            run.failure = run.unit.rejection
+            self._hush()
+            self._finish(self._special.chunk_eos, End.FAILED)
+        elif self._is_cancelled:
+            self._cancel()
+        elif run.unit.force_listen or self.heard_units <= run.settings.force_listen_count or self.rest:
+            self.rest = max(0, self.rest - 1)
+            self._listen()
+        else:
+            self.stage = Stage.DECODE
+        return self.stage is Stage.DECODE
+
+    def _listen(self) -> None:
+        """A forced listen closes an open turn; its `<|turn_eos|>` is carried into the next forward."""
+        if self.turn_open:
+            self.context.pending.append(self._special.turn_eos)
+            self.turn_open = False
+            self._hush(forgets_speech=not self.reference_quirks)
+        self._finish(self._special.listen, End.LISTEN)
+
+    def decide(self, logits: Tensor) -> int | None:
+        """Takes one decision on scores [vocabulary]: the token to feed; None if the unit's text is complete.
+
+        Listening is no choice while a turn is open: it becomes `<|tts_bos|>`.
+        """
+        run = self._run
+        if self._is_cancelled:
+            self._cancel()
+            return None
+        try:
+            token = self.sampler.decide(logits, run.settings, run.generator)
+        except PoisonedLogits:
+            self.poisoned()
+            return None
+        run.sampled += 1
+        if token == self._special.listen and self.turn_open:
+            token = self._special.tts_bos
+        token = self._yielding(token)
+        if token in self._special.terminators:
+            self._text_complete(token, Finish.EOS)
+        elif run.is_too_long_with(token, self.tokenizer):
+            self._text_complete(self._special.chunk_eos, Finish.LENGTH)
+        else:
+            return token
+        return None
+
+    def _yielding(self, token: int) -> int:
+        """The decided token; in the last unit that a turn may have, what would end the unit ends the turn."""
+        run, bound = self._run, self.turn_bound
+        if bound is None or self.turn_units + 1 < bound.units:
+            return token
+        if run.turn_ended:
+            return self._special.chunk_eos
+        ends = token in self._special.terminators or run.is_too_long_with(token, self.tokenizer)
+        if not self.turn_open or not (ends or run.is_at_last_step):
+            return token
+        self.rest = bound.rest
+        return self._special.turn_eos
+
+    def feed(self, token: int, embeds: Tensor) -> None:
+        """The decided token, embedded as [1, hidden], goes into the next forward."""
+        self._run.feed(token, ends_turn=token == self._special.turn_eos)
+        self.turn_open = not self._run.turn_ended
+        self.to_feed = embeds
+
+    def _text_complete(self, terminator: int, finish: Finish) -> None:
+        run = self._run
+        if self._is_cancelled:
+            self._cancel()
+            return
+        run.terminator, run.finish = terminator, finish
+        run.begin_speech()
+        is_lost = self.reference_quirks and terminator == self._special.listen
+        if is_lost or (run.steps == 0 and not self.turn_open):
+            self._finish(terminator, End.LISTEN)
+            return
+        text = run.text(self.tokenizer)
+        if text.token_ids:
+            self.events.append(text)
+        run.end = End.TURN if run.turn_ended else End.CHUNK
+        self.stage = Stage.SPEAK
+
+    def speech_job(self) -> SpeechJob | None:
+        """The unit's speech under way; None if nothing more of it is to be said aloud."""
+        if self._is_cancelled or self.mouth is None or not self._run.settings.generate_audio:
+            return None
+        assert self.last_hidden is not None
+        return self._run.speech(self.speech, self.last_hidden)
+
+    def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
+        """The unit's speech is ready (or there is none): the unit ends."""
+        run = self._run
+        run.codes = len(run.job.codes) if run.job else 0
+        run.end_speech(spoken_at)
+        if self._is_cancelled:
+            self._cancel()
+            return
+        if run.job is not None and run.job.poisoned:
+            run.end, run.failure = End.FAILED, _POISONED
+        elif audio is not None and len(audio):
+            self.events.append(Piece(run.number, audio=audio.numpy()))
+        if run.turn_ended or run.failure is not None:
+            self._hush()
+        self._finish(run.terminator, run.end)
+
+    def _hush(self, *, forgets_speech: bool = True) -> None:
+        """The next words begin on a clean voice."""
+        if forgets_speech:
+            self.speech.end_turn()
+        if self.mouth is not None:
+            self.mouth.reset()
+
+    def _cancel(self) -> None:
+        """Heard but not spoken: what has been fed stays, and so does the turn as that left it."""
+        self._hush()
+        self._finish(self._special.chunk_eos, End.CANCELLED)
+
+    def poisoned(self) -> None:
+        """The unit fails and leaves no trace, so that the session can go on."""
+        self.to_feed = None
+        if self.stage is Stage.PROMPT:
+            self.events.append(SessionFailed("INFERENCE_FAILED", "The model cannot read this prompt."))
+            return
+        self.context.rewind()
+        self.ear, self.turn_open = self._run.ear_before, self._run.turn_was_open
+        if self.stage is Stage.PREFILL:
+            self._heard(End.FAILED, _POISONED)
+        else:
+            self._run.failure = _POISONED
+            self._finish(None, End.FAILED)
+
+    def _finish(self, terminator: int | None, end: End) -> None:
+        run = self._run
+        run.terminator = terminator
+        fits = self.context.has_room_for(_TERMINATORS + self.longest_unit)
+        if end in (End.LISTEN, End.CHUNK, End.TURN) and not fits:
+            end = End.CONTEXT_FULL
+        self.turn_units = self.turn_units + 1 if self.turn_open else 0
+        self.usage += run.usage()
+        self.events.append(run.done(end, self.context.tokens))
+        self.stage = Stage.DONE
+
+    def end_unit(self) -> None:
+        """Closes the unit in the context; it is final after the window has been seen to."""
+        if self._run.terminator is not None:
+            said = [token for token in self._run.said if self.tokenizer.is_text(token)]
+            self.context.end_unit([self._run.terminator, self._special.unit_end], said)
+
+    def finalize(self) -> None:
+        """The unit is over, and the window drops what has become too old."""
+        dropped = self.context.slide()
+        self.events.append(Finalized(self._run.number, self.context.tokens, dropped, self.usage))
+        self.orders.close_first()
+        self.running = None
+        self.stage = Stage.IDLE
+
+    def leave(self) -> None:
+        super().leave()
+        self.ear = self.mouth = self.running = None
+
+    @property
+    def _run(self) -> Running:
+        assert self.running is not None
+        return self.running
+
+    @property
+    def _special(self) -> SpecialTokens:
+        return self.tokenizer.special

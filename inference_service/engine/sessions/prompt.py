@@ -1,0 +1,273 @@
+"""From the messages of a chat to the prompt that the engine feeds: on the media thread."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from antiphon.semconv import Reason
+from inference_service.api.setups import ChatMessage, Clip, Content, Picture, TurnInput
+from inference_service.engine.sessions.intake import Intake, VoiceIntake
+from inference_service.engine.sessions.parts import ROWS_PER_SECOND, Measure, Senses, Sound, View
+from inference_service.errors import UnitRefused
+from inference_service.media.pool import Kind
+from inference_service.models.chat_template import ChatTemplate, Media, Message, TemplateRefused
+
+_MARKS = 2
+"""Round a picture and round a clip."""
+_IDS_AT_ONCE = 1024
+_SECONDS_AT_ONCE = 8
+_PICTURES_AT_ONCE = 4
+"""What one tick embeds and encodes of a prompt at most: a long one does not hold up the other sessions."""
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """What a model is in a chat."""
+
+    template: ChatTemplate
+    limit: int
+    """Tokens of the context."""
+    ends: frozenset[int]
+    """Ids that end an answer."""
+    forbidden: Tensor
+    """Ids that no answer may hold."""
+    opens_with_space: bool = False
+    """Whether its answers begin with a space, because all its words do; it is not shown."""
+    speaks: bool = False
+    senses: Senses | None = None
+    """None for a model that takes text only."""
+    clip_marks: tuple[int, int] = (0, 0)
+    """The ids round a clip."""
+    picture: "PictureRules | None" = None
+    """None for a model that sees nothing."""
+    hearing_opens_speech: bool = False
+    """Whether a prompt with a clip in it ends like one whose answer is to be spoken."""
+    omni_joint: str = "\n"
+    """What stands between the parts of a message in `omni_mode`."""
+
+
+@dataclass(frozen=True)
+class PictureRules:
+    """How a picture stands in a prompt."""
+
+    slice_tokens: int
+    """Embeddings of a slice with the marks round it."""
+    number_marks: tuple[int, int] | None = None
+    """The ids round the number of a picture; None if pictures have none."""
+    line_end: tuple[int, ...] = ()
+    """Ids between the rows of its details."""
+
+    def tokens(self, measure: Measure) -> int:
+        """Embeddings of its slices, and ids between them."""
+        return measure.slices * self.slice_tokens + max(0, measure.rows - 1) * len(self.line_end)
+
+
+@dataclass(frozen=True)
+class Words:
+    """Ids of a prompt."""
+
+    ids: list[int]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A picture."""
+
+    view: View
+
+
+Passage = Words | Sight | Sound
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered conversation, in portions of which a tick takes one."""
+
+    portions: list[list[Passage]]
+    text_tokens: int
+    audio_tokens: int
+    vision_tokens: int
+    slices: int
+    speaks: bool = False
+    """Whether the answer is to be said aloud."""
+
+
+class TurnIntake(Intake[Prompt]):
+    """Renders conversations with the model's chat template and decodes what they show and play."""
+
+    def __init__(self, dialogue: Dialogue, system_prompt: str, voice: VoiceIntake | None = None) -> None:
+        self._dialogue = dialogue
+        self._system_prompt = system_prompt
+        self.voice = voice
+
+    def kind(self, content: Content | None) -> Kind:
+        if content is None:
+            return Kind.SOUND if self.voice is None else self.voice.kind
+        return Kind.REST
+
+    def begin(self) -> None:
+        if self.voice is not None:
+            self.voice.begin()
+
+    def prepare(self, content: Content) -> Prompt:
+        if not isinstance(content, TurnInput):
+            raise TypeError(f"A chat takes TurnInput, not {type(content).__name__}.")
+        media = list(_media(content.messages))
+        self._check_length(self._least(content, media), "at least ")
+        rendered = self._rendered(content, media)
+        measures = list(self._measured(content, media))
+        counts = self._count(content, rendered, measures)
+        self._check_length(sum(counts), "")
+        passages = list(self._passages(content, rendered, iter(media)))
+        slices = sum(len(passage.view.slices) for passage in passages if isinstance(passage, Sight))
+        speaks = content.speaks and self._dialogue.speaks
+        return Prompt(list(_portions(passages)), *counts, slices, speaks)
+
+    def _least(self, content: TurnInput, media: list[tuple[str, Picture | Clip]]) -> int:
+        """How many tokens the prompt has at least."""
+        texts = [part for message in content.messages for part in message.parts if isinstance(part, str)]
+        rules = self._dialogue.picture
+        picture = rules.tokens(Measure()) if rules else 0
+        return sum(map(self._dialogue.template.least_tokens, texts)) + sum(
+            picture if isinstance(part, Picture) else self._clip_tokens(part) for _, part in media
+        )
+
+    def _clip_tokens(self, clip: Clip) -> int:
+        assert self._dialogue.senses is not None
+        return _MARKS + self._dialogue.senses.clip_tokens(len(clip.pcm))
+
+    def _check_length(self, tokens: int, about: str) -> None:
+        limit = self._dialogue.limit
+        if tokens >= limit:
+            raise UnitRefused(
+                Reason.INPUT_TOO_LONG,
+                f"turn.messages has {about}{tokens} tokens; at most {limit - 1} leave room for an answer in "
+                f"the context of {limit}. Send fewer or shorter messages.",
+                "turn.messages",
+            )
+
+    def _rendered(
+        self, content: TurnInput, media: list[tuple[str, Picture | Clip]]
+    ) -> list[list[int] | Media]:
+        messages: list[Message] = [
+            (message.role, [_in_template(part) for part in message.parts]) for message in content.messages
+        ]
+        if self._system_prompt and messages[0][0] != "system":
+            messages.insert(0, ("system", [self._system_prompt]))
+        dialogue = self._dialogue
+        hears = dialogue.hearing_opens_speech and any(isinstance(part, Clip) for _, part in media)
+        try:
+            return dialogue.template.prompt(
+                messages,
+                enable_thinking=content.enable_thinking,
+                use_tts_template=content.use_tts_template or hears or (content.speaks and dialogue.speaks),
+                joint=dialogue.omni_joint if content.omni_mode else "\n",
+            )
+        except TemplateRefused as refused:
+            raise UnitRefused(
+                Reason.CONTENT_UNSUPPORTED,
+                f"turn.messages: the model's chat template refuses them ({refused}).",
+                "turn.messages",
+            ) from None
+
+    def _measured(self, content: TurnInput, media: list[tuple[str, Picture | Clip]]) -> Iterator[Measure]:
+        """How each picture will be cut up, told before any is decoded."""
+        for field, part in media:
+            if isinstance(part, Picture):
+                assert self._dialogue.senses is not None
+                yield self._dialogue.senses.measure(
+                    part.data, field=f"{field}.image", max_slices=content.max_slice_nums
+                )
+
+    def _count(
+        self, content: TurnInput, rendered: list[list[int] | Media], measures: list[Measure]
+    ) -> tuple[int, int, int]:
+        """Tokens of text, with the marks round media and what numbers them, of audio and of pictures."""
+        text = sum(len(piece) for piece in rendered if isinstance(piece, list))
+        clips = [self._clip_tokens(part) for _, part in _media(content.messages) if isinstance(part, Clip)]
+        pictures = slices = 0
+        if rules := self._dialogue.picture:
+            slices = sum(measure.slices for measure in measures)
+            pictures = slices * (rules.slice_tokens - _MARKS)
+            text += sum(map(rules.tokens, measures)) - pictures
+            text += sum(len(self._number(content, i)) for i in range(len(measures)))
+        return text + _MARKS * len(clips), sum(clips) - _MARKS * len(clips), pictures
+
+    def _number(self, content: TurnInput, index: int) -> list[int]:
+        """The ids that say which picture comes; none where pictures have no numbers."""
+        rules = self._dialogue.picture
+        if rules is None or rules.number_marks is None or not content.use_image_id:
+            return []
+        begin, end = rules.number_marks
+        return [begin, *self._dialogue.template.encode(str(index)), end]
+
+    def _passages(
+        self,
+        content: TurnInput,
+        rendered: list[list[int] | Media],
+        media: Iterator[tuple[str, Picture | Clip]],
+    ) -> Iterator[Passage]:
+        """The prompt with its media decoded, each passage small enough for one tick."""
+        dialogue, pictures = self._dialogue, 0
+        begin, end = dialogue.clip_marks
+        for piece in rendered:
+            if isinstance(piece, list):
+                for at in range(0, len(piece), _IDS_AT_ONCE):
+                    yield Words(piece[at : at + _IDS_AT_ONCE])
+                continue
+            field, part = next(media)
+            assert dialogue.senses is not None
+            if isinstance(part, Picture):
+                if number := self._number(content, pictures):
+                    yield Words(number)
+                pictures += 1
+                yield Sight(
+                    dialogue.senses.look(part.data, field=f"{field}.image", max_slices=content.max_slice_nums)
+                )
+            else:
+                yield Words([begin])
+                yield from dialogue.senses.sounds(part.pcm)
+                yield Words([end])
+
+
+def _media(messages: tuple[ChatMessage, ...]) -> Iterator[tuple[str, Picture | Clip]]:
+    """All pictures and clips with their paths."""
+    for i, message in enumerate(messages):
+        for j, part in enumerate(message.parts):
+            if not isinstance(part, str):
+                yield f"turn.messages[{i}].content[{j}]", part
+
+
+def _in_template(part: str | Picture | Clip) -> str | Media:
+    if isinstance(part, str):
+        return part
+    return Media.PICTURE if isinstance(part, Picture) else Media.CLIP
+
+
+def _portions(passages: list[Passage]) -> Iterator[list[Passage]]:
+    """As many passages at a time as one tick may take."""
+    portion: list[Passage] = []
+    for passage in passages:
+        if portion and sum(map(_share, [*portion, passage])) > 1:
+            yield portion
+            portion = []
+        portion.append(passage)
+    if portion:
+        yield portion
+
+
+def clip_rows(passage: Passage) -> int:
+    """Embeddings that a part of a clip comes to; the rest of a prompt takes no time before it is fed."""
+    return math.ceil(passage.seconds * ROWS_PER_SECOND) if isinstance(passage, Sound) else 0
+
+
+def _share(passage: Passage) -> float:
+    match passage:
+        case Words(ids):
+            return len(ids) / _IDS_AT_ONCE
+        case Sight(view):
+            return len(view.slices) / _PICTURES_AT_ONCE
+        case Sound():
+            return passage.seconds / _SECONDS_AT_ONCE

@@ -1,0 +1,319 @@
+"""A token stream inside the engine: one sticky context that grows by a chunk a unit.
+
+The slot keeps the keys and values of everything fed, and nothing is fed twice. A unit feeds its chunk, then
+samples to the chunk's end. The token sampled last has been given out but never fed: when the unit is closed
+it is let go, or carried into the next forward if it was asked to be kept.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+
+import torch
+from torch import Tensor
+
+from antiphon.semconv import Reason
+from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed
+from inference_service.api.setups import Content, Sampling, StreamInput, TokensSetup
+from inference_service.engine.batch.choice import choose
+from inference_service.engine.batch.sampler import PoisonedLogits
+from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.sessions.intake import Intake
+from inference_service.engine.sessions.work import Work
+from inference_service.engine.text.textstream import TextStream
+from inference_service.errors import UnitRefused
+from inference_service.media.pool import Kind
+from inference_service.models.plain_tokenizer import PlainTokenizer
+
+IDS_AT_ONCE = 1024
+"""What one tick embeds of a chunk at most: a long one does not hold up the other sessions."""
+_LONG_TEXT = 65_536
+"""Characters beyond which a chunk takes long to be made into ids."""
+_LEAD = 4
+"""Ids of a chunk that the text of its output is told from: a decoder may join them with what follows."""
+_POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What a unit appends: any number of ids."""
+
+    ids: tuple[int, ...]
+    begins: bool = False
+    """Whether the context is dropped first, down to its prompt."""
+    ends: bool = False
+
+
+class StreamIntake(Intake[Chunk]):
+    """Turns text into ids."""
+
+    def __init__(self, tokenizer: PlainTokenizer, limit: int, write: Callable[[], list[int]]) -> None:
+        """`write` gives the ids of the session's prompt."""
+        self._tokenizer = tokenizer
+        self._limit = limit
+        self._write = write
+        self._opening: list[int] | None = None
+
+    def kind(self, content: Content | None) -> Kind:
+        chunk = content.chunk if isinstance(content, StreamInput) else None
+        return Kind.REST if isinstance(chunk, str) and len(chunk) > _LONG_TEXT else Kind.SOUND
+
+    def begin(self) -> None:
+        self.opening()
+
+    def opening(self) -> list[int]:
+        """The ids of the session's prompt; made now if they were not made before."""
+        if self._opening is None:
+            self._opening = self._write()
+        return self._opening
+
+    def prepare(self, content: Content) -> Chunk:
+        if not isinstance(content, StreamInput):
+            raise TypeError(f"A token stream takes StreamInput, not {type(content).__name__}.")
+        match content.chunk:
+            case str() as text:
+                ids = self._ids_of(text)
+            case tuple() as given:
+                ids = given
+            case None:
+                ids = ()
+            case _:
+                raise TypeError("A token stream takes ids or text.")
+        return Chunk(ids, content.begins, content.ends)
+
+    def _ids_of(self, text: str) -> tuple[int, ...]:
+        least = self._tokenizer.least_tokens(text)
+        if least > self._limit:
+            problem = f"has at least {least} tokens; the context holds {self._limit}"
+            raise UnitRefused(Reason.INPUT_TOO_LONG, f"stream.text {problem}.", "stream.text")
+        ids = tuple(self._tokenizer.encode(text))
+        if not ids:
+            raise UnitRefused(Reason.PARAMS_INVALID, "stream.text comes to no tokens.", "stream.text")
+        return ids
+
+
+@dataclass
+class Growth(Work[Chunk]):
+    """The chunk being appended and continued."""
+
+    _: KW_ONLY
+    sampling: Sampling
+    generator: torch.Generator
+    text: TextStream
+    end: End
+    ids: tuple[int, ...] = ()
+    """Those of the chunk that have not been embedded."""
+    said: list[int] = field(default_factory=list)
+    unfed: int | None = None
+    """The token sampled last, if no forward took it."""
+
+
+@dataclass(eq=False)
+class Stream(Participant[Chunk]):
+    """One TOKENS session."""
+
+    _: KW_ONLY
+    setup: TokensSetup
+    tokenizer: PlainTokenizer
+    ends: frozenset[int]
+    """The model's end-of-sequence ids."""
+    generator: torch.Generator
+    growth: Growth | None = None
+
+    def start(self, prompt: Tensor | None) -> None:
+        """Embeddings [n, hidden] stand at the start of the context, or nothing does."""
+        if prompt is None:
+            self._ready()
+        else:
+            self.to_feed = prompt
+
+    def _ready(self) -> None:
+        self.context.end_prompt()
+        self.events.append(Ready(self.context.prompt))
+        self.stage = Stage.IDLE
+
+    @property
+    def run(self) -> Growth:
+        """The unit being worked on."""
+        assert self.growth is not None
+        return self.growth
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the unit is to end without another token."""
+        return self.orders.is_cancelled(self.run.unit)
+
+    # ------------------------------------------------------------------- input
+
+    def refuse_unit(self) -> bool:
+        """Whether no chunk is to be fed, since it cannot be used or there is none: its unit is answered."""
+        if self.stage is Stage.PREFILL:
+            return False
+        assert self.orders.first is not None
+        unit = self.orders.first
+        chunk = unit.input or Chunk(())
+        self.growth = Growth(
+            unit,
+            sampling=self.setup.sampling,
+            generator=self.generator,
+            text=TextStream(self.tokenizer.decode),
+            end=End.TURN if chunk.ends else End.CHUNK,
+            ids=chunk.ids,
+        )
+        self.run.failure = unit.failure or self._too_long(chunk)
+        if self.run.failure is None:
+            self._open(chunk)
+        if self.run.failure is None and chunk.ids:
+            return False
+        self._heard()
+        return True
+
+    def _too_long(self, chunk: Chunk) -> Failure | None:
+        """Why the chunk does not fit; of a context with no room at all the session has come to its end."""
+        limit = self.context.limit
+        before = self.context.prompt if chunk.begins else self.context.tokens
+        if before + len(chunk.ids) <= limit:
+            return None
+        if before >= limit:
+            self.run.end = End.CONTEXT_FULL
+        problem = f"has {len(chunk.ids)} tokens; the context of {limit} has room for {max(0, limit - before)}"
+        remedy = "Begin a new utterance, or open a new session."
+        return Failure(Reason.INPUT_TOO_LONG, f"The chunk {problem}. {remedy}", "stream.chunk")
+
+    def _open(self, chunk: Chunk) -> None:
+        if chunk.begins:
+            self.context.cut(self.context.prompt)
+        self.run.cached = self.context.length
+        if chunk.ids:
+            carried = self.context.carry()
+            self.run.ids = (*carried, *chunk.ids)
+            self.run.text_rows = len(self.run.ids)
+            for token in chunk.ids[-_LEAD:]:
+                self.run.text.add(token)
+
+    def next_ids(self) -> list[int]:
+        """What is to be embedded next of the chunk."""
+        ids = self.run.ids
+        self.run.ids = ids[IDS_AT_ONCE:]
+        return list(ids[:IDS_AT_ONCE])
+
+    def read(self, embeds: Tensor) -> None:
+        """Embeddings [n, hidden] of these are to be fed."""
+        self.to_feed = embeds
+        self.stage = Stage.PREFILL
+
+    def taken(self) -> None:
+        if self.stage is Stage.PROMPT:
+            self._ready()
+        elif self.stage is Stage.PREFILL and not self.run.ids:
+            self.run.heard_at = time.monotonic()
+            self._heard()
+
+    def _heard(self) -> None:
+        self.events.append(self.run.prefilled(self.context.tokens))
+        self.stage = Stage.HEARD
+
+    # ------------------------------------------------------------------ output
+
+    def begin_generate(self) -> bool:
+        run = self.run
+        assert run.unit.overrides is not None
+        run.decided_at = time.monotonic()
+        if run.failure is not None:
+            self._finish(run.end if run.end is End.CONTEXT_FULL else End.FAILED)
+        elif run.unit.rejection is not None:
+            self._undo()
+            run.failure = run.unit.rejection
+            self._finish(End.FAILED)
+        elif self.is_cancelled:
+            self._finish(End.CANCELLED)
+        elif not run.text_rows:
+            self._finish(run.end)
+        else:
+            run.sampling = run.unit.overrides.sampling(self.setup.sampling)
+            if run.unit.overrides.seed is not None:
+                run.generator = torch.Generator().manual_seed(run.unit.overrides.seed)
+            self.stage = Stage.DECODE
+        return self.stage is Stage.DECODE
+
+    def decide(self, logits: Tensor) -> int | None:
+        run = self.run
+        if self.is_cancelled:
+            self._finish(End.CANCELLED)
+            return None
+        try:
+            token = choose(logits, run.sampling, run.said, self.ends, run.generator)
+        except PoisonedLogits:
+            self.poisoned()
+            return None
+        run.sampled += 1
+        run.said.append(token)
+        self.events.append(Piece(run.number, run.text.add(token), (token,)))
+        run.finish = self._finish_at(token)
+        if run.finish is None:
+            return token
+        run.unfed = token
+        self._finish(run.end)
+        return None
+
+    def _finish_at(self, token: int) -> Finish | None:
+        """Why the chunk ends with this token, if it does."""
+        run = self.run
+        if token in run.sampling.stop_token_ids:
+            return Finish.STOP
+        if token in self.ends and not run.sampling.ignore_eos:
+            return Finish.EOS
+        if run.sampled >= run.sampling.max_new_tokens:
+            return Finish.LENGTH
+        if not self.context.has_room_for(1):
+            run.end = End.CONTEXT_FULL
+            return Finish.LENGTH
+        return None
+
+    def feed(self, token: int, embeds: Tensor) -> None:
+        self.to_feed = embeds
+
+    def poisoned(self) -> None:
+        """The unit fails and its chunk is not in the context."""
+        self.to_feed = None
+        if self.stage is Stage.PROMPT:
+            self.context.restart()
+            self.events.append(SessionFailed("INFERENCE_FAILED", "The model cannot read this prompt."))
+            return
+        self._undo()
+        self.run.failure = _POISONED
+        if self.stage is Stage.PREFILL:
+            self.run.ids = ()
+            self._heard()
+        else:
+            self._finish(End.FAILED)
+
+    def _undo(self) -> None:
+        """Takes back what the unit has fed; an utterance has begun all the same."""
+        if self.run.text_rows:
+            self.context.rewind()
+
+    def _finish(self, end: End) -> None:
+        if end is End.CHUNK and not self.context.has_room_for(1):
+            end = End.CONTEXT_FULL
+        self.usage += self.run.usage()
+        self.events.append(self.run.done(end, self.context.tokens))
+        self.stage = Stage.DONE
+
+    # --------------------------------------------------------------------- fold
+
+    def end_unit(self) -> None:
+        """The token sampled last joins the context only if it is to be kept."""
+        unit = self.run.unit
+        if self.run.unfed is not None and unit.keep_last_token and self.context.has_room_for(1):
+            self.context.pending.append(self.run.unfed)
+            self.run.unfed = None
+
+    def finalize(self) -> None:
+        discarded = int(self.run.unfed is not None)
+        self.events.append(
+            Finalized(self.run.number, self.context.tokens, 0, self.usage, discarded_tokens=discarded)
+        )
+        self.orders.close_first()
+        self.growth = self.last_hidden = None
+        self.stage = Stage.IDLE

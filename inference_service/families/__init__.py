@@ -1,0 +1,1 @@
+"""What each architecture brings to the engine, and how the family of a checkpoint is told."""

@@ -1,0 +1,171 @@
+"""Any causal language model of transformers on its device: it chats and continues token streams."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from inference_service.api.engine import ModelInfo, SessionFailed, Sink
+from inference_service.api.setups import ChatSetup, DuplexSettings, Mode, SessionSetup, TokensSetup, Window
+from inference_service.checkpoints.causal import CausalCheckpoint
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.batch.memory import bytes_per_row
+from inference_service.engine.guard import blame
+from inference_service.engine.runtime import CPU_ROWS, Runtime
+from inference_service.engine.sessions.base import Participant
+from inference_service.engine.sessions.chat import Turn
+from inference_service.engine.sessions.prompt import Dialogue, TurnIntake, Words
+from inference_service.engine.sessions.tokens import Stream
+from inference_service.families.footprint import Footprint
+from inference_service.families.token_streams import Tokens
+from inference_service.families.working_memory import forward_bytes
+from inference_service.models.errors import CheckpointError
+
+_PROBE = 12
+"""Tokens on which a model is tried out."""
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+"""Largest difference between packed and plain scores, as a part of the largest score."""
+
+
+class CausalRuntime(Runtime):
+    """Loaded weights and their caches."""
+
+    def __init__(self, loaded: CausalCheckpoint, context_limit: int, slots: int) -> None:
+        language = PackedDecoder(loaded.model.get_decoder(), slots, context_limit)
+        super().__init__(
+            model_info(loaded, context_limit),
+            language,
+            loaded.model.get_input_embeddings(),
+            loaded.model.get_output_embeddings(),
+        )
+        self._tokens = Tokens(self, loaded.tokenizer, loaded.ends)
+        self._dialogue = None
+        if loaded.template is not None:
+            nothing = torch.tensor([], dtype=torch.long)
+            self._dialogue = Dialogue(loaded.template, context_limit, loaded.ends, forbidden=nothing)
+
+    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Participant[Any]:
+        match setup:
+            case TokensSetup():
+                return self._tokens.open(session_id, slot, setup, sink)
+            case ChatSetup() if self._dialogue is not None:
+                return self._chat(session_id, slot, setup, sink, self._dialogue)
+            case _:
+                raise TypeError(f"This model takes no {type(setup).__name__}.")
+
+    def _chat(self, session_id: str, slot: int, setup: ChatSetup, sink: Sink, dialogue: Dialogue) -> Turn:
+        return Turn(
+            session_id,
+            slot,
+            sink,
+            Context(self.language, slot, Window(), dialogue.limit),
+            TurnIntake(dialogue, setup.system_prompt),
+            setup=setup,
+            dialogue=dialogue,
+            generator=torch.Generator().manual_seed(setup.seed),
+        )
+
+    def start(self, session: Participant[Any]) -> SessionFailed | None:
+        if isinstance(session, Stream):
+            return self._tokens.start(session)
+        cast(Turn, session).ready()
+        return None
+
+    def hear(self, sessions: Sequence[Participant[Any]]) -> None:
+        self._tokens.hear([session for session in sessions if isinstance(session, Stream)])
+        for turn in sessions:
+            if isinstance(turn, Turn):
+                with blame(turn):
+                    turn.read(torch.cat([self.embed(cast(Words, part).ids) for part in turn.next_portion()]))
+
+
+def model_info(loaded: CausalCheckpoint, context_limit: int) -> ModelInfo:
+    """What sessions are told about a model."""
+    modes = {Mode.TOKENS} | ({Mode.CHAT} if loaded.template else set())
+    return ModelInfo(
+        name=loaded.name,
+        context_limit=context_limit,
+        input_sample_rate_hz=0,
+        output_sample_rate_hz=0,
+        unit_seconds=0.0,
+        duplex_defaults=DuplexSettings(),
+        window=Window(),
+        modes=frozenset(modes),
+        sampling_defaults=loaded.sampling,
+        speaks=False,
+        vocabulary=loaded.model.get_input_embeddings().weight.shape[0],
+    )
+
+
+# ------------------------------------------------------------------------------------- what can be served
+
+
+@torch.inference_mode()
+def require_packable(loaded: CausalCheckpoint) -> None:
+    """Tries the model out: fed piece by piece, beside another session, it must score as it does by itself.
+
+    That needs attention that goes through transformers' attention interface and depends on nothing but keys
+    and values of equal size. Raises `CheckpointError`.
+    """
+    model = loaded.model
+    _require_known_windows(loaded)
+    ids = torch.arange(_PROBE, device=model.device) * 7919 % model.get_input_embeddings().weight.shape[0]
+    try:
+        plain = model(input_ids=ids[None], use_cache=False).logits[0].float()
+        packed = _packed_scores(model, ids)
+    except Exception as error:  # whatever its layers make of rows they were not written for
+        raise _unservable(loaded, f"its layers do not run over packed rows ({error})") from None
+    worst = float((plain - packed).abs().max())
+    if not worst <= _TOLERANCE[model.dtype] * float(plain.abs().max()):
+        raise _unservable(loaded, f"packed, its scores differ by up to {worst:.3g} from its own")
+
+
+def _packed_scores(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Scores [n, vocabulary] of ids fed to slot 1 in two pieces, with other rows in slot 0 beside them."""
+    decoder = PackedDecoder(model.get_decoder(), 2, len(ids))
+    head: nn.Module = model.get_output_embeddings()
+    rows = model.get_input_embeddings()(ids)
+    first = len(ids) // 2
+    hidden = [
+        decoder.forward([Segment(0, 0, 0, rows[2:5]), Segment(1, 0, 0, rows[:first])])[1],
+        decoder.forward([Segment(0, 3, 3, rows[:1]), Segment(1, first, first, rows[first:])])[1],
+    ]
+    scores: Tensor = head(torch.cat(hidden))
+    return scores.float()
+
+
+def _require_known_windows(loaded: CausalCheckpoint) -> None:
+    config = loaded.model.config.get_text_config(decoder=True)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    unknown = sorted(kinds - {"full_attention", "sliding_attention"})
+    if unknown:
+        raise _unservable(loaded, f"it has layers of type {', '.join(unknown)}")
+    slides = "sliding_attention" in kinds or (not kinds and getattr(config, "sliding_window", None))
+    if slides and not loaded.model._supports_flash_attn:
+        raise _unservable(loaded, "its layers do not tell the attention their sliding window")
+
+
+def _unservable(loaded: CausalCheckpoint, reason: str) -> CheckpointError:
+    return CheckpointError(f"A model of type {loaded.kind!r} cannot be served: {reason}.")
+
+
+# ------------------------------------------------------------------------------------------------- memory
+
+
+def causal_footprint(
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    context_limit: int,
+    device: torch.device,
+    weights: dict[str, int] | None = None,
+) -> Footprint:
+    """Memory of a decoder's sessions, and of its `weights` where they are not loaded yet."""
+    rows = CPU_ROWS if device.type == "cpu" else Runtime.budget
+    return Footprint(
+        weights or {},
+        {"context": context_limit * bytes_per_row(config, dtype)},
+        working={"forward": forward_bytes(config, dtype, rows, context_limit, device)},
+    )

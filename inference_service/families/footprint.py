@@ -1,0 +1,82 @@
+"""How much memory a model takes on its device: its weights, and what each session adds."""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from inference_service.engine.batch.memory import free_bytes
+from inference_service.engine.sessions.parts import VOICES_AT_ONCE
+from inference_service.errors import ConfigurationError
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes, by part of the model, by kind of a session's state, and by step of a tick."""
+
+    weights: dict[str, int]
+    session: dict[str, int]
+    """The most that one session holds, however long it goes on."""
+    shared: dict[str, int] = field(default_factory=dict)
+    """What sessions have in common, beside the weights."""
+
+    working: dict[str, int] = field(default_factory=dict)
+    """What each step of a tick takes while it is made, whoever is in it; one is made after the other."""
+    voices: dict[str, int] = field(default_factory=dict)
+    """... of a step that has `VOICES_AT_ONCE` sessions in it at the most: for each of them."""
+
+    def step(self, slots: int) -> int:
+        """The step that takes most."""
+        each = {kind: size * min(slots, VOICES_AT_ONCE) for kind, size in self.voices.items()}
+        return max((self.working | each).values(), default=0)
+
+    def states(self, slots: int) -> int:
+        """Of so many sessions, with what they share and what a tick takes beside."""
+        return sum(self.shared.values()) + self.step(slots) + slots * sum(self.session.values())
+
+    def total(self, slots: int) -> int:
+        """With the weights."""
+        return sum(self.weights.values()) + self.states(slots)
+
+    def slots_within(self, free: int) -> int:
+        """How many sessions fit beside the weights into so many bytes."""
+        left = free - sum(self.shared.values()) - self.step(VOICES_AT_ONCE)
+        slots = max(0, left // sum(self.session.values()))
+        while self.states(slots + 1) <= free:  # few sessions leave more to themselves
+            slots += 1
+        return slots
+
+    def require(self, slots: int, device: torch.device) -> None:
+        """Raises `ConfigurationError` unless the states of all slots fit beside the loaded weights."""
+        free = free_bytes(device)
+        if free is None or self.states(slots) <= free:
+            return
+        kinds = ", ".join(f"{kind} {gib(size)}" for kind, size in self.session.items())
+        common = self.shared | {"largest step of a tick": self.step(slots)}
+        shared = "".join(f" and {gib(size)} for the {kind}" for kind, size in common.items())
+        fits = self.slots_within(free)
+        remedy = f"Pass --slots {fits} or less" if fits else "Pass a smaller --context-limit"
+        raise ConfigurationError(
+            f"{slots} slots need {gib(self.states(slots))}: {gib(sum(self.session.values()))} each ({kinds})"
+            f"{shared}; {gib(free)} are free on {device}. {remedy}, or see antiphon check-config --help."
+        )
+
+
+def gib(size: int) -> str:
+    """Bytes for people."""
+    return f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.1f} MiB"
+
+
+def stored(folder: Path, dtype: torch.dtype) -> dict[str, int]:
+    """Bytes of the weights in a folder's safetensors files once they are in `dtype`, by part of the model."""
+    parts: dict[str, int] = defaultdict(int)
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - it is no mapping
+                parts[name.split(".")[0]] += math.prod(file.get_slice(name).get_shape()) * dtype.itemsize
+    return dict(parts)

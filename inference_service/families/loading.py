@@ -1,0 +1,36 @@
+"""From a checkpoint's name to an engine that has made its first units."""
+
+import torch
+
+from inference_service.api.engine import Deliver, Engine, OnFatal
+from inference_service.checkpoints.folder import find
+from inference_service.engine.engine import LiveEngine
+from inference_service.errors import ConfigurationError
+from inference_service.families import table
+from inference_service.families.warmup import warm_up
+from inference_service.options import WorkerOptions
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of that name. Raises `ConfigurationError` if this machine or build of torch has none."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).cpu()
+    except (RuntimeError, AssertionError) as error:  # the latter is what a build without CUDA says
+        reason = str(error).splitlines()[0].partition(". ")[0]
+        raise ConfigurationError(
+            f"Cannot use the device {name!r} ({reason}). Pass --device cpu, or one that torch can use here."
+        ) from None
+    return device
+
+
+def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
+    """Loads the checkpoint that `options` name, starts the engine and warms it up.
+
+    Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device cannot.
+    """
+    torch.set_num_threads(options.threads or 1)
+    device = usable_device(options.device)
+    build = table.load(find(options.model), device, options.context_limit, options.dtype, options.speech)
+    warm_up(build(1))
+    return LiveEngine(build(options.slots), options.slots, deliver, on_fatal)

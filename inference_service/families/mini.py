@@ -1,0 +1,210 @@
+"""`antiphon-mini`, taken apart for the duplex runtime."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import DuplexSettings, Mode, Window, WindowMode
+from inference_service.engine.batch.memory import bytes_per_row
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.sessions.parts import (
+    ChatRules,
+    Chunk,
+    DuplexParts,
+    Measure,
+    Opening,
+    Pcm,
+    Sound,
+    View,
+    Voices,
+)
+from inference_service.families.duplex_runtime import slot_capacity
+from inference_service.families.footprint import Footprint, stored
+from inference_service.families.working_memory import forward_bytes, mini_eye_bytes
+from inference_service.media.image import decode_frame
+from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
+from inference_service.models.audio_encoder import AudioEncoder, AudioState
+from inference_service.models.config import ModelConfig
+from inference_service.models.duplex import DuplexModel
+from inference_service.models.errors import CheckpointError
+from inference_service.models.tokenizer import Tokenizer
+from inference_service.models.vocoder import Vocoder, VocoderState
+
+SPEECH_CAPACITY = 512
+"""Entries of speech context in a slot: about fifteen units of one turn."""
+_SECONDS_AT_ONCE = 8
+
+
+def parts(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) -> DuplexParts:
+    """What the runtime is made of."""
+    second_tokens = SAMPLE_RATE // HOP // 2 // config.audio.pool
+    special, size = tokenizer.special, config.language.vocab_size
+    # A decision is text or a token of the unit loop; everything else would break the context's shape.
+    decisions = special.decisions
+    return DuplexParts(
+        info=model_info(config, chats=tokenizer.chat_template is not None),
+        language=model.llm.model,
+        embeddings=model.llm.model.embed_tokens,
+        head=model.llm.lm_head,
+        tokenizer=tokenizer,
+        senses=MiniSenses(config.vision.image_size if config.vision else 0, second_tokens),
+        ear=MiniEar(model.apm),
+        unit_tokens=second_tokens,
+        openings=MiniOpenings(tokenizer, config),
+        forbidden=torch.tensor(
+            [i for i in range(size) if not tokenizer.is_text(i) and i not in decisions], dtype=torch.long
+        ),
+        chat=ChatRules(
+            opens_with_space=True,
+            ends=frozenset((special.im_end,)),
+            forbidden=torch.tensor(
+                [i for i in range(size) if not tokenizer.is_text(i) and i != special.im_end]
+            ),
+        ),
+        eye=model if config.vision else None,
+        slice_tokens=config.vision.queries if config.vision else 0,
+        turn_bound=config.turn_bound,
+        voices=Voices(model.tts, MiniMouth(model.vocoder), SPEECH_CAPACITY),
+        transcription_prompt=config.transcription_prompt,
+    )
+
+
+def footprint(folder: Path, config: ModelConfig) -> Footprint:
+    """Memory of the checkpoint in `folder`, in float32, without the little that ear and vocoder remember."""
+    queries = config.vision.queries if config.vision else None
+    rows = slot_capacity(config.context_limit, queries)
+    session = {
+        "context": rows * bytes_per_row(config.language, torch.float32),
+        "speech head": SPEECH_CAPACITY * bytes_per_row(config.speech.backbone, torch.float32),
+    }
+    number, cpu = torch.float32, torch.device("cpu")
+    working = {
+        "forward": forward_bytes(config.language, number, Runtime.budget, rows, cpu),
+        "speech": forward_bytes(config.speech.backbone, number, SPEECH_CAPACITY, SPEECH_CAPACITY, cpu),
+    }
+    if config.vision is not None:
+        working["pictures"] = mini_eye_bytes(config.vision)
+    return Footprint(stored(folder, number), session, working=working)
+
+
+class MiniSenses:
+    """Seconds as log-mel [100, 80]; pictures as squares of `side` pixels, one slice each."""
+
+    def __init__(self, side: int, second_tokens: int) -> None:
+        """`side` 0 sees nothing."""
+        self._side = side
+        self._second_tokens = second_tokens
+
+    def hearing(self) -> "MiniHearing":
+        return MiniHearing()
+
+    def measure(self, data: bytes, *, field: str, max_slices: int | None) -> Measure:
+        return Measure()
+
+    def look(self, data: bytes, *, field: str, max_slices: int | None) -> View:
+        if not self._side:
+            raise ValueError("This model has no vision encoder.")
+        return View((torch.from_numpy(decode_frame(data, field=field, side=self._side)),))
+
+    def clip_tokens(self, samples: int) -> int:
+        return -(-samples // SAMPLE_RATE) * self._second_tokens
+
+    def sounds(self, pcm: Pcm) -> Iterator[Sound]:
+        """A clip, filled up with silence to whole seconds."""
+        pcm = np.pad(pcm, (0, -len(pcm) % SAMPLE_RATE))
+        stream, size = MelStream(), SAMPLE_RATE * _SECONDS_AT_ONCE
+        for at in range(0, len(pcm), size):
+            piece = pcm[at : at + size]
+            yield Sound(torch.from_numpy(stream.hear(piece)), len(piece) / SAMPLE_RATE, begins=at == 0)
+
+
+class MiniHearing:
+    """The log-mel of one stream."""
+
+    def __init__(self) -> None:
+        self._mel = MelStream()
+
+    def feed(self, second: Pcm) -> Tensor:
+        return torch.from_numpy(self._mel.hear(second))
+
+
+class MiniEar:
+    """The audio encoder; clips go through it as streams do."""
+
+    def __init__(self, encoder: AudioEncoder) -> None:
+        self._encoder = encoder
+        self._device = encoder.conv1.weight.device
+
+    def initial_state(self) -> AudioState:
+        return self._encoder.initial_state()
+
+    def encode(self, heard: list[Tensor], states: list[AudioState]) -> tuple[list[Tensor], list[AudioState]]:
+        return self._encoder.encode(heard, states)
+
+    def listen(self, sound: Sound, state: AudioState) -> tuple[Tensor, AudioState]:
+        before = self.initial_state() if sound.begins else state
+        ((heard,), (after,)) = self._encoder.encode([sound.features.to(self._device)], [before])
+        return heard, after
+
+
+class MiniMouth:
+    """The vocoder; it has one voice."""
+
+    def __init__(self, vocoder: Vocoder) -> None:
+        self._vocoder = vocoder
+
+    def initial_state(self, voice: None, seed: int) -> VocoderState:
+        return self._vocoder.initial_state(seed)
+
+    def say(self, chunks: list[Chunk]) -> list[Tensor]:
+        return self._vocoder.decode([list(chunk.codes) for chunk in chunks], [c.state for c in chunks])
+
+
+class MiniOpenings:
+    """The checkpoint's own words round the system prompt."""
+
+    def __init__(self, tokenizer: Tokenizer, config: ModelConfig) -> None:
+        self._tokenizer = tokenizer
+        self._prefix = tokenizer.encode_template(config.prompt_prefix)
+        self._suffix = tokenizer.encode_template(config.prompt_suffix)
+
+    def opening(self, system_prompt: str, *, hears_voice: bool) -> Opening:
+        return Opening([*self._prefix, *self._tokenizer.encode(system_prompt), *self._suffix], [])
+
+
+def _modes(config: ModelConfig, chats: bool) -> frozenset[Mode]:
+    has = {
+        Mode.AUDIO: True,
+        Mode.TOKENS: True,
+        Mode.VIDEO: config.vision,
+        Mode.CHAT: chats,
+        Mode.TRANSCRIBE: config.transcription_prompt,
+    }
+    return frozenset(mode for mode, reason in has.items() if reason)
+
+
+def model_info(config: ModelConfig, *, chats: bool = False) -> ModelInfo:
+    """What sessions are told about a model, which `chats` if it has a chat template.
+
+    Raises `CheckpointError` for defaults that are no settings.
+    """
+    try:
+        defaults = DuplexSettings(**config.duplex_defaults)
+    except TypeError as error:
+        raise CheckpointError(f"config.json has unknown duplex defaults: {error}.") from None
+    return ModelInfo(
+        name=config.name,
+        context_limit=config.context_limit,
+        input_sample_rate_hz=SAMPLE_RATE,
+        output_sample_rate_hz=config.vocoder.sample_rate_hz,
+        unit_seconds=1.0,
+        duplex_defaults=defaults,
+        window=Window(WindowMode.BASIC, config.window_high, config.window_low),
+        modes=_modes(config, chats),
+        sees=config.vision is not None,
+        vocabulary=config.language.vocab_size,
+    )

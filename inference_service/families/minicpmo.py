@@ -1,0 +1,218 @@
+"""MiniCPM-o, taken apart for the duplex runtime."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import DuplexSettings, Mode, Window, WindowMode
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.sessions.parts import (
+    ChatRules,
+    DuplexParts,
+    Measure,
+    Opening,
+    Pcm,
+    Sound,
+    View,
+    Voices,
+)
+from inference_service.errors import ConfigurationError
+from inference_service.families.duplex_runtime import slot_capacity
+from inference_service.families.footprint import Footprint
+from inference_service.families.minicpmo_voice import Needs
+from inference_service.families.working_memory import ear_bytes, eye_bytes, forward_bytes
+from inference_service.media.image import decode_picture, picture_size
+from inference_service.media.mel import SAMPLE_RATE
+from inference_service.models.errors import CheckpointError
+from inference_service.models.minicpmo.audio import AudioState, Ear
+from inference_service.models.minicpmo.config import AudioConfig, MiniCPMOConfig, VisionConfig
+from inference_service.models.minicpmo.mel import HOP, LONGEST, SHORTEST, StreamingMel, clip_mels
+from inference_service.models.minicpmo.sizes import sizes
+from inference_service.models.minicpmo.slices import cut, slice_image
+from inference_service.models.token2wav.config import RATE_HZ
+from inference_service.models.tokenizer import Tokenizer
+
+UNIT_TOKENS = 10
+"""Embeddings of a second."""
+SPEECH_CAPACITY = 1024
+"""Entries of speech context in a slot: about thirty units of one turn."""
+CONTEXT_LIMIT = 8192
+"""Tokens that a conversation may have, as the reference server holds it."""
+_SYSTEM_PROMPT = "Streaming Omni Conversation."
+"""What stands in the prompt of a session that brings none."""
+_CHAT_ENDS = ("<|im_end|>", "<|endoftext|>", "<|tts_eos|>")
+
+
+def parts(
+    loaded: MiniCPMOCheckpoint,
+    voices: Voices | None,
+    *,
+    context_limit: int = CONTEXT_LIMIT,
+    reference_quirks: bool = False,
+) -> DuplexParts:
+    """What the runtime is made of. Raises `CheckpointError` for a tokenizer that lacks what it needs."""
+    model, tokenizer, config = loaded.model, loaded.tokenizer, loaded.config
+    special = tokenizer.special
+    forbidden = sorted({*loaded.bad_token_ids, special.tts_pad, special.chunk_eos})
+    return DuplexParts(
+        info=ModelInfo(
+            name=loaded.name,
+            context_limit=context_limit,
+            input_sample_rate_hz=SAMPLE_RATE,
+            output_sample_rate_hz=RATE_HZ if voices else 0,
+            unit_seconds=1.0,
+            duplex_defaults=DuplexSettings(generate_audio=voices is not None),
+            window=Window(),
+            modes=frozenset({Mode.AUDIO, Mode.VIDEO, Mode.CHAT, Mode.TOKENS}),
+            sees=True,
+            speaks=voices is not None,
+            vocabulary=config.language.vocab_size,
+            windows=frozenset(WindowMode),
+            hears_voices=True,
+            clones_voices=voices is not None and voices.can_clone,
+            voice_ids=voices.ids if voices else frozenset(),
+        ),
+        language=model.llm.model,
+        embeddings=model.llm.model.embed_tokens,
+        head=model.llm.lm_head,
+        tokenizer=tokenizer,
+        senses=MiniCPMOSenses(config.audio, config.vision, model.ear),
+        ear=MiniCPMOEar(model.ear),
+        unit_tokens=UNIT_TOKENS,
+        openings=MiniCPMOOpenings(tokenizer),
+        forbidden=torch.tensor(forbidden, dtype=torch.long),
+        chat=ChatRules(
+            ends=frozenset(_token(tokenizer, text) for text in _CHAT_ENDS),
+            numbers_pictures=config.vision.use_image_id,
+            hearing_opens_speech=True,
+            omni_joint="",
+        ),
+        eye=model.eye,
+        slice_tokens=config.vision.queries,
+        detail_marks=(_token(tokenizer, "<slice>"), _token(tokenizer, "</slice>")),
+        voices=voices,
+        reference_quirks=reference_quirks,
+    )
+
+
+def limit(config: MiniCPMOConfig, context_limit: int | None) -> int:
+    """Tokens of a conversation. Raises `ConfigurationError` for more than the model can have."""
+    most = int(config.language.max_position_embeddings)
+    if context_limit is not None and context_limit > most:
+        raise ConfigurationError(f"context_limit must be at most the model's {most}, not {context_limit}.")
+    return context_limit or min(CONTEXT_LIMIT, most)
+
+
+def footprint(
+    config: MiniCPMOConfig,
+    dtype: torch.dtype,
+    context_limit: int,
+    voice: Needs | None,
+    device: torch.device,
+) -> Footprint:
+    """Memory of the model with its voice, or without one."""
+    entries = slot_capacity(context_limit, config.vision.queries)
+    own = sizes(
+        config, dtype, context_entries=entries, speech_entries=SPEECH_CAPACITY, speech=voice is not None
+    )
+    working = {
+        "forward": forward_bytes(config.language, dtype, Runtime.budget, entries, device),
+        "ear": ear_bytes(config.audio, dtype, device),
+        "pictures": eye_bytes(config.vision, dtype, device),
+    }
+    if voice is None:
+        return Footprint(own.weights, own.session, working=working)
+    speech = forward_bytes(config.speech.backbone, dtype, SPEECH_CAPACITY, SPEECH_CAPACITY, device)
+    return Footprint(
+        own.weights | {"vocoder": voice.weights},
+        own.session | voice.session,
+        {"default voice": voice.default_voice},
+        working | {"speech": speech},
+        {"vocoder": voice.step},
+    )
+
+
+def _token(tokenizer: Tokenizer, text: str) -> int:
+    ids = tokenizer.encode_template(text)
+    if len(ids) != 1:
+        raise CheckpointError(f"tokenizer.json lacks {text}, which MiniCPM-o needs.")
+    return ids[0]
+
+
+class MiniCPMOSenses:
+    """Seconds as log-mel [80, 104]; pictures cut up into slices."""
+
+    def __init__(self, audio: AudioConfig, vision: VisionConfig, ear: Ear) -> None:
+        self._audio = audio
+        self._vision = vision
+        self._ear = ear
+
+    def hearing(self) -> "MiniCPMOHearing":
+        return MiniCPMOHearing(self._audio.bands)
+
+    def measure(self, data: bytes, *, field: str, max_slices: int | None) -> Measure:
+        size = picture_size(data, field=field)
+        columns, rows = cut(size, self._most(max_slices), self._vision.resolution).grid or (0, 0)
+        return Measure(1 + columns * rows, columns)
+
+    def look(self, data: bytes, *, field: str, max_slices: int | None) -> View:
+        picture = decode_picture(data, field=field)
+        slices, grid = slice_image(picture, self._most(max_slices), self._vision.resolution)
+        return View(tuple(slices), grid[0] if grid else 0)
+
+    def _most(self, max_slices: int | None) -> int:
+        return self._vision.max_slices if max_slices is None else max_slices
+
+    def clip_tokens(self, samples: int) -> int:
+        lengths = [min(LONGEST, samples - begin) for begin in range(0, samples, LONGEST)]
+        return sum(self._ear.clip_tokens(-(-max(length, SHORTEST) // HOP)) for length in lengths)
+
+    def sounds(self, pcm: Pcm) -> Iterator[Sound]:
+        """A clip in pieces of at most 30 s, none of which hears the other."""
+        for mel in clip_mels(pcm, self._audio.bands):
+            yield Sound(torch.from_numpy(mel), mel.shape[1] * HOP / SAMPLE_RATE, begins=True)
+
+
+class MiniCPMOHearing:
+    """The log-mel of one stream."""
+
+    def __init__(self, bands: int) -> None:
+        self._mel = StreamingMel(bands)
+
+    def feed(self, second: Pcm) -> Tensor:
+        return torch.from_numpy(self._mel.feed(second))
+
+
+class MiniCPMOEar:
+    """The Whisper encoder: streams with a state, clips without."""
+
+    def __init__(self, ear: Ear) -> None:
+        self._ear = ear
+
+    def initial_state(self) -> AudioState:
+        return self._ear.initial_state()
+
+    def encode(self, heard: list[Tensor], states: list[AudioState]) -> tuple[list[Tensor], list[AudioState]]:
+        return self._ear.encode(heard, states)
+
+    def listen(self, sound: Sound, state: None) -> tuple[Tensor, None]:
+        return self._ear.encode_clips([[sound.features]])[0], None
+
+
+class MiniCPMOOpenings:
+    """The system prompt and, behind it, the reference voice."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._begin, self._end = tokenizer.special.im_start, tokenizer.special.im_end
+        self._audio = [_token(tokenizer, text) for text in ("<|audio_start|>", "<|audio_end|>")]
+
+    def opening(self, system_prompt: str, *, hears_voice: bool) -> Opening:
+        text = f"system\n{system_prompt or _SYSTEM_PROMPT}"
+        if not hears_voice:
+            return Opening([self._begin, *self._tokenizer.encode(text)], [self._end])
+        begin, end = self._audio
+        return Opening([self._begin, *self._tokenizer.encode(text + "\n"), begin], [end, self._end])

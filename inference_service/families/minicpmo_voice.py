@@ -1,0 +1,218 @@
+"""The voice of MiniCPM-o: its converted vocoder, and whose voice it speaks with."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from antiphon.errors import AudioError
+from antiphon.semconv import Reason
+from antiphon.wav import decode_wav, is_wav, read_header
+from inference_service.api.setups import VoiceReference
+from inference_service.checkpoints import vocoder, voices
+from inference_service.checkpoints.voices import DEFAULT_VOICE, LONGEST_S, VoiceReader
+from inference_service.engine.sessions.parts import Chunk, Pcm, Voices
+from inference_service.errors import ConfigurationError, UnitRefused
+from inference_service.media.mel import SAMPLE_RATE
+from inference_service.models.errors import CheckpointError, VoiceError
+from inference_service.models.speech_head import SpeechHead
+from inference_service.models.token2wav.config import (
+    FRAMES_PER_TOKEN,
+    RATE_HZ,
+    TOKENS_PER_SECOND,
+    Token2WavConfig,
+)
+from inference_service.models.token2wav.features import resampled
+from inference_service.models.token2wav.flow import VoicePrompt
+from inference_service.models.token2wav.model import DEFAULT_STEPS, Token2Wav
+from inference_service.models.token2wav.sizes import stream_bytes, voice_bytes, weight_bytes
+from inference_service.models.token2wav.stream import SpeechChunk, StreamState, Voice
+from inference_service.options import SpeechOptions
+
+FOLDER = "vocoder"
+"""Where the converted vocoder is looked for, in the model's own folder."""
+PUBLISHED_VOICE = Path("assets") / "HT_ref_audio.wav"
+"""The reference voice that is published with the model."""
+LONGEST_HEARD_S = 30.0
+LONGEST_FRAMES = round(LONGEST_S * TOKENS_PER_SECOND) * FRAMES_PER_TOKEN
+"""Mel frames of the longest voice."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of a voice: the vocoder's weights, what each session holds, what they share, and a step."""
+
+    weights: int
+    session: dict[str, int]
+    default_voice: int
+    step: int
+    """Of each stream in it: new caches beside the old, and the arrays of HiFT."""
+
+
+def load(
+    model: Path, head: SpeechHead, capacity: int, device: torch.device, options: SpeechOptions
+) -> tuple[Voices, Needs]:
+    """The voice of the checkpoint in `model`, on `device`, and what it needs.
+
+    Raises `CheckpointError` if there is no vocoder or it has no voice, `ConfigurationError` for
+    `options.voice`.
+    """
+    folder = options.vocoder or model / FOLDER
+    require_folder(folder, model)
+    dtype = getattr(torch, options.vocoder_dtype or "float32")
+    token2wav = vocoder.load(folder, device, steps=options.vocoder_steps or DEFAULT_STEPS, dtype=dtype)
+    known = token2wav.config.encoder.vocabulary
+    if head.config.codes > known:
+        raise CheckpointError(
+            f"The speech head of {model} says {head.config.codes} codes; the vocoder in {folder} knows only "
+            f"{known}. Take both from one checkpoint."
+        )
+    registered = voices.load_voices(folder, token2wav.config)
+    reader = _reader(folder, token2wav.config, required=options.voice is not None)
+    shelf = VoiceShelf(registered, reader)
+    default = _default(model, options)
+    try:
+        own = shelf.prompt(default)
+    except UnitRefused as refused:
+        raise ConfigurationError(f"{options.voice}: {refused.failure.message}") from None
+    if own is None:
+        raise CheckpointError(
+            f"{folder} has no default voice. Pass --voice WAV, or convert the vocoder again with --voice WAV."
+        )
+    speaks = Voices(
+        head,
+        Token2WavMouth(token2wav, own),
+        capacity,
+        prompts=shelf,
+        default=default,
+        ids=frozenset(registered),
+        can_clone=reader is not None,
+    )
+    return speaks, needs(token2wav.config, options, len(own.mel), can_clone=reader is not None)
+
+
+def require_folder(folder: Path, model: Path) -> None:
+    """Raises `CheckpointError` if there is no converted vocoder."""
+    if not (folder / vocoder.CONFIG).is_file():
+        raise CheckpointError(
+            f"There is no converted vocoder in {folder}. Make it once with: antiphon convert-vocoder "
+            f"{model / 'assets' / 'token2wav'} {model / FOLDER}; or pass --no-speech."
+        )
+
+
+def _reader(folder: Path, config: Token2WavConfig, *, required: bool) -> VoiceReader | None:
+    """Of recordings; None where onnxruntime or its files are missing, unless it is required."""
+    try:
+        return VoiceReader(folder, config)
+    except CheckpointError:
+        if required:
+            raise
+        return None
+
+
+def _default(model: Path, options: SpeechOptions) -> VoiceReference:
+    if options.voice is not None:
+        pcm = recording(options.voice)
+        return VoiceReference(pcm, pcm)
+    published = model / PUBLISHED_VOICE
+    heard = recording(published) if published.is_file() else None
+    return VoiceReference(heard, voice_id=DEFAULT_VOICE)
+
+
+def recording(path: Path) -> Pcm:
+    """A mono WAV file at 16 kHz, at most 30 s of it. Raises `ConfigurationError`."""
+    try:
+        raw = path.read_bytes()
+        header = read_header(raw) if is_wav(raw) else None
+        rate_hz = header[0].rate_hz if header else SAMPLE_RATE
+        pcm = torch.from_numpy(decode_wav(raw, path, rate_hz))
+    except OSError as error:
+        raise ConfigurationError(f"Cannot read {path}: {error.strerror}.") from None
+    except AudioError as error:
+        raise ConfigurationError(f"Cannot use {path} as a voice: {error}") from None
+    return resampled(pcm, rate_hz, SAMPLE_RATE).numpy()[: round(LONGEST_HEARD_S * SAMPLE_RATE)]
+
+
+class Token2WavMouth:
+    """token2wav; sessions that speak with one voice share what it heard of that voice.
+
+    Each session has room for a voice of its own. What they leave of it is for the last voices that somebody
+    spoke with before.
+    """
+
+    def __init__(self, model: Token2Wav, default: VoicePrompt) -> None:
+        self._model = model
+        self._default = default
+        self._own: Voice | None = None
+        self._heard: WeakValueDictionary[bytes, Voice] = WeakValueDictionary()
+        self._last: OrderedDict[bytes, Voice] = OrderedDict()
+        self.room = 1
+        """Voices that there is memory for beside the model's own."""
+
+    def initial_state(self, voice: VoicePrompt | None, seed: int) -> StreamState:
+        if voice is None or voice is self._default:
+            self._own = self._own or self._model.hear(self._default)
+            return self._model.initial_state(self._own)
+        key = hashlib.sha256(b"".join(it.numpy().tobytes() for it in vars(voice).values())).digest()
+        heard = self._heard.get(key)
+        if heard is None:
+            while self._last and len(self._heard) >= self.room:
+                self._last.popitem(last=False)
+            heard = self._heard[key] = self._model.hear(voice)
+        self._last[key] = heard
+        self._last.move_to_end(key)
+        return self._model.initial_state(heard)
+
+    def say(self, chunks: list[Chunk]) -> list[Tensor]:
+        return self._model.step(
+            [SpeechChunk(chunk.state, list(chunk.codes), ends_turn=chunk.is_last) for chunk in chunks]
+        )
+
+
+class VoiceShelf:
+    """Registered voices by their ids, and voices of recordings where onnxruntime can read them."""
+
+    def __init__(self, registered: Mapping[str, VoicePrompt], reader: VoiceReader | None) -> None:
+        self._registered = registered
+        self._reader = reader
+
+    def prompt(self, reference: VoiceReference) -> VoicePrompt | None:
+        if reference.voice_id:
+            return self._registered.get(reference.voice_id)
+        pcm = reference.heard if reference.spoken is None else reference.spoken
+        if pcm is None or self._reader is None:
+            return None
+        try:
+            return self._reader.read(pcm, SAMPLE_RATE)
+        except VoiceError as error:
+            raise UnitRefused(Reason.CONFIG_INVALID, str(error), "voice") from None
+
+
+def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, *, can_clone: bool) -> Needs:
+    """Of a vocoder whose own voice takes `default_frames`; with `can_clone` sessions may bring theirs."""
+    dtype: torch.dtype = getattr(torch, options.vocoder_dtype or "float32")
+    steps = options.vocoder_steps or DEFAULT_STEPS
+    voice = partial(voice_bytes, config, steps=steps, dtype=dtype, cache_dtype=dtype)
+    longest = LONGEST_FRAMES if can_clone else 0
+    stream = stream_bytes(config, max(default_frames, longest), steps=steps, dtype=dtype, cache_dtype=dtype)
+    session = {"vocoder": stream} | ({"voice": voice(longest)} if can_clone else {})
+    step = stream * 3 // 2 + RATE_HZ * config.vocoder.channels * torch.float32.itemsize
+    return Needs(weight_bytes(config, dtype), session, voice(default_frames), step)
+
+
+def planned(model: Path, options: SpeechOptions) -> Needs:
+    """Of the vocoder of the checkpoint in `model`, without loading it; as published if there is none yet."""
+    folder = options.vocoder or model / FOLDER
+    can_clone = find_spec("onnxruntime") is not None
+    if not (folder / vocoder.CONFIG).is_file():
+        return needs(Token2WavConfig(), options, LONGEST_FRAMES, can_clone=can_clone)
+    config = vocoder.read_vocoder_config(folder)
+    own = voices.load_voices(folder, config).get(DEFAULT_VOICE) if options.voice is None else None
+    return needs(config, options, LONGEST_FRAMES if own is None else len(own.mel), can_clone=can_clone)

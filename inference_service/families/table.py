@@ -1,0 +1,178 @@
+"""The families of models that there is a runtime for, and how a folder's is told."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from inference_service.checkpoints import causal, voxtral
+from inference_service.checkpoints import folder as checkpoint
+from inference_service.checkpoints import minicpmo as minicpmo_checkpoint
+from inference_service.engine.batch.rope import UNBOUNDED, require_independent
+from inference_service.engine.runtime import Runtime
+from inference_service.errors import ConfigurationError
+from inference_service.families import mini, minicpmo, minicpmo_voice
+from inference_service.families.causal_runtime import CausalRuntime, causal_footprint, require_packable
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.families.footprint import Footprint, stored
+from inference_service.families.voxtral_runtime import VoxtralRuntime
+from inference_service.models.causality import require_causal
+from inference_service.models.config import ModelConfig, parse_config
+from inference_service.models.minicpmo import config as minicpmo_config
+from inference_service.options import USUAL_SPEECH, SpeechOptions
+
+Build = Callable[[int], Runtime]
+"""Makes a runtime with so many slots; the weights are loaded once."""
+
+
+def load(
+    folder: Path,
+    device: torch.device,
+    context_limit: int | None = None,
+    dtype: str | None = None,
+    speech: SpeechOptions = USUAL_SPEECH,
+) -> Build:
+    """Loads the checkpoint in `folder`.
+
+    Raises `CheckpointError` if it cannot be used, `ConfigurationError` if the settings do not suit it.
+    """
+    raw = checkpoint.read_json(folder, "config.json")
+    kind = raw.get("model_type")
+    if kind == minicpmo_config.MODEL_TYPE:
+        return _minicpmo(folder, device, context_limit, dtype, speech)
+    if speech != USUAL_SPEECH:
+        raise ConfigurationError(
+            "no_speech, vocoder, vocoder_steps, vocoder_dtype and voice are for MiniCPM-o; leave them out "
+            "for this model."
+        )
+    is_ours = kind == voxtral.MODEL_TYPE or "duplex" in raw or kind is None
+    if is_ours and dtype is not None:
+        raise ConfigurationError(
+            "dtype is for MiniCPM-o and for causal language models; leave it out for this model."
+        )
+    if kind == voxtral.MODEL_TYPE:
+        return _voxtral(folder, device, context_limit)
+    if is_ours:
+        return _duplex(folder, device, context_limit)
+    require_causal(raw)
+    return _causal(folder, device, context_limit, dtype)
+
+
+def _minicpmo(
+    folder: Path, device: torch.device, context_limit: int | None, dtype: str | None, speech: SpeechOptions
+) -> Build:
+    number = numbers(device, dtype)
+    if not speech.no_speech:
+        minicpmo_voice.require_folder(speech.vocoder or folder / minicpmo_voice.FOLDER, folder)
+    loaded = minicpmo_checkpoint.load(folder, device, number, speech=not speech.no_speech)
+    limit = minicpmo.limit(loaded.config, context_limit)
+    voices = needs = None
+    if loaded.model.tts is not None:
+        voices, needs = minicpmo_voice.load(
+            folder, loaded.model.tts, minicpmo.SPEECH_CAPACITY, device, speech
+        )
+    require_independent(loaded.model.llm.model, UNBOUNDED)
+    parts = minicpmo.parts(loaded, voices, context_limit=limit)
+    footprint = minicpmo.footprint(loaded.config, number, limit, needs, device)
+
+    def build(slots: int) -> DuplexRuntime:
+        footprint.require(slots, device)
+        if voices is not None and isinstance(voices.mouth, minicpmo_voice.Token2WavMouth):
+            voices.mouth.room = slots
+        return DuplexRuntime(parts, slots)
+
+    return build
+
+
+def numbers(device: torch.device, dtype: str | None) -> torch.dtype:
+    """The numbers of a model: what is asked for, or float32 on the CPU and bfloat16 elsewhere."""
+    usual = "float32" if device.type == "cpu" else "bfloat16"
+    chosen: torch.dtype = getattr(torch, dtype or usual)
+    return chosen
+
+
+def _voxtral(folder: Path, device: torch.device, context_limit: int | None) -> Build:
+    if context_limit is not None:
+        raise ConfigurationError(
+            "context_limit cannot be set for a Voxtral Realtime model: its context is the sliding window of "
+            "its attention."
+        )
+    loaded = voxtral.load(folder, device)
+    require_independent(loaded.model.language, UNBOUNDED, {"t_cond": loaded.model.condition()})
+    require_independent(loaded.model.encoder, UNBOUNDED)
+    return lambda slots: VoxtralRuntime(loaded, slots)
+
+
+def _duplex(folder: Path, device: torch.device, context_limit: int | None) -> Build:
+    model, tokenizer, config = checkpoint.load(folder, device)
+    if context_limit is not None:
+        config = limited(config, context_limit)
+    footprint = mini.footprint(folder, config)
+
+    def build(slots: int) -> DuplexRuntime:
+        footprint.require(slots, device)
+        return DuplexRuntime(mini.parts(model, tokenizer, config), slots)
+
+    return build
+
+
+def _causal(folder: Path, device: torch.device, context_limit: int | None, dtype: str | None) -> Build:
+    loaded = causal.load(folder, device, numbers(device, dtype))
+    limit = context_limit or loaded.context_limit
+    if limit > loaded.context_limit:
+        raise ConfigurationError(
+            f"context_limit must be at most the model's {loaded.context_limit}, not {limit}."
+        )
+    require_packable(loaded)
+    require_independent(loaded.model.get_decoder(), limit - 1)
+
+    config = loaded.model.config.get_text_config(decoder=True)
+    footprint = causal_footprint(config, loaded.model.dtype, limit, device)
+
+    def build(slots: int) -> CausalRuntime:
+        footprint.require(slots, device)
+        return CausalRuntime(loaded, limit, slots)
+
+    return build
+
+
+def limited(config: ModelConfig, context_limit: int) -> ModelConfig:
+    """`config` with a smaller context. Raises `ConfigurationError` if it would be a larger one."""
+    if context_limit > config.context_limit:
+        raise ConfigurationError(
+            f"context_limit must be at most the model's {config.context_limit}, not {context_limit}."
+        )
+    return replace(
+        config,
+        context_limit=context_limit,
+        window_high=min(config.window_high, context_limit),
+        window_low=min(config.window_low, context_limit * 3 // 4),
+    )
+
+
+def footprint(
+    folder: Path,
+    device: torch.device,
+    context_limit: int | None = None,
+    dtype: str | None = None,
+    speech: SpeechOptions = USUAL_SPEECH,
+) -> Footprint:
+    """The memory that `load` and its sessions will take, told without loading.
+
+    Raises `CheckpointError`, or `ConfigurationError` for a model of which it is not known.
+    """
+    raw = checkpoint.read_json(folder, "config.json")
+    number = numbers(device, dtype)
+    if raw.get("model_type") == minicpmo_config.MODEL_TYPE:
+        config = minicpmo_checkpoint.read_config(folder)
+        needs = None if speech.no_speech else minicpmo_voice.planned(folder, speech)
+        return minicpmo.footprint(config, number, minicpmo.limit(config, context_limit), needs, device)
+    if "duplex" in raw:
+        ours = parse_config(raw)
+        return mini.footprint(folder, limited(ours, context_limit) if context_limit else ours)
+    if raw.get("model_type") == voxtral.MODEL_TYPE:
+        raise ConfigurationError("What a Voxtral Realtime model takes is not known before it is loaded.")
+    require_causal(raw)
+    limit = context_limit or int(raw.get("max_position_embeddings", 0))
+    return causal_footprint(causal.read_config(folder), number, limit, device, stored(folder, number))

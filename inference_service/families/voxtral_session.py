@@ -1,0 +1,166 @@
+"""Voxtral Realtime writes down what it hears, one token for every 80 ms."""
+
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import VoxtralRealtimeFeatureExtractor
+
+from inference_service.api.setups import Content
+from inference_service.engine.batch.rolling import RollingContext
+from inference_service.engine.sessions.base import Stage
+from inference_service.engine.sessions.intake import Intake
+from inference_service.engine.sessions.scribe import Heard, Scribe, chunk_of, kind_of
+from inference_service.media.pool import Kind
+from inference_service.models.tekken import Tekken
+from inference_service.models.voxtral import ConvState, Pacing
+
+
+class VoxtralIntake(Intake[Heard]):
+    """Cuts chunks of any length into the mel frames of whole tokens.
+
+    An utterance stands between silences. A frame is centred on its hop, so it waits for half a window of
+    sound behind it.
+    """
+
+    def __init__(self, features: VoxtralRealtimeFeatureExtractor, pacing: Pacing) -> None:
+        self._features = features
+        self._pacing = pacing
+        self._centre = features.n_fft // 2
+        self._begin()
+
+    def _begin(self) -> None:
+        lead_in = self._pacing.left_pad_tokens * self._pacing.samples_per_token
+        self._pcm = np.zeros(self._centre + lead_in, np.float32)
+        self._samples = 0
+        self._is_over = False
+
+    def kind(self, content: Content | None) -> Kind:
+        return kind_of(content)
+
+    def prepare(self, content: Content) -> Heard:
+        chunk, sound = chunk_of(content)
+        begins = chunk.begins or self._is_over
+        if begins:
+            self._begin()
+        self._samples += len(sound)
+        self._is_over = chunk.ends
+        self._pcm = np.concatenate([self._pcm, sound])
+        if chunk.ends and self._samples:
+            size = self._pacing.samples_per_token
+            silence = -self._samples % size + self._pacing.right_pad_tokens * size
+            self._pcm = np.pad(self._pcm, (0, silence + self._centre))
+        return Heard(self._mel(), begins, chunk.ends)
+
+    def _mel(self) -> Tensor:
+        """The frames [n * mels_per_token, bands] that are complete."""
+        hop, width = self._features.hop_length, self._features.n_fft
+        tokens = ((len(self._pcm) - width) // hop + 1) // self._pacing.mels_per_token
+        if tokens < 1:
+            return torch.zeros(0, self._features.feature_size)
+        frames = tokens * self._pacing.mels_per_token
+        # The extractor drops the last frame, so it is given one too many.
+        pcm = np.pad(self._pcm[: (frames - 1) * hop + width], (0, hop))
+        self._pcm = self._pcm[frames * hop :]
+        mel: Tensor = self._features(
+            pcm, center=False, sampling_rate=self._features.sampling_rate, return_tensors="pt"
+        )["input_features"]
+        return mel[0].T
+
+
+@dataclass(eq=False)
+class VoxtralTranscript(Scribe):
+    """A transcription session of a Voxtral Realtime model.
+
+    Each row of the decoder is an audio embedding plus the embedding of the token decided on the row before.
+    An utterance begins with a prompt of padding tokens, fed at once with as many audio embeddings.
+    """
+
+    _: KW_ONLY
+    tekken: Tekken
+    prompt: list[int]
+    pad: Tensor
+    """Embedding [1, hidden] of the token that is fed where none was decided."""
+    pad_token: int
+    silence: Tensor
+    """Mel frames of the silence before an utterance."""
+    heard_at_once: int
+    """Frames that are encoded in one tick."""
+    ear: RollingContext
+    """What the encoder looks back on."""
+    deaf: ConvState
+    """The state of convolutions that have heard nothing."""
+    past: ConvState
+    audio: Tensor
+    """Embeddings [n, hidden] of sound that wait to be fed."""
+    token: int | None = None
+    """What is fed with the next of them; None before the prompt."""
+    is_lost: bool = False
+    """Whether the utterance cannot go on, so that the next unit begins one."""
+
+    def restart(self) -> None:
+        self.context.restart()
+        self.ear.restart()
+        self.past, self.audio = self.deaf, self.audio[:0]
+        self.token, self.is_lost = None, False
+
+    def open_unit(self) -> bool:
+        unit = self.orders.first
+        if self.is_lost and unit and unit.input and not unit.input.begins:
+            unit.input = Heard(torch.cat([self.silence, unit.input.mel]), True, unit.input.ends)
+        return super().open_unit()
+
+    def next_frames(self) -> Tensor:
+        """The frames to encode, [n, bands]."""
+        assert self.mel is not None
+        return self.mel[: self.heard_at_once]
+
+    def hear(self, audio: Tensor) -> list[int]:
+        """Takes audio embeddings [n, hidden] of `next_frames`; the ids to be fed, each with one of them."""
+        assert self.mel is not None
+        self.mel = self.mel[self.heard_at_once :]
+        self.audio = torch.cat([self.audio, audio])
+        if self.token is not None:
+            return [self.token]
+        return self.prompt if len(self.audio) >= len(self.prompt) else []
+
+    def start_step(self, tokens: Tensor) -> None:
+        """Embeddings [n, hidden] of what `hear` returned are to be fed; with none, more is heard first."""
+        if len(tokens):
+            self._feed(tokens)
+        if len(tokens) or (self.mel is not None and len(self.mel)):
+            self.stage = Stage.PREFILL
+        else:
+            self.heard()
+
+    def _feed(self, tokens: Tensor) -> None:
+        heard, self.audio = self.audio[: len(tokens)], self.audio[len(tokens) :]
+        self.to_feed = tokens + heard
+        self.run.audio_rows += len(tokens)
+
+    def allowed(self, logits: Tensor) -> Tensor:
+        return logits
+
+    def decided(self, token: int) -> int | None:
+        self.token = token
+        if self.tekken.spelling(token):
+            self.say(token)
+        if len(self.audio):
+            return token
+        self.step_over()
+        return None
+
+    def feed(self, token: int, embeds: Tensor) -> None:
+        self._feed(embeds)
+
+    def pass_over(self) -> None:
+        self.token = self.pad_token
+        if len(self.audio):
+            self._feed(self.pad.expand(len(self.audio), -1))
+            self.stage = Stage.PREFILL
+        else:
+            self.step_over()
+
+    def undo(self) -> None:
+        self.is_lost = True

@@ -1,0 +1,110 @@
+"""The worker's figures: instruments of OpenTelemetry, and plain counts for its status page."""
+
+from collections import Counter, deque
+from importlib.metadata import version
+
+import grpc
+from opentelemetry.metrics import Meter
+
+from antiphon import semconv
+from antiphon.semconv import Phase, Reason
+from antiphon.telemetry.instruments import Samples, histogram, observed_counter, observed_gauge
+from inference_service.api.engine import Done, End, Engine, Ticked
+from inference_service.errors import SessionError, countable, side_of
+from inference_service.session.slots import SlotState, SlotTable
+
+RECENT_TICKS = 1000
+"""Ticks that the status page tells about."""
+
+STATES = {
+    SlotState.FREE: semconv.SlotState.FREE,
+    SlotState.HELD: semconv.SlotState.GRANTED,
+    SlotState.ATTACHED: semconv.SlotState.ATTACHED,
+    SlotState.CLEANING: semconv.SlotState.CLEANING,
+}
+"""Slots in the words of figures and of the status page."""
+_REASONS = frozenset(reason.value for reason in Reason)
+_PHASES = {phase: {"phase": phase.value} for phase in Phase}
+
+
+class WorkerMetrics:
+    """What a worker counts. It is told on the serving event loop; a collection may run on any thread."""
+
+    def __init__(self, meter: Meter, worker_id: str) -> None:
+        self.units: Counter[End] = Counter()
+        """Units that are done, by how they ended."""
+        self.misses = 0
+        """Units that took longer than the audio they hold."""
+        self.lag = histogram(meter, semconv.EVENT_LOOP_LAG)
+        self.recent_ticks: deque[Ticked] = deque(maxlen=RECENT_TICKS)
+        self._meter = meter
+        self._worker = (worker_id,)
+        # 0 from the start: a series that begins at 1 has no rate.
+        self._errors: Counter[tuple[str, str]] = Counter(dict.fromkeys(countable(), 0))
+        self._phase = histogram(meter, semconv.UNIT_PHASE)
+        self._tick = histogram(meter, semconv.TICK)
+        self._batch = histogram(meter, semconv.TICK_BATCH)
+        self._tokens = histogram(meter, semconv.TICK_TOKENS)
+        self._cleanup = histogram(meter, semconv.CLEANUP)
+        self._calls = histogram(meter, semconv.RPC_SERVER_CALL)
+        observed_counter(meter, semconv.ERRORS, lambda: list(self._errors.items()))
+        observed_gauge(meter, semconv.BUILD_INFO, lambda: [((version("antiphon"),), 1)])
+
+    def serve(self, engine: Engine, slots: SlotTable, device: str) -> None:
+        """The model is ready: how full it is can be measured from now on."""
+        meter, worker = self._meter, self._worker
+
+        def memory() -> Samples:
+            held = engine.occupancy().device_memory_bytes
+            return [] if held is None else [(worker, held)]
+
+        observed_gauge(meter, semconv.MODEL_INFO, lambda: [((engine.info.name, device), 1)])
+        observed_gauge(meter, semconv.KV_TOKENS, lambda: [(worker, engine.occupancy().kv_tokens)])
+        observed_gauge(meter, semconv.KV_CAPACITY, lambda: [(worker, engine.occupancy().kv_capacity_tokens)])
+        observed_gauge(meter, semconv.DEVICE_MEMORY, memory)
+        observed_gauge(
+            meter, semconv.SLOTS, lambda: [((STATES[state],), slots.number_of(state)) for state in SlotState]
+        )
+
+    def ticked(self, tick: Ticked) -> None:
+        """The engine has made a tick."""
+        self.recent_ticks.append(tick)
+        self._tick.record(tick.ended - tick.started)
+        self._batch.record(tick.sessions)
+        self._tokens.record(tick.tokens)
+
+    def finalized(self, seconds: float) -> None:
+        """A unit was closed, which took so long."""
+        self._phase.record(seconds, _PHASES[Phase.FINALIZE])
+
+    def done(self, done: Done, unit_seconds: float) -> None:
+        """A unit has been generated; it holds `unit_seconds` of audio, 0 for none."""
+        self.units[done.end] += 1
+        timings = done.timings
+        self.misses += 0 < unit_seconds < timings.total
+        spent = (
+            (Phase.INBOX, timings.queue),
+            (Phase.PREFILL, timings.prefill),
+            (Phase.GENERATE, timings.decode),
+            (Phase.SPEECH, timings.speech),
+            (Phase.VOCODER, timings.vocoder),
+        )
+        for phase, seconds in spent:
+            if seconds > 0:
+                self._phase.record(seconds, _PHASES[phase])
+        if done.failure is not None:
+            reason = done.failure.reason
+            self._errors[reason if reason in _REASONS else semconv.OTHER, side_of(reason)] += 1
+
+    def ended(self, error: SessionError | None) -> None:
+        """A session is over, or was refused."""
+        if error is not None and error.side is not None:
+            self._errors[error.reason or semconv.OTHER, error.side] += 1
+
+    def cleaned(self, seconds: float) -> None:
+        """A slot is free again, so long after the end of its session."""
+        self._cleanup.record(seconds)
+
+    def called(self, method: str, code: grpc.StatusCode, seconds: float) -> None:
+        """A call is over."""
+        self._calls.record(seconds, {"method": method, "code": code.name})

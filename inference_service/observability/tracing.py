@@ -1,0 +1,263 @@
+"""The worker's spans: the three steps of each sampled unit, and one tick of the engine in a hundred.
+
+A span is made when its step is over, with the times at which it began and ended: nothing is left open by a
+session that ends in another way.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    NoOpTracer,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    get_current_span,
+    set_span_in_context,
+)
+from opentelemetry.util.types import AttributeValue
+
+from antiphon import semconv
+from antiphon.semconv import Side
+from antiphon.telemetry.context import parse_traceparent
+from antiphon.telemetry.providers import Telemetry
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import Done, Finalized, Prefilled, Ticked
+from inference_service.api.setups import ChatSetup, DuplexSetup, SessionSetup, TranscribeSetup
+from inference_service.errors import SessionError, side_of
+from inference_service.session.unit import Stream, Unit
+
+MAX_CONTEXT = 512
+"""Characters of a trace context that are looked at."""
+
+Attributes = dict[str, AttributeValue]
+LastAnswer = Prefilled | Done | Finalized
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
+_NAMES = {
+    Stream.PREFILL: semconv.SPAN_PREFILL,
+    Stream.GENERATE: semconv.SPAN_GENERATE,
+    Stream.FINALIZE: semconv.SPAN_FINALIZE,
+}
+
+
+class Tracing:
+    """Makes spans with the tracers of `telemetry`; without an exporter of traces none, and at no cost."""
+
+    def __init__(self, telemetry: Telemetry, worker_id: str, clock: Callable[[], float]) -> None:
+        self.is_on = not isinstance(telemetry.always, NoOpTracer)
+        self.telemetry = telemetry
+        self.worker_id = worker_id
+        self.last_tick = 0
+        self._clock = clock
+
+    @property
+    def epoch_ns(self) -> int:
+        """Unix time in nanoseconds at second 0 of the clock."""
+        return time.time_ns() - int(self._clock() * 1e9)
+
+    def session(self, session_id: str, slot: int, lease_epoch: int | None) -> "SessionTrace":
+        """The spans of a new session."""
+        return SessionTrace(self, session_id, slot, lease_epoch)
+
+    def ticked(self, tick: Ticked, units: Iterable[SpanContext]) -> None:
+        """The engine has made a tick; `units` are the sampled units that were named as its members."""
+        self.last_tick = tick.number
+        links = [Link(unit) for unit in units]
+        if not links:
+            return
+        epoch = self.epoch_ns
+        attributes: Attributes = {
+            semconv.ATTR_WORKER_ID: self.worker_id,
+            semconv.ATTR_TICK_ID: tick.number,
+            semconv.ATTR_BATCH_SIZE: tick.sessions,
+            semconv.ATTR_BATCH_TOKENS: tick.tokens,
+            semconv.ATTR_DEVICE_SECONDS: tick.ended - tick.started,
+        }
+        span = self.telemetry.always.start_span(
+            semconv.SPAN_TICK,
+            Context(),
+            attributes=attributes,
+            links=links,
+            start_time=_at(epoch, tick.started),
+        )
+        span.end(_at(epoch, tick.ended))
+
+
+@dataclass
+class _Sampled:
+    """A unit that is traced."""
+
+    context: Context | None
+    """Where its spans hang; None until its first span has become their root."""
+    epoch_ns: int
+    tick: int = 0
+    """The tick whose span links to it, if one does."""
+
+
+class SessionTrace:
+    """The spans of one session's units.
+
+    They hang where the caller says: at the unit's own trace context, or else that of the session's streams,
+    and only if that is sampled. Without any the worker's own sampler decides, once for the session, and
+    `prefill` is the root of each unit's trace.
+    """
+
+    def __init__(self, tracing: Tracing, session_id: str, slot: int, lease_epoch: int | None) -> None:
+        self._tracing = tracing
+        self._parent: SpanContext | None = None
+        self._is_sampled: bool | None = None
+        self._units: dict[int, _Sampled] = {}
+        self._attributes: dict[Stream, Attributes] = {}
+        if tracing.is_on:
+            common: Attributes = {semconv.ATTR_RPC_SYSTEM: "grpc", semconv.ATTR_SESSION_ID: session_id}
+            self._attributes = {
+                step: {**common, semconv.ATTR_RPC_METHOD: f"{_SERVICE}/{step.value}"} for step in Stream
+            }
+            # Each attribute costs where it is made and where it is encoded: each is said once of a unit.
+            place = self._attributes[Stream.PREFILL]
+            place |= {semconv.ATTR_WORKER_ID: tracing.worker_id, semconv.ATTR_SLOT: slot}
+            if lease_epoch is not None:
+                place[semconv.ATTR_LEASE_EPOCH] = lease_epoch
+
+    def attach(self, traceparent: str, tracestate: str) -> None:
+        """A stream has come with this trace context, each empty if there is none; the first one counts."""
+        if self._tracing.is_on and self._parent is None:
+            self._parent = parse_traceparent(traceparent[:MAX_CONTEXT], tracestate[:MAX_CONTEXT])
+
+    def configure(self, setup: SessionSetup, model: str) -> None:
+        """It is known what the session is."""
+        if self._tracing.is_on:
+            mode, operation = kind_of(setup)
+            self._attributes[Stream.GENERATE] |= {
+                semconv.ATTR_MODE: mode,
+                semconv.ATTR_GEN_AI_OPERATION: operation,
+                semconv.ATTR_GEN_AI_PROVIDER: "antiphon",
+                semconv.ATTR_GEN_AI_MODEL: model,
+            }
+
+    def begin(self, number: int, traceparent: str) -> SpanContext | None:
+        """A unit has come, with this trace context or an empty one. Returns the one it is traced under."""
+        if not self._tracing.is_on:
+            return None
+        parent = parse_traceparent(traceparent[:MAX_CONTEXT]) or self._parent
+        if parent is None:
+            if self._is_sampled is not False:
+                self._units[number] = _Sampled(None, self._tracing.epoch_ns)
+        elif parent.trace_flags.sampled:
+            context = set_span_in_context(NonRecordingSpan(parent), Context())
+            self._units[number] = _Sampled(context, self._tracing.epoch_ns)
+        return parent
+
+    def in_tick(self, number: int, tick: int) -> SpanContext | None:
+        """What the span of a tick links to, for a unit that was in it; None if that is not sampled."""
+        unit = self._units.get(number)
+        if unit is None or unit.context is None:
+            return None
+        unit.tick = tick
+        return _span_context(unit.context)
+
+    def answered(self, unit: Unit, step: Stream, answer: LastAnswer) -> None:
+        """A step is over."""
+        sampled = self._units.get(unit.number)
+        if sampled is None or (began := unit.began(step)) is None:
+            return
+        attributes = _attributes_of(answer)
+        if step is Stream.GENERATE:
+            attributes[semconv.ATTR_TICK_ID] = sampled.tick or self._tracing.last_tick
+        failure = None if isinstance(answer, Finalized) else answer.failure
+        error = (failure.reason, side_of(failure.reason)) if failure else None
+        self._make(unit.number, sampled, step, began, unit.answered_at[step], attributes, error)
+        if step is Stream.FINALIZE:
+            self._units.pop(unit.number, None)
+
+    def cut(self, units: Iterable[Unit], error: SessionError | None, now: float) -> None:
+        """The session is over; so are the steps of `units` that were under way."""
+        for unit in units:
+            sampled, under_way = self._units.get(unit.number), unit.under_way()
+            if sampled is None or under_way is None:
+                continue
+            step, began = under_way
+            attributes: Attributes = {semconv.ATTR_RPC_STATUS: error.code.name if error else "OK"}
+            why = (error.reason or error.code.name, error.side) if error else None
+            self._make(unit.number, sampled, step, began, now, attributes, why)
+        self._units.clear()
+
+    def _make(
+        self,
+        number: int,
+        unit: _Sampled,
+        step: Stream,
+        began: float,
+        ended: float,
+        attributes: Attributes,
+        error: tuple[str, Side | None] | None,
+    ) -> None:
+        """One span. Of a session that nobody has decided on the first one asks the sampler."""
+        telemetry = self._tracing.telemetry
+        is_undecided = unit.context is None and self._is_sampled is None
+        tracer = telemetry.tracer if is_undecided else telemetry.always
+        span = tracer.start_span(
+            _NAMES[step],
+            unit.context or Context(),
+            SpanKind.SERVER,
+            {**self._attributes[step], semconv.ATTR_UNIT: number, **attributes},
+            start_time=_at(unit.epoch_ns, began),
+        )
+        if is_undecided:
+            self._is_sampled = span.is_recording()
+            if not self._is_sampled:
+                self._units.clear()
+                return
+        if unit.context is None:
+            unit.context = set_span_in_context(span, Context())
+        if error is not None:
+            reason, side = error
+            span.set_attribute(semconv.ATTR_ERROR_TYPE, reason)
+            if side is Side.SERVER:
+                span.set_status(Status(StatusCode.ERROR))
+        span.end(_at(unit.epoch_ns, ended))
+
+
+def _at(epoch_ns: int, when: float) -> int:
+    return epoch_ns + int(when * 1e9)
+
+
+def _span_context(context: Context) -> SpanContext:
+    return get_current_span(context).get_span_context()
+
+
+def kind_of(setup: SessionSetup) -> tuple[str, str]:
+    """Mode and operation of a session."""
+    match setup:
+        case DuplexSetup():
+            return ("omni_duplex" if setup.sees else "audio_duplex"), "duplex"
+        case ChatSetup():
+            return "chat", "chat"
+        case TranscribeSetup():
+            return "transcription", "transcription"
+        case _:
+            return semconv.OTHER, "text_completion"
+
+
+def _attributes_of(answer: LastAnswer) -> Attributes:
+    """What a span says of its step."""
+    match answer:
+        case Prefilled(usage=usage):
+            heard = usage.input_text_tokens + usage.input_audio_tokens + usage.input_vision_tokens
+            return {semconv.ATTR_GEN_AI_INPUT_TOKENS: heard}
+        case Done(usage=usage):
+            found: Attributes = {
+                semconv.ATTR_UNIT_END: answer.end.name.lower(),
+                semconv.ATTR_GEN_AI_OUTPUT_TOKENS: usage.output_text_tokens + usage.output_audio_tokens,
+            }
+            if answer.finish is not None:
+                found[semconv.ATTR_GEN_AI_FINISH] = [answer.finish.name.lower()]
+            return found
+        case Finalized():
+            return {semconv.ATTR_KV_TOKENS: answer.context_tokens}

@@ -1,0 +1,211 @@
+"""The messages of `antiphon.v1` and the engine's plain data, each made from the other."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from google.protobuf.duration_pb2 import Duration
+
+from antiphon.semconv import MAX_MESSAGE_BYTES
+from antiphon.v1 import common_pb2
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import (
+    Done,
+    End,
+    Failure,
+    Finalized,
+    Finish,
+    ModelInfo,
+    Piece,
+    Prefilled,
+    Ready,
+    UnitTimings,
+    UnitUsage,
+)
+from inference_service.api.setups import Mode
+from inference_service.config.defaults import sampling_defaults
+from inference_service.config.duplex import duplex_config
+from inference_service.config.resolve import SessionPlan, modes
+from inference_service.config.sampling import SAMPLING_TO_DUPLEX, sampling_params
+
+LARGEST_ANSWER = MAX_MESSAGE_BYTES // 4
+"""Bytes of one message of text and sound; a caller takes no more than `MAX_MESSAGE_BYTES`."""
+_ENDS = {
+    End.LISTEN: pb.UNIT_END_LISTEN,
+    End.CHUNK: pb.UNIT_END_CHUNK,
+    End.TURN: pb.UNIT_END_TURN,
+    End.CONTEXT_FULL: pb.UNIT_END_CONTEXT_FULL,
+    End.CANCELLED: pb.UNIT_END_CANCELLED,
+    End.FAILED: pb.UNIT_END_FAILED,
+}
+_FINISHES = {
+    None: pb.FINISH_REASON_UNSPECIFIED,
+    Finish.EOS: pb.FINISH_REASON_EOS,
+    Finish.STOP: pb.FINISH_REASON_STOP,
+    Finish.LENGTH: pb.FINISH_REASON_LENGTH,
+}
+
+
+def session_ready(
+    ready: Ready, plan: SessionPlan, info: ModelInfo, worker_id: str, window: int
+) -> pb.PrefillResponse:
+    """The answer to unit 0: what the session gets."""
+    result = pb.SessionReady(
+        worker_id=worker_id,
+        model=info.name,
+        prompt_tokens=ready.prompt_tokens,
+        context_limit=info.context_limit,
+        max_units_in_flight=window,
+        input_sample_rate_hz=info.input_sample_rate_hz,
+        output_sample_rate_hz=info.output_sample_rate_hz,
+        unit_duration=duration(info.unit_seconds),
+        effective=plan.effective,
+        ignored_fields=plan.ignored_fields,
+    )
+    return pb.PrefillResponse(unit=0, ready=result)
+
+
+def prefilled(answer: Prefilled) -> pb.PrefillResponse:
+    """The answer to a unit's Prefill."""
+    if answer.failure:
+        return pb.PrefillResponse(unit=answer.unit, error=item_error(answer.failure))
+    result = pb.Prefilled(
+        context_tokens=answer.context_tokens,
+        usage=usage(answer.usage),
+        timings=timings(answer.timings),
+        vision_slices=answer.vision_slices,
+    )
+    return pb.PrefillResponse(unit=answer.unit, prefilled=result)
+
+
+def pieces(answer: Piece, output_sample_rate_hz: int) -> Iterator[pb.GenerateResponse]:
+    """A part of what a unit says, in as many messages as it takes."""
+    text, audio = answer.text, answer.audio
+    samples = 0 if audio is None else len(audio)
+    if max(4 * samples, 4 * len(text)) <= LARGEST_ANSWER:
+        yield piece(answer, output_sample_rate_hz)
+        return
+    most = LARGEST_ANSWER // 4
+    for at in range(0, len(text), most):
+        ids = answer.token_ids if at + most >= len(text) else ()
+        yield piece(Piece(answer.unit, text[at : at + most], ids), output_sample_rate_hz)
+    if audio is not None:
+        for at in range(0, samples, most):
+            yield piece(Piece(answer.unit, audio=audio[at : at + most]), output_sample_rate_hz)
+
+
+def piece(answer: Piece, output_sample_rate_hz: int) -> pb.GenerateResponse:
+    """A part of what a unit says; audio travels as 32-bit floats."""
+    response = pb.GenerateResponse(unit=answer.unit)
+    if answer.text or answer.token_ids:
+        response.text.text = answer.text
+        response.text.token_ids.extend(answer.token_ids)
+    if answer.audio is not None and answer.audio.size:
+        response.audio.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE
+        response.audio.sample_rate_hz = output_sample_rate_hz
+        response.audio.data = np.clip(answer.audio, -1.0, 1.0).astype("<f4").tobytes()
+    return response
+
+
+def done(answer: Done) -> pb.GenerateResponse:
+    """The last word about a unit's generation."""
+    result = pb.UnitDone(
+        end=_ENDS[answer.end],
+        finish_reason=_FINISHES[answer.finish],
+        context_tokens=answer.context_tokens,
+        usage=usage(answer.usage),
+        timings=timings(answer.timings),
+        error=item_error(answer.failure) if answer.failure else None,
+    )
+    return pb.GenerateResponse(unit=answer.unit, done=result)
+
+
+def finalized(answer: Finalized) -> pb.FinalizeResponse:
+    """The answer to a unit's Finalize."""
+    return pb.FinalizeResponse(
+        unit=answer.unit,
+        context_tokens=answer.context_tokens,
+        dropped_units=answer.dropped_units,
+        discarded_tokens=answer.discarded_tokens,
+        session_usage=usage(answer.session_usage),
+        timings=timings(answer.timings),
+    )
+
+
+def go_away(time_left_s: float, reason: str) -> pb.GenerateResponse:
+    """The announcement that the session will be ended."""
+    return pb.GenerateResponse(go_away=pb.GoAway(time_left=duration(time_left_s), reason=reason))
+
+
+def model_info(info: ModelInfo) -> pb.GetInfoResponse:
+    """What GetInfo says about the model."""
+    return pb.GetInfoResponse(
+        model=info.name,
+        modes=modes(info),
+        context_limit=info.context_limit,
+        input_sample_rate_hz=info.input_sample_rate_hz,
+        output_sample_rate_hz=info.output_sample_rate_hz,
+        duplex_defaults=duplex_config(info.duplex_defaults, info) if Mode.AUDIO in info.modes else None,
+        sampling_defaults=_sampling_defaults(info),
+        voice_ids=sorted(info.voice_ids),
+    )
+
+
+def _sampling_defaults(info: ModelInfo) -> common_pb2.SamplingParams:
+    """Of chats and token streams; of duplex sessions where the model holds no others."""
+    for mode in (Mode.CHAT, Mode.TOKENS, Mode.TRANSCRIBE):
+        if mode in info.modes:
+            return sampling_params(sampling_defaults(info, mode))
+    settings = info.duplex_defaults
+    values = {name: getattr(settings, duplex) for name, duplex in SAMPLING_TO_DUPLEX.items()}
+    return common_pb2.SamplingParams(**values)
+
+
+def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
+    """Adds `more` to a message of the same unit that still waits to be sent; False if they cannot be one."""
+    if waiting.unit != more.unit or waiting.HasField("done") or waiting.unit == 0:
+        return False
+    if waiting.ByteSize() + more.ByteSize() > LARGEST_ANSWER:
+        return False
+    if more.HasField("text"):
+        waiting.text.text += more.text.text
+        waiting.text.token_ids.extend(more.text.token_ids)
+    if more.HasField("audio"):
+        head = waiting.audio.data
+        waiting.audio.CopyFrom(more.audio)
+        waiting.audio.data = head + more.audio.data
+    if more.HasField("done"):
+        waiting.done.CopyFrom(more.done)
+    return True
+
+
+def item_error(failure: Failure) -> common_pb2.ItemError:
+    """Why one unit failed."""
+    return common_pb2.ItemError(
+        reason=failure.reason, message=failure.message, field=failure.field, retryable=failure.retryable
+    )
+
+
+def usage(tokens: UnitUsage) -> common_pb2.Usage:
+    """Token counts."""
+    return common_pb2.Usage(
+        input_text_tokens=tokens.input_text_tokens,
+        input_audio_tokens=tokens.input_audio_tokens,
+        input_vision_tokens=tokens.input_vision_tokens,
+        cached_tokens=tokens.cached_tokens,
+        output_text_tokens=tokens.output_text_tokens,
+        output_audio_tokens=tokens.output_audio_tokens,
+    )
+
+
+def timings(seconds: UnitTimings) -> common_pb2.Timings:
+    """Where the time went; a phase that did not run stays unset."""
+    names: Sequence[str] = ("queue", "prefill", "decode", "speech", "vocoder", "total")
+    spent = {name: getattr(seconds, name) for name in names}
+    return common_pb2.Timings(**{name: duration(value) for name, value in spent.items() if value > 0})
+
+
+def duration(seconds: float) -> Duration:
+    """`seconds`, 0 or more, as a protobuf Duration."""
+    result = Duration()
+    result.FromNanoseconds(int(max(0.0, seconds) * 1e9))
+    return result

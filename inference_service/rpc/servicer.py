@@ -1,0 +1,188 @@
+"""The gRPC methods: finds the session that a call belongs to, or says why there is none."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from enum import Enum
+from importlib.metadata import version
+from typing import Any
+
+import grpc
+
+from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_TRACESTATE
+from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.v1.inference_service_pb2_grpc import InferenceServiceServicer
+from inference_service.api.engine import Ticked
+from inference_service.errors import Draining, LeaseInvalid, Loading, SessionError
+from inference_service.observability.metrics import STATES, WorkerMetrics
+from inference_service.observability.status import SlotView
+from inference_service.observability.tracing import Tracing
+from inference_service.rpc import replies
+from inference_service.rpc.session_calls import Backend, Context, SessionHost
+from inference_service.session.leases import Lease, LeaseReader
+from inference_service.session.metadata import Metadata, first, session_id
+from inference_service.session.unit import Stream
+
+logger = logging.getLogger(__name__)
+
+_VERSION = version("antiphon")
+
+
+class State(Enum):
+    """Whether the worker takes sessions."""
+
+    LOADING = pb.WORKER_STATE_LOADING
+    READY = pb.WORKER_STATE_READY
+    DRAINING = pb.WORKER_STATE_DRAINING
+
+
+class InferenceServicer(InferenceServiceServicer):
+    """Holds every session of the worker. Everything here runs on the serving event loop.
+
+    With a `worker_key` a session needs a lease that was signed with it.
+    """
+
+    def __init__(
+        self, worker_id: str, worker_key: bytes | None, metrics: WorkerMetrics, tracing: Tracing
+    ) -> None:
+        self.worker_id = worker_id
+        self._metrics = metrics
+        self._tracing = tracing
+        self.state = State.LOADING
+        self.empty = asyncio.Event()
+        """Set while the worker has no session."""
+        self.empty.set()
+        self._leases = LeaseReader(worker_key, worker_id)
+        self._backend: Backend | None = None
+        self._hosts: dict[str, SessionHost] = {}
+
+    # --------------------------------------------------------- from the worker
+
+    def start(self, backend: Backend) -> None:
+        """The model is ready: sessions are taken from now on."""
+        self._backend = backend
+        self.state = State.READY
+
+    def drain(self) -> None:
+        """No new session is taken from now on; those that have begun go on."""
+        self.state = State.DRAINING
+
+    def go_away(self, time_left_s: float) -> None:
+        """Tells every session that it will be ended."""
+        for host in list(self._hosts.values()):
+            host.go_away(time_left_s, "draining")
+
+    def fail_all(self, error: SessionError) -> None:
+        """Ends every session with `error`; `empty` follows when the engine has cleaned up."""
+        for host in list(self._hosts.values()):
+            host.fail(error)
+
+    def abandon_all(self, error: SessionError) -> None:
+        """Ends every session with `error` at once, since the engine is gone, and takes no more."""
+        self.drain()
+        for host in list(self._hosts.values()):
+            host.abandon(error)
+
+    def ticked(self, ticks: Sequence[Ticked]) -> None:
+        """The engine has made ticks."""
+        for tick in ticks:
+            self._metrics.ticked(tick)
+            linked = (
+                host.in_tick(unit, tick.number)
+                for session, unit in tick.members
+                if (host := self._hosts.get(session)) is not None
+            )
+            self._tracing.ticked(tick, [context for context in linked if context is not None])
+
+    def slot_views(self) -> list[SlotView]:
+        """Every slot, and who is in it."""
+        if self._backend is None:
+            return []
+        now, slots = self._backend.clock(), self._backend.slots
+        hosts = {host.slot: host for host in self._hosts.values()}
+        views = []
+        for slot in range(slots.count):
+            state, host = STATES[slots.state(slot)].value, hosts.get(slot)
+            if host is None:
+                views.append(SlotView(slot, state))
+            else:
+                views.append(SlotView(slot, state, host.session_id, now - host.opened_at, host.newest_unit))
+        return views
+
+    # ------------------------------------------------------------- the methods
+
+    # The generated base class describes handlers that are generators; these read and write by their context.
+    async def Prefill(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]
+        """Takes config and input; see the proto."""
+        await self._serve(Stream.PREFILL, context)
+
+    async def Generate(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]
+        """Runs units and sends what they say; see the proto."""
+        await self._serve(Stream.GENERATE, context)
+
+    async def Finalize(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]
+        """Closes units; see the proto."""
+        await self._serve(Stream.FINALIZE, context)
+
+    async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
+        """Describes the worker; of the model nothing is known while it loads."""
+        began = time.monotonic()
+        info = self._describe()
+        self._metrics.called("GetInfo", grpc.StatusCode.OK, time.monotonic() - began)
+        return info
+
+    def _describe(self) -> pb.GetInfoResponse:
+        info = pb.GetInfoResponse(
+            worker_id=self.worker_id,
+            version=_VERSION,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            state=self.state.value,
+        )
+        if self._backend is not None:
+            info.slots = self._backend.slots.count
+            info.free_slots = self._backend.slots.free_count
+            info.MergeFrom(replies.model_info(self._backend.info))
+        return info
+
+    async def _serve(self, stream: Stream, context: Context) -> None:
+        began, code = time.monotonic(), grpc.StatusCode.CANCELLED
+        try:
+            code = await self._call(stream, context)
+        finally:
+            self._metrics.called(stream.value, code, time.monotonic() - began)
+
+    async def _call(self, stream: Stream, context: Context) -> grpc.StatusCode:
+        try:
+            host = self._attach(stream, context.invocation_metadata() or ())
+        except SessionError as error:
+            self._metrics.ended(error)
+            logger.warning("call refused", extra={"code": error.reason, "method": stream.value})
+            error.end_call(context)
+            return error.code
+        return await host.serve(stream, context)
+
+    def _attach(self, stream: Stream, metadata: Metadata) -> SessionHost:
+        """The session that a call belongs to, a new one if need be. Refusing a call disturbs no session."""
+        name = session_id(metadata)
+        lease = self._leases.read(metadata)
+        host = self._hosts.get(name) or self._open(name, lease)
+        if host.lease != lease:
+            raise LeaseInvalid(f"Session {name} was attached with another lease.")
+        host.attach(stream, first(metadata, METADATA_TRACEPARENT), first(metadata, METADATA_TRACESTATE))
+        return host
+
+    def _open(self, name: str, lease: Lease | None) -> SessionHost:
+        if self.state is State.DRAINING:
+            raise Draining("This worker is shutting down; open the session on another.")
+        if self._backend is None:
+            raise Loading("The model is still loading.")
+        slot = self._backend.slots.acquire(lease)
+        host = self._hosts[name] = SessionHost(name, slot, lease, self._backend, self._forget)
+        self.empty.clear()
+        return host
+
+    def _forget(self, host: SessionHost) -> None:
+        del self._hosts[host.session_id]
+        if not self._hosts:
+            self.empty.set()

@@ -1,0 +1,226 @@
+"""The book of a session's units: which may come, which are open, and that each gets its three answers."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from inference_service.api.engine import (
+    Done,
+    End,
+    EngineSession,
+    Failure,
+    Finalized,
+    Piece,
+    Prefilled,
+    UnitUsage,
+)
+from inference_service.errors import SessionError, UnitOutOfOrder, UnitStalled, UnitTimeout, UnitWindow
+from inference_service.session.unit import Step, Stream, Unit
+
+UnitAnswer = Prefilled | Piece | Done | Finalized
+
+
+class Send(Protocol):
+    """Passes an answer on; with the last one of a step comes its unit."""
+
+    def __call__(self, stream: Stream, answer: UnitAnswer, unit: Unit | None = None) -> None: ...
+
+
+class Timer(NamedTuple):
+    """When patience ends, and with which error."""
+
+    when: float
+    error: type[SessionError]
+    message: str
+
+
+class Ledger:
+    """Units in the order of their numbers. Answers, the engine's and our own, leave through `send`."""
+
+    def __init__(self, window: int, send: Send) -> None:
+        self._window = window
+        self._send = send
+        self._units: dict[int, Unit] = {}
+        self._asked = dict.fromkeys(Stream, 0)  # the newest unit requested on each stream
+        self._answered = dict.fromkeys(Stream, 0)  # the newest unit answered on each stream
+        self._half_closed: set[Stream] = set()
+        self._handing_on = 1  # the unit whose steps the engine gets next
+        self._last: int | None = None  # the last unit that is served, once that is known
+        self._context_full = False
+        self._context_tokens = 0
+        self._usage = UnitUsage()
+        self._progress_at = 0.0
+
+    # ----------------------------------------------------------------- requests
+
+    def admit(self, stream: Stream, number: int, now: float) -> Unit | None:
+        """The unit that a request on `stream` is about; None if the context is too full to hear it.
+
+        Raises `UnitOutOfOrder` for a gap, a repeat or a unit beyond the last, and `UnitWindow`.
+        """
+        if self._context_full and number > (self._last or 0):
+            return None
+        expected = self._asked[stream] + 1
+        if number != expected:
+            raise UnitOutOfOrder(
+                f"{stream.value} must go on with unit {expected}, not {number}.",
+                stream=stream.value,
+                unit=number,
+                expected=expected,
+            )
+        if self._last is not None and number > self._last:
+            raise UnitOutOfOrder(
+                f"{stream.value} asks for unit {number}, but Prefill ended after unit {self._last}.",
+                stream=stream.value,
+                unit=number,
+            )
+        self._check_window(number)
+        self._asked[stream] = number
+        unit = self._units.setdefault(number, Unit(number))
+        unit.asked_at[stream] = now
+        return unit
+
+    def bound(self, window: int) -> None:
+        """At most `window` units may be open from now on. Raises `UnitWindow` if more are."""
+        self._window = window
+        self._check_window(max(self._asked.values()))
+
+    def _check_window(self, number: int) -> None:
+        if number > self._answered[Stream.FINALIZE] + self._window:
+            raise UnitWindow(
+                f"At most {self._window} units may be unfinalised; unit {number} is one more.",
+                unit=number,
+                max_units_in_flight=self._window,
+            )
+
+    def half_close(self, stream: Stream) -> None:
+        """Nothing more comes on `stream`. Raises `UnitOutOfOrder` if a unit can then never be completed."""
+        self._half_closed.add(stream)
+        if stream is Stream.PREFILL:
+            self._last = self._asked[Stream.PREFILL]
+            for other in (Stream.GENERATE, Stream.FINALIZE):
+                if self._asked[other] > self._last and not self._context_full:
+                    unit = self._last + 1
+                    raise UnitOutOfOrder(
+                        f"{other.value} asked for unit {unit}, which Prefill never brought.",
+                        stream=other.value,
+                        unit=unit,
+                    )
+        self.check_askable()
+
+    def check_askable(self) -> None:
+        """Every accepted unit must still be able to get its Generate and its Finalize."""
+        for stream in (Stream.GENERATE, Stream.FINALIZE):
+            if stream in self._half_closed and self._asked[stream] < self._asked[Stream.PREFILL]:
+                unit = self._asked[stream] + 1
+                raise UnitOutOfOrder(
+                    f"{stream.value} was half-closed without unit {unit}, which was accepted.",
+                    stream=stream.value,
+                    unit=unit,
+                )
+
+    # -------------------------------------------------------------- to the engine
+
+    def advance(self, engine: EngineSession, now: float) -> None:
+        """Does all that has become possible: hands steps to the engine, answers refused units."""
+        while (unit := self._units.get(self._handing_on)) is not None:
+            if not unit.hand_on(engine):
+                break
+            if unit.step is Step.NOTHING:
+                self._handing_on += 1
+        for unit in list(self._units.values()):
+            if unit.refusal is not None:
+                self._answer_refused(unit, unit.refusal, now)
+
+    def _answer_refused(self, unit: Unit, refusal: Failure, now: float) -> None:
+        """The three answers of a unit that the engine never sees, each in its turn on its stream."""
+        number = unit.number
+        if unit.accepted_at is not None and self._is_next(Stream.PREFILL, unit):
+            self.answer(Prefilled(number, failure=refusal), now)
+        is_heard = self._answered[Stream.PREFILL] >= number
+        if is_heard and unit.run is not None and self._is_next(Stream.GENERATE, unit):
+            self.answer(Done(number, End.FAILED, None, self._context_tokens, failure=refusal), now)
+        is_run = self._answered[Stream.GENERATE] >= number
+        if is_run and unit.finalize and self._is_next(Stream.FINALIZE, unit):
+            self.answer(Finalized(number, self._context_tokens, 0, self._usage), now)
+
+    def _is_next(self, stream: Stream, unit: Unit) -> bool:
+        return self._answered[stream] == unit.number - 1
+
+    # ------------------------------------------------------------ from the engine
+
+    def start(self, context_tokens: int, now: float) -> None:
+        """The prompt is in the context: from now on units make progress."""
+        self._context_tokens = context_tokens
+        self._progress_at = now
+
+    def progress(self, now: float) -> None:
+        """The engine is getting on."""
+        self._progress_at = now
+
+    def answer(self, answer: UnitAnswer, now: float) -> None:
+        """Passes on one answer and books it; each is a sign of progress."""
+        self.progress(now)
+        match answer:
+            case Piece():
+                self._send(Stream.GENERATE, answer)
+            case Prefilled():
+                if answer.failure is None:
+                    self._context_tokens = answer.context_tokens
+                self._book(Stream.PREFILL, answer, now)
+            case Done():
+                self._context_tokens = answer.context_tokens
+                if answer.end is End.CONTEXT_FULL:
+                    self._context_full = True
+                    self._last = self._asked[Stream.PREFILL]
+                self._book(Stream.GENERATE, answer, now)
+            case Finalized():
+                self._context_tokens, self._usage = answer.context_tokens, answer.session_usage
+                self._book(Stream.FINALIZE, answer, now)
+                self._units.pop(answer.unit, None)
+
+    def _book(self, stream: Stream, answer: Prefilled | Done | Finalized, now: float) -> None:
+        self._answered[stream] = answer.unit
+        unit = self._units.get(answer.unit)
+        if unit is not None:
+            unit.answered_at[stream] = now
+        self._send(stream, answer, unit)
+
+    # ------------------------------------------------------------------ questions
+
+    @property
+    def is_ending(self) -> bool:
+        """No further unit is accepted."""
+        return self._last is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """No further unit is accepted, and every accepted one is finalised."""
+        return self._last is not None and self._answered[Stream.FINALIZE] >= self._last
+
+    @property
+    def idle_since(self) -> float | None:
+        """When the last unit was finalised; None while one is open."""
+        is_idle = self._asked[Stream.PREFILL] == self._answered[Stream.FINALIZE]
+        return self._progress_at if is_idle else None
+
+    @property
+    def open_units(self) -> list[Unit]:
+        """The units that are not over, in no order."""
+        return list(self._units.values())
+
+    def deadlines(self, patience: float) -> Iterator[Timer]:
+        """When units will have waited for `patience` seconds, and what for.
+
+        A unit waits for its own requests from its Prefill on, and for the engine from the last sign of
+        progress on: a long answer may take its time as long as it goes on.
+        """
+        for unit in self._units.values():
+            missing = unit.missing()
+            if unit.accepted_at is None:
+                continue
+            if missing is not None:
+                message = f"{missing.value} of unit {unit.number} did not come within {patience:g} s."
+                yield Timer(unit.accepted_at + patience, UnitTimeout, message)
+            elif self._is_next(Stream.FINALIZE, unit):
+                message = f"Unit {unit.number} was not finished within {patience:g} s."
+                yield Timer(max(unit.accepted_at, self._progress_at) + patience, UnitStalled, message)

@@ -1,0 +1,345 @@
+"""One session as a state machine: no I/O, no tasks, no clock of its own.
+
+Requests, the engine's events and the time go in through methods; what follows from them goes out through
+`World` and `EngineSession`. A method that raises `SessionError` met a broken rule: the session must then be
+failed with that error. After `fail` every method is safe to call and nothing more is answered.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from inference_service.api.engine import Advanced, Closed, EngineSession, Event, Failure, Ready, SessionFailed
+from inference_service.api.setups import Content, SessionSetup, TokensSetup, TranscribeSetup
+from inference_service.errors import (
+    AttachTimeout,
+    BadField,
+    ConfigRepeated,
+    ConfigRequired,
+    IdleTimeout,
+    PayloadInvalid,
+    SessionError,
+    SessionFault,
+    SessionLimit,
+    StreamExists,
+    UnitOutOfOrder,
+    UnitStalled,
+    engine_error,
+)
+from inference_service.session.order import Ledger, Timer, UnitAnswer
+from inference_service.session.unit import Run, Stream, Unit
+
+
+class Phase(Enum):
+    """Where a session is in its life."""
+
+    ATTACHING = auto()
+    """Some of the three streams are missing."""
+    CONFIGURING = auto()
+    """Waiting for the config, or for the engine to have read it."""
+    ACTIVE = auto()
+    DRAINING = auto()
+    """No further unit is accepted; the accepted ones are finished."""
+    CLOSING = auto()
+    """Over; the engine cleans up."""
+    CLOSED = auto()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Times in seconds, and the most units that may be unfinalised at once: fewer where units are long.
+
+    `go_away_ahead_s` is how long before the end of a drain sessions are told. `step_s` is how long the engine
+    may be at one step; it hangs if it takes longer.
+    """
+
+    attach_s: float = 5.0
+    config_s: float = 30.0
+    unit_s: float = 10.0
+    cleanup_s: float = 5.0
+    go_away_ahead_s: float = 30.0
+    step_s: float = 10.0
+    window: int = 2
+    stream_window: int = 8
+    """Of TRANSCRIBE and TOKENS sessions."""
+
+    def window_of(self, setup: SessionSetup) -> int:
+        """Most units in flight of a session of this kind."""
+        return self.stream_window if isinstance(setup, TokensSetup | TranscribeSetup) else self.window
+
+
+@dataclass(frozen=True)
+class GoAway:
+    """The session will be ended in `time_left_s` seconds."""
+
+    time_left_s: float
+    reason: str
+
+
+Answer = Ready | UnitAnswer | GoAway
+
+
+class World(Protocol):
+    """What a session acts upon, beside its engine session."""
+
+    def open(self, setup: SessionSetup) -> EngineSession:
+        """Starts the engine's part of the session."""
+
+    def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
+        """Answers on one stream; `unit` is given with the last answer of each of its steps."""
+
+    def cleaning(self, error: SessionError | None, units: Sequence[Unit]) -> None:
+        """The session is over, with `units` in the middle of a step; its caches are not yet clean. Once."""
+
+    def clean(self) -> None:
+        """Nothing of the session is left in the engine. Once, after `cleaning`."""
+
+    def end(self, error: SessionError | None) -> None:
+        """All three streams end: OK without an error. Once."""
+
+
+class Session:
+    """All state of one session outside the engine. Times are seconds of any monotonic clock."""
+
+    def __init__(self, session_id: str, world: World, limits: Limits, now: float) -> None:
+        self.session_id = session_id
+        self.phase = Phase.ATTACHING
+        self._world = world
+        self._limits = limits
+        self._engine: EngineSession | None = None
+        self._attached: set[Stream] = set()
+        self._configured = False
+        self._cancelled = 0  # the highest unit cancelled before there was an engine session
+        self._units = Ledger(max(limits.window, limits.stream_window), world.send)
+        self._since = now  # when this phase began; CONFIGURING begins anew with the config
+        self._max_duration_s: float | None = None
+        self._idle_timeout_s: float | None = None
+        self._outcome: SessionError | None = None
+        self._ended = False
+
+    @property
+    def is_attached(self) -> bool:
+        """All three streams have come."""
+        return len(self._attached) == len(Stream)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more is accepted or answered."""
+        return self.phase in (Phase.CLOSING, Phase.CLOSED)
+
+    # ------------------------------------------------------------------ streams
+
+    def attach(self, stream: Stream, now: float) -> None:
+        """A stream of the session has come. Raises `StreamExists`, which must not fail the session."""
+        if stream in self._attached or self.phase is not Phase.ATTACHING:
+            raise StreamExists(
+                f"Session {self.session_id} has its {stream.value} stream already.", stream=stream.value
+            )
+        self._attached.add(stream)
+        if self.is_attached:
+            self._enter(Phase.CONFIGURING, now)
+
+    def half_close(self, stream: Stream, now: float) -> None:
+        """The caller sends nothing more on `stream`; on Prefill that drains the session."""
+        if self.is_over:
+            return
+        if stream is Stream.PREFILL:
+            self.require_config()
+        self._units.half_close(stream)
+        self._advance(now)
+
+    def fail(self, error: SessionError, now: float) -> None:
+        """Ends the session with `error`; the first end of a session is the one that counts."""
+        if not self.is_over:
+            self._close(error, now)
+
+    def abandon(self, error: SessionError, now: float) -> None:
+        """As `fail`, without waiting for an engine that will never answer."""
+        self.fail(error, now)
+        self._end()
+
+    # ----------------------------------------------------------------- requests
+
+    def expect_config(self, unit: int) -> None:
+        """A config has come as `unit`; whoever reads it then calls `open`."""
+        if self._configured:
+            raise ConfigRepeated("The session is configured already; its config cannot change.")
+        if unit != 0:
+            raise UnitOutOfOrder(f"The config is unit 0, not {unit}.", unit=unit, expected=0)
+        self._configured = True
+
+    def require_config(self) -> None:
+        """Raises `ConfigRequired` as long as no config has come."""
+        if not self._configured:
+            raise ConfigRequired("The first message on Prefill must be unit 0 with the config.")
+
+    def open(
+        self,
+        setup: SessionSetup,
+        now: float,
+        *,
+        max_duration_s: float | None = None,
+        idle_timeout_s: float | None = None,
+    ) -> None:
+        """Starts the session in the engine with a config that was found good."""
+        if not self.is_over:
+            self._units.bound(self._limits.window_of(setup))
+            self._since = now
+            self._max_duration_s, self._idle_timeout_s = max_duration_s, idle_timeout_s
+            self._engine = self._world.open(setup)
+            if self._cancelled:
+                self._engine.cancel(self._cancelled)
+
+    def prefill(self, number: int, content: Content | Failure, now: float) -> None:
+        """A unit's input, or why it cannot be used: the unit is accepted."""
+        if self.is_over:
+            return
+        self.require_config()
+        unit = self._units.admit(Stream.PREFILL, number, now)
+        if unit is None:
+            return
+        if isinstance(content, Failure):
+            unit.refusal = content
+        else:
+            unit.content = content
+        self._units.check_askable()
+        self._advance(now)
+
+    def generate(self, number: int, run: Run, now: float) -> None:
+        """A unit may be run."""
+        if not self.is_over and (unit := self._units.admit(Stream.GENERATE, number, now)):
+            unit.run = run
+            self._advance(now)
+
+    def finalize(self, number: int, now: float, *, keep_last_token: bool = False) -> None:
+        """A unit may be closed."""
+        if not self.is_over and (unit := self._units.admit(Stream.FINALIZE, number, now)):
+            unit.finalize, unit.keep_last_token = True, keep_last_token
+            self._advance(now)
+
+    def cancel(self, number: int) -> None:
+        """Acts at once on every unit up to and including `number`, also on those that come later."""
+        if number < 1:
+            raise PayloadInvalid(BadField("unit", "must be 1 or more in a cancel"))
+        if self._engine is None:
+            self._cancelled = max(self._cancelled, number)
+        elif not self.is_over:
+            self._engine.cancel(number)
+
+    def go_away(self, notice: GoAway) -> None:
+        """Announces the end; units already accepted are still served."""
+        if not self.is_over:
+            self._world.send(Stream.GENERATE, notice)
+
+    # ------------------------------------------------------------------- engine
+
+    def event(self, event: Event, now: float) -> None:
+        """What the engine has to say. After the session's end only `Closed` counts."""
+        match event:
+            case Closed():
+                self.fail(SessionFault("The engine closed the session."), now)
+                self._finish()
+            case _ if self.is_over:
+                return
+            case Ready():
+                self._enter(Phase.ACTIVE, now)
+                self._units.start(event.prompt_tokens, now)
+                self._world.send(Stream.PREFILL, event)
+            case Advanced() if self.phase is Phase.CONFIGURING:
+                self._since = now  # its prompt waits for its turn
+            case Advanced():
+                self._units.progress(now)
+            case SessionFailed():
+                self.fail(engine_error(event.reason, event.message, event.field), now)
+            case _:
+                self._units.answer(event, now)
+        self._advance(now)
+
+    def _advance(self, now: float) -> None:
+        """Lets the units go on as far as they can, and ends the session after the last one."""
+        if self.phase not in (Phase.ACTIVE, Phase.DRAINING) or self._engine is None:
+            return
+        self._units.advance(self._engine, now)
+        if self._units.is_ending:
+            self.phase = Phase.DRAINING
+        if self._units.is_finished:
+            self._close(None, now)
+
+    # ---------------------------------------------------------------- the clock
+
+    def deadline(self) -> float | None:
+        """When `expire` is due next, if nothing happens before."""
+        return min((timer.when for timer in self._timers()), default=None)
+
+    def expire(self, now: float) -> None:
+        """Ends what has waited too long."""
+        due = min((timer for timer in self._timers() if timer.when <= now), key=_when, default=None)
+        if due is None:
+            return
+        if self.phase is Phase.CLOSING:
+            self._end()  # the slot stays taken until the engine says that it is clean
+        else:
+            self.fail(due.error(due.message), now)
+
+    def _timers(self) -> Iterator[Timer]:
+        limits = self._limits
+        match self.phase:
+            case Phase.ATTACHING:
+                missing = " and ".join(s.value for s in Stream if s not in self._attached)
+                message = f"{missing} did not attach within {limits.attach_s:g} s."
+                yield Timer(self._since + limits.attach_s, AttachTimeout, message)
+            case Phase.CONFIGURING if self._engine is None:
+                message = f"No config came within {limits.config_s:g} s."
+                yield Timer(self._since + limits.config_s, AttachTimeout, message)
+            case Phase.CONFIGURING:
+                message = f"The model did not read the config within {limits.config_s:g} s."
+                yield Timer(self._since + limits.config_s, UnitStalled, message)
+            case Phase.ACTIVE | Phase.DRAINING:
+                yield from self._running_timers()
+            case Phase.CLOSING if not self._ended:
+                yield Timer(self._since + limits.cleanup_s, SessionFault, "")
+
+    def _running_timers(self) -> Iterator[Timer]:
+        yield from self._units.deadlines(self._limits.unit_s)
+        idle_since = self._units.idle_since
+        if self._idle_timeout_s is not None and idle_since is not None:
+            message = f"No unit came for {self._idle_timeout_s:g} s."
+            yield Timer(idle_since + self._idle_timeout_s, IdleTimeout, message)
+        if self._max_duration_s is not None:
+            message = f"The session reached its max_duration of {self._max_duration_s:g} s."
+            yield Timer(self._since + self._max_duration_s, SessionLimit, message)
+
+    # ------------------------------------------------------------------ the end
+
+    def _enter(self, phase: Phase, now: float) -> None:
+        self.phase = phase
+        self._since = now
+
+    def _close(self, outcome: SessionError | None, now: float) -> None:
+        self._outcome = outcome
+        self._enter(Phase.CLOSING, now)
+        self._world.cleaning(outcome, self._units.open_units)
+        if self._engine is None:
+            self._finish()
+        else:
+            self._engine.close()
+
+    def _finish(self) -> None:
+        if self.phase is Phase.CLOSING:
+            self.phase = Phase.CLOSED
+            self._world.clean()
+            self._end()
+            # No method needs them now. They refer back to this object, and what the engine keeps of a session
+            # is large: it would wait for the garbage collector.
+            self._engine = None
+            del self._world, self._units
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._world.end(self._outcome)
+
+
+def _when(timer: Timer) -> float:
+    return timer.when

@@ -1,0 +1,91 @@
+"""The worker's slots: room for so many sessions, each free again only once it is clean."""
+
+from enum import Enum, auto
+
+from inference_service.errors import LeaseInvalid, NoFreeSlot, StaleLease
+from inference_service.session.leases import Lease
+
+
+class SlotState(Enum):
+    """Where a slot is between two sessions."""
+
+    FREE = auto()
+    HELD = auto()
+    """A session's first stream has come; the others have not yet."""
+    ATTACHED = auto()
+    """A session has all its streams."""
+    CLEANING = auto()
+    """The session is over; its caches are not yet clean."""
+
+
+class SlotTable:
+    """Who may come in: with a lease into the slot that it names, without one into any that is free."""
+
+    def __init__(self, count: int) -> None:
+        self._states = [SlotState.FREE] * count
+        self._lowest_epochs = [0] * count  # of a lease that may still have the slot
+
+    @property
+    def count(self) -> int:
+        """All slots."""
+        return len(self._states)
+
+    @property
+    def free_count(self) -> int:
+        """Slots that a session could take now."""
+        return self.number_of(SlotState.FREE)
+
+    def number_of(self, state: SlotState) -> int:
+        """Slots in that state."""
+        return self._states.count(state)
+
+    def state(self, slot: int) -> SlotState:
+        """Where `slot` is."""
+        return self._states[slot]
+
+    def acquire(self, lease: Lease | None = None) -> int:
+        """A free slot, now HELD. Raises `NoFreeSlot`, and with a lease `LeaseInvalid` or `StaleLease`."""
+        slot = self._any_free() if lease is None else self._leased(lease)
+        self._states[slot] = SlotState.HELD
+        return slot
+
+    def _any_free(self) -> int:
+        for slot, state in enumerate(self._states):
+            if state is SlotState.FREE:
+                return slot
+        raise NoFreeSlot(f"All {self.count} slots of this worker are taken.", slots=self.count)
+
+    def _leased(self, lease: Lease) -> int:
+        slot, epoch = lease
+        if slot >= self.count:
+            raise LeaseInvalid(f"The lease names slot {slot}; this worker has {self.count}.", slot=slot)
+        lowest = self._lowest_epochs[slot]
+        if epoch < lowest:
+            raise StaleLease(
+                f"The lease of slot {slot} with epoch {epoch} is used or outdated: ask for a new one.",
+                slot=slot,
+                epoch=epoch,
+                lowest_epoch=lowest,
+            )
+        self._lowest_epochs[slot] = epoch
+        if self._states[slot] is not SlotState.FREE:
+            raise NoFreeSlot(f"Slot {slot} has a session, or is being cleaned.", slot=slot)
+        self._lowest_epochs[slot] = epoch + 1
+        return slot
+
+    def attach(self, slot: int) -> None:
+        """The session in a HELD slot has all its streams."""
+        self._move(slot, SlotState.ATTACHED, SlotState.HELD)
+
+    def clean(self, slot: int) -> None:
+        """The session in the slot is over and its caches are being cleaned."""
+        self._move(slot, SlotState.CLEANING, SlotState.HELD, SlotState.ATTACHED)
+
+    def free(self, slot: int) -> None:
+        """A CLEANING slot is clean."""
+        self._move(slot, SlotState.FREE, SlotState.CLEANING)
+
+    def _move(self, slot: int, to: SlotState, *allowed: SlotState) -> None:
+        if self._states[slot] not in allowed:
+            raise ValueError(f"slot {slot} cannot go from {self._states[slot].name} to {to.name}")
+        self._states[slot] = to

@@ -1,0 +1,1 @@
+"""What the default model is trained on, drawn and synthesised from a recipe."""

@@ -1,1 +1,0 @@
-"""The public protocols: one pure state machine per dialect. No I/O, no event loop, no gRPC."""

@@ -1,0 +1,160 @@
+"""Figures of an adapter.
+
+What happens for each message or unit is counted in plain numbers, which are read when somebody collects, on
+whatever thread that is; only distributions are recorded as they come, a few for each unit.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import product
+from typing import Any, Final
+
+from opentelemetry.metrics import Meter
+
+from antiphon import semconv
+from antiphon.semconv import (
+    Direction,
+    DropReason,
+    Hop,
+    LeaseOutcome,
+    Metric,
+    QueueOutcome,
+    Rejection,
+    Side,
+    SlowAction,
+)
+from antiphon.telemetry.instruments import Samples, histogram, observed_counter, observed_gauge
+from ws_adapter.dispatch.base import POOL
+from ws_adapter.process.byte_count import Traffic
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.transcription import events
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import ErrorCode
+
+DISCONNECTED: Final = "disconnected"
+"""Why a session ended whose client went without a word."""
+
+_REASONS: Final = frozenset(
+    {
+        errors.USER_STOP,
+        errors.DONE,
+        errors.TIMEOUT,
+        errors.CONTEXT_FULL,
+        errors.SHUTDOWN,
+        errors.BACKEND_ERROR,
+        errors.SLOW_CONSUMER,
+        DISCONNECTED,
+        *ErrorCode,
+    }
+)
+_CODES: Final = frozenset({*ErrorCode, *events.Code})
+
+RECENT_S: Final = 300.0
+"""How far back `recent` looks."""
+
+
+def known_reason(reason: str) -> str:
+    """`reason` as a label: clients may give reasons of their own, which would be series without end."""
+    return reason if reason in _REASONS else semconv.OTHER
+
+
+@dataclass
+class Recent:
+    """Units and deadline misses of the last minutes, as far as they were looked at."""
+
+    _seen: deque[tuple[float, int, int]] = field(default_factory=deque)
+
+    def look(self, now: float, units: int, misses: int) -> tuple[int, int]:
+        """Takes the totals of now; returns how many of each came within `RECENT_S`."""
+        self._seen.append((now, units, misses))
+        while len(self._seen) > 1 and self._seen[1][0] <= now - RECENT_S:
+            self._seen.popleft()
+        _, first_units, first_misses = self._seen[0]
+        return units - first_units, misses - first_misses
+
+
+class Metrics:
+    """All that is counted and measured.
+
+    What alerts and panels ask for is 0 from the start: a series that begins at 1 has no rate.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self.traffic = Traffic()
+        self.workers = Traffic()
+        self.active: Counter[str] = Counter()
+        self.sessions: Counter[tuple[str, str]] = Counter()
+        self.rejected: Counter[Rejection] = _zero(Rejection)
+        self.errors: Counter[tuple[str, Side]] = _zero((code, _side(code.is_servers)) for code in ErrorCode)
+        self.units: Counter[tuple[str, str]] = Counter()
+        self.misses: Counter[str] = _zero(Kind)
+        self.dropped: Counter[tuple[str, DropReason]] = _zero(product(Kind, DropReason))
+        self.leases: Counter[LeaseOutcome] = _zero(LeaseOutcome)
+        self.slow_consumers: Counter[SlowAction] = _zero(SlowAction)
+        self.invalid_trace_contexts = 0
+        self.first_audio = histogram(meter, semconv.FIRST_AUDIO)
+        self.first_text = histogram(meter, semconv.FIRST_TEXT)
+        self.unit = histogram(meter, semconv.UNIT)
+        self.overhead = histogram(meter, semconv.ADAPTER_OVERHEAD)
+        self.outbox = histogram(meter, semconv.OUTBOX)
+        self.session_length = histogram(meter, semconv.SESSION_LENGTH)
+        self.loop_lag = histogram(meter, semconv.EVENT_LOOP_LAG)
+        self._queue_wait = histogram(meter, semconv.QUEUE_WAIT)
+        self.estimate_error = histogram(meter, semconv.QUEUE_ESTIMATE_ERROR)
+        _count(meter, semconv.UNITS, self.units)
+        _count(meter, semconv.UNITS_DROPPED, self.dropped)
+        _count(meter, semconv.UNIT_DEADLINE_MISSES, self.misses)
+        _count(meter, semconv.SESSIONS, self.sessions)
+        _count(meter, semconv.REJECTED, self.rejected)
+        _count(meter, semconv.ERRORS, self.errors)
+        _count(meter, semconv.LEASES, self.leases)
+        _count(meter, semconv.SLOW_CONSUMERS, self.slow_consumers)
+        observed_gauge(meter, semconv.SESSIONS_ACTIVE, lambda: _samples(self.active))
+        observed_counter(meter, semconv.TRACE_CONTEXTS_INVALID, lambda: [((), self.invalid_trace_contexts)])
+        observed_counter(meter, semconv.BYTES, self._bytes)
+        observed_gauge(meter, semconv.BUILD_INFO, lambda: [((version("antiphon"),), 1)])
+
+    def ended(self, kind: Kind, reason: str, seconds: float) -> None:
+        """A session is over."""
+        self.active[kind] -= 1
+        self.sessions[kind, known_reason(reason)] += 1
+        self.session_length.record(seconds, {"mode": kind.value})
+
+    def failed(self, code: str, *, is_servers: bool) -> None:
+        """A client was told of an error."""
+        self.errors[code if code in _CODES else semconv.OTHER, _side(is_servers)] += 1
+
+    def waited(self, seconds: float, outcome: QueueOutcome) -> None:
+        """Somebody waits for a slot no more."""
+        self._queue_wait.record(seconds, {"pool": POOL, "outcome": outcome.value})
+
+    def _bytes(self) -> Samples:
+        for hop, traffic in ((Hop.PUBLIC, self.traffic), (Hop.GRPC, self.workers)):
+            yield (Direction.IN, hop), traffic.received
+            yield (Direction.OUT, hop), traffic.sent
+
+
+def _zero(labels: Iterable[Any]) -> Counter[Any]:
+    return Counter(dict.fromkeys(labels, 0))
+
+
+def _side(is_servers: bool) -> Side:
+    return Side.SERVER if is_servers else Side.CLIENT
+
+
+def _count(meter: Meter, metric: Metric, counter: Counter[Any]) -> None:
+    """A series for each key: the value of a label, or a tuple of them."""
+    observed_counter(meter, metric, lambda: _samples(counter))
+
+
+def _samples(counter: Counter[Any]) -> Samples:
+    # A copy, made at once: it may be another thread that reads.
+    for key, value in list(counter.items()):
+        yield key if isinstance(key, tuple) else (key,), value
+
+
+def observe(meter: Meter, metric: Metric, read: Callable[[], float]) -> None:
+    """A gauge that is one number."""
+    observed_gauge(meter, metric, lambda: [((), read())])

@@ -1,0 +1,84 @@
+"""What is known of workers, slots and the queue, for those who only look on."""
+
+import asyncio
+import logging
+from typing import Final
+
+from opentelemetry.metrics import Meter
+
+from antiphon import semconv
+from antiphon.semconv import SlotState
+from antiphon.telemetry.instruments import Samples, observed_gauge
+from ws_adapter.dispatch.base import POOL, Dispatcher, PoolStatus, QueueView
+from ws_adapter.dispatch.leases import Leases
+from ws_adapter.observability.metrics import Metrics, Recent, observe
+from ws_adapter.process.clock import Clock
+from ws_adapter.process.load import Load
+from ws_adapter.worker.registry import Condition, Fleet
+
+logger = logging.getLogger(__name__)
+
+REFRESH_S: Final = 5.0
+"""How old what is told may be, unless somebody asks for it to be refreshed."""
+
+
+class Pool:
+    """As it was when it was last refreshed. Gauges read it, on whatever thread collects them."""
+
+    def __init__(
+        self,
+        meter: Meter,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        load: Load,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        self.leases = Leases()
+        self.status = PoolStatus(0, 0, 0, 0)
+        self.view = QueueView(0, (), ())
+        self.recent_units = self.recent_misses = 0
+        """Of the last five minutes."""
+        self.is_draining = False
+        self.fleet = fleet
+        self.load = load
+        self.metrics = metrics
+        self.clock = clock
+        self._dispatcher = dispatcher
+        self._recent = Recent()
+        observed_gauge(meter, semconv.WORKERS, self._workers)
+        observed_gauge(meter, semconv.SLOTS, self._slots)
+        observe(meter, semconv.QUEUE_LENGTH, lambda: self.status.queue_length)
+        observe(meter, semconv.READY, lambda: self.is_ready)
+        observe(meter, semconv.INFLIGHT_BYTES, lambda: load.inflight_bytes)
+        observe(meter, semconv.CPU_CORES, lambda: load.cpu)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a session could start."""
+        return self.status.workers > 0 and not self.is_draining
+
+    async def refresh(self) -> None:
+        """Asks the dispatcher."""
+        self.status = await self._dispatcher.status(POOL)
+        self.view = await self._dispatcher.view(POOL)
+        units, misses = sum(self.metrics.units.values()), sum(self.metrics.misses.values())
+        self.recent_units, self.recent_misses = self._recent.look(self.clock.now(), units, misses)
+
+    async def keep_fresh(self) -> None:
+        """Refreshes until cancelled."""
+        while True:
+            try:
+                await self.refresh()
+            except Exception:
+                logger.exception("the state of the pool could not be read")
+            await asyncio.sleep(REFRESH_S)
+
+    def _workers(self) -> Samples:
+        conditions = self.fleet.conditions()
+        return [((condition.value,), conditions[condition]) for condition in Condition]
+
+    def _slots(self) -> Samples:
+        states = self.leases.states()
+        states[SlotState.FREE] = self.status.free_slots
+        return [((state.value,), states[state]) for state in SlotState]

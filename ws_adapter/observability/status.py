@@ -1,0 +1,120 @@
+"""The state of an adapter, for its operator: as JSON, and for the status page."""
+
+from importlib.metadata import version
+
+from msgspec import Struct
+
+from antiphon.semconv import SlotState
+from ws_adapter.observability.snapshot import Pool
+
+
+class WorkerStatus(Struct, frozen=True):
+    """One worker; `worker_id`, `model` and `slots` are unknown while it is not ready."""
+
+    target: str
+    state: str
+    worker_id: str | None
+    model: str | None
+    slots: int | None
+    held: int
+    """Slots that this adapter's sessions have there."""
+
+
+class LeaseStatus(Struct, frozen=True):
+    """One slot that a session has, in seconds since it was granted."""
+
+    worker_id: str
+    slot: int
+    epoch: int
+    state: str
+    mode: str
+    age_s: float
+
+
+class WaitStatus(Struct, frozen=True):
+    """Somebody who waits for a slot, in seconds."""
+
+    position: int
+    ticket_id: str
+    mode: str
+    waited_s: float
+    estimated_wait_s: float
+    estimate_is_guess: bool
+
+
+class Status(Struct, frozen=True):
+    """All of it."""
+
+    version: str
+    is_ready: bool
+    is_draining: bool
+    time: float
+    """Unix seconds."""
+    workers: list[WorkerStatus]
+    slots: dict[str, int]
+    leases: list[LeaseStatus]
+    queue: list[WaitStatus]
+    queue_capacity: int
+    recent_units: int
+    """Of the last five minutes."""
+    recent_misses: int
+    sessions: int
+    cpu_cores: float
+    loop_lag_ms: float
+    inflight_bytes: int
+
+
+def read_status(pool: Pool) -> Status:
+    """The state of `pool` as it was last refreshed."""
+    now, held, states = pool.clock.now(), pool.leases.held(), pool.leases.states()
+    states[SlotState.FREE] = pool.status.free_slots
+    workers = []
+    for worker in pool.fleet.workers():
+        info = worker.info
+        workers.append(
+            WorkerStatus(
+                target=worker.target,
+                state=worker.condition.value,
+                worker_id=info.worker_id if info is not None else None,
+                model=info.model if info is not None else None,
+                slots=info.slots if info is not None else None,
+                held=sum(one.lease.target == worker.target for one in held),
+            )
+        )
+    return Status(
+        version=version("antiphon"),
+        is_ready=pool.is_ready,
+        is_draining=pool.is_draining,
+        time=pool.clock.unix(),
+        workers=workers,
+        slots={state.value: states[state] for state in SlotState},
+        leases=[
+            LeaseStatus(
+                one.lease.worker_id,
+                one.lease.slot,
+                one.lease.epoch,
+                one.state.value,
+                one.kind.value,
+                round(now - one.since, 1),
+            )
+            for one in held
+        ],
+        queue=[
+            WaitStatus(
+                waiting.place.position,
+                waiting.place.ticket_id,
+                waiting.kind.value,
+                round(waiting.waited_s, 1),
+                round(waiting.place.estimated_wait_s, 1),
+                waiting.place.estimate_is_guess,
+            )
+            for waiting in pool.view.waiting
+        ],
+        queue_capacity=pool.view.capacity,
+        recent_units=pool.recent_units,
+        recent_misses=pool.recent_misses,
+        sessions=sum(pool.metrics.active.values()),
+        cpu_cores=round(pool.load.cpu, 3),
+        loop_lag_ms=round(pool.load.loop_lag_s * 1000, 2),
+        inflight_bytes=pool.load.inflight_bytes,
+    )

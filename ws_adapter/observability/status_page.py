@@ -1,0 +1,81 @@
+"""The status page of an adapter."""
+
+import datetime
+from html import escape
+
+from antiphon.telemetry import page
+from ws_adapter.observability.status import Status
+
+
+def render(status: Status) -> str:
+    """The page."""
+    if status.is_draining:
+        state = page.toned("draining", "warn")
+    elif status.is_ready:
+        state = page.toned("ready", "good")
+    else:
+        state = page.toned("no worker is ready", "bad")
+    at = datetime.datetime.fromtimestamp(status.time, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    note = f"version {escape(status.version)} &middot; {at}"
+    slots = page.section("Slots", page.slots(status.slots))
+    parts = (_tiles(status), slots, _workers(status), _leases(status), _queue(status))
+    return page.page("Antiphon adapter", state, note, parts)
+
+
+def _tiles(status: Status) -> str:
+    share = status.recent_misses / status.recent_units if status.recent_units else 0.0
+    tiles = (
+        (f"{status.sessions}", "sessions", ""),
+        (f"{len(status.queue)}", f"waiting, of {status.queue_capacity}", "warn" if status.queue else ""),
+        (f"{status.recent_units}", "units in 5 min", ""),
+        (f"{status.recent_misses}", f"deadline misses ({share:.1%})", "bad" if share > 0.01 else ""),
+        (f"{status.cpu_cores:.2f}", "cores in use", ""),
+        (f"{status.loop_lag_ms:.1f} ms", "event loop lag", ""),
+    )
+    return page.tiles(tiles)
+
+
+def _workers(status: Status) -> str:
+    rows = (
+        (
+            escape(worker.worker_id or worker.target),
+            page.state(worker.state),
+            escape(worker.model or "unknown"),
+            f"{worker.held} of {worker.slots}" if worker.slots is not None else f"{worker.held}",
+            escape(worker.target),
+        )
+        for worker in status.workers
+    )
+    return page.section("Workers", page.table(("worker", "state", "model", "slots held#", "address~"), rows))
+
+
+def _leases(status: Status) -> str:
+    rows = (
+        (
+            escape(f"{lease.worker_id} / {lease.slot}"),
+            page.state(lease.state),
+            lease.mode.replace("_", " "),
+            page.duration(lease.age_s),
+            f"{lease.epoch}",
+        )
+        for lease in status.leases
+    )
+    table = page.table(("slot", "state", "session", "age#", "epoch#~"), rows, len(status.leases))
+    return page.section("Leases", table if status.leases else page.none("No session has a slot."))
+
+
+def _queue(status: Status) -> str:
+    rows = (
+        (
+            f"{waiting.position}",
+            escape(waiting.ticket_id),
+            waiting.mode.replace("_", " "),
+            page.duration(waiting.waited_s),
+            page.duration(waiting.estimated_wait_s) + (" (a guess)" if waiting.estimate_is_guess else ""),
+        )
+        for waiting in status.queue
+    )
+    table = page.table(
+        ("place", "ticket~", "session", "waited#", "to wait, estimated#"), rows, len(status.queue)
+    )
+    return page.section("Queue", table if status.queue else page.none("Nobody waits."))

@@ -1,0 +1,303 @@
+"""Spans of the adapter: short ones, tied together by links and the session's id.
+
+Whether a session is traced is decided once, by the sampler, for its first span. A session that is not traced
+has a trace id all the same, which goes to the client, to the log, and with the flag 00 to the worker.
+"""
+
+import random
+import secrets
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    format_span_id,
+    format_trace_id,
+    set_span_in_context,
+)
+from opentelemetry.util.types import AttributeValue
+
+from antiphon import semconv
+from antiphon.telemetry.context import format_traceparent
+from antiphon.telemetry.providers import Telemetry
+from ws_adapter.worker.transport.rpc import Metadata
+
+GROUP_S: Final = 30.0
+"""Units of this long a time are one trace, if no turn ends before."""
+
+MOST_POSITIONS: Final = 20
+"""Places in the queue that a span tells."""
+
+MOST_REFUSED: Final = 8
+"""Refused events that are remembered while no span is open."""
+
+MOST_LINKS: Final = 64
+"""Units that a turn links to."""
+
+_ROOT: Final = Context()
+
+Attributes: TypeAlias = Mapping[str, AttributeValue]
+
+
+def _ago(seconds: float) -> int:
+    """Wall clock in ns so many seconds ago: that of spans, while the session counts on a clock of its own."""
+    return time.time_ns() - int(seconds * 1e9)
+
+
+def _fail(span: Span, error: str, *, is_ours: bool) -> None:
+    """What went wrong; the status says so only if it is our fault."""
+    span.set_attribute(semconv.ATTR_ERROR_TYPE, error)
+    if is_ours:
+        span.set_status(StatusCode.ERROR)
+
+
+class Upgrade:
+    """The span of one request for a WebSocket, and the trace of the session that comes of it.
+
+    `parent` is continued, `linked` is not: it comes from somebody who is not trusted.
+    """
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        attributes: Attributes,
+        parent: SpanContext | None = None,
+        linked: SpanContext | None = None,
+    ) -> None:
+        self._telemetry = telemetry
+        context = set_span_in_context(NonRecordingSpan(parent), _ROOT) if parent is not None else _ROOT
+        links = [Link(linked)] if linked is not None else []
+        self._span = telemetry.tracer.start_span(semconv.SPAN_UPGRADE, context, SpanKind.SERVER, links=links)
+        self.is_sampled = self._span.is_recording()
+        given = self._span.get_span_context()
+        state = given.trace_state if given.is_valid else None
+        self.context = SpanContext(
+            given.trace_id or secrets.randbits(128) or 1,
+            given.span_id or random.getrandbits(64) or 1,
+            is_remote=False,
+            trace_flags=TraceFlags(TraceFlags.SAMPLED if self.is_sampled else TraceFlags.DEFAULT),
+            trace_state=state,
+        )
+        if self.is_sampled:
+            self._span.set_attributes(attributes)
+
+    @property
+    def trace_id(self) -> str:
+        """32 hexadecimal digits."""
+        return format_trace_id(self.context.trace_id)
+
+    @property
+    def span_id(self) -> str:
+        """16 hexadecimal digits."""
+        return format_span_id(self.context.span_id)
+
+    def answered(self, status: int) -> None:
+        """The HTTP status of the answer."""
+        if self._span.is_recording():
+            self._span.set_attribute(semconv.ATTR_HTTP_STATUS, status)
+
+    def end(self, error: str = "", *, is_ours: bool = False) -> None:
+        """It is a session, or refused with `error`, or the client has gone; the first call counts."""
+        if not self._span.is_recording():
+            return
+        if error:
+            _fail(self._span, error, is_ours=is_ours)
+        self._span.end()
+
+    def session(self, attributes: Attributes) -> "SessionTrace":
+        """The trace of the session that it becomes, on whose spans `attributes` stand; ends the span."""
+        if self._span.is_recording():
+            self._span.set_attributes(attributes)
+        self.end()
+        return SessionTrace(self._telemetry, self, attributes)
+
+
+class SessionTrace:
+    """Spans of one session."""
+
+    def __init__(self, telemetry: Telemetry, upgrade: Upgrade, attributes: Attributes) -> None:
+        self.is_sampled = upgrade.is_sampled
+        self.upgrade = upgrade
+        self.anchor: SpanContext | None = None
+        """The latest `session.start`: what all later spans link to."""
+        self._related: SpanContext | None = None
+        """What the client says that it is doing, until a span links to it."""
+        self._refused: deque[tuple[int, str]] = deque(maxlen=MOST_REFUSED)
+        """When events of the client were refused, and why, until there is a span to tell it."""
+        self._latest: Span = INVALID_SPAN
+        """The span that began last."""
+        self._opening: Span = INVALID_SPAN
+        """The latest of waiting for a slot or beginning in it."""
+        self._tracer = telemetry.always
+        self._attributes = attributes
+        self._session_id = {semconv.ATTR_SESSION_ID: attributes[semconv.ATTR_SESSION_ID]}
+        """All that units and turns say of their session: by it the rest is found, and attributes cost."""
+        self._group: SpanContext | None = None
+        self._group_since = 0.0
+        self._flags_off = f"00-{upgrade.trace_id}-%016x-00"
+
+    # ------------------------------------------------------------------------------- the spans themselves
+
+    def opening(self, name: str, parent: SpanContext | None) -> Span:
+        """A span of a slot's beginning; INVALID_SPAN, which does nothing, where the session is not traced."""
+        if self.is_sampled:
+            self._opening = self._start(name, parent, 0.0, self._attributes)
+            return self._opening
+        return INVALID_SPAN
+
+    def _start(self, name: str, parent: SpanContext | None, since_s: float, attributes: Attributes) -> Span:
+        context = _ROOT if parent is None else set_span_in_context(NonRecordingSpan(parent), _ROOT)
+        links = [Link(seen) for seen in (self.anchor, self._related) if seen is not None]
+        self._related = None
+        span = self._tracer.start_span(
+            name, context, attributes=attributes, links=links, start_time=_ago(since_s)
+        )
+        while self._refused:
+            at, code = self._refused.popleft()
+            span.add_event(semconv.EVENT_REFUSED, {semconv.ATTR_ERROR_TYPE: code}, at)
+        self._latest = span
+        return span
+
+    # -------------------------------------------------------------------------------- what the client does
+
+    def relate(self, context: SpanContext) -> None:
+        """The client says what it is doing, in an event that opens the session or brings it input."""
+        if self._opening.is_recording():
+            self._opening.add_link(context)
+        else:
+            self._related = context
+
+    def refused(self, code: str) -> None:
+        """An event of the client was refused: the span that is open tells it, or the next one."""
+        if self._latest.is_recording():
+            self._latest.add_event(semconv.EVENT_REFUSED, {semconv.ATTR_ERROR_TYPE: code})
+        elif self.is_sampled:
+            self._refused.append((time.time_ns(), code))
+
+    def slot(self) -> "SlotTrace":
+        """For the next slot of the session."""
+        return SlotTrace(self)
+
+    # ------------------------------------------------------------------------------------------ the units
+
+    def unit(self, now: float, since_s: float, number: int) -> Span:
+        """Begins the span of a unit that was accepted `since_s` ago."""
+        if not self.is_sampled:
+            return INVALID_SPAN
+        if self._group is not None and now - self._group_since >= GROUP_S:
+            self._group = None
+        own = {**self._session_id, semconv.ATTR_UNIT: number}
+        span = self._start(semconv.SPAN_UNIT, self._group, since_s, own)
+        if self._group is None:
+            self._group, self._group_since = span.get_span_context(), now
+        return span
+
+    def unit_parent(self, span: Span) -> str:
+        """The `traceparent` under which the worker sees a unit."""
+        if span is not INVALID_SPAN:
+            return format_traceparent(span.get_span_context())
+        # Nobody gains by guessing it, and it is drawn for every unit.
+        return self._flags_off % (random.getrandbits(64) or 1)
+
+    def close(self, span: Span, error: str | None, *, is_ours: bool) -> None:
+        """Ends the span of a unit."""
+        if span is INVALID_SPAN:
+            return
+        if error:
+            _fail(span, error, is_ours=is_ours)
+        span.end()
+
+    def turn(self, since_s: float, units: list[SpanContext], attributes: Attributes) -> None:
+        """The span of a turn that is over, and with it the group."""
+        if not self.is_sampled:
+            return
+        span = self._start(semconv.SPAN_TURN, self._group, since_s, {**self._session_id, **attributes})
+        for unit in units:
+            span.add_link(unit)
+        span.end()
+        self._group = None
+
+    # -------------------------------------------------------------------------------------------- the end
+
+    def end(self, error: str, attributes: Attributes) -> None:
+        """The span of the session's end; with `error`, a fault of ours, also if nothing else was traced."""
+        if not self.is_sampled and not error:
+            return
+        span = self._start(semconv.SPAN_END, self.upgrade.context, 0.0, {**self._attributes, **attributes})
+        if error:
+            _fail(span, error, is_ours=True)
+        span.end()
+
+
+class SlotTrace:
+    """Spans of waiting for one slot and of beginning at its worker. At most one is open at a time."""
+
+    def __init__(self, trace: SessionTrace) -> None:
+        self._trace = trace
+        # The first slot belongs to the trace of the upgrade; those of later turns begin one of their own.
+        self._parent = trace.upgrade.context if trace.anchor is None else None
+        self._span: Span = INVALID_SPAN
+        self._context = trace.upgrade.context
+        self._positions = 0
+
+    def queued(self) -> None:
+        """The session waits."""
+        self._span = self._trace.opening(semconv.SPAN_QUEUE, self._parent)
+        if self._span is not INVALID_SPAN and self._parent is None:
+            self._parent = self._span.get_span_context()
+
+    def moved(self, position: int, length: int) -> None:
+        """Its place is another one."""
+        if self._positions < MOST_POSITIONS and self._span.is_recording():
+            self._positions += 1
+            place = {semconv.ATTR_QUEUE_POSITION: position, semconv.ATTR_QUEUE_LENGTH: length}
+            self._span.add_event(semconv.EVENT_POSITION, place)
+
+    def left(self, outcome: str, error: str = "", *, is_ours: bool = False) -> None:
+        """It waits no more."""
+        if self._span.is_recording():
+            self._span.set_attribute(semconv.ATTR_OUTCOME, outcome)
+        self._end(error, is_ours)
+
+    def granted(self, attributes: Attributes) -> None:
+        """It has a slot, and its session at the worker begins."""
+        self._span = self._trace.opening(semconv.SPAN_START, self._parent)
+        if self._span is not INVALID_SPAN:
+            self._span.set_attributes(attributes)
+            self._context = self._span.get_span_context()
+
+    def headers(self) -> Metadata:
+        """What tells the worker of this session's trace, in the metadata of its calls."""
+        context = self._context
+        headers = [(semconv.METADATA_TRACEPARENT, format_traceparent(context))]
+        if state := context.trace_state.to_header():
+            headers.append((semconv.METADATA_TRACESTATE, state))
+        return tuple(headers)
+
+    def began(self) -> None:
+        """The session takes input: everything later links to this."""
+        if self._span is not INVALID_SPAN:
+            self._trace.anchor = self._context
+        self._end()
+
+    def over(self, error: str = "", *, is_ours: bool = False) -> None:
+        """The slot is given up, or lost; whatever is open ends."""
+        self._end(error, is_ours)
+
+    def _end(self, error: str = "", is_ours: bool = False) -> None:
+        span, self._span = self._span, INVALID_SPAN
+        if span is INVALID_SPAN:
+            return
+        if error:
+            _fail(span, error, is_ours=is_ours)
+        span.end()

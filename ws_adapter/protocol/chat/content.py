@@ -1,0 +1,214 @@
+"""Reads what asks for an answer: what the chat turns of both dialects have in common."""
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import asdict, replace
+
+from ws_adapter.protocol.chat.fields import (
+    MAX_MESSAGES,
+    MAX_PICTURES,
+    MAX_SPEECH_S,
+    AudioPart,
+    ChatFields,
+    ChatMessage,
+    ContentPart,
+    GenerationFields,
+    ImageFields,
+    ImagePart,
+    SpeechFields,
+    TextPart,
+)
+from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.protocol.core.turn import Generation, Message, Part, Picture, Speech, Turn
+from ws_adapter.protocol.media.images import read_frame
+from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice, read_reference, read_voice_id
+from ws_adapter.protocol.media.wav import Sound, is_wav, read_wav
+from ws_adapter.protocol.wire.codec import bounded, decode_base64
+from ws_adapter.protocol.wire.errors import invalid, missing
+
+MAX_MEDIA_BYTES = 30 * 2**20
+"""Clips and pictures of a request as they go to the worker, whose messages are of at most 32 MiB."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A turn as its client wants it.
+
+    `asks_for_speech` is the path of the field that says so in so many words, empty where speech is the
+    default. `unsupported` are paths of what was accepted and means nothing here.
+    """
+
+    turn: Turn
+    streaming: bool
+    voice: Voice | None
+    asks_for_speech: str = ""
+    unsupported: tuple[str, ...] = ()
+    clipped_samples: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds, about."""
+        return self.turn.size + (self.voice.size if self.voice is not None else 0)
+
+    def for_worker(self, ready: Ready, *, has_own_session: bool) -> tuple[Turn, list[str]]:
+        """The turn as a worker can run it, and the paths of all that is not honoured.
+
+        `has_own_session`: the session at the worker was configured for this turn, with its voice.
+        """
+        unsupported = list(self.unsupported)
+        if self.voice is not None:
+            path = "tts.ref_audio_data" if self.voice.size else "tts.ref_audio_path"
+            if not has_own_session or any(field.startswith("voice.") for field in ready.ignored_fields):
+                unsupported.append(path)
+        if not self.turn.speaks or ready.speaks:
+            return self.turn, unsupported
+        return replace(self.turn, speaks=False), [*filter(None, [self.asks_for_speech]), *unsupported]
+
+
+@dataclass(frozen=True)
+class ChatRules:
+    """`root` is the path of the fields in their event; with `speaks` answers are spoken by default."""
+
+    root: str
+    speaks: bool
+    max_slice_nums: int | None = None
+    is_mute: bool = False
+    """The session has said that nothing is to be spoken."""
+
+
+def read_request(fields: ChatFields, rules: ChatRules, voices: Set[str] | None) -> Request:
+    """Checks a request whole; raises `Refusal`, and then nothing of it holds.
+
+    `voices` are the ids registered with the workers, None while no worker is known.
+    """
+    reader = _Reader(rules.root)
+    messages = reader.messages(fields.messages)
+    tts, image = fields.tts or SpeechFields(), fields.image or ImageFields()
+    enabled = rules.speaks if tts.enabled is None else tts.enabled
+    asked = [
+        name
+        for name, wish in (("tts.enabled", tts.enabled), ("use_tts_template", fields.use_tts_template))
+        if wish
+    ]
+    return Request(
+        turn=Turn(
+            messages=messages,
+            generation=_generation(fields.generation),
+            speaks=(enabled or bool(fields.use_tts_template)) and not rules.is_mute,
+            tts_mode=tts.mode or "",
+            language=tts.language or "",
+            use_tts_template=bool(fields.use_tts_template),
+            enable_thinking=bool(fields.enable_thinking),
+            omni_mode=bool(fields.omni_mode),
+            max_slice_nums=image.max_slice_nums or rules.max_slice_nums,
+            use_image_id=image.use_image_id is not False,
+        ),
+        streaming=fields.streaming is not False,
+        voice=reader.voice(tts, voices),
+        asks_for_speech=asked[0] if asked else "",
+        unsupported=tuple(_meaningless(tts)),
+        clipped_samples=reader.clipped_samples,
+    )
+
+
+def _generation(fields: GenerationFields | None) -> Generation:
+    given = {name: value for name, value in asdict(fields).items() if value is not None} if fields else {}
+    return Generation(**given)
+
+
+def _meaningless(tts: SpeechFields) -> Iterator[str]:
+    if tts.mode not in (None, "default"):
+        yield "tts.mode"
+    if tts.language:
+        yield "tts.language"
+
+
+class _Reader:
+    """Reads the media of one request, and adds up what they come to."""
+
+    def __init__(self, root: str) -> None:
+        self.clipped_samples = 0
+        self._root = root
+        self._speech_s = 0.0
+        self._bytes = 0
+
+    def messages(self, given: Sequence[ChatMessage] | None) -> tuple[Message, ...]:
+        path = f"{self._root}messages"
+        if not given:
+            raise missing(path, "a list of messages")
+        if len(given) > MAX_MESSAGES:
+            raise invalid(path, f"expected at most {MAX_MESSAGES} messages, got {len(given)}")
+        for i, message in enumerate(given):
+            if message.role is None:
+                raise missing(f"{path}[{i}].role", '"system", "user" or "assistant"')
+        if all(message.role != "user" for message in given):
+            raise invalid(path, "at least one user message is needed")
+        return tuple(self._message(message, f"{path}[{i}]") for i, message in enumerate(given))
+
+    def voice(self, tts: SpeechFields, voices: Set[str] | None) -> Voice | None:
+        """The voice that a request asks for; audio wins over an id."""
+        path = f"{self._root}tts."
+        if tts.ref_audio_data:
+            return Voice(speech_reference=read_reference(tts.ref_audio_data, f"{path}ref_audio_data"))
+        if tts.ref_audio_path:
+            return Voice(voice_id=read_voice_id(tts.ref_audio_path, f"{path}ref_audio_path", voices))
+        return None
+
+    def _message(self, message: ChatMessage, path: str) -> Message:
+        assert message.role is not None
+        path = f"{path}.content"
+        if not message.content:
+            raise missing(path, "a text, or a list of parts,")
+        if isinstance(message.content, str):
+            return Message(message.role, (message.content,))
+        pictures = sum(isinstance(part, ImagePart) for part in message.content)
+        if pictures > MAX_PICTURES:
+            raise invalid(path, f"expected at most {MAX_PICTURES} pictures in one message, got {pictures}")
+        return Message(
+            message.role, tuple(self._part(part, f"{path}[{i}]") for i, part in enumerate(message.content))
+        )
+
+    def _part(self, part: ContentPart, path: str) -> Part:
+        match part:
+            case TextPart():
+                if not part.text:
+                    raise missing(f"{path}.text", "a text")
+                return part.text
+            case ImagePart():
+                picture = read_frame(part.data or "", f"{path}.data")
+                self._count(len(picture))
+                return Picture(picture)
+            case AudioPart():
+                return Speech(self._speech(part, f"{path}.data"))
+        raise TypeError(type(part))
+
+    def _speech(self, part: AudioPart, path: str) -> bytes:
+        if not part.data:
+            raise missing(path, "base64 of audio")
+        data = decode_base64(part.data, path)
+        sound = read_wav(data, path) if is_wav(data) else self._raw(data, part.sample_rate or RATE_HZ, path)
+        if not sound.samples.size:
+            raise missing(path, "base64 of at least one sample")
+        self.clipped_samples += sound.clipped
+        self._speech_s += sound.seconds
+        if self._speech_s > MAX_SPEECH_S:
+            expected = f"expected at most {MAX_SPEECH_S} s of audio in all messages"
+            raise invalid(path, f"{expected}, got {self._speech_s:.6g} s up to here")
+        self._count(round(sound.seconds * RATE_HZ) * 4)
+        return bounded(sound.at(RATE_HZ), path).data
+
+    def _raw(self, data: bytes, rate_hz: int, path: str) -> Sound:
+        if len(data) % 4:
+            raise invalid(path, f"expected a WAV file or whole float32 samples, got {len(data)} bytes")
+        clip = bounded(np.frombuffer(data, "<f4"), path)
+        return Sound(clip.samples, rate_hz, clip.clipped)
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > MAX_MEDIA_BYTES:
+            expected = (
+                f"expected at most {MAX_MEDIA_BYTES // 2**20} MiB of pictures and clips in all messages"
+            )
+            raise invalid(f"{self._root}messages", f"{expected}, got more; clips count as float32 at 16 kHz")

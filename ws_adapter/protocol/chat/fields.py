@@ -1,0 +1,142 @@
+"""Fields of a chat turn, the same in both dialects that have one."""
+
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from ws_adapter.protocol.media.wav import HIGHEST_RATE_HZ, LOWEST_RATE_HZ
+from ws_adapter.protocol.wire.events import PictureText, Slices, VoiceAudio
+
+MAX_MESSAGES: Final = 256
+MAX_PICTURES: Final = 4
+"""In one message."""
+MAX_SPEECH_S: Final = 300
+"""Of all clips of a request."""
+
+
+class ContentPart(Struct, frozen=True, tag_field="type"):
+    """Base of what a message is made of."""
+
+    UNSERVED: ClassVar = {
+        "video": "a video file is not taken here, there is no option chat_video: send its frames as image "
+        "parts and its sound as an audio part"
+    }
+    """Kinds of parts that the protocol knows and this server does not, and what to do instead."""
+
+
+class TextPart(ContentPart, frozen=True, tag="text"):
+    """Something written."""
+
+    text: str | None = None
+
+    REQUIRED: ClassVar = ("text",)
+
+
+class ImagePart(ContentPart, frozen=True, tag="image"):
+    """A picture."""
+
+    data: PictureText | None = None
+
+    REQUIRED: ClassVar = ("data",)
+
+
+class AudioPart(ContentPart, frozen=True, tag="audio"):
+    """Something said."""
+
+    data: (
+        Annotated[
+            str,
+            Meta(
+                description="Base64 of a WAV file or of raw little-endian float32, mono; at most 300 s in "
+                "all clips of a request together.",
+                extra_json_schema={"contentEncoding": "base64"},
+            ),
+        ]
+        | None
+    ) = None
+    sample_rate: Annotated[int, Meta(ge=LOWEST_RATE_HZ, le=HIGHEST_RATE_HZ)] | None = None
+    """Hz of raw samples, 16000 by default. A WAV file says it itself."""
+
+    REQUIRED: ClassVar = ("data",)
+
+
+Part: TypeAlias = TextPart | ImagePart | AudioPart
+
+
+class ChatMessage(Struct, frozen=True):
+    """What one side said."""
+
+    role: Literal["system", "user", "assistant"] | None = None
+    content: (
+        Annotated[str, Meta(extra_json_schema={"minLength": 1})]
+        | Annotated[list[Part], Meta(extra_json_schema={"minItems": 1})]
+        | None
+    ) = None
+    """A text, or parts in their order; at most 4 pictures in one message."""
+
+    REQUIRED: ClassVar = ("role", "content")
+
+
+class GenerationFields(Struct, frozen=True):
+    """How the tokens of the answer are drawn."""
+
+    max_new_tokens: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    """Most tokens of the answer, 512 by default."""
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    """0.7 by default; 0 always takes the most likely token."""
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """0.8 by default."""
+    length_penalty: Annotated[float, Meta(ge=0.1, le=5)] | None = None
+    """1.0 by default; above it answers get longer, below it shorter."""
+
+
+class SpeechFields(Struct, frozen=True):
+    """Whether and how the answer is spoken."""
+
+    enabled: bool | None = None
+    mode: Literal["default", "audio_assistant", "omni", "audio_roleplay", "voice_cloning"] | None = None
+    ref_audio_data: VoiceAudio | None = None
+    """The voice to speak with."""
+    ref_audio_path: str | None = None
+    """Instead: id of a voice registered with the server; a directory before it and an ending are cut off."""
+    language: Annotated[str, Meta(max_length=64)] | None = None
+    """Language to speak."""
+
+
+class ImageFields(Struct, frozen=True):
+    """How pictures are looked at."""
+
+    max_slice_nums: Slices | None = None
+    use_image_id: bool | None = None
+    """Numbers the pictures, true by default."""
+
+
+Messages: TypeAlias = Annotated[
+    list[ChatMessage],
+    Meta(
+        description="The whole conversation so far, at least one message of the user among it.",
+        extra_json_schema={
+            "minItems": 1,
+            "maxItems": MAX_MESSAGES,
+            "contains": {"properties": {"role": {"const": "user"}}, "required": ["role"]},
+        },
+    ),
+]
+
+
+class ChatFields(Struct, frozen=True):
+    """Base of what asks for an answer."""
+
+    messages: Messages | None = None
+    streaming: bool | None = None
+    """True by default: the answer comes piece by piece. False: it comes at once."""
+    generation: GenerationFields | None = None
+    tts: SpeechFields | None = None
+    use_tts_template: bool | None = None
+    """True: the answer is spoken, as with `tts.enabled`, and the model is told so."""
+    image: ImageFields | None = None
+    omni_mode: bool | None = None
+    enable_thinking: bool | None = None
+    """The model may think aloud before it answers, if it can."""
+
+    REQUIRED: ClassVar = ("messages",)

@@ -1,0 +1,392 @@
+"""G3 in mode chat: one turn after another on `/v1/realtime`, each with a slot of its own."""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, Final
+
+from antiphon.semconv import Reason
+from ws_adapter.protocol.chat.content import ChatRules, Request
+from ws_adapter.protocol.chat.realtime_chat_events import ChatCreated, TurnAppend
+from ws_adapter.protocol.chat.realtime_chat_input import BEFORE_SETTINGS, Heard, Settings, Update, hear
+from ws_adapter.protocol.chat.realtime_chat_slot import ChatSlot
+from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
+from ws_adapter.protocol.chat.reply import failure
+from ws_adapter.protocol.core import render
+from ws_adapter.protocol.core.actions import Action, Apart, CloseSocket, Send
+from ws_adapter.protocol.core.answers import FAILURES_IN_A_ROW, GAVE_UP
+from ws_adapter.protocol.core.config import Catalogue, listed
+from ws_adapter.protocol.core.relation import related
+from ws_adapter.protocol.core.signals import (
+    Failed,
+    GoingAway,
+    Piece,
+    Prefilled,
+    Ready,
+    Signal,
+    Tokens,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.core.state import Hold, State
+from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.duplex.realtime import close_reason, public_path
+from ws_adapter.protocol.duplex.realtime_events import Diagnostic, SessionClose, SessionClosed, SessionInit
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, Refusal, Verdict, timed_out
+from ws_adapter.protocol.wire.events import Metrics, SessionQueueDone
+from ws_adapter.protocol.wire.limits import (
+    ERRORS_PER_S,
+    EVENTS_PER_WINDOW,
+    EVENTS_WINDOW_S,
+    LARGE_FRAME,
+    Limits,
+    RateWindow,
+    is_due,
+)
+
+MOST_WAITING: Final = 4
+"""Turns that may wait behind the one that is answered."""
+
+
+class RealtimeChat:
+    """See `Machine`. `new_id(prefix)` makes ids; `recording_id` is that of its recording, if one is made."""
+
+    drops_stale: ClassVar = False
+
+    def __init__(
+        self,
+        session_id: str,
+        limits: Limits,
+        catalogue: Callable[[], Catalogue | None],
+        new_id: Callable[[str], str],
+        recording_id: str | None = None,
+    ) -> None:
+        self.state = State.QUEUED
+        self._session_id = session_id
+        self._limits = limits
+        self._catalogue = catalogue
+        self._new_id = new_id
+        self._recording_id = recording_id
+        self._settings: Settings | None = None
+        self._slot = ChatSlot()
+        self._has_waited = False
+        self._turns: deque[ChatTurn] = deque()
+        self._reading = 0
+        """Bytes of a frame that is read beside the event loop."""
+        self._failures = 0
+        self._tokens = Tokens()
+        self._init_at: float | None = None
+        self._idle_at: float | None = None
+        self._events = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+        self._errors = RateWindow(ERRORS_PER_S, 1.0)
+
+    @property
+    def is_over(self) -> bool:
+        """See `Machine.is_over`."""
+        return self.state in (State.CLOSING, State.CLOSED)
+
+    @property
+    def is_waiting(self) -> bool:
+        """See `Machine.is_waiting`."""
+        return self.state is State.QUEUED
+
+    @property
+    def held_bytes(self) -> int:
+        """See `Machine.held_bytes`."""
+        if self.is_over:
+            return 0
+        voice = self._settings.setup.voice.size if self._settings is not None else 0
+        return voice + sum(turn.size for turn in self._turns) + self._reading
+
+    @property
+    def deadline(self) -> float | None:
+        """See `Machine.deadline`."""
+        if self.is_over:
+            return None
+        due = [at for at in (self._init_at, self._idle_at, self._slot.unused_at) if at is not None]
+        return min(due, default=None)
+
+    def opened(self, now: float) -> list[Action]:
+        """See `Machine.opened`."""
+        return self._slot.want()
+
+    # ---------------------------------------------------------------------------------- the slot
+
+    def queued(self, place: Place) -> list[Action]:
+        """See `Machine.queued`."""
+        if self.state not in (State.QUEUED, State.ACTIVE):
+            return []
+        event = render.queued(place, is_update=self._has_waited)
+        self._has_waited = True
+        return [Send(event)]
+
+    def granted(self, now: float) -> list[Action]:
+        """See `Machine.granted`."""
+        if self.state is State.QUEUED:
+            self.state = State.CONNECTED
+            self._init_at = now + self._limits.init_timeout_s
+            told: list[Action] = [Send(SessionQueueDone())]
+            if self._settings is not None:
+                told += self._configure()
+            return told
+        if self.state is State.CONFIGURING:
+            return self._open()
+        if self.state is State.ACTIVE and self._turns:
+            told = [Send(SessionQueueDone())] if self._has_waited else []
+            self._has_waited = False
+            return [*told, *self._open()]
+        return []
+
+    def displaced(self) -> None:
+        """See `Machine.displaced`."""
+        self._slot.is_going_away = False
+
+    def refused(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.refused`."""
+        return self.ended(verdict)
+
+    def signal(self, signal: Signal, now: float) -> list[Action]:
+        """See `Machine.signal`."""
+        if self.is_over:
+            return []
+        match signal:
+            case Ready():
+                return self._begun(signal, now)
+            case Prefilled() if self._turns:
+                self._turns[0].prefilled(signal)
+            case Piece() if self._turns:
+                return self._said(self._turns[0], signal, now)
+            case UnitDone() if self._turns:
+                return self._done(self._turns[0], signal, now)
+            case GoingAway():
+                self._slot.is_going_away = True
+                if self._slot.hold is Hold.READY:
+                    return self._slot.leave()
+            case Failed():
+                return self._failed(signal.reason, now)
+        return []
+
+    def _open(self) -> list[Action]:
+        assert self._settings is not None
+        turn = self._turns[0] if self.state is State.ACTIVE and self._turns else None
+        return self._slot.open(self._settings.setup, turn.request.voice if turn is not None else None)
+
+    def _begun(self, ready: Ready, now: float) -> list[Action]:
+        if self._slot.hold is not Hold.OPENING or self._settings is None:
+            return []
+        self._slot.begun(ready)
+        told: list[Action] = []
+        if self.state is State.CONFIGURING:
+            self.state = State.ACTIVE
+            ignored = map(public_path, ready.ignored_fields)
+            created = ChatCreated(
+                session_id=self._session_id,
+                mode="turn_based",
+                metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
+                usage=render.usage(ready.tokens),
+                unsupported_fields=list(listed([*self._settings.unsupported, *ignored])),
+                recording_session_id=self._recording_id,
+            )
+            told = [Send(created)]
+        return [*told, *self._advance(now)]
+
+    def _advance(self, now: float) -> list[Action]:
+        """Goes on with the next turn, or waits for one."""
+        if not self._turns:
+            self._idle_at = now + self._limits.chat_idle_s
+            has_slot = self._slot.hold is Hold.READY
+            self._slot.unused_at = now + self._limits.init_timeout_s if has_slot else None
+            return []
+        self._idle_at = self._slot.unused_at = None
+        if self._slot.hold is Hold.NONE:
+            self._has_waited = False
+            return self._slot.want()
+        return self._slot.run(self._turns[0]) if self._slot.hold is Hold.READY else []
+
+    def _failed(self, reason: Reason, now: float) -> list[Action]:
+        if self._slot.hold is Hold.READY:
+            return self._slot.leave()  # nothing is lost: the next turn takes another
+        if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
+            self.state = State.CONNECTED
+            self._settings = None
+            self._turns.clear()
+            self._init_at = now + self._limits.init_timeout_s
+            return self._refuse(errors.VERDICTS[reason].refusal(), now)
+        if reason in errors.CORRECTABLE and self._turns:
+            done = UnitDone(1, UnitEnd.FAILED, 0)
+            return self._end_turn(self._turns[0], done, errors.VERDICTS[reason].refusal(), now)
+        return self._conclude(errors.lost(reason, is_going_away=self._slot.is_going_away))
+
+    # ---------------------------------------------------------------------------------- the turns
+
+    def _said(self, turn: ChatTurn, piece: Piece, now: float) -> list[Action]:
+        try:
+            return [Send(event) for event in turn.said(piece)]
+        except Refusal as refusal:
+            return self._end_turn(turn, UnitDone(1, UnitEnd.FAILED, 0), refusal, now)
+
+    def _done(self, turn: ChatTurn, done: UnitDone, now: float) -> list[Action]:
+        return self._end_turn(turn, done, failure(done) if done.end is UnitEnd.FAILED else None, now)
+
+    def _end_turn(self, turn: ChatTurn, done: UnitDone, refusal: Refusal | None, now: float) -> list[Action]:
+        """Tells the end of the first turn and gives its slot back."""
+        told: list[Action] = []
+        if refusal is not None:
+            if not self._errors.allow(now):
+                return self._flood("errors", ERRORS_PER_S, 1.0)
+            told.append(Send(turn.failed(refusal)))
+        is_failure = refusal is not None and refusal.code is ErrorCode.INFERENCE_ERROR
+        self._failures = self._failures + 1 if is_failure else 0
+        self._turns.popleft()
+        self._tokens += done.tokens
+        told.append(Send(turn.done(done, now, has_failed=refusal is not None)))
+        if self._failures >= FAILURES_IN_A_ROW:
+            return [*told, *self._conclude(GAVE_UP)]
+        return [*told, *self._slot.leave(), *self._advance(now)]
+
+    # -------------------------------------------------------------------------------- the client
+
+    def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
+        """See `Machine.text_frame`."""
+        if self.is_over:
+            return []
+        if not self._events.allow(now):
+            return self._flood("events", EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+        if self._idle_at is not None:
+            self._idle_at = now + self._limits.chat_idle_s
+        rules = self._settings.rules if self._settings is not None else BEFORE_SETTINGS
+        read = partial(self._hear, frame, rules, self._catalogue(), drops_input)
+        if len(frame) <= LARGE_FRAME:
+            return read()(now)
+        self._reading = len(frame)
+        return [Apart(read)]
+
+    def binary_frame(self, now: float) -> list[Action]:
+        """See `Machine.binary_frame`."""
+        return self.ended(errors.BINARY_FRAME)
+
+    def _hear(
+        self, frame: bytes, rules: ChatRules, catalogue: Catalogue | None, drops_input: bool
+    ) -> Callable[[float], list[Action]]:
+        """Reads an event; touches nothing of the session, so it may run anywhere."""
+        heard = hear(frame, rules, catalogue, drops_input=drops_input)
+        return partial(self._heard, heard, drops_input)
+
+    def _heard(self, heard: Heard | Refusal | Verdict, drops_input: bool, now: float) -> list[Action]:
+        self._reading = 0
+        if self.is_over:
+            return []
+        match heard:
+            case Refusal():
+                return self._refuse(heard, now)
+            case Verdict():
+                return self._conclude(heard)
+        try:
+            match heard.event:
+                case SessionInit() as event if heard.settings is not None:
+                    return [*self._init(heard.settings, drops_input), *related(event.trace_context)]
+                case SessionClose() as event:
+                    return self._conclude(Verdict(None, "", close_reason(event), CloseCode.NORMAL))
+                case Update():
+                    message = "session.update is not spoken in mode=chat: open the session with session.init"
+                    raise Refusal(ErrorCode.INVALID_EVENT, message)
+                case TurnAppend() as event if heard.request is not None:
+                    told = self._append(heard.request, heard.input_id, now)
+                    return [*related(event.trace_context), *told]
+        except Refusal as refusal:
+            return self._refuse(refusal, now, heard.input_id)
+        return []
+
+    def _init(self, settings: Settings | Refusal, drops_input: bool) -> list[Action]:
+        if self._settings is not None:
+            message = "session.init came before: other settings need a new session"
+            raise Refusal(ErrorCode.INVALID_EVENT, message)
+        if isinstance(settings, Refusal):
+            raise settings
+        self._settings = settings
+        if self.state is State.CONNECTED:
+            return self._configure()
+        if drops_input and self._settings.setup.voice.size:
+            return self._conclude(errors.OVERLOADED)
+        return []
+
+    def _configure(self) -> list[Action]:
+        self.state = State.CONFIGURING
+        self._init_at = None
+        return self._open()
+
+    def _append(self, request: Request | Refusal, input_id: str | None, now: float) -> list[Action]:
+        if self._settings is None:
+            raise Refusal(ErrorCode.NOT_READY, "input.append before session.init")
+        if len(self._turns) > MOST_WAITING:
+            message = f"{MOST_WAITING} inputs wait already; send the next one after a response.done"
+            raise Refusal(ErrorCode.INVALID_EVENT, message)
+        if isinstance(request, Refusal):
+            raise request
+        ids = (self._session_id, input_id or self._new_id("input"), self._new_id("resp"))
+        self._turns.append(ChatTurn(request, *ids, now))
+        return self._advance(now) if self.state is State.ACTIVE and len(self._turns) == 1 else []
+
+    def congested(self, is_congested: bool, now: float) -> list[Action]:
+        """See `Machine.congested`. What is being said cannot be held up."""
+        return []
+
+    def withdrawn(self, sends: list[Send]) -> list[Action]:
+        """See `Machine.withdrawn`."""
+        return []
+
+    def slow_consumer(self) -> list[Action]:
+        """See `Machine.slow_consumer`."""
+        return self.ended(errors.SLOW)
+
+    def disconnected(self) -> None:
+        """See `Machine.disconnected`."""
+        self.state = State.CLOSED
+
+    # ---------------------------------------------------------------------------------- the rest
+
+    def tick(self, now: float, others_wait: bool) -> list[Action]:
+        """See `Machine.tick`."""
+        if self.is_over:
+            return []
+        if is_due(self._init_at, now):
+            text = "no session.init came in time; connect again and send it at once"
+            return self._conclude(timed_out("Prepare timeout", self._limits.init_timeout_s, text))
+        if is_due(self._idle_at, now):
+            text = "nothing came for too long; open a new session"
+            return self._conclude(timed_out("Idle timeout", self._limits.chat_idle_s, text))
+        return self._slot.leave() if is_due(self._slot.unused_at, now) else []
+
+    def ended(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.ended`."""
+        return [] if self.is_over else self._conclude(verdict)
+
+    def shut_down(self) -> list[Action]:
+        """See `Machine.shut_down`."""
+        return self.ended(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
+
+    def _refuse(self, refusal: Refusal, now: float, input_id: str | None = None) -> list[Action]:
+        if not self._errors.allow(now):
+            return self._flood("errors", ERRORS_PER_S, 1.0)
+        return [Send(render.error(refusal.code, refusal.message, refusal.param, input_id))]
+
+    def _flood(self, things: str, count: int, seconds: float) -> list[Action]:
+        return self._conclude(errors.flood(things, count, seconds))
+
+    def _conclude(self, verdict: Verdict) -> list[Action]:
+        is_created = self.state is State.ACTIVE
+        self.state = State.CLOSING
+        told: list[Action] = []
+        if verdict.code is not None:
+            told.append(Send(render.error(verdict.code, verdict.message)))
+        if verdict.closed is not None:
+            closed = SessionClosed(
+                reason=verdict.closed,
+                session_id=self._session_id if is_created else None,
+                usage=render.usage(self._tokens) if is_created else None,
+                diagnostic=Diagnostic(verdict.message) if verdict.message else None,
+            )
+            told.append(Send(closed))
+        close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
+        return [*told, CloseSocket(close, verdict.closed or verdict.code or verdict.message)]

@@ -1,0 +1,125 @@
+"""What a client of G3 in mode chat asks for."""
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from ws_adapter.protocol.chat.content import ChatRules, Request, read_request
+from ws_adapter.protocol.chat.realtime_chat_events import TurnAppend
+from ws_adapter.protocol.core.config import Catalogue, ChatSetup, check_model, listed, read_config
+from ws_adapter.protocol.duplex.realtime import init_voice
+from ws_adapter.protocol.duplex.realtime_events import SessionClose, SessionInit
+from ws_adapter.protocol.wire.codec import EventDecoder
+from ws_adapter.protocol.wire.errors import (
+    NOT_UTF8,
+    ErrorCode,
+    InvalidUtf8,
+    Refusal,
+    Verdict,
+    missing,
+    no_json,
+)
+
+
+class Update(Struct, frozen=True, tag_field="type", tag="session.update"):
+    """The opener of the earlier dialect, which has no chat."""
+
+
+Event: TypeAlias = SessionInit | TurnAppend | SessionClose | Update
+
+_DECODER: Final[EventDecoder[Event]] = EventDecoder(Event)
+
+_HONOURED: Final = frozenset({"generate_audio", "max_slice_nums"})
+"""Keys of `config` that mean something to a chat."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """An event; of an opener, and of what asks for an answer, also what it came to or why it is refused."""
+
+    event: Event
+    request: Request | Refusal | None = None
+    settings: "Settings | Refusal | None" = None
+
+    @property
+    def input_id(self) -> str | None:
+        """The client's name for its input."""
+        fields = self.event.input if isinstance(self.event, TurnAppend) else None
+        return fields.input_id if fields is not None else None
+
+
+def hear(
+    frame: bytes, rules: ChatRules, catalogue: Catalogue | None, *, drops_input: bool
+) -> Heard | Refusal | Verdict:
+    """Reads a text frame to its last field. What is no event is refused, or ends the session.
+
+    Whether the event may come now is left open. With `drops_input` the media in it are not decoded.
+    """
+    try:
+        event = _DECODER.decode(frame)
+    except InvalidUtf8:
+        return NOT_UTF8
+    except Refusal as refusal:
+        return no_json(refusal) if refusal.code is ErrorCode.INVALID_JSON else refusal
+    if isinstance(event, SessionInit):
+        return Heard(event, settings=_settings(event, catalogue))
+    if not isinstance(event, TurnAppend):
+        return Heard(event)
+    try:
+        if event.input is None:
+            raise missing("input", "an object")
+        if drops_input:
+            message = "the server is too busy for this input; send it again later"
+            raise Refusal(ErrorCode.SERVICE_UNAVAILABLE, message)
+        voices = catalogue.voices if catalogue is not None else None
+        return Heard(event, read_request(event.input, rules, voices))
+    except Refusal as refusal:
+        return Heard(event, refusal)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `session.init` came to. `unsupported`: paths of what was accepted but means nothing here."""
+
+    setup: ChatSetup
+    rules: ChatRules
+    unsupported: tuple[str, ...]
+
+
+BEFORE_SETTINGS: Final = ChatRules("input.", speaks=False)
+
+
+def _settings(event: SessionInit, catalogue: Catalogue | None) -> Settings | Refusal:
+    try:
+        return read_settings(event, catalogue)
+    except Refusal as refusal:
+        return refusal
+
+
+def read_settings(event: SessionInit, catalogue: Catalogue | None) -> Settings:
+    """What a chat takes from `session.init`; raises `Refusal`."""
+    payload = event.payload
+    if payload is None:
+        raise missing("payload", "an object, which may be empty,")
+    name = "config" if payload.config is not None else "duplex"
+    given = payload.config if payload.config is not None else payload.duplex or {}
+    config = read_config(given, f"payload.{name}")
+    prompts = (payload.system_prompt, payload.instructions)
+    vain = [f"{name}.{key}" for key, value in given.items() if key not in _HONOURED and value is not None]
+    return Settings(
+        ChatSetup(
+            # A turn is complete in itself: only what the client says itself stands before it.
+            system_prompt=next((prompt for prompt in prompts if prompt is not None), ""),
+            voice=init_voice(payload, catalogue),
+            model=check_model(payload.model, catalogue, "payload.model"),
+            seed=payload.seed,
+        ),
+        ChatRules(
+            "input.",
+            speaks=False,
+            max_slice_nums=payload.max_slice_nums or config.max_slice_nums,
+            is_mute=payload.use_tts is False or config.generate_audio is False,
+        ),
+        listed([*vain, *(["tools"] if payload.tools else [])]),
+    )

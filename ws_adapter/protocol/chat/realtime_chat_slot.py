@@ -1,0 +1,53 @@
+"""The slot of G3 in mode chat: one for the settings, then one for each turn."""
+
+from dataclasses import replace
+
+from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
+from ws_adapter.protocol.core.actions import Action, LeaveSlot, OpenWorkerSession, RunTurn, TakeSlot
+from ws_adapter.protocol.core.config import ChatSetup
+from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.protocol.core.state import Hold
+from ws_adapter.protocol.media.reference_voice import Voice
+
+
+class ChatSlot:
+    """What a session has of a slot; its methods return what brings it there."""
+
+    def __init__(self) -> None:
+        self.hold = Hold.NONE
+        self.ready: Ready | None = None
+        """What the last worker said that took the settings."""
+        self.is_going_away = False
+        """The worker is about to leave."""
+        self.unused_at: float | None = None
+        """When the slot is given back if no turn comes."""
+        self._has_turns_voice = False
+
+    def want(self) -> list[Action]:
+        """The session needs one."""
+        self.hold = Hold.WANTED
+        return [TakeSlot()]
+
+    def open(self, setup: ChatSetup, turns_voice: Voice | None) -> list[Action]:
+        """The slot is there: its worker gets the settings, and the next turn's voice if that has one."""
+        self.hold = Hold.OPENING
+        self._has_turns_voice = turns_voice is not None
+        return [OpenWorkerSession(replace(setup, voice=turns_voice) if turns_voice is not None else setup)]
+
+    def begun(self, ready: Ready) -> None:
+        """The worker took the settings."""
+        self.hold = Hold.READY
+        self.ready = ready
+
+    def run(self, turn: ChatTurn) -> list[Action]:
+        """The worker answers the turn."""
+        assert self.ready is not None
+        self.hold = Hold.RUNNING
+        return [RunTurn(1, turn.begin(self.ready, has_own_session=self._has_turns_voice))]
+
+    def leave(self) -> list[Action]:
+        """Gives it back."""
+        self.hold = Hold.NONE
+        self.unused_at = None
+        self.is_going_away = False
+        return [LeaveSlot()]

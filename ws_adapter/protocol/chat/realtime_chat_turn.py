@@ -1,0 +1,80 @@
+"""One turn of G3 in mode chat, and what its client is told of it."""
+
+from typing import Any
+
+from ws_adapter.protocol.chat.content import Request
+from ws_adapter.protocol.chat.realtime_chat_events import ReplyAudio, ReplyText, ResponseDone
+from ws_adapter.protocol.chat.reply import Reply, done_reason
+from ws_adapter.protocol.core import render
+from ws_adapter.protocol.core.config import listed
+from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, UnitDone
+from ws_adapter.protocol.core.turn import Turn
+from ws_adapter.protocol.wire.errors import Refusal
+from ws_adapter.protocol.wire.events import ErrorEvent, Metrics, ServerEvent
+
+
+class ChatTurn:
+    """A turn that is answered, or waits for it. `asked_at` is when it was accepted."""
+
+    def __init__(
+        self, request: Request, session_id: str, input_id: str, response_id: str, asked_at: float
+    ) -> None:
+        self.request = request
+        self.input_id = input_id
+        self._ids: dict[str, Any] = {
+            "session_id": session_id,
+            "input_id": input_id,
+            "response_id": response_id,
+        }
+        self._reply = Reply(asked_at, streaming=request.streaming)
+        self._context_limit = 0
+        self._unsupported: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds, about."""
+        return self.request.size + self._reply.audio_bytes
+
+    def begin(self, ready: Ready, *, has_own_session: bool) -> Turn:
+        """The turn for the worker that is to answer it; see `Request.for_worker`."""
+        turn, unsupported = self.request.for_worker(ready, has_own_session=has_own_session)
+        self._unsupported = listed(unsupported)
+        self._context_limit = ready.context_limit
+        return turn
+
+    def prefilled(self, signal: Prefilled) -> None:
+        """The model has read it."""
+        self._reply.prefilled = signal
+
+    def said(self, piece: Piece) -> list[ServerEvent]:
+        """More of the answer. Raises `Refusal` if it becomes too long."""
+        self._reply.add(piece)
+        if not self._reply.streaming:
+            return []
+        events: list[ServerEvent] = []
+        if piece.text:
+            events.append(ReplyText(kind="text", text=piece.text, metrics=Metrics(), **self._ids))
+        if piece.audio:
+            events.append(ReplyAudio(kind="audio", audio=piece.audio, metrics=Metrics(), **self._ids))
+        return events
+
+    def failed(self, refusal: Refusal) -> ErrorEvent:
+        """Why it has no answer; a `param` is a path in the fields of its input."""
+        where = "input." if refusal.param else ""
+        param = f"{where}{refusal.param}" if refusal.param else None
+        return render.error(refusal.code, f"{where}{refusal.message}", param, self.input_id)
+
+    def done(self, done: UnitDone, now: float, *, has_failed: bool) -> ResponseDone:
+        """The end of the answer."""
+        figures = self._reply.metrics(
+            done, now, context_limit=self._context_limit, clipped_samples=self.request.clipped_samples
+        )
+        return ResponseDone(
+            text=self._reply.text,
+            audio=self._reply.audio or None,
+            reason="error" if has_failed else done_reason(done),
+            metrics=figures,
+            usage=render.usage(done.tokens),
+            unsupported_fields=list(self._unsupported),
+            **self._ids,
+        )

@@ -1,0 +1,92 @@
+"""What the model answers to a chat turn, as it comes."""
+
+from typing import Final, Literal, TypeAlias
+
+from antiphon.semconv import Reason
+from ws_adapter.protocol.core.signals import Finish, Piece, Prefilled, UnitDone, UnitEnd
+from ws_adapter.protocol.wire.errors import VERDICTS, ErrorCode, Refusal
+from ws_adapter.protocol.wire.events import Metrics
+
+MOST_AUDIO_BYTES: Final = 32 * 2**20
+"""Of an answer that is sent at once: about six minutes."""
+
+DoneReason: TypeAlias = Literal["turn_end", "length", "cancelled", "error"]
+
+
+class Reply:
+    """One answer. `asked_at` is when its turn was accepted; audio is only kept if it is sent at once."""
+
+    def __init__(self, asked_at: float, *, streaming: bool) -> None:
+        self.streaming = streaming
+        self.prefilled: Prefilled | None = None
+        self._asked_at = asked_at
+        self._text: list[str] = []
+        self._audio: list[bytes] = []
+        self.audio_bytes = 0
+        """Of what is kept."""
+
+    def add(self, piece: Piece) -> None:
+        """Something more was said. Raises `Refusal` if it is more than can be sent at once."""
+        self._text.append(piece.text)
+        if self.streaming:
+            return
+        self._audio.append(piece.audio)
+        self.audio_bytes += len(piece.audio)
+        if self.audio_bytes > MOST_AUDIO_BYTES:
+            message = "the answer is too long to be sent at once; ask for it with streaming"
+            raise Refusal(ErrorCode.INFERENCE_ERROR, message)
+
+    @property
+    def text(self) -> str:
+        """All that was said."""
+        return "".join(self._text)
+
+    @property
+    def audio(self) -> bytes:
+        """All that is to be heard; empty if it is streamed."""
+        return b"".join(self._audio)
+
+    @property
+    def input_tokens(self) -> int:
+        """Tokens that the model has read."""
+        return self.prefilled.tokens.given if self.prefilled is not None else 0
+
+    def metrics(self, done: UnitDone, now: float, *, context_limit: int, clipped_samples: int) -> Metrics:
+        """The figures of the whole turn."""
+        times, tokens, read = done.timings, done.tokens, self.prefilled
+        return Metrics(
+            kv_cache_length=done.context_tokens,
+            n_past_max=context_limit or None,
+            queue_ms=times.queue,
+            prefill_ms=times.prefill if read is None else read.timings.prefill or times.prefill,
+            generate_ms=times.total,
+            cost_llm_ms=times.decode,
+            cost_tts_ms=times.speech,
+            cost_token2wav_ms=times.vocoder,
+            wall_clock_ms=round((now - self._asked_at) * 1000, 1),
+            n_tokens=tokens.output_text,
+            n_tts_tokens=tokens.output_audio,
+            vision_slices=read.vision_slices or None if read is not None else None,
+            vision_tokens=tokens.input_vision or None,
+            clipped_samples=clipped_samples or None,
+        )
+
+
+def done_reason(done: UnitDone) -> DoneReason:
+    """Why an answer is over."""
+    match done.end:
+        case UnitEnd.FAILED:
+            return "error"
+        case UnitEnd.CANCELLED:
+            return "cancelled"
+        case UnitEnd.CONTEXT_FULL:
+            return "length"
+    return "length" if done.finish is Finish.LENGTH else "turn_end"
+
+
+def failure(done: UnitDone) -> Refusal:
+    """Why a turn failed; where it was its input, the path in the fields of the request says which part."""
+    verdict = VERDICTS.get(done.failure or Reason.INFERENCE_FAILED, VERDICTS[Reason.INFERENCE_FAILED])
+    path = done.field.removeprefix("turn.") if done.field.startswith("turn.messages") else ""
+    message = f"{path}: {verdict.message}" if path else verdict.message
+    return Refusal(verdict.code or ErrorCode.INFERENCE_ERROR, message, path or None)

@@ -1,0 +1,305 @@
+"""C, the dialect of `/ws/chat`: one request, one answer, and the connection closes."""
+
+from collections.abc import Callable
+from enum import Enum, auto
+from functools import partial
+from typing import ClassVar, Final
+
+from antiphon.semconv import Reason
+from ws_adapter.protocol.chat import ws_chat_events
+from ws_adapter.protocol.chat.content import ChatRules, Request, read_request
+from ws_adapter.protocol.chat.reply import Reply, failure
+from ws_adapter.protocol.chat.ws_chat_events import Chunk, Done, Error, PrefillDone, QueueDone
+from ws_adapter.protocol.core.actions import (
+    Action,
+    Apart,
+    CloseSocket,
+    OpenWorkerSession,
+    RunTurn,
+    Send,
+    TakeSlot,
+)
+from ws_adapter.protocol.core.config import Catalogue, ChatSetup
+from ws_adapter.protocol.core.signals import (
+    Failed,
+    GoingAway,
+    Piece,
+    Prefilled,
+    Ready,
+    Signal,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.duplex.ws_duplex_events import Queued, QueueUpdate
+from ws_adapter.protocol.media.reference_voice import NO_VOICE
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.codec import RequestDecoder
+from ws_adapter.protocol.wire.errors import VERDICTS, CloseCode, ErrorCode, InvalidUtf8, Refusal, Verdict
+from ws_adapter.protocol.wire.limits import (
+    EVENTS_PER_WINDOW,
+    EVENTS_WINDOW_S,
+    LARGE_FRAME,
+    Limits,
+    RateWindow,
+)
+
+_RULES: Final = ChatRules(root="", speaks=True)
+_DECODER: Final[RequestDecoder[ws_chat_events.ChatRequest]] = RequestDecoder(ws_chat_events.ChatRequest)
+
+_CODES: Final = {
+    errors.SHUTDOWN: ErrorCode.SERVICE_UNAVAILABLE,
+    errors.SLOW_CONSUMER: ErrorCode.SLOW_CONSUMER,
+}
+"""What other dialects tell by the reason of their last event is an error here."""
+
+
+class State(Enum):
+    """Where a request is in its life."""
+
+    WAIT_REQUEST = auto()
+    QUEUED = auto()
+    PREFILL = auto()
+    GENERATE = auto()
+    DONE = auto()
+
+
+class Chat:
+    """See `Machine`. `recording_id` is that of the session's recording, if one is made."""
+
+    drops_stale: ClassVar = False
+
+    def __init__(
+        self, limits: Limits, catalogue: Callable[[], Catalogue | None], recording_id: str | None = None
+    ) -> None:
+        self.state = State.WAIT_REQUEST
+        self._limits = limits
+        self._catalogue = catalogue
+        self._recording_id = recording_id
+        self._init_at: float | None = None
+        self._reading = 0
+        """Bytes of the request while it is read beside the event loop."""
+        self._request: Request | None = None
+        self._reply = Reply(0.0, streaming=True)
+        self._unsupported: list[str] = []
+        self._has_waited = False
+        self._is_going_away = False
+        self._frames = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+
+    @property
+    def is_over(self) -> bool:
+        """See `Machine.is_over`."""
+        return self.state is State.DONE
+
+    @property
+    def is_waiting(self) -> bool:
+        """See `Machine.is_waiting`."""
+        return self.state in (State.WAIT_REQUEST, State.QUEUED)
+
+    @property
+    def held_bytes(self) -> int:
+        """See `Machine.held_bytes`."""
+        if self.is_over:
+            return 0
+        held = self._reading + self._reply.audio_bytes
+        if self._request is None or self.state is State.GENERATE:
+            return held
+        return held + self._request.size
+
+    @property
+    def deadline(self) -> float | None:
+        """See `Machine.deadline`."""
+        return None if self.is_over else self._init_at
+
+    # -------------------------------------------------------------------------------- the client
+
+    def opened(self, now: float) -> list[Action]:
+        """See `Machine.opened`."""
+        self._init_at = now + self._limits.init_timeout_s
+        return []
+
+    def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
+        """See `Machine.text_frame`. Only the first frame counts."""
+        if self.is_over:
+            return []
+        if not self._frames.allow(now):
+            return self._conclude(errors.flood("frames", EVENTS_PER_WINDOW, EVENTS_WINDOW_S))
+        if self.state is not State.WAIT_REQUEST or self._reading:
+            return []
+        if drops_input:
+            return self._conclude(errors.OVERLOADED)
+        self._init_at = None
+        catalogue = self._catalogue()
+        read = partial(self._read, frame, catalogue)
+        if len(frame) <= LARGE_FRAME:
+            return read()(now)
+        self._reading = len(frame)
+        return [Apart(read)]
+
+    def binary_frame(self, now: float) -> list[Action]:
+        """See `Machine.binary_frame`."""
+        if self.state is not State.WAIT_REQUEST or self._reading:
+            return []
+        return self._conclude(errors.BINARY_FRAME)
+
+    def _read(self, frame: bytes, catalogue: Catalogue | None) -> Callable[[float], list[Action]]:
+        """Reads the request; touches nothing of the machine, so it may run anywhere."""
+        try:
+            fields = _DECODER.decode(frame)
+            request = read_request(fields, _RULES, catalogue.voices if catalogue is not None else None)
+        except InvalidUtf8:
+            return lambda now: self.ended(errors.NOT_UTF8)
+        except Refusal as refusal:
+            refused = refusal
+            is_json = refusal.code is not ErrorCode.INVALID_JSON
+            close = CloseCode.POLICY_VIOLATION if is_json else CloseCode.UNSUPPORTED_DATA
+            return lambda now: self._refuse(refused.code, refused.message, close)
+        return partial(self._accept, request)
+
+    def _accept(self, request: Request, now: float) -> list[Action]:
+        if self.is_over:
+            return []
+        self._reading = 0
+        self._request = request
+        self._reply = Reply(now, streaming=request.streaming)
+        self.state = State.QUEUED
+        return [TakeSlot()]
+
+    def congested(self, is_congested: bool, now: float) -> list[Action]:
+        """See `Machine.congested`. What is being said cannot be held up."""
+        return []
+
+    def withdrawn(self, sends: list[Send]) -> list[Action]:
+        """See `Machine.withdrawn`."""
+        return []
+
+    def slow_consumer(self) -> list[Action]:
+        """See `Machine.slow_consumer`."""
+        return [] if self.is_over else self._conclude(errors.SLOW)
+
+    def disconnected(self) -> None:
+        """See `Machine.disconnected`."""
+        self.state = State.DONE
+
+    # ---------------------------------------------------------------------------------- the slot
+
+    def queued(self, place: Place) -> list[Action]:
+        """See `Machine.queued`."""
+        if self.state is not State.QUEUED:
+            return []
+        shape = QueueUpdate if self._has_waited else Queued
+        self._has_waited = True
+        wait_s = round(place.estimated_wait_s, 1)
+        return [
+            Send(
+                shape(
+                    position=place.position,
+                    estimated_wait_s=wait_s,
+                    eta_seconds=wait_s,
+                    estimate_is_guess=place.estimate_is_guess,
+                    ticket_id=place.ticket_id,
+                    queue_length=place.queue_length,
+                )
+            )
+        ]
+
+    def granted(self, now: float) -> list[Action]:
+        """See `Machine.granted`."""
+        if self.is_over or self._request is None:
+            return []
+        told = [Send(QueueDone())] if self._has_waited and self.state is State.QUEUED else []
+        self.state = State.PREFILL
+        return [*told, OpenWorkerSession(ChatSetup(voice=self._request.voice or NO_VOICE))]
+
+    def displaced(self) -> None:
+        """See `Machine.displaced`."""
+        self._is_going_away = False
+
+    def refused(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.refused`."""
+        return self.ended(verdict)
+
+    def signal(self, signal: Signal, now: float) -> list[Action]:
+        """See `Machine.signal`."""
+        if self.is_over or self._request is None:
+            return []
+        match signal:
+            case Ready():
+                turn, self._unsupported = self._request.for_worker(signal, has_own_session=True)
+                return [RunTurn(1, turn)]
+            case Prefilled():
+                self._reply.prefilled = signal
+                self.state = State.GENERATE
+                return [Send(PrefillDone(input_tokens=self._reply.input_tokens))]
+            case Piece():
+                return self._said(signal)
+            case UnitDone():
+                return self._done(signal)
+            case GoingAway():
+                self._is_going_away = True
+            case Failed():
+                return self._conclude(
+                    errors.SERVER_SHUTDOWN if self._is_going_away else VERDICTS[signal.reason]
+                )
+        return []
+
+    def _said(self, piece: Piece) -> list[Action]:
+        try:
+            self._reply.add(piece)
+        except Refusal as refusal:
+            return self._refuse(refusal.code, refusal.message)
+        if not self._reply.streaming or not (piece.text or piece.audio):
+            return []
+        return [Send(Chunk(text_delta=piece.text, audio_data=piece.audio or None))]
+
+    def _done(self, done: UnitDone) -> list[Action]:
+        if done.end is UnitEnd.FAILED:
+            refusal = failure(done)
+            return self._refuse(refusal.code, refusal.message)
+        if done.end is UnitEnd.CANCELLED:
+            return self._conclude(VERDICTS[Reason.WORKER_LOST])
+        self.state = State.DONE
+        event = Done(
+            text=self._reply.text,
+            generated_tokens=done.tokens.output_text,
+            input_tokens=self._reply.input_tokens,
+            audio_data=self._reply.audio or None,
+            recording_session_id=self._recording_id,
+            unsupported_fields=self._unsupported,
+        )
+        return [Send(event), CloseSocket(CloseCode.NORMAL, errors.DONE)]
+
+    # ---------------------------------------------------------------------------------- the rest
+
+    def tick(self, now: float, others_wait: bool) -> list[Action]:
+        """See `Machine.tick`."""
+        if self.is_over or self._init_at is None or now < self._init_at:
+            return []
+        message = (
+            f"no request came within {self._limits.init_timeout_s:g} s; connect again and send it at once"
+        )
+        return self._refuse(ErrorCode.INIT_TIMEOUT, message)
+
+    def ended(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.ended`."""
+        return [] if self.is_over else self._conclude(verdict)
+
+    def shut_down(self) -> list[Action]:
+        """See `Machine.shut_down`."""
+        if self.is_over:
+            return []
+        return self._conclude(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
+
+    def _refuse(self, code: ErrorCode, message: str, close: CloseCode | None = None) -> list[Action]:
+        return [] if self.is_over else self._conclude(Verdict(code, message, None, close))
+
+    def _conclude(self, verdict: Verdict) -> list[Action]:
+        """The one error, and the end."""
+        self.state = State.DONE
+        if verdict.close is CloseCode.INVALID_UTF8:
+            return [CloseSocket(verdict.close, verdict.message)]
+        code = verdict.code or _CODES.get(verdict.closed or "", ErrorCode.INFERENCE_ERROR)
+        close = verdict.close
+        if close is None:
+            close = CloseCode.INTERNAL_ERROR if code.is_servers else CloseCode.POLICY_VIOLATION
+        return [Send(Error(error=verdict.message, code=code)), CloseSocket(close, verdict.closed or code)]

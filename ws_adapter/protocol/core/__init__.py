@@ -1,0 +1,1 @@
+"""What every protocol is made of: actions, signals, configuration, units and answers."""

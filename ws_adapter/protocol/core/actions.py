@@ -1,0 +1,133 @@
+"""What a dialect wants done. The session carries actions out in the order in which they were returned."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from ws_adapter.protocol.core.answers import Answer
+from ws_adapter.protocol.core.config import WorkerSetup
+from ws_adapter.protocol.core.turn import Turn
+from ws_adapter.protocol.wire.errors import CloseCode
+from ws_adapter.protocol.wire.events import ServerEvent
+
+
+class Send(Struct, frozen=True):
+    """Send an event. One that tells of a unit says which `answer` it tells, and whether it is the first to
+    do so, which carries its number and its tokens; the error before the answer to a failed unit is not.
+    """
+
+    event: ServerEvent
+    answer: Answer | None = None
+    is_first: bool = True
+
+
+class TakeSlot(Struct, frozen=True):
+    """Wait for a slot. Not while there is one, or while one is waited for."""
+
+
+class LeaveSlot(Struct, frozen=True):
+    """Give the slot back, or the place in the queue; what runs at the worker is cancelled."""
+
+
+class OpenWorkerSession(Struct, frozen=True):
+    """Configure the session at the worker."""
+
+    setup: WorkerSetup
+
+
+class RunUnit(Struct, frozen=True):
+    """Give a unit to the worker; `unit` counts from 1.
+
+    `audio` is one second of float32 at 16 kHz; `frames` are encoded pictures, of which the model may make
+    `max_slice_nums` slices each.
+    """
+
+    unit: int
+    audio: bytes
+    force_listen: bool
+    frames: tuple[bytes, ...] = ()
+    max_slice_nums: int | None = None
+    accepted_at: float = 0.0
+    """When its second was complete; 0 is now."""
+
+
+class RunTurn(Struct, frozen=True):
+    """Give a chat turn to the worker; `unit` counts from 1 in each slot."""
+
+    unit: int
+    turn: Turn
+
+
+class RunChunk(Struct, frozen=True):
+    """Give a slice of an utterance to the worker; `unit` counts from 1 in each slot.
+
+    `audio` is float32 at 16 kHz of any length, also none. `begins` lets the model forget all that came
+    before, `ends` says that the utterance is complete.
+    """
+
+    unit: int
+    audio: bytes
+    begins: bool = False
+    ends: bool = False
+
+
+Run: TypeAlias = RunUnit | RunTurn | RunChunk
+"""The input of a unit, each kind of session its own."""
+
+
+class Relate(Struct, frozen=True):
+    """The client says what it is doing, in the form of W3C Trace Context, which may be malformed."""
+
+    traceparent: str | None
+    tracestate: str | None
+
+
+class CancelUnits(Struct, frozen=True):
+    """End every unit at the worker up to and including `unit`."""
+
+    unit: int
+
+
+class Withdraw(Struct, frozen=True):
+    """Take back what was not sent yet of a response, and tell the dialect which units lost what."""
+
+    response_id: str
+
+
+class Apart(Struct, frozen=True):
+    """Let `work` run beside the event loop, since it takes long and depends on nothing else.
+
+    It returns what is to be called next, on the event loop, with the time; and that returns actions. Frames
+    that come meanwhile wait. There is at most one among the actions that a frame leads to.
+    """
+
+    work: "Callable[[], Callable[[float], list[Action]]]"
+
+
+class Note(Struct, frozen=True):
+    """Say something of the client in the log, in words of ours: `outline` stands for what it sent."""
+
+    text: str
+
+
+class CloseSocket(Struct, frozen=True):
+    """The conversation is over: release the slot, send what is left, close."""
+
+    code: CloseCode
+    reason: str
+
+
+Action: TypeAlias = (
+    Send
+    | TakeSlot
+    | LeaveSlot
+    | OpenWorkerSession
+    | Run
+    | Relate
+    | CancelUnits
+    | Withdraw
+    | Apart
+    | Note
+    | CloseSocket
+)

@@ -1,0 +1,310 @@
+"""Answers in input order: what the worker says becomes one answer for each unit, and each unit gets one."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.semconv import Reason
+from ws_adapter.protocol.core.signals import (
+    NO_TIMINGS,
+    NO_TOKENS,
+    Piece,
+    Prefilled,
+    Ready,
+    Timings,
+    Tokens,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.core.silence import SilenceTail
+from ws_adapter.protocol.core.units import Unit
+from ws_adapter.protocol.wire.errors import BACKEND_ERROR, VERDICTS, CloseCode, ErrorCode, Verdict
+from ws_adapter.protocol.wire.errors import CONTEXT_FULL as CONTEXT_FULL_REASON
+
+FAILURES_IN_A_ROW: Final = 3
+"""So many failed inferences, one after another, end the session."""
+
+CONTEXT_FULL: Final = Verdict(
+    None, "the context of the model is full; open a new session", CONTEXT_FULL_REASON, CloseCode.NORMAL
+)
+GAVE_UP: Final = Verdict(
+    None,
+    "the model failed several times in a row; open a new session",
+    BACKEND_ERROR,
+    CloseCode.INTERNAL_ERROR,
+)
+
+
+class Outcome(Enum):
+    """What a unit came to."""
+
+    LISTEN = auto()
+    SPEECH = auto()
+    FAILED = auto()
+    DROPPED = auto()
+
+
+class Answer(Struct, frozen=True):
+    """What one unit came to.
+
+    `index` counts units from 0. `response_id` is the response that speech belongs to, or that a listen
+    closes. `audio` is float32 at 24 kHz. `context_tokens` is the length of the context after it, or after the
+    last unit that ran; `context_limit` 0 means unknown.
+    """
+
+    outcome: Outcome
+    index: int
+    unit: Unit
+    response_id: str | None
+    context_tokens: int
+    context_limit: int
+    dropped_total: int
+    total: Tokens
+    """Tokens of the session so far."""
+    own: Tokens = NO_TOKENS
+    text: str = ""
+    audio: bytes = b""
+    ends_turn: bool = False
+    has_audio_output: bool = True
+    timings: Timings = NO_TIMINGS
+    vision_slices: int = 0
+    failure: tuple[ErrorCode, str] | None = None
+    is_continued: bool = False
+    """Something of the unit was sent already: its figures are known."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A unit that is not answered yet."""
+
+    unit: Unit
+    dropped: bool = False
+    muted: bool = False
+    speaks: bool = False
+    text: list[str] = field(default_factory=list)
+    audio: list[bytes] = field(default_factory=list)
+    prefill: Prefilled | None = None
+    done: UnitDone | None = None
+
+
+class Answers:
+    """Holds what is owed to the client and gives it out, unit by unit.
+
+    `new_id(prefix)` makes ids of responses. `verdict` is set once the session cannot go on; no answer comes
+    after that.
+    """
+
+    def __init__(self, tail: SilenceTail, new_id: Callable[[str], str]) -> None:
+        self.verdict: Verdict | None = None
+        self.response_id: str | None = None
+        """The response that is open: the model is speaking."""
+        self._tail = tail
+        self._new_id = new_id
+        self._pending: deque[_Pending] = deque()
+        self._at_worker: dict[int, _Pending] = {}
+        self._answered = 0
+        self._dropped_total = 0
+        self._failures = 0
+        self._tokens = Tokens()
+        self._context_tokens = 0
+        self._context_limit = 0
+        self._has_audio_output = True
+
+    def begin(self, ready: Ready) -> None:
+        """The session is configured."""
+        self._context_tokens = ready.prompt_tokens
+        self._context_limit = ready.context_limit
+        self._has_audio_output = ready.generate_audio
+        self._tokens = ready.tokens
+
+    @property
+    def tokens(self) -> Tokens:
+        """Of the session so far, its prompt included."""
+        return self._tokens
+
+    # ------------------------------------------------------------------------------------ what happens
+
+    def expect(self, units: list[Unit]) -> None:
+        """Units were cut; each will be answered in this order."""
+        self._pending.extend(_Pending(unit) for unit in units)
+
+    def drop(self, units: list[Unit]) -> None:
+        """Waiting units will not run; each still gets its answer, in its place."""
+        for pending in self._waiting(units):
+            pending.dropped = True
+
+    def forget(self, units: list[Unit]) -> None:
+        """Units held before the session began are dropped without an answer, and counted."""
+        for pending in self._waiting(units):
+            self._pending.remove(pending)
+            self._dropped_total += 1
+
+    def started(self, unit: Unit, number: int) -> None:
+        """`unit` was given to the worker as `number`."""
+        self._at_worker[number] = next(p for p in self._pending if p.unit is unit)
+
+    def prefilled(self, signal: Prefilled) -> None:
+        """The worker has the input of a unit."""
+        if pending := self._at_worker.get(signal.unit):
+            pending.prefill = signal
+
+    def piece(self, signal: Piece) -> bool:
+        """The worker said a part of a unit; whether it is muted."""
+        pending = self._at_worker.get(signal.unit)
+        if pending is None:
+            return False
+        pending.speaks = True
+        if not pending.muted:
+            pending.text.append(signal.text)
+            pending.audio.append(signal.audio)
+        return pending.muted
+
+    def done(self, signal: UnitDone) -> None:
+        """The worker is done with a unit."""
+        if pending := self._at_worker.pop(signal.unit, None):
+            pending.done = signal
+
+    def mute(self) -> None:
+        """Nothing more is said by the units at the worker: each will be answered by a listen."""
+        for pending in self._at_worker.values():
+            pending.muted = not pending.unit.force_listen
+            pending.text.clear()
+            pending.audio.clear()
+
+    @property
+    def muted_speech(self) -> int | None:
+        """The last muted unit at the worker, once the model is known to speak; None before.
+
+        Stopped before its first word, the model would begin its answer in the next unit.
+        """
+        muted = {number: pending for number, pending in self._at_worker.items() if pending.muted}
+        is_speaking = self.response_id is not None or any(pending.speaks for pending in muted.values())
+        return max(muted, default=None) if is_speaking else None
+
+    # ---------------------------------------------------------------------------------------- answering
+
+    def collect(self) -> list[Answer]:
+        """The answer of every unit whose turn it is and whose end is known."""
+        answers: list[Answer] = []
+        while self._pending and self.verdict is None:
+            head = self._pending[0]
+            if head.done is None and not head.dropped:
+                break
+            self._pending.popleft()
+            index = self._answered
+            self._answered += 1
+            if head.done is not None:
+                answers.append(self._answer(head, head.done, index))
+            elif answer := self._dropped(head.unit, index):
+                answers.append(answer)
+        return answers
+
+    def silenced(self, answer: Answer, is_continued: bool) -> Answer:
+        """The listen of a unit whose speech was taken back; `is_continued`: a part of it had been sent."""
+        return replace(
+            answer,
+            outcome=Outcome.LISTEN,
+            response_id=self._close_response(),
+            text="",
+            audio=b"",
+            ends_turn=False,
+            is_continued=is_continued,
+        )
+
+    def _answer(self, pending: _Pending, done: UnitDone, index: int) -> Answer:
+        self._tokens += done.tokens
+        self._context_tokens = done.context_tokens
+        prefill = pending.prefill
+        timings = done.timings
+        if timings.prefill is None and prefill is not None:
+            timings = replace(timings, prefill=prefill.timings.prefill)
+        answer = Answer(
+            Outcome.LISTEN,
+            index,
+            pending.unit,
+            None,
+            done.context_tokens,
+            self._context_limit,
+            self._dropped_total,
+            self._tokens,
+            own=done.tokens,
+            has_audio_output=self._has_audio_output,
+            timings=timings,
+            vision_slices=prefill.vision_slices if prefill is not None else 0,
+        )
+        match done.end:
+            case UnitEnd.FAILED:
+                answer = self._failed(answer, done.failure or Reason.INFERENCE_FAILED)
+            case UnitEnd.CHUNK | UnitEnd.TURN if not pending.muted:
+                answer = self._spoken(answer, pending, done)
+            case UnitEnd.CONTEXT_FULL if any(pending.text) or any(pending.audio):
+                answer = self._spoken(answer, pending, done)
+            case _:
+                answer = replace(answer, response_id=self._close_response())
+        if done.end is not UnitEnd.FAILED:
+            self._failures = 0
+        full = done.end is UnitEnd.CONTEXT_FULL or 0 < self._context_limit <= done.context_tokens
+        if full and self.verdict is None:
+            self.verdict = CONTEXT_FULL
+        return answer
+
+    def _spoken(self, answer: Answer, pending: _Pending, done: UnitDone) -> Answer:
+        if self.response_id is None:
+            self.response_id = self._new_id("resp")
+        self._tail.spoke()
+        response_id: str | None = self.response_id
+        ends_turn = done.end is UnitEnd.TURN
+        if ends_turn:
+            response_id = self._close_response()
+        return replace(
+            answer,
+            outcome=Outcome.SPEECH,
+            response_id=response_id,
+            text="".join(pending.text),
+            audio=b"".join(pending.audio),
+            ends_turn=ends_turn,
+        )
+
+    def _failed(self, answer: Answer, reason: Reason) -> Answer:
+        verdict = VERDICTS.get(reason, VERDICTS[Reason.INFERENCE_FAILED])
+        self._failures = self._failures + 1 if reason is Reason.INFERENCE_FAILED else 0
+        if self._failures >= FAILURES_IN_A_ROW:
+            self.verdict = GAVE_UP
+        return replace(
+            answer,
+            outcome=Outcome.FAILED,
+            response_id=self._close_response(),
+            failure=(verdict.code or ErrorCode.INFERENCE_ERROR, verdict.message),
+        )
+
+    def _dropped(self, unit: Unit, index: int) -> Answer | None:
+        self._dropped_total += 1
+        if self.response_id is not None:
+            # Clients flush playback on a listen: the unit that is speaking answers for this one.
+            return None
+        return Answer(
+            Outcome.DROPPED,
+            index,
+            unit,
+            None,
+            self._context_tokens,
+            self._context_limit,
+            self._dropped_total,
+            self._tokens,
+        )
+
+    def _close_response(self) -> str | None:
+        """The open response, which is open no longer."""
+        response_id, self.response_id = self.response_id, None
+        if response_id is not None:
+            self._tail.turn_ended(heard_everything=all(p.unit.injected_silence for p in self._pending))
+        return response_id
+
+    def _waiting(self, units: list[Unit]) -> list[_Pending]:
+        gone = {id(unit) for unit in units}
+        return [pending for pending in self._pending if id(pending.unit) in gone] if gone else []

@@ -1,0 +1,145 @@
+"""Settings of a session: the `config` object, and what an initialising event comes to."""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ws_adapter.protocol.media.reference_voice import NO_VOICE, Voice
+from ws_adapter.protocol.wire.codec import convert
+from ws_adapter.protocol.wire.errors import invalid
+from ws_adapter.protocol.wire.events import Slices
+from ws_adapter.protocol.wire.faults import shown
+
+DEFAULT_PROMPT: Final = "You are a helpful assistant."
+
+_LISTED_CHARACTERS: Final = 128
+_LISTED_FIELDS: Final = 64
+
+
+class DuplexConfig(Struct, frozen=True):
+    """Decoding settings of a full-duplex session. None means the model's own default."""
+
+    generate_audio: bool | None = None
+    """False: text only."""
+    ls_mode: Literal["explicit"] | None = None
+    force_listen_count: Annotated[int, Meta(ge=0, le=60)] | None = None
+    """The first units that always listen."""
+    max_new_speak_tokens_per_chunk: Annotated[int, Meta(ge=1, le=100)] | None = None
+    """Most text tokens spoken in one unit."""
+    decode_mode: Literal["sampling", "greedy"] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_k: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    text_repetition_penalty: Annotated[float, Meta(ge=0.5, le=2)] | None = None
+    text_repetition_window_size: Annotated[int, Meta(ge=0, le=8192)] | None = None
+    """Tokens that count as repeated."""
+    length_penalty: Annotated[float, Meta(ge=0.1, le=5)] | None = None
+    """Weight of ending the turn against speaking on."""
+    listen_prob_scale: Annotated[float, Meta(ge=0, le=10)] | None = None
+    """Factor on the probability of listening."""
+    listen_top_k: Annotated[int, Meta(ge=1, le=2**32 - 1)] | None = None
+    """Listening is certain when it is among this many best choices."""
+    tts_temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    chunk_ms: Literal[1000] | None = None
+    sample_rate: Literal[16000] | None = None
+
+
+class ConfigFields(DuplexConfig, frozen=True):
+    """Decoding settings. What is absent is the model's own default; other keys are accepted and named in
+    `unsupported_fields`."""
+
+    max_slice_nums: Slices | None = None
+
+
+class Mode(StrEnum):
+    """What a session is: `?mode=` on `/v1/realtime`."""
+
+    AUDIO = "audio"
+    VIDEO = "video"
+    CHAT = "chat"
+    TRANSCRIPTION = "transcription"
+
+
+@dataclass(frozen=True)
+class SessionSetup:
+    """What a full-duplex session is to be. `unsupported`: paths that were accepted but mean nothing here."""
+
+    mode: Mode
+    system_prompt: str
+    duplex: DuplexConfig
+    voice: Voice
+    model: str = ""
+    seed: int | None = None
+    max_slice_nums: int | None = None
+    unsupported: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChatSetup:
+    """What a session of chat turns is to be. `system_prompt` is for turns without one of their own."""
+
+    system_prompt: str = ""
+    voice: Voice = NO_VOICE
+    model: str = ""
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class TranscriptionSetup:
+    """What a session of utterances is to be."""
+
+    model: str = ""
+
+
+WorkerSetup: TypeAlias = SessionSetup | ChatSetup | TranscriptionSetup
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What the workers serve: names of models, ids of registered voices, and kinds of sessions."""
+
+    models: Set[str]
+    voices: Set[str]
+    modes: Set[Mode] = frozenset(Mode)
+
+
+def read_config(given: dict[str, Any], path: str) -> ConfigFields:
+    """Checks a `config` object, whose place in the event is `path`; raises `Refusal`."""
+    fields: ConfigFields = convert(given, ConfigFields, path)
+    return fields
+
+
+def duplex_settings(fields: ConfigFields, use_tts: bool | None = None) -> DuplexConfig:
+    """What of `config` goes to the model; `use_tts` false means no audio output."""
+    settings = DuplexConfig(**{key: getattr(fields, key) for key in DuplexConfig.__struct_fields__})
+    return msgspec.structs.replace(settings, generate_audio=False) if use_tts is False else settings
+
+
+def unknown_keys(given: dict[str, Any], path: str) -> list[str]:
+    """Paths of what a `config` object holds and nobody knows; `path` is its own."""
+    return [f"{path}.{key}" for key in given if key not in ConfigFields.__struct_fields__]
+
+
+def listed(paths: Iterable[str]) -> tuple[str, ...]:
+    """`paths` as `unsupported_fields` may list them: once, not too long and not too many."""
+    return tuple(path[:_LISTED_CHARACTERS] for path in list(dict.fromkeys(paths))[:_LISTED_FIELDS])
+
+
+def first_text(*texts: str | None) -> str:
+    """The first text that is given, even if it is empty; without any the default prompt."""
+    return next((text for text in texts if text is not None), DEFAULT_PROMPT)
+
+
+def check_model(model: str | None, catalogue: Catalogue | None, path: str) -> str:
+    """The name of a served model, empty for whichever there is; raises `Refusal`.
+
+    Without a catalogue, while no worker is known, the worker is left to judge.
+    """
+    if model and catalogue is not None and model not in catalogue.models:
+        served = " or ".join(sorted(catalogue.models)) or "no model by name"
+        raise invalid(path, f"expected {served}, got {shown(model)}")
+    return model or ""

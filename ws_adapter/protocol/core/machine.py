@@ -1,0 +1,95 @@
+"""What the state machine of every dialect offers to the session that runs it.
+
+Events in, actions out: a machine does no I/O and reads no clock. `now` is in seconds of one monotonic clock,
+and every method that returns actions returns them in the order in which they are to be carried out.
+
+A machine has no slot until it asks for one by `TakeSlot`; `queued` follows while none is free, then
+`granted`, or `refused` if it gets none. It gives the slot back by `LeaveSlot`, and may ask for another at
+once: what the worker still had to say about the old one is not told any more. `CloseSocket` gives back
+whatever it holds.
+"""
+
+from typing import ClassVar, Protocol
+
+from ws_adapter.protocol.core.actions import Action, Send
+from ws_adapter.protocol.core.signals import Signal
+from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.wire.errors import Verdict
+
+
+class Machine(Protocol):
+    """One conversation with a client."""
+
+    drops_stale: ClassVar[bool]
+    """Whether input that has become old before it was read is better dropped for newer one."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `CloseSocket` was returned, or the client has gone."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the client has got nothing yet that it would lose: it is turned away first when there is
+        too much to do, or when the server ends."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Input that waits or is at the worker and not confirmed by it yet; none once it is over."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` is due next; None while nothing waits for time."""
+
+    def opened(self, now: float) -> list[Action]:
+        """The socket is open; called once, before anything else."""
+
+    # ---------------------------------------------------------------------------------- the slot
+
+    def queued(self, place: Place) -> list[Action]:
+        """No slot is free; called again while that lasts, also when a lost one is being replaced."""
+
+    def granted(self, now: float) -> list[Action]:
+        """The session is attached at a worker, which waits for `OpenWorkerSession`.
+
+        Called again after `displaced`: then it is another worker, which knows nothing yet.
+        """
+
+    def displaced(self) -> None:
+        """The worker was lost before it was ready; `granted` follows, or `refused`."""
+
+    def refused(self, verdict: Verdict) -> list[Action]:
+        """There is no slot for it."""
+
+    def signal(self, signal: Signal, now: float) -> list[Action]:
+        """The worker has news; after `Failed` it has no more."""
+
+    # -------------------------------------------------------------------------------- the client
+
+    def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
+        """The client sent a text frame. With `drops_input` there is no room for the input in it."""
+
+    def binary_frame(self, now: float) -> list[Action]:
+        """The client sent a binary frame."""
+
+    def congested(self, is_congested: bool, now: float) -> list[Action]:
+        """Whether more output waits for the client than should."""
+
+    def withdrawn(self, sends: list[Send]) -> list[Action]:
+        """The reply to `Withdraw`: what was taken back, in the order of sending."""
+
+    def slow_consumer(self) -> list[Action]:
+        """The client does not read."""
+
+    def disconnected(self) -> None:
+        """The connection is gone; nothing more will be said."""
+
+    # ---------------------------------------------------------------------------------- the rest
+
+    def tick(self, now: float, others_wait: bool) -> list[Action]:
+        """Does what is due; `others_wait`: somebody queues for a slot."""
+
+    def ended(self, verdict: Verdict) -> list[Action]:
+        """The session may not go on, whatever it does."""
+
+    def shut_down(self) -> list[Action]:
+        """The server ends."""

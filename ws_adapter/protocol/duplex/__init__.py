@@ -1,0 +1,1 @@
+"""The full-duplex protocols: one state machine, and the words of each."""

@@ -1,0 +1,156 @@
+"""Events of `/v1/realtime`, dialect G2, the earlier one: what a client may send and what the server sends."""
+
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from msgspec import Meta, Struct, field
+
+from ws_adapter.protocol.duplex.realtime_events import SessionClose
+from ws_adapter.protocol.wire.events import (
+    MAX_PROMPT_CHARACTERS,
+    AudioEncoding,
+    Count,
+    ErrorEvent,
+    InputAudio,
+    InputId,
+    InputRate,
+    Metrics,
+    OutputAudio,
+    Pictures,
+    ServerEvent,
+    SessionQueued,
+    SessionQueueDone,
+    SessionQueueUpdate,
+    Settings,
+    Slices,
+    TokenUsage,
+    TraceContext,
+    VoiceFields,
+)
+
+# ----------------------------------------------------------------------------------------------- client
+
+
+Instructions: TypeAlias = Annotated[
+    str,
+    Meta(min_length=0, max_length=MAX_PROMPT_CHARACTERS, description="The system prompt; empty for none."),
+]
+
+
+class SessionFields(VoiceFields, frozen=True):
+    """What a session is to be."""
+
+    instructions: Instructions | None = None
+    voice_config: Settings | None = None
+    config: Settings | None = None
+    """Alias of `voice_config`."""
+    max_slice_nums: Slices | None = None
+
+    REQUIRED: ClassVar = ("instructions",)
+
+
+class SessionUpdate(Struct, frozen=True, tag_field="type", tag="session.update"):
+    """Opens the session."""
+
+    session: SessionFields | None = None
+    trace_context: TraceContext = None
+
+    REQUIRED: ClassVar = ("session",)
+
+
+class AudioAppend(Struct, frozen=True, tag_field="type", tag="input_audio_buffer.append"):
+    """A slice of the microphone and what the camera saw. Without `force_listen` there has to be audio."""
+
+    audio: InputAudio | None = None
+    video_frames: Pictures | None = None
+    force_listen: bool | None = None
+    """The model listens to this input and all that waits before it; what it was saying ends."""
+    max_slice_nums: Slices | None = None
+    input_id: InputId | None = None
+    format: AudioEncoding | None = None
+    sample_rate: InputRate | None = None
+    sample_rate_hz: InputRate | None = None
+    """Alias of `sample_rate`."""
+    trace_context: TraceContext = None
+
+    ANY_OF: ClassVar = ("audio", "force_listen")
+
+
+ClientEvent: TypeAlias = SessionUpdate | AudioAppend | SessionClose
+
+# ----------------------------------------------------------------------------------------------- server
+
+
+EndReason: TypeAlias = Literal[
+    "stopped", "timeout", "context_full", "server_shutdown", "error", "slow_consumer"
+]
+
+
+class SessionCreated(ServerEvent, kw_only=True, tag="session.created"):
+    """The session takes input."""
+
+    session_id: str
+    prompt_length: Count
+    """Tokens of the settings: system prompt and voice."""
+    usage: TokenUsage
+    """The same by kind, in the form of the current dialect."""
+    recording_session_id: str | None = None
+    """Name of the recording that is made."""
+    unsupported_fields: list[str] = field(default_factory=list)
+    """Paths in `session` of what was accepted but is not honoured."""
+
+
+class OutputEvent(ServerEvent, kw_only=True):
+    """Base of the one answer to a unit."""
+
+    kv_cache_length: Count
+    """Tokens of context now held."""
+    input_id: str
+    """The append that completed the unit."""
+    metrics: Metrics
+
+    def stamp(self, sent_at: float, wall_clock_ms: float | None) -> None:
+        """See `ServerEvent.stamp`; this dialect has no time of sending."""
+        if wall_clock_ms is not None:
+            self.metrics.wall_clock_ms = wall_clock_ms
+
+
+class AudioDelta(OutputEvent, kw_only=True, tag="response.output_audio.delta"):
+    """What the model says in one unit: text and audio together, each may be empty."""
+
+    response_id: str
+    """Equal on all that belongs to one turn of the model."""
+    text: str
+    end_of_turn: bool
+    """The model has said all that it wanted to."""
+    audio: OutputAudio
+
+    @property
+    def speech(self) -> bytes:
+        """See `ServerEvent.speech`."""
+        return self.audio
+
+
+class Listen(OutputEvent, kw_only=True, tag="response.listen"):
+    """The model listens; with `response_id` that response was interrupted."""
+
+    response_id: str | None = None
+
+
+class SessionClosed(ServerEvent, kw_only=True, tag="session.closed"):
+    """The last event of a session; `stopped` is the client's doing."""
+
+    reason: EndReason
+    session_id: str
+
+
+SERVER_EVENTS = (
+    SessionQueued,
+    SessionQueueUpdate,
+    SessionQueueDone,
+    SessionCreated,
+    AudioDelta,
+    Listen,
+    SessionClosed,
+    ErrorEvent,
+)
+"""Everything that the server may send in this dialect."""

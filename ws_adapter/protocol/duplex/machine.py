@@ -1,0 +1,429 @@
+"""The state machine of one full-duplex session, the same for all dialects.
+
+Events in, actions out; nothing here does I/O or reads a clock. All times are seconds of one monotonic clock.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import ClassVar, Final
+
+from antiphon.semconv import Reason
+from ws_adapter.protocol.core.actions import (
+    Action,
+    Apart,
+    CloseSocket,
+    Note,
+    OpenWorkerSession,
+    Send,
+    TakeSlot,
+)
+from ws_adapter.protocol.core.answers import Answer, Outcome
+from ws_adapter.protocol.core.config import Catalogue, SessionSetup
+from ws_adapter.protocol.core.relation import related
+from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal
+from ws_adapter.protocol.core.state import State
+from ws_adapter.protocol.core.vocabulary import (
+    Begin,
+    Command,
+    Diagnose,
+    End,
+    HoldFrame,
+    Input,
+    Interrupt,
+    Pause,
+    Place,
+    Resume,
+    Vocabulary,
+)
+from ws_adapter.protocol.duplex.flow import Step, UnitFlow
+from ws_adapter.protocol.media.reference_voice import Voice
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.discretion import outline
+from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, InvalidUtf8, Refusal, Verdict, timed_out
+from ws_adapter.protocol.wire.events import ServerEvent
+from ws_adapter.protocol.wire.limits import (
+    ERRORS_PER_S,
+    EVENTS_PER_WINDOW,
+    EVENTS_WINDOW_S,
+    LARGE_FRAME,
+    NOTES_PER_MIN,
+    Limits,
+    RateWindow,
+    is_due,
+)
+
+_IDLE_RECHECK_S: Final = 1.0
+
+
+class DuplexMachine:
+    """See `Machine`. It has one slot, from the opening of the socket to its end.
+
+    `catalogue` tells what the workers serve, None while none is known; `new_id(prefix)` makes ids.
+    """
+
+    drops_stale: ClassVar = True
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        limits: Limits,
+        catalogue: Callable[[], Catalogue | None],
+        new_id: Callable[[str], str],
+    ) -> None:
+        self.state = State.QUEUED
+        self._vocabulary = vocabulary
+        self._limits = limits
+        self._catalogue = catalogue
+        self._new_id = new_id
+        self._flow = UnitFlow(limits, new_id)
+        self._setup: SessionSetup | None = None
+        self._reading = 0
+        """Bytes of an opener that is read beside the event loop."""
+        self._has_waited = False
+        self._created = False
+        self._limit_at: float | None = None
+        self._init_at: float | None = None
+        self._idle_at: float | None = None
+        self._pause_at: float | None = None
+        self._pause_s = 0.0
+        self._away_at: float | None = None
+        self._events = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+        self._errors = RateWindow(ERRORS_PER_S, 1.0)
+        self._notes = RateWindow(NOTES_PER_MIN, 60.0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last event has been returned."""
+        return self.state in (State.CLOSING, State.CLOSED)
+
+    @property
+    def is_waiting(self) -> bool:
+        """See `Machine.is_waiting`."""
+        return self.state is State.QUEUED
+
+    @property
+    def setup(self) -> SessionSetup | None:
+        """The accepted settings that the worker has to be, or was, configured with."""
+        return self._setup
+
+    @property
+    def held_bytes(self) -> int:
+        """Input that waits or is at the worker, and reference audio that the worker has not confirmed."""
+        if self.is_over:
+            return 0
+        voice = self._setup.voice.size if self._setup is not None else 0
+        return self._flow.held_bytes + voice + self._reading
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` is due next; None while nothing waits for time."""
+        if self.is_over:
+            return None
+        earliest = self._flow.deadline if self._is_running else None
+        for at in (self._limit_at, self._init_at, self._idle_at, self._pause_at, self._away_at):
+            if at is not None and (earliest is None or at < earliest):
+                earliest = at
+        return earliest
+
+    @property
+    def _is_running(self) -> bool:
+        return self.state in (State.ACTIVE, State.PAUSED)
+
+    # ------------------------------------------------------------------------------------- the queue
+
+    def opened(self, now: float) -> list[Action]:
+        """See `Machine.opened`."""
+        return [TakeSlot()]
+
+    def queued(self, place: Place) -> list[Action]:
+        """No slot is free; called again while that lasts. Nothing is said once the session had a slot."""
+        if self.state is not State.QUEUED:
+            return []
+        event = self._vocabulary.queued(place, is_update=self._has_waited)
+        self._has_waited = True
+        return [Send(event)]
+
+    def granted(self, now: float) -> list[Action]:
+        """The session is attached at a worker: for the first time, or again after it lost one early."""
+        if self.state is State.QUEUED:
+            self.state = State.CONNECTED
+            if self._limits.session_limit_s:
+                self._limit_at = now + self._limits.session_limit_s
+            self._init_at = now + self._limits.init_timeout_s
+            told = self._vocabulary.slot_assigned(has_waited=self._has_waited)
+            return [*_sends(told), *(self._configure(self._setup) if self._setup else [])]
+        if self.state is State.CONFIGURING and self._setup is not None:
+            return [OpenWorkerSession(self._setup)]
+        return []
+
+    def refused(self, verdict: Verdict) -> list[Action]:
+        """The session gets no worker."""
+        return self.ended(verdict)
+
+    def ended(self, verdict: Verdict) -> list[Action]:
+        """The session may not go on."""
+        return [] if self.is_over else self._conclude(verdict)
+
+    # ------------------------------------------------------------------------------------ the client
+
+    def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
+        """The client sent a text frame.
+
+        With `drops_input` there is no room for it: the units of an append are dropped undecoded, pictures are
+        not held, and whoever would wait in the queue with reference audio is turned away.
+        """
+        if self.is_over:
+            return []
+        if not self._events.allow(now):
+            return self._flood("events", EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+        input_id = None
+        try:
+            command = self._vocabulary.decode(frame, drops_input=drops_input)
+            input_id = command.input_id if isinstance(command, Input) else None
+            return self._obey(command, now, drops_input, len(frame))
+        except InvalidUtf8:
+            return self._conclude(errors.NOT_UTF8)
+        except Refusal as refusal:
+            if refusal.code is ErrorCode.INVALID_JSON:
+                return self._conclude(errors.no_json(refusal))
+            return self._refuse(refusal, now, input_id)
+
+    def binary_frame(self, now: float) -> list[Action]:
+        """The client sent a binary frame."""
+        return self.ended(errors.BINARY_FRAME)
+
+    def slow_consumer(self) -> list[Action]:
+        """The client does not read."""
+        return self.ended(errors.SLOW)
+
+    def congested(self, is_congested: bool, now: float) -> list[Action]:
+        """Whether so much output waits that no further unit may run."""
+        self._flow.congested = is_congested
+        return self._told(self._flow.advance(now), now) if self._is_running else []
+
+    def withdrawn(self, sends: list[Send]) -> list[Action]:
+        """The reply to `Withdraw`: what was taken back, in the order of sending."""
+        actions: list[Action] = []
+        for answer, lost in groupby(sends, key=lambda send: send.answer):
+            if answer is not None:
+                is_continued = not next(lost).is_first
+                actions += self._answer(self._flow.silenced(answer, is_continued))
+        return actions
+
+    def disconnected(self) -> None:
+        """The connection is gone; nothing more will be said."""
+        self.state = State.CLOSED
+
+    # ------------------------------------------------------------------------------------ the worker
+
+    def signal(self, signal: Signal, now: float) -> list[Action]:
+        """The worker has news."""
+        if self.is_over:
+            return []
+        match signal:
+            case Ready():
+                return self._begun(signal, now)
+            case GoingAway():
+                self._away_at = now + signal.time_left_s
+                return []
+            case Failed():
+                return self._worker_failed(signal.reason, now)
+            case _:
+                return self._told(self._flow.signal(signal, now), now)
+
+    def displaced(self) -> None:
+        """The worker lost the session before it began; `granted` follows if another one takes it."""
+        self._away_at = None
+
+    # ---------------------------------------------------------------------------------------- time
+
+    def tick(self, now: float, others_wait: bool) -> list[Action]:
+        """Does what is due; `others_wait`: somebody queues, so an idle session may not hold its slot."""
+        if self.is_over:
+            return []
+        limits = self._limits
+        if is_due(self._limit_at, now):
+            text = "the session reached its time limit; open a new one"
+            return self._conclude(timed_out("Session limit", limits.session_limit_s, text))
+        if is_due(self._away_at, now):
+            return self._conclude(errors.SERVER_SHUTDOWN)
+        if is_due(self._init_at, now):
+            text = f"no {self._vocabulary.opener} came in time; connect again and send it at once"
+            return self._conclude(timed_out("Prepare timeout", limits.init_timeout_s, text))
+        if is_due(self._pause_at, now):
+            text = "the pause was too long; open a new session"
+            return self._conclude(timed_out("Pause timeout", self._pause_s, text))
+        if is_due(self._idle_at, now):
+            if others_wait:
+                text = "the session was idle while others wait; open a new one"
+                return self._conclude(timed_out("Idle timeout", limits.duplex_idle_s, text))
+            self._idle_at = now + _IDLE_RECHECK_S
+        return self._told(self._flow.tick(now), now) if self._is_running else []
+
+    def shut_down(self) -> list[Action]:
+        """The server ends: without a slot the client may try elsewhere, with one its session is over."""
+        if self.is_over:
+            return []
+        queued = self.state is State.QUEUED
+        return self._conclude(errors.SHUTTING_DOWN if queued else errors.SERVER_SHUTDOWN)
+
+    # ------------------------------------------------------------------------------ the state table
+
+    def _obey(self, command: Command, now: float, drops_input: bool, size: int) -> list[Action]:
+        match command:
+            case End():
+                return self._conclude(Verdict(None, "", command.reason, CloseCode.NORMAL))
+            case Diagnose():
+                return [Note(outline(command.frame))] if self._notes.allow(now) else []
+            case Begin():
+                return [*self._begin(command, now, drops_input, size), *related(command.related)]
+            case Input():
+                return [*related(command.related), *self._input(command, now)]
+            case HoldFrame():
+                self._demand_input(command)
+                if not drops_input and (frame := command.read()) is not None:
+                    self._flow.hold_frame(frame)
+                return []
+            case Pause() | Resume() | Interrupt():
+                return self._steer(command, now)
+
+    def _begin(self, command: Begin, now: float, drops_input: bool, size: int) -> list[Action]:
+        if self._is_running or self._setup is not None:
+            if self._vocabulary.ignores_second_opener and not self._is_running:
+                return []
+            message = f"{command.name} came before: other settings need a new session"
+            raise Refusal(ErrorCode.INVALID_EVENT, message)
+        read = partial(self._read_setup, command, self._catalogue(), drops_input)
+        if size <= LARGE_FRAME:
+            return read()(now)
+        self._reading = size
+        return [Apart(read)]
+
+    def _read_setup(
+        self, command: Begin, catalogue: Catalogue | None, drops_input: bool
+    ) -> Callable[[float], list[Action]]:
+        """Reads an opener; touches nothing of the session, so it may run anywhere."""
+        setup: SessionSetup | Refusal
+        try:
+            setup = command.read(catalogue)
+        except Refusal as refusal:
+            setup = refusal
+        return partial(self._set_up, command, setup, drops_input)
+
+    def _set_up(
+        self, command: Begin, setup: SessionSetup | Refusal, drops_input: bool, now: float
+    ) -> list[Action]:
+        self._reading = 0
+        if self.is_over:
+            return []
+        if isinstance(setup, Refusal):
+            return self._refuse(setup, now)
+        self._vocabulary = command.choose()
+        if self.state is State.CONNECTED:
+            return self._configure(setup)
+        if drops_input and setup.voice.size:
+            return self._conclude(errors.OVERLOADED)
+        self._setup = setup
+        return []
+
+    def _configure(self, setup: SessionSetup) -> list[Action]:
+        self.state = State.CONFIGURING
+        self._setup = setup
+        self._init_at = None
+        return [OpenWorkerSession(setup)]
+
+    def _demand_input(self, command: Input | HoldFrame) -> SessionSetup:
+        """Input may come: now, or to be held."""
+        if self._setup is None:
+            raise Refusal(ErrorCode.NOT_READY, f"{command.name} before {command.after}")
+        if self.state is State.PAUSED:
+            raise Refusal(ErrorCode.PAUSED, "Worker is paused")
+        return self._setup
+
+    def _input(self, command: Input, now: float) -> list[Action]:
+        setup = self._demand_input(command)
+        append = command.read(setup.max_slice_nums)
+        if self.state is State.ACTIVE:
+            self._idle_at = now + self._limits.duplex_idle_s
+        return self._told(self._flow.append(append, now), now)
+
+    def _steer(self, command: Pause | Resume | Interrupt, now: float) -> list[Action]:
+        if not self._is_running:
+            raise Refusal(ErrorCode.NOT_READY, f"{command.name} before the session is ready")
+        match command:
+            case Pause():
+                self.state = State.PAUSED
+                self._pause_s, self._pause_at, self._idle_at = command.seconds, now + command.seconds, None
+            case Resume() if self.state is State.PAUSED:
+                self.state = State.ACTIVE
+                self._pause_at, self._idle_at = None, now + self._limits.duplex_idle_s
+            case Interrupt():
+                self._flow.force_next()
+        return [Send(command.told)]
+
+    def _begun(self, ready: Ready, now: float) -> list[Action]:
+        if self.state is not State.CONFIGURING or self._setup is None:
+            return []
+        self.state = State.ACTIVE
+        self._created = True
+        self._idle_at = now + self._limits.duplex_idle_s
+        created = Send(self._vocabulary.created(ready, self._setup))
+        self._setup = replace(self._setup, voice=Voice())  # the worker has it
+        return [created, *self._told(self._flow.begin(ready, now), now)]
+
+    def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
+        if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
+            self.state = State.CONNECTED
+            self._setup = None
+            self._flow = UnitFlow(self._limits, self._new_id)
+            self._init_at = now + self._limits.init_timeout_s
+            return self._refuse(errors.VERDICTS[reason].refusal(), now)
+        return self._conclude(errors.lost(reason, is_going_away=self._away_at is not None))
+
+    # ---------------------------------------------------------------------------------- telling it
+
+    def _told(self, steps: Iterable[Step], now: float) -> list[Action]:
+        """Steps of the flow as actions, up to where they end the session."""
+        actions: list[Action] = []
+        for step in steps:
+            if not isinstance(step, Answer):
+                actions.append(step)
+                continue
+            if step.outcome is Outcome.FAILED and not self._errors.allow(now):
+                return actions + self._flood("errors", ERRORS_PER_S, 1.0)
+            actions += self._answer(step)
+        if self._flow.verdict is not None and not self.is_over:
+            return actions + self._conclude(self._flow.verdict)
+        return actions
+
+    def _answer(self, answer: Answer) -> list[Send]:
+        events = self._vocabulary.answer(answer)
+        first = 0 if answer.failure is None else 1
+        return [Send(event, answer, is_first=i == first) for i, event in enumerate(events)]
+
+    def _refuse(self, refusal: Refusal, now: float, input_id: str | None = None) -> list[Action]:
+        if not self._errors.allow(now):
+            return self._flood("errors", ERRORS_PER_S, 1.0)
+        return [Send(self._vocabulary.refused(refusal, input_id))]
+
+    # -------------------------------------------------------------------------------------- endings
+
+    def _flood(self, things: str, count: int, seconds: float) -> list[Action]:
+        return self._conclude(errors.flood(things, count, seconds))
+
+    def _conclude(self, verdict: Verdict) -> list[Action]:
+        self.state = State.CLOSING
+        told: list[Action] = []
+        if verdict.code is not None:
+            told.append(Send(self._vocabulary.refused(Refusal(verdict.code, verdict.message), None)))
+        if verdict.closed is not None:
+            tokens = self._flow.tokens if self._created else None
+            told += _sends(self._vocabulary.concluded(verdict, tokens))
+        close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
+        return [*told, CloseSocket(close, verdict.closed or verdict.code or verdict.message)]
+
+
+def _sends(events: Iterable[ServerEvent]) -> list[Action]:
+    return [Send(event) for event in events]

@@ -1,0 +1,234 @@
+"""G3, the current dialect of `/v1/realtime`, in full-duplex modes."""
+
+import re
+from typing import Any, Final
+
+from ws_adapter.protocol.core import render
+from ws_adapter.protocol.core.answers import Answer, Outcome
+from ws_adapter.protocol.core.config import (
+    Catalogue,
+    SessionSetup,
+    check_model,
+    duplex_settings,
+    first_text,
+    listed,
+    read_config,
+    unknown_keys,
+)
+from ws_adapter.protocol.core.signals import Ready, Tokens
+from ws_adapter.protocol.core.units import Append
+from ws_adapter.protocol.core.vocabulary import Begin, Command, End, Input
+from ws_adapter.protocol.duplex.append import GivenInput, first_frames, first_given, read_append
+from ws_adapter.protocol.duplex.realtime_events import (
+    AppendInput,
+    AudioDelta,
+    AudioObject,
+    ClientEvent,
+    Diagnostic,
+    InitPayload,
+    InputAppend,
+    ListenDelta,
+    OutputDelta,
+    SessionClose,
+    SessionClosed,
+    SessionCreated,
+    SessionInit,
+    TextDelta,
+)
+from ws_adapter.protocol.duplex.realtime_path import RealtimePath
+from ws_adapter.protocol.media.reference_voice import Voice, read_voice
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.codec import EventDecoder
+from ws_adapter.protocol.wire.errors import Verdict, missing
+from ws_adapter.protocol.wire.events import Metrics, ServerEvent
+
+_OWN_REASON: Final = re.compile(r"[a-z0-9_]{1,64}")
+_DECODER: Final[EventDecoder[ClientEvent]] = EventDecoder(SessionInit | InputAppend | SessionClose)
+
+_PUBLIC_PATHS: Final = {
+    "voice.llm_reference": "voice.ref_audio_base64",
+    "voice.speech_reference": "voice.tts_ref_audio_base64",
+    "voice.voice_id": "voice.ref_audio_path",
+}
+"""Fields of `antiphon.v1.SessionConfig` and what they are called in `payload`; others are equal."""
+
+
+class Realtime(RealtimePath):
+    """See `Vocabulary`."""
+
+    opener = "session.init"
+
+    # ------------------------------------------------------------------------------------- client
+
+    def decode(self, frame: bytes, *, drops_input: bool = False) -> Command:
+        """See `Vocabulary.decode`."""
+        return self.command(_DECODER.decode(frame, sized_only=drops_input))
+
+    def command(self, event: ClientEvent) -> Command:
+        """What a decoded event asks for."""
+        match event:
+            case SessionInit():
+                return Begin(
+                    self.opener,
+                    lambda catalogue: self._setup(event, catalogue),
+                    lambda: self,
+                    event.trace_context,
+                )
+            case InputAppend():
+                input_id = event.input.input_id if event.input is not None else None
+                return Input(
+                    "input.append",
+                    self.opener,
+                    lambda slices: self._append(event, slices),
+                    input_id,
+                    event.trace_context,
+                )
+            case SessionClose():
+                return End(close_reason(event))
+
+    def _setup(self, event: SessionInit, catalogue: Catalogue | None) -> SessionSetup:
+        payload = event.payload
+        if payload is None:
+            raise missing("payload", "an object, which may be empty,")
+        name = "config" if payload.config is not None else "duplex"
+        given = payload.config if payload.config is not None else payload.duplex or {}
+        config = read_config(given, f"payload.{name}")
+        return SessionSetup(
+            mode=self._mode,
+            system_prompt=first_text(payload.system_prompt, payload.instructions),
+            duplex=duplex_settings(config, payload.use_tts),
+            model=check_model(payload.model, catalogue, "payload.model"),
+            voice=init_voice(payload, catalogue),
+            seed=payload.seed,
+            max_slice_nums=payload.max_slice_nums or config.max_slice_nums,
+            unsupported=listed([*unknown_keys(given, name), *(["tools"] if payload.tools else [])]),
+        )
+
+    def _append(self, event: InputAppend, max_slice_nums: int | None) -> Append:
+        fields = event.input
+        if fields is None:
+            raise missing("input", "an object")
+        hints = fields.hints
+        force_listen, slices = fields.force_listen, fields.max_slice_nums
+        if hints is not None:
+            force_listen = hints.force_listen if force_listen is None else force_listen
+            slices = hints.max_slice_nums if slices is None else slices
+        audio, audio_path = _audio(fields)
+        frames, frames_path = first_frames(
+            (f"input.{name}", getattr(fields, name))
+            for name in ("video_frames", "frame_base64_list", "frames")
+        )
+        given = GivenInput(
+            audio,
+            audio_path,
+            frames,
+            frames_path,
+            encoding=fields.format or "f32",
+            force_listen=bool(force_listen),
+            max_slice_nums=slices,
+            input_id=fields.input_id,
+        )
+        return read_append(given, self._rules, max_slice_nums)
+
+    # ------------------------------------------------------------------------------------- server
+
+    def created(self, ready: Ready, setup: SessionSetup) -> ServerEvent:
+        """See `Vocabulary.created`."""
+        return SessionCreated(
+            session_id=self._session_id,
+            mode="full_duplex",
+            metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
+            usage=render.usage(ready.tokens),
+            unsupported_fields=list(listed([*setup.unsupported, *map(public_path, ready.ignored_fields)])),
+            recording_session_id=self._recording_id,
+        )
+
+    def answer(self, answer: Answer) -> list[ServerEvent]:
+        """See `Vocabulary.answer`. One kind per frame; the first frame counts the unit and its tokens."""
+        told = _Frames(self._session_id, answer)
+        match answer.outcome:
+            case Outcome.SPEECH:
+                if answer.text or not answer.has_audio_output:
+                    told.add(TextDelta, kind="text", response_id=answer.response_id, text=answer.text)
+                if answer.has_audio_output:
+                    audio = answer.audio or render.BRIEF_SILENCE
+                    told.add(AudioDelta, kind="audio", response_id=answer.response_id, audio=audio)
+                if answer.ends_turn:
+                    told.add(ListenDelta, kind="listen", response_id=answer.response_id, reason="turn_end")
+            case Outcome.FAILED if answer.failure is not None:
+                code, message = answer.failure
+                told.events.append(render.error(code, message, input_id=answer.unit.input_id))
+                told.add(ListenDelta, kind="listen", response_id=answer.response_id)
+            case _:
+                told.add(ListenDelta, kind="listen", response_id=answer.response_id)
+        return told.events
+
+    def concluded(self, verdict: Verdict, tokens: Tokens | None) -> list[ServerEvent]:
+        """See `Vocabulary.concluded`."""
+        closed = SessionClosed(
+            reason=verdict.closed or "",
+            session_id=self._session_id if tokens is not None else None,
+            usage=render.usage(tokens) if tokens is not None else None,
+            diagnostic=Diagnostic(verdict.message) if verdict.message else None,
+        )
+        return [closed]
+
+
+def close_reason(event: SessionClose) -> str:
+    """What `session.closed` says of a session that its client ends."""
+    reason = event.reason or errors.USER_STOP
+    return reason if _OWN_REASON.fullmatch(reason) else "client_closed"
+
+
+def init_voice(payload: InitPayload, catalogue: Catalogue | None) -> Voice:
+    """The voice that a `session.init` asks for; raises `Refusal`."""
+    places = (
+        ("payload.voice", payload.voice),
+        ("payload.defaults", payload.defaults),
+        ("payload", payload),
+    )
+    return read_voice(places, catalogue.voices if catalogue is not None else None)
+
+
+class _Frames:
+    """The events of one unit: each with its figures, the first one with its number and its tokens."""
+
+    def __init__(self, session_id: str, answer: Answer) -> None:
+        self.events: list[ServerEvent] = []
+        self._always: dict[str, Any] = {
+            "session_id": session_id,
+            "input_id": answer.unit.input_id,
+            "metrics": render.metrics(answer),
+        }
+        self._first: dict[str, Any] = {}
+        if answer.is_continued:
+            return
+        self._first = {"chunk_index": answer.index}
+        if answer.outcome is not Outcome.DROPPED:
+            self._first |= {"usage": render.usage(answer.total), "chunk_usage": render.usage(answer.own)}
+
+    def add(self, shape: type[OutputDelta], **fields: Any) -> None:
+        self.events.append(shape(**self._always, **self._first, **fields))
+        self._first = {}
+
+
+def _audio(fields: AppendInput) -> tuple[str, str]:
+    audio = fields.audio
+    if isinstance(audio, AudioObject):
+        places = [
+            ("input.audio.data", audio.data),
+            ("input.audio.base64", audio.base64),
+            ("input.audio.audio_base64", audio.audio_base64),
+        ]
+    else:
+        places = [("input.audio", audio)]
+    places += [("input.audio_base64", fields.audio_base64), ("input.audio_data", fields.audio_data)]
+    return first_given(places, "input.audio")
+
+
+def public_path(worker_path: str) -> str:
+    """The path in `payload` of a field that the worker calls `worker_path`."""
+    for internal, public in _PUBLIC_PATHS.items():
+        if worker_path.startswith(internal):
+            return public
+    return worker_path.replace("duplex.", "config.", 1) if worker_path.startswith("duplex.") else worker_path

@@ -1,0 +1,247 @@
+"""Events of `/ws/duplex`, dialect D: what a client may send and what the server sends."""
+
+from typing import ClassVar, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from ws_adapter.protocol.wire.errors import ErrorCode
+from ws_adapter.protocol.wire.events import (
+    Count,
+    Fault,
+    InputAudio,
+    IsGuess,
+    OutputAudio,
+    Picture,
+    Pictures,
+    Position,
+    Prompt,
+    ServerEvent,
+    Settings,
+    Slices,
+    VoiceFields,
+)
+
+# ----------------------------------------------------------------------------------------------- client
+
+
+class Prepare(VoiceFields, frozen=True, tag_field="type", tag="prepare"):
+    """Opens the session."""
+
+    system_prompt: Prompt | None = None
+    prefix_system_prompt: Prompt | None = None
+    """Alias of `system_prompt`."""
+    instructions: Prompt | None = None
+    """Alias of `system_prompt`."""
+    config: Settings | None = None
+    max_slice_nums: Slices | None = None
+    deferred_finalize: bool | None = None
+    """Always on."""
+
+
+class AudioChunk(Struct, frozen=True, tag_field="type", tag="audio_chunk"):
+    """A slice of the microphone, in float32, and what the camera saw. Without `force_listen` there has to be
+    audio."""
+
+    audio_base64: InputAudio | None = None
+    audio: InputAudio | None = None
+    """Alias of `audio_base64`."""
+    audio_data: InputAudio | None = None
+    """Alias of `audio_base64`."""
+    frame_base64_list: Pictures | None = None
+    video_frames: Pictures | None = None
+    """Alias of `frame_base64_list`."""
+    frames: Pictures | None = None
+    """Alias of `frame_base64_list`."""
+    video_frame: Picture | None = None
+    """A single picture."""
+    frame_base64: Picture | None = None
+    """Alias of `video_frame`."""
+    force_listen: bool | None = None
+    """The model listens to this input and all that waits before it; what it was saying ends."""
+    max_slice_nums: Slices | None = None
+
+    ANY_OF: ClassVar = ("audio_base64", "audio", "audio_data", "force_listen")
+
+
+class VideoFrame(Struct, frozen=True, tag_field="type", tag="video_frame"):
+    """What the camera sees: goes with the next unit."""
+
+    frame_base64: Picture | None = None
+    frame: Picture | None = None
+    """Alias of `frame_base64`."""
+    image: Picture | None = None
+    """Alias of `frame_base64`."""
+    data: Picture | None = None
+    """Alias of `frame_base64`."""
+    video_frame: Picture | None = None
+    """Alias of `frame_base64`."""
+
+    ANY_OF: ClassVar = ("frame_base64", "frame", "image", "data", "video_frame")
+
+
+class Pause(Struct, frozen=True, tag_field="type", tag="pause"):
+    """Takes a break: no input, and the slot is kept."""
+
+    timeout: float | None = None
+    """Seconds, held to 1 to 300; the session ends when they are over. 60 by default."""
+
+
+class Resume(Struct, frozen=True, tag_field="type", tag="resume"):
+    """Ends the break."""
+
+
+class Interrupt(Struct, frozen=True, tag_field="type", tag="interrupt"):
+    """Deprecated: the next unit listens."""
+
+
+class Stop(Struct, frozen=True, tag_field="type", tag="stop"):
+    """Ends the session."""
+
+
+class ClientDiagnostic(Struct, frozen=True, tag_field="type", tag="client_diagnostic"):
+    """Something for the server's log; its fields are the client's own. At most 64 KiB."""
+
+
+ClientEvent: TypeAlias = (
+    Prepare | AudioChunk | VideoFrame | Pause | Resume | Interrupt | Stop | ClientDiagnostic
+)
+
+# ----------------------------------------------------------------------------------------------- server
+
+
+class Queued(ServerEvent, kw_only=True, tag="queued"):
+    """No slot was free at once. `position` counts from 1 over all kinds; `eta_seconds` repeats the wait."""
+
+    position: Position
+    estimated_wait_s: float
+    eta_seconds: float
+    estimate_is_guess: IsGuess
+    ticket_id: str
+    queue_length: Count
+
+
+class QueueUpdate(Queued, kw_only=True, tag="queue_update"):
+    """Still waiting; sent every 3 s."""
+
+
+class QueueDone(ServerEvent, kw_only=True, tag="queue_done"):
+    """A slot is assigned: `prepare` may come."""
+
+
+class Prepared(ServerEvent, kw_only=True, tag="prepared"):
+    """The session takes input."""
+
+    prompt_length: Count
+    """Tokens of the settings: system prompt and voice."""
+    session_id: str
+    recording_session_id: str | None = None
+    """Name of the recording that is made."""
+    unsupported_fields: list[str] = field(default_factory=list)
+    """Paths in `prepare` of what was accepted but is not honoured."""
+
+
+class Result(ServerEvent, kw_only=True, tag="result"):
+    """The one answer to a unit, speaking or listening. Times in milliseconds; 0 where nothing applies."""
+
+    is_listen: bool
+    text: str
+    end_of_turn: bool
+    """The model has said all that it wanted to."""
+    current_time: Position
+    """Counts units from 1."""
+    kv_cache_length: Count
+    """Tokens of context now held."""
+    cost_llm_ms: float
+    cost_tts_prep_ms: float
+    cost_tts_ms: float
+    cost_token2wav_ms: float
+    cost_all_ms: float
+    prefill_ms: float
+    wall_clock_ms: float
+    n_tokens: Count
+    n_tts_tokens: Count
+    vision_slices: Count
+    vision_tokens: Count
+    server_send_ts: float
+    """Unix seconds of the moment of sending."""
+    dropped: bool | None = None
+    """The unit came too late and was never heard."""
+    dropped_total: Count | None = None
+    """Such units so far."""
+    audio_data: OutputAudio | None
+    """Null while the model listens, else base64 of raw little-endian float32, mono, 24 kHz."""
+
+    @property
+    def speech(self) -> bytes:
+        """See `ServerEvent.speech`."""
+        return self.audio_data or b""
+
+    def stamp(self, sent_at: float, wall_clock_ms: float | None) -> None:
+        """See `ServerEvent.stamp`."""
+        self.server_send_ts = sent_at
+        if wall_clock_ms is not None:
+            self.wall_clock_ms = wall_clock_ms
+
+
+class Paused(ServerEvent, kw_only=True, tag="paused"):
+    """The break has begun; it may last `timeout` seconds."""
+
+    timeout: float
+
+
+class Resumed(ServerEvent, kw_only=True, tag="resumed"):
+    """The break is over."""
+
+
+class Interrupted(ServerEvent, kw_only=True, tag="interrupted"):
+    """The next unit will listen."""
+
+
+class Stopped(ServerEvent, kw_only=True, tag="stopped"):
+    """The last event of a session."""
+
+    session_id: str
+    reason: Literal["user_stop", "context_full", "server_shutdown", "error"]
+
+
+class Timeout(ServerEvent, kw_only=True, tag="timeout"):
+    """The last event of a session that took too long; `reason` names the clock and its seconds."""
+
+    reason: str
+
+
+class Error(ServerEvent, kw_only=True, tag="error"):
+    """An event was refused, a unit failed, or the session ends. `message` repeats `error`."""
+
+    error: str
+    code: ErrorCode
+    message: str
+    trace_id: str | None = None
+    """By which the operator of the server finds the session."""
+
+    tells_trouble: ClassVar = True
+
+    @property
+    def fault(self) -> Fault:
+        """See `ServerEvent.fault`."""
+        return Fault(self.code, self.code.is_servers)
+
+    def identify(self, trace_id: str) -> None:
+        """See `ServerEvent.identify`."""
+        self.trace_id = trace_id
+
+
+SERVER_EVENTS = (
+    Queued,
+    QueueUpdate,
+    QueueDone,
+    Prepared,
+    Result,
+    Paused,
+    Resumed,
+    Interrupted,
+    Stopped,
+    Timeout,
+    Error,
+)
+"""Everything that the server may send in this dialect."""

@@ -1,0 +1,1 @@
+"""Pictures, recordings and voices as clients send them, checked without decoding their pixels."""

@@ -1,0 +1,1 @@
+"""The transcription protocol: utterances from a buffer that clients fill and commit."""

@@ -1,0 +1,440 @@
+"""T, the dialect of `/v1/transcription`: utterances between commits, text while they are heard."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from antiphon.semconv import Reason
+from ws_adapter.protocol.core.actions import (
+    Action,
+    CancelUnits,
+    CloseSocket,
+    LeaveSlot,
+    Note,
+    OpenWorkerSession,
+    RunChunk,
+    Send,
+    TakeSlot,
+)
+from ws_adapter.protocol.core.config import Catalogue, TranscriptionSetup
+from ws_adapter.protocol.core.relation import related
+from ws_adapter.protocol.core.signals import (
+    Failed,
+    Finalized,
+    GoingAway,
+    Piece,
+    Ready,
+    Signal,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.core.state import Hold
+from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.transcription.commands import Append, ChooseModel, Commit, Rejection, read_command
+from ws_adapter.protocol.transcription.events import Code, Delta, Error, SessionCreated
+from ws_adapter.protocol.transcription.utterance import Utterances, as_floats
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, InvalidUtf8, Verdict
+from ws_adapter.protocol.wire.limits import (
+    ERRORS_PER_S,
+    EVENTS_PER_WINDOW,
+    EVENTS_WINDOW_S,
+    MOST_AT_WORKER,
+    Limits,
+    RateWindow,
+    is_due,
+)
+
+_RECHECK_S: Final = 1.0
+"""How often a slot without an utterance is looked at: others may want it."""
+
+_NOTE_S: Final = 1.0
+"""How long errors that are not sent are counted before the log is told."""
+
+_LONGEST_NAME: Final = 256
+
+_SLOW: Final = "the client does not read what it is sent; read while you send, and connect again"
+_LOST: Final = "the utterance could not be processed; commit again to begin another"
+_REFUSED_AUDIO: Final = "the model refused the audio of the utterance; commit again to begin another"
+
+_UNSERVED: Final = {
+    ErrorCode.QUEUE_FULL: (Code.QUEUE_FULL, "the queue is full"),
+    ErrorCode.WORKER_BUSY: (Code.QUEUE_FULL, "the worker has no free slot at the moment"),
+    ErrorCode.QUEUE_TIMEOUT: (Code.QUEUE_FULL, "no slot became free within the longest wait allowed"),
+    ErrorCode.QUEUE_CANCELLED: (Code.QUEUE_FULL, "the place in the queue was given up"),
+    ErrorCode.SERVICE_UNAVAILABLE: (Code.SERVICE_UNAVAILABLE, "no worker is ready"),
+}
+"""Why there is no slot for an utterance: code and text of each verdict. Its audio is kept."""
+
+
+class Transcription:
+    """See `Machine`. It holds a slot for each utterance, and for a while after it if nobody else waits.
+
+    `session_id` is `sess-` and 32 hexadecimal digits, `created` is in Unix seconds, `catalogue` tells what
+    the workers serve, None while none is known.
+    """
+
+    drops_stale: ClassVar = False
+
+    def __init__(
+        self,
+        session_id: str,
+        created: int,
+        limits: Limits,
+        catalogue: Callable[[], Catalogue | None],
+    ) -> None:
+        self.is_over = False
+        self._session_id = session_id
+        self._created = created
+        self._idle_s = limits.transcription_idle_s
+        self._catalogue = catalogue
+        self._utterances = Utterances(limits.transcription_buffer_s)
+        self._heard_at = 0.0
+        """When something last came for an utterance."""
+        self._errors = RateWindow(ERRORS_PER_S, 1.0)
+        self._refused = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+        self._suppressed = 0
+        self._note_at: float | None = None
+        self._congested = False
+        self._slot = Hold.NONE
+        self._slot_model = ""
+        self._granted_at = 0.0
+        self._window = 0
+        self._prompt_tokens = 0
+        self._last_unit = 0
+        self._at_worker: deque[int] = deque()
+        """Bytes of each unit that is not closed yet."""
+        self._vacant_at: float | None = None
+        """Since when the slot has been without an utterance; None while it has one."""
+        self._look_at: float | None = None
+        """When to look whether others wait for the slot."""
+        self._away_at: float | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """See `Machine.is_waiting`."""
+        return self._utterances.current is None or not self._has_worker
+
+    @property
+    def held_bytes(self) -> int:
+        """See `Machine.held_bytes`."""
+        return 0 if self.is_over else self._utterances.waiting_bytes + sum(self._at_worker)
+
+    @property
+    def deadline(self) -> float | None:
+        """See `Machine.deadline`."""
+        if self.is_over:
+            return None
+        times = (self._look_at, self._idle_at, self._chunk_at, self._away_at, self._note_at)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def _has_worker(self) -> bool:
+        return self._slot in (Hold.OPENING, Hold.READY)
+
+    @property
+    def _idle_at(self) -> float | None:
+        """When the current utterance is over because nothing has come for it."""
+        current = self._utterances.current
+        if not self._has_worker or current is None or current.is_ended:
+            return None
+        return max(self._heard_at, self._granted_at) + self._idle_s
+
+    @property
+    def _chunk_at(self) -> float | None:
+        """Since when, or from when on, the worker can be given a chunk."""
+        is_able = self._slot is Hold.READY and self._look_at is None and not self._congested
+        if not is_able or len(self._at_worker) >= self._window or self._utterances.current is None:
+            return None
+        return self._utterances.current.next_chunk_at()
+
+    # ------------------------------------------------------------------------------------ the client
+
+    def opened(self, now: float) -> list[Action]:
+        """See `Machine.opened`."""
+        return [Send(SessionCreated(id=self._session_id, created=self._created))]
+
+    def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
+        """See `Machine.text_frame`."""
+        if self.is_over:
+            return []
+        try:
+            command = read_command(frame, drops_input=drops_input)
+            self._obey(command, now)
+        except InvalidUtf8:
+            return self._close(CloseCode.INVALID_UTF8, "invalid UTF-8")
+        except Rejection as rejection:
+            return self._reject(rejection, now)
+        relation = related(command.related) if isinstance(command, ChooseModel | Append) else []
+        return [*relation, *self._advance(now)]
+
+    def binary_frame(self, now: float) -> list[Action]:
+        """See `Machine.binary_frame`."""
+        if self.is_over:
+            return []
+        message = "expected JSON in a text frame, got a binary frame; send text frames only"
+        return self._reject(Rejection(Code.INVALID_FRAME, message), now)
+
+    def _obey(self, command: ChooseModel | Append | Commit, now: float) -> None:
+        match command:
+            case ChooseModel():
+                self._utterances.choose(self._served(command.model))
+            case Append():
+                self._heard_at = now
+                self._utterances.hear(command.pcm, now)
+            case Commit():
+                if self._utterances.commit(now, is_final=command.is_final):
+                    self._heard_at = now
+
+    def _served(self, model: str) -> str:
+        catalogue = self._catalogue()
+        if catalogue is not None and model not in catalogue.models:
+            served = " or ".join(sorted(catalogue.models)) or "no model by name"
+            message = f"the model {model[:_LONGEST_NAME]} is not served here; choose {served}"
+            raise Rejection(Code.MODEL_NOT_FOUND, message)
+        return model
+
+    def _reject(self, rejection: Rejection, now: float) -> list[Action]:
+        # Small events are counted where they arrive, and the bound on audio counts what large ones bring.
+        if not self._refused.allow(now):
+            return self.ended(errors.flood("refused events", EVENTS_PER_WINDOW, EVENTS_WINDOW_S))
+        if self._errors.allow(now):
+            return [Send(rejection.event)]
+        self._suppressed += 1
+        self._note_at = self._note_at or now + _NOTE_S
+        return []
+
+    def congested(self, is_congested: bool, now: float) -> list[Action]:
+        """See `Machine.congested`."""
+        self._congested = is_congested
+        return self._advance(now)
+
+    def withdrawn(self, sends: list[Send]) -> list[Action]:
+        """See `Machine.withdrawn`. Nothing is ever taken back."""
+        return []
+
+    def slow_consumer(self) -> list[Action]:
+        """See `Machine.slow_consumer`."""
+        if self.is_over:
+            return []
+        told = Send(Error(error=_SLOW, code=Code.SLOW_CONSUMER))
+        return [told, *self._close(CloseCode.POLICY_VIOLATION, errors.SLOW_CONSUMER)]
+
+    def disconnected(self) -> None:
+        """See `Machine.disconnected`."""
+        self.is_over = True
+
+    # ---------------------------------------------------------------------------------------- the slot
+
+    def queued(self, place: Place) -> list[Action]:
+        """See `Machine.queued`. Clients are not told."""
+        return []
+
+    def granted(self, now: float) -> list[Action]:
+        """See `Machine.granted`."""
+        current = self._utterances.current
+        if self.is_over:
+            return []
+        if current is None:
+            return self._leave()
+        self._slot, self._slot_model = Hold.OPENING, current.model
+        self._granted_at = now
+        self._last_unit = 0
+        return [OpenWorkerSession(TranscriptionSetup(current.model))]
+
+    def displaced(self) -> None:
+        """See `Machine.displaced`."""
+        self._slot = Hold.WANTED
+        self._away_at = None
+
+    def refused(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.refused`."""
+        if self.is_over or self._utterances.current is None:
+            return []
+        self._forget_slot()
+        if verdict.code not in _UNSERVED:
+            return [*self._fail(Code.PROCESSING_ERROR, _LOST), *self._advance(self._heard_at)]
+        self._utterances.put_back()
+        code, why = _UNSERVED[verdict.code]
+        told = Send(Error(error=f"{why}; the audio is kept, so commit again later", code=code))
+        return [told, *self._advance(self._heard_at)]
+
+    # ------------------------------------------------------------------------------------ the worker
+
+    def signal(self, signal: Signal, now: float) -> list[Action]:
+        """See `Machine.signal`."""
+        if self.is_over:
+            return []
+        told: list[Action] = []
+        match signal:
+            case Ready():
+                self._slot = Hold.READY
+                self._window = min(signal.max_units_in_flight, MOST_AT_WORKER)
+                self._prompt_tokens = signal.prompt_tokens
+            case Piece():
+                told = self._piece(signal)
+            case UnitDone():
+                told = self._unit_done(signal)
+            case Finalized():
+                self._at_worker.popleft()
+            case GoingAway():
+                self._away_at = now + signal.time_left_s
+            case Failed():
+                told = self._worker_failed(signal.reason)
+        return [*told, *self._advance(now)]
+
+    def _piece(self, piece: Piece) -> list[Action]:
+        current = self._utterances.current
+        if current is None or not current.holds(piece.unit) or not piece.text:
+            return []
+        current.text.append(piece.text)
+        return [Send(Delta(delta=piece.text))]
+
+    def _unit_done(self, done: UnitDone) -> list[Action]:
+        current = self._utterances.current
+        if current is None or not current.holds(done.unit):
+            return []
+        current.sampled_tokens += done.tokens.output_text
+        if done.end is UnitEnd.FAILED:
+            verdict = errors.VERDICTS[done.failure or Reason.INFERENCE_FAILED]
+            if verdict.code is ErrorCode.INVALID_PAYLOAD:
+                return self._fail(Code.INVALID_AUDIO, _REFUSED_AUDIO)
+            return self._fail(Code.PROCESSING_ERROR, _LOST)
+        if done.end is UnitEnd.CONTEXT_FULL:
+            self._forget_slot()  # the worker ends its session with this
+            text = "the context of the model is full; commit again to go on in a new utterance"
+            return [
+                Send(current.done(self._prompt_tokens)),
+                *self._fail(Code.CONTEXT_FULL, text),
+                LeaveSlot(),
+            ]
+        return self._finish() if done.unit == current.last_unit else []
+
+    def _worker_failed(self, reason: Reason) -> list[Action]:
+        was_leaving = self._away_at is not None
+        self._forget_slot()
+        current = self._utterances.current
+        if current is None:
+            return [LeaveSlot()]
+        if was_leaving:
+            return self._close(CloseCode.SERVICE_RESTART, errors.SHUTDOWN)
+        if errors.VERDICTS[reason].closed == errors.TIMEOUT:
+            current.is_ended = current.is_timed_out = True
+            return [*self._finish(), LeaveSlot()]
+        if reason is Reason.MODEL_NOT_FOUND:
+            name = current.model[:_LONGEST_NAME]
+            told = self._fail(Code.MODEL_NOT_FOUND, f"the model {name} is not served; choose another")
+        else:
+            told = self._fail(Code.PROCESSING_ERROR, _LOST)
+        return [*told, LeaveSlot()]
+
+    # ------------------------------------------------------------------------------- the utterances
+
+    def _finish(self) -> list[Action]:
+        """The current utterance is complete."""
+        utterance = self._utterances.finish()
+        told: list[Action] = [Send(utterance.done(self._prompt_tokens))]
+        if utterance.is_timed_out:
+            text = f"nothing came for {self._idle_s:g} s, so the utterance was ended; commit again"
+            told.append(Send(Error(error=text, code=Code.IDLE_TIMEOUT)))
+        return told
+
+    def _fail(self, code: Code, message: str) -> list[Action]:
+        """The current utterance is lost; what is still said of it is passed over."""
+        self._utterances.fail()
+        told: list[Action] = [Send(Error(error=message, code=code))]
+        if self._at_worker:
+            told.append(CancelUnits(self._last_unit))
+        return told
+
+    def _advance(self, now: float) -> list[Action]:
+        """Goes on with what there is to do; without a slot the time makes no difference."""
+        told: list[Action] = []
+        if self.is_over:
+            return told
+        while (current := self._utterances.current) is None or current.is_empty:
+            if current is not None:
+                told += self._finish()
+            if self._utterances.begin_next() is None:
+                return [*told, *self._rest(now)]
+            self._look_at = now if self._has_worker else None
+        self._vacant_at = None
+        if self._slot is Hold.NONE:
+            self._slot = Hold.WANTED
+            return [*told, TakeSlot()]
+        while (at := self._chunk_at) is not None and at <= now:
+            self._last_unit += 1
+            chunk = self._utterances.take_chunk(self._last_unit, now)
+            self._at_worker.append(len(chunk))
+            begins, ends = self._last_unit == current.first_unit, self._last_unit == current.last_unit
+            told.append(RunChunk(self._last_unit, as_floats(chunk), begins=begins, ends=ends))
+        return told
+
+    def _rest(self, now: float) -> list[Action]:
+        """There is no utterance: the slot is kept for a while, a place in the queue is not."""
+        if self._slot is Hold.NONE:
+            return []
+        if self._slot is Hold.WANTED or self._away_at is not None:
+            return self._leave()
+        if self._vacant_at is None:
+            self._vacant_at = self._look_at = now
+        return []
+
+    def _leave(self) -> list[Action]:
+        self._forget_slot()
+        return [LeaveSlot()]
+
+    def _forget_slot(self) -> None:
+        self._slot = Hold.NONE
+        self._at_worker.clear()
+        self._vacant_at = self._look_at = self._away_at = None
+
+    # ---------------------------------------------------------------------------------------- time
+
+    def tick(self, now: float, others_wait: bool) -> list[Action]:
+        """See `Machine.tick`."""
+        if self.is_over:
+            return []
+        if is_due(self._away_at, now):
+            return self._close(CloseCode.SERVICE_RESTART, errors.SHUTDOWN)
+        told: list[Action] = []
+        if is_due(self._note_at, now):
+            told.append(Note(f"{self._suppressed} errors were not sent, beyond {ERRORS_PER_S} in a second"))
+            self._suppressed, self._note_at = 0, None
+        if is_due(self._look_at, now) and not self._keeps_slot(now, others_wait):
+            told += self._leave()
+        current = self._utterances.current
+        if current is not None and is_due(self._idle_at, now):
+            current.is_ended = current.is_timed_out = True
+        return [*told, *self._advance(now)]
+
+    def _keeps_slot(self, now: float, others_wait: bool) -> bool:
+        """Between two utterances: whether the slot is kept for the next one."""
+        current, self._look_at = self._utterances.current, None
+        if others_wait or self._away_at is not None:
+            return False
+        if current is not None:
+            return current.model == self._slot_model
+        assert self._vacant_at is not None
+        until = self._vacant_at + self._idle_s
+        self._look_at = min(now + _RECHECK_S, until)
+        return now < until
+
+    # -------------------------------------------------------------------------------------- endings
+
+    def ended(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.ended`."""
+        if self.is_over:
+            return []
+        code = Code(verdict.code) if verdict.code in set(map(str, Code)) else Code.PROCESSING_ERROR
+        close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
+        told = Send(Error(error=verdict.message, code=code))
+        return [told, *self._close(close, verdict.closed or verdict.code or "")]
+
+    def shut_down(self) -> list[Action]:
+        """See `Machine.shut_down`."""
+        return [] if self.is_over else self._close(CloseCode.SERVICE_RESTART, errors.SHUTDOWN)
+
+    def _close(self, code: CloseCode, reason: str) -> list[Action]:
+        self.is_over = True
+        return [CloseSocket(code, reason)]

@@ -1,0 +1,196 @@
+"""Utterances: audio on the way in, text on the way out. Audio is int16, mono, 16 kHz."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ws_adapter.protocol.transcription.commands import Rejection
+from ws_adapter.protocol.transcription.events import Code, Done, Usage
+
+BYTES_PER_S: Final = 2 * 16_000
+
+CHUNK_BYTES: Final = BYTES_PER_S
+"""Audio goes to the worker by the second."""
+
+CHUNK_WAIT_S: Final = 1.0
+"""Less than a chunk goes to the worker when it has waited so long."""
+
+LARGEST_BYTES: Final = 4 * BYTES_PER_S
+"""What a chunk holds at most, when much has waited: a worker has to be done with one in 10 s."""
+
+MOST_AHEAD: Final = 1000
+"""Utterances that may be committed ahead. Their audio is bounded, but they may be empty."""
+
+
+@dataclass(slots=True)
+class Utterance:
+    """What is said between a `commit` and its final one."""
+
+    model: str
+    audio: bytearray
+    """Not yet at the worker."""
+    waiting_since: float
+    """When the oldest of it came."""
+    is_ended: bool = False
+    """No more comes."""
+    is_timed_out: bool = False
+    """It was ended for want of audio."""
+    first_unit: int = 0
+    last_unit: int = 0
+    """Units at the worker; 0 as long as there is none that begins, or ends, the utterance."""
+    text: list[str] = field(default_factory=list)
+    sampled_tokens: int = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the worker knows of it."""
+        return self.first_unit > 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is complete and holds no audio."""
+        return self.is_ended and not self.audio and not self.has_begun
+
+    def holds(self, unit: int) -> bool:
+        """Whether `unit`, of those at the worker, is one of its own and not of an utterance before it."""
+        return 0 < self.first_unit <= unit
+
+    def hear(self, pcm: bytes, now: float) -> None:
+        """Audio for it has come."""
+        if not self.audio:
+            self.waiting_since = now
+        self.audio += pcm
+
+    def next_chunk_at(self) -> float | None:
+        """Since when, or from when on, there is a chunk for the worker; None while nothing waits."""
+        if self.last_unit:
+            return None
+        if self.is_ended or len(self.audio) >= CHUNK_BYTES:
+            return self.waiting_since
+        return self.waiting_since + CHUNK_WAIT_S if self.audio else None
+
+    def take_chunk(self, unit: int, now: float) -> bytearray:
+        """What `unit` is to bring to the worker, perhaps no audio."""
+        chunk = self.audio[:LARGEST_BYTES]
+        del self.audio[:LARGEST_BYTES]
+        self.waiting_since = now
+        self.first_unit = self.first_unit or unit
+        if self.is_ended and not self.audio:
+            self.last_unit = unit
+        return chunk
+
+    def done(self, prompt_tokens: int) -> Done:
+        """The event that ends it; a model feeds `prompt_tokens` in the first step of every utterance."""
+        given = prompt_tokens if self.has_begun else 0
+        usage = Usage(
+            prompt_tokens=given,
+            total_tokens=given + self.sampled_tokens,
+            completion_tokens=self.sampled_tokens,
+            prompt_tokens_details=None,
+            completion_tokens_details=None,
+        )
+        return Done(text="".join(self.text), usage=usage)
+
+
+class Utterances:
+    """What a client says, in order: the `current` utterance, those committed behind it, and audio behind the
+    last final commit, which is kept for the next one.
+
+    `buffer_s` bounds what waits, in seconds.
+    """
+
+    def __init__(self, buffer_s: float) -> None:
+        self.current: Utterance | None = None
+        self.waiting_bytes = 0
+        self._buffer_s = buffer_s
+        self._model: str | None = None
+        self._kept = bytearray()
+        self._ahead: deque[Utterance] = deque()
+        self._is_skipping = False
+
+    @property
+    def _open(self) -> Utterance | None:
+        """The utterance that takes what comes."""
+        last = self._ahead[-1] if self._ahead else self.current
+        return last if last is not None and not last.is_ended else None
+
+    # ------------------------------------------------------------------------------------ the client
+
+    def choose(self, model: str) -> None:
+        """Utterances from now on are for `model`."""
+        self._model = model
+
+    def hear(self, pcm: bytes, now: float) -> None:
+        """Takes audio. Raises `Rejection`."""
+        if self._is_skipping:
+            return
+        if self.waiting_bytes + len(pcm) > self._buffer_s * BYTES_PER_S:
+            message = (
+                f"at most {self._buffer_s:g} s of audio may wait; commit it, or wait for text, and send again"
+            )
+            raise Rejection(Code.BUFFER_FULL, message)
+        self.waiting_bytes += len(pcm)
+        if self._open is not None:
+            self._open.hear(pcm, now)
+        else:
+            self._kept += pcm
+
+    def commit(self, now: float, *, is_final: bool) -> bool:
+        """Begins or ends an utterance; False if there is none to begin or to end. Raises `Rejection`."""
+        if self._model is None:
+            message = "no model is chosen yet; send session.update with a model first"
+            raise Rejection(Code.MODEL_NOT_VALIDATED, message)
+        if self._open is not None:
+            self._open.is_ended = is_final
+            return is_final
+        if is_final and not self._kept:
+            self._is_skipping = False
+            return False
+        if len(self._ahead) >= MOST_AHEAD:
+            message = f"at most {MOST_AHEAD} utterances may wait; wait for some to be done and commit again"
+            raise Rejection(Code.BUFFER_FULL, message)
+        self._is_skipping = False
+        self._ahead.append(Utterance(self._model, self._kept, now, is_ended=is_final))
+        self._kept = bytearray()
+        return True
+
+    # --------------------------------------------------------------------------------- the utterances
+
+    def begin_next(self) -> Utterance | None:
+        """The next utterance is the current one."""
+        self.current = self._ahead.popleft() if self._ahead else None
+        return self.current
+
+    def take_chunk(self, unit: int, now: float) -> bytearray:
+        """See `Utterance.take_chunk`, of the current one."""
+        assert self.current is not None
+        chunk = self.current.take_chunk(unit, now)
+        self.waiting_bytes -= len(chunk)
+        return chunk
+
+    def finish(self) -> Utterance:
+        """The current one is complete, or as complete as it will be."""
+        assert self.current is not None
+        over, self.current = self.current, None
+        self.waiting_bytes -= len(over.audio)
+        return over
+
+    def fail(self) -> None:
+        """The current one is lost, and with it what still comes for it."""
+        self._is_skipping = not self.finish().is_ended
+
+    def put_back(self) -> None:
+        """The current one was not begun: its audio is kept, before what was said after it."""
+        assert self.current is not None
+        unheard, self.current = self.current, None
+        if self._ahead:
+            self._ahead[0].audio = unheard.audio + self._ahead[0].audio
+        else:
+            self._kept = unheard.audio + self._kept
+
+
+def as_floats(pcm: bytearray) -> bytes:
+    """Little-endian float32 in [-1, 1] of little-endian int16."""
+    return (np.frombuffer(pcm, "<i2").astype("<f4") / np.float32(32768)).tobytes()

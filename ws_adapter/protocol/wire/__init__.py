@@ -1,0 +1,1 @@
+"""From the bytes of a frame to structs and back, with the errors and limits that hold for all."""

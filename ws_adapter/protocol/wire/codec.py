@@ -1,0 +1,297 @@
+"""JSON and base64 at the edge: strict on the way in, joined bytes on the way out.
+
+The long base64 of an audio append is cut out of its frame and decoded by itself, in one SIMD pass; only the
+short rest goes through the JSON parser. The whole frame is parsed for what does not fit that, and explained
+for what does not fit that either. Nothing here raises anything but `Refusal` and `InvalidUtf8`.
+"""
+
+import binascii
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args, get_type_hints
+
+import msgspec
+import numpy as np
+import pybase64
+from numpy.typing import NDArray
+
+from ws_adapter.protocol.wire import scan
+from ws_adapter.protocol.wire.errors import ErrorCode, InvalidUtf8, Refusal, invalid, missing
+from ws_adapter.protocol.wire.events import AudioEncoding, ServerEvent
+from ws_adapter.protocol.wire.faults import find_fault, shown
+
+Samples: TypeAlias = NDArray[np.float32]
+"""Mono audio, shape `(samples,)`, full scale at -1 and 1."""
+
+_WIDTHS: Final[dict[AudioEncoding, int]] = {"f32": 4, "pcm16": 2}
+
+LOUDEST: Final = 16.0
+"""A peak above this is not float32 PCM but something else read as such."""
+
+_WHITE_SPACE: Final = b" \t\n\r\v\f"
+_NOT_JSON: Final = "the frame is not valid JSON"
+
+_AUDIO_FIELDS: Final = ("audio", "audio_base64", "audio_data")
+_AUDIO_VALUE: Final = re.compile(rb'"audio(?:_base64|_data)?"\s*:\s*"')
+_AUDIO_BEGINS_WITHIN: Final = 512
+_LONG: Final = 2048
+"""Shorter base64 stays in its frame."""
+
+_TOKEN: Final = secrets.token_hex(16)
+"""Stands for the base64 that was cut out. Nobody can send it: it never leaves the process."""
+
+E = TypeVar("E")
+
+
+class CutBase64(str):
+    """Base64 that was cut out of its frame. As a `str` it is only a token that stands in its place.
+
+    `size` counts the bytes behind it, and `data` holds them, unless they were not to be decoded.
+    """
+
+    __slots__ = ("data", "size")
+
+    data: bytes | None
+    size: int
+
+    @classmethod
+    def of(cls, size: int, data: bytes | None) -> "CutBase64":
+        """So many bytes."""
+        cut = cls(_TOKEN)
+        cut.size, cut.data = size, data
+        return cut
+
+
+class EventDecoder(Generic[E]):
+    """Decodes the client events of one dialect; `union` is that of their tagged structs."""
+
+    def __init__(self, union: Any) -> None:
+        self._typed: msgspec.json.Decoder[E] = msgspec.json.Decoder(union)
+        self._union = union
+        self._shapes: dict[str, type] = {str(shape.__struct_config__.tag): shape for shape in get_args(union)}
+
+    def decode(self, frame: bytes, *, sized_only: bool = False) -> E:
+        """The event in a text frame.
+
+        Raises `InvalidUtf8`, or `Refusal` with `invalid_json`, `invalid_payload`, `missing_field` or
+        `unknown_event`. With duplicate keys the last counts. With `sized_only` the audio of an append is not
+        looked at: whether it is base64 stays open, and `decode_audio` tells how long it is and no more.
+        """
+        event = self._decode_cut(frame, sized_only) if len(frame) > _LONG else None
+        if event is None:
+            event = self._decode_whole(frame)
+            if sized_only:
+                _size_audio(getattr(event, "input", event))
+        return event
+
+    def _decode_cut(self, frame: bytes, sized_only: bool) -> E | None:
+        """The event in a frame whose audio is strict base64, None if the frame has to be parsed whole.
+
+        Strict base64 holds no quote, no backslash, no control character and nothing beyond ASCII, so the
+        token can take its place between the same two quotes: the rest means the same with either. If the
+        token then is the audio of the event, the cut was the whole of that string and of no other.
+        """
+        found = _AUDIO_VALUE.search(frame, 0, _AUDIO_BEGINS_WITHIN)
+        if found is None:
+            return None
+        begin, end = found.end(), frame.find(b'"', found.end())
+        if end - begin < _LONG:
+            return None
+        try:
+            data = None if sized_only else pybase64.b64decode(memoryview(frame)[begin:end], validate=True)
+            event = self._decode_whole(b"".join((frame[:begin], _TOKEN.encode(), frame[end:])))
+        except (binascii.Error, ValueError, Refusal, InvalidUtf8):
+            return None
+        size = (end - begin) * 3 // 4 - frame.count(b"=", end - 2, end)
+        fields: Any = getattr(event, "input", event)
+        for name in _AUDIO_FIELDS:
+            if getattr(fields, name, None) == _TOKEN:
+                msgspec.structs.force_setattr(fields, name, CutBase64.of(size, data))
+                return event
+        return None
+
+    def _decode_whole(self, frame: bytes) -> E:
+        scan.check(frame)
+        try:
+            return self._typed.decode(frame)
+        except msgspec.ValidationError:
+            return self._explain(frame)
+        except (msgspec.DecodeError, RecursionError):
+            raise Refusal(ErrorCode.INVALID_JSON, _NOT_JSON) from None
+
+    def _explain(self, frame: bytes) -> E:
+        value = _decode_object(frame)
+        name = value.get("type")
+        if name is None or name == "":
+            raise missing("type", "the name of the event")
+        if not isinstance(name, str):
+            raise invalid("type", f"expected a string, got {shown(name)}")
+        if name not in self._shapes:
+            told = shown(name)
+            raise Refusal(ErrorCode.UNKNOWN_EVENT, f"type: unknown event {told}", "type", told.strip('"'))
+        fault = find_fault(value, self._shapes[name], "")
+        if fault is not None:
+            raise fault
+        event: E = convert(value, self._union, "event")
+        return event
+
+
+class RequestDecoder(Generic[E]):
+    """Decodes the frames of a dialect whose clients send one kind of object, `shape`, without a name."""
+
+    def __init__(self, shape: type[E]) -> None:
+        self._typed: msgspec.json.Decoder[E] = msgspec.json.Decoder(shape)
+        self._shape = shape
+
+    def decode(self, frame: bytes) -> E:
+        """The object in a text frame.
+
+        Raises `InvalidUtf8`, or `Refusal` with `invalid_json`, `invalid_payload` or `missing_field`. With
+        duplicate keys the last counts.
+        """
+        scan.check(frame)
+        try:
+            return self._typed.decode(frame)
+        except msgspec.ValidationError:
+            request: E = convert(_decode_object(frame), self._shape, "")
+            return request
+        except (msgspec.DecodeError, RecursionError):
+            raise Refusal(ErrorCode.INVALID_JSON, _NOT_JSON) from None
+
+
+_generic: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(float_hook=float)
+
+
+def _decode_object(frame: bytes) -> dict[str, Any]:
+    """What a frame holds whose form is not that of its struct."""
+    try:
+        value = _generic.decode(frame)
+    except (msgspec.DecodeError, RecursionError):
+        raise Refusal(ErrorCode.INVALID_JSON, _NOT_JSON) from None
+    if not isinstance(value, dict):
+        raise Refusal(ErrorCode.INVALID_PAYLOAD, f"an event is a JSON object, got {shown(value)}")
+    return value
+
+
+def _size_audio(fields: Any, names: Sequence[str] = _AUDIO_FIELDS) -> None:
+    """Replaces base64 by its size."""
+    for name in names:
+        value = getattr(fields, name, None)
+        if isinstance(value, str) and value:
+            cut = CutBase64.of(len(value.rstrip("=")) * 3 // 4, None)
+            msgspec.structs.force_setattr(fields, name, cut)
+        elif isinstance(value, msgspec.Struct):
+            _size_audio(value, value.__struct_fields__)
+
+
+def convert(value: object, shape: Any, path: str) -> Any:
+    """`value`, decoded from JSON, as an instance of `shape`; raises `Refusal` if it does not fit."""
+    try:
+        return msgspec.convert(value, shape, strict=True)
+    except (msgspec.ValidationError, RecursionError):
+        fault = find_fault(value, shape, path) if isinstance(shape, type) else None
+        raise fault or invalid(path or "event", "does not have the expected form") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Decoded audio: finite float32 samples in [-1, 1], and how many of them had to be clipped.
+
+    Of audio that was not decoded only the number of samples is known, `undecoded`.
+    """
+
+    samples: Samples
+    clipped: int = 0
+    undecoded: int = 0
+
+    @property
+    def count(self) -> int:
+        """Samples, decoded or not."""
+        return self.samples.size + self.undecoded
+
+    @property
+    def data(self) -> bytes:
+        """The samples as little-endian bytes; those that came as such are not copied."""
+        base = self.samples.base
+        if isinstance(base, bytes) and len(base) == self.samples.nbytes:
+            return base
+        return self.samples.astype("<f4", copy=False).tobytes()
+
+
+NO_AUDIO: Final = Clip(np.zeros(0, np.float32))
+
+
+def decode_base64(text: str, param: str) -> bytes:
+    """The bytes behind base64 of the standard alphabet with padding; ASCII white space is ignored."""
+    if isinstance(text, CutBase64) and text.data is not None:
+        return text.data
+    try:
+        return pybase64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        pass
+    try:
+        return pybase64.b64decode(text.encode("ascii").translate(None, _WHITE_SPACE), validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(param, "expected base64 with padding, got something else") from None
+
+
+def decode_audio(text: str, encoding: AudioEncoding, param: str) -> Clip:
+    """The samples behind base64 of raw little-endian mono PCM.
+
+    Raises `Refusal` for bad base64, a broken last sample, NaN or infinity, or a peak above `LOUDEST`.
+    """
+    width = _WIDTHS[encoding]
+    if isinstance(text, CutBase64) and text.data is None:
+        return Clip(NO_AUDIO.samples, undecoded=text.size // width)
+    data = decode_base64(text, param)
+    if len(data) % width:
+        raise invalid(
+            param, f"expected whole {encoding} samples of {width} bytes, got {len(data)} bytes in all"
+        )
+    if encoding == "pcm16":
+        return Clip(np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768))
+    return bounded(np.frombuffer(data, "<f4"), param)
+
+
+def bounded(samples: Samples, param: str) -> Clip:
+    """Checks that `samples` are audio and clips them to [-1, 1]; raises `Refusal`."""
+    if not samples.size:
+        return Clip(samples)
+    # NaN wins both comparisons, so two reductions without a temporary find everything.
+    peak = max(float(np.maximum.reduce(samples)), -float(np.minimum.reduce(samples)))
+    if not np.isfinite(peak):
+        raise invalid(param, "expected finite samples, got NaN or infinity")
+    if peak > LOUDEST:
+        raise invalid(param, f"not float32 PCM in [-1, 1]: the peak is {peak:.3g}")
+    if peak <= 1.0:
+        return Clip(samples)
+    clipped = int(np.count_nonzero(np.abs(samples) > 1.0))
+    return Clip(np.clip(samples, -1.0, 1.0), clipped)
+
+
+_encoder: Final = msgspec.json.Encoder()
+_MARK: Final = bytes(3)
+_ENCODED_MARK: Final = b'"AAAA"'
+
+
+def encode(event: ServerEvent) -> bytes:
+    """`event` as one JSON object, UTF-8; its field of bytes, of which it has at most one, in base64."""
+    name = _bytes_field(type(event))
+    data: bytes | None = getattr(event, name) if name else None
+    if not name or not data:
+        return _encoder.encode(event)
+    # A quote that is not escaped begins it, so this is the field itself and not a part of a text.
+    key = b'"%b":' % name.encode()
+    marked = _encoder.encode(msgspec.structs.replace(event, **{name: _MARK}))
+    before, _, after = marked.partition(key + _ENCODED_MARK)
+    return b"".join((before, key, b'"', pybase64.b64encode(data), b'"', after))
+
+
+@cache
+def _bytes_field(shape: type[ServerEvent]) -> str | None:
+    types = get_type_hints(shape)
+    names = (name for name in shape.__struct_fields__ if bytes in (types[name], *get_args(types[name])))
+    return next(names, None)

@@ -1,0 +1,183 @@
+"""What is wrong with a decoded event, in our own words.
+
+`msgspec` decides whether an event has the shape of its struct; this module walks the same definitions to say
+which field does not, what was expected and what came, so that no library text reaches a client.
+"""
+
+import math
+from typing import Any, Final
+
+from msgspec import inspect
+
+from ws_adapter.protocol.wire.errors import Refusal, invalid, missing
+
+_SHOWN_CHARACTERS: Final = 40
+
+
+def find_fault(value: object, shape: type, path: str) -> Refusal | None:
+    """The first field of `value`, an object decoded from JSON, that does not fit the struct `shape`.
+
+    `path` is that of `value` itself, empty at the root of an event. None when everything fits.
+    """
+    return _fault(value, inspect.type_info(shape), path)
+
+
+def shown(value: object) -> str:
+    """`value` as a message may quote it: short values as they are, of long ones only the kind."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return _number(value)
+        case str():
+            printable = value.isprintable() and '"' not in value
+            return f'"{value}"' if len(value) <= _SHOWN_CHARACTERS and printable else "a string"
+        case list():
+            return "a list"
+        case dict():
+            return "an object"
+    return "something else"
+
+
+def _fault(value: object, shape: inspect.Type, path: str) -> Refusal | None:
+    match shape:
+        case inspect.Metadata(type=described):
+            return _fault(value, described, path)
+        case inspect.AnyType():
+            return None
+        case inspect.UnionType(types=types):
+            return _union_fault(value, types, path)
+        case inspect.StructType(fields=fields) if isinstance(value, dict):
+            return _first(
+                _fault(value.get(f.encode_name), f.type, _join(path, f.encode_name)) for f in fields
+            )
+        case inspect.ListType(item_type=item) if isinstance(value, list):
+            return _first(_fault(entry, item, f"{path}[{i}]") for i, entry in enumerate(value))
+        case inspect.DictType() if isinstance(value, dict):
+            return None
+    if _is_within(value, shape):
+        return None
+    return invalid(path or "event", f"expected {_expected(shape)}, got {_got(value, shape)}")
+
+
+def _union_fault(value: object, types: tuple[inspect.Type, ...], path: str) -> Refusal | None:
+    types = tuple(shape.type if isinstance(shape, inspect.Metadata) else shape for shape in types)
+    tagged = [shape for shape in types if isinstance(shape, inspect.StructType) and shape.tag is not None]
+    if isinstance(value, dict) and tagged:
+        return _tagged_fault(value, tagged, path)
+    alike = [shape for shape in types if _is_alike(value, shape)]
+    if alike:
+        return _fault(value, alike[0], path)
+    expected = " or ".join(_expected(shape) for shape in types if not isinstance(shape, inspect.NoneType))
+    return invalid(path, f"expected {expected}, got {shown(value)}")
+
+
+def _tagged_fault(value: dict[str, Any], types: list[inspect.StructType], path: str) -> Refusal | None:
+    """Of structs that a field tells apart: what is wrong with the one that `value` says it is."""
+    field = str(types[0].tag_field)
+    tag, place = value.get(field), _join(path, field)
+    for shape in types:
+        if tag == shape.tag:
+            return _fault(value, shape, path)
+    expected = " or ".join(shown(shape.tag) for shape in types)
+    if tag is None or tag == "":
+        return missing(place, expected)
+    unserved: dict[object, str] = getattr(types[0].cls, "UNSERVED", {})
+    instead = f"; {unserved[tag]}" if isinstance(tag, str) and tag in unserved else ""
+    return invalid(place, f"expected {expected}, got {shown(tag)}{instead}")
+
+
+def _first(faults: Any) -> Refusal | None:
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _is_alike(value: object, shape: inspect.Type) -> bool:
+    """Whether `value` is of the JSON type of `shape`, within its bounds or not."""
+    match shape:
+        case inspect.NoneType():
+            return value is None
+        case inspect.BoolType():
+            return isinstance(value, bool)
+        case inspect.IntType():
+            return isinstance(value, int) and not isinstance(value, bool)
+        case inspect.FloatType():
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case inspect.StrType():
+            return isinstance(value, str)
+        case inspect.LiteralType(values=values):
+            return any(type(value) is type(choice) for choice in values)
+        case inspect.ListType():
+            return isinstance(value, list)
+        case inspect.StructType() | inspect.DictType():
+            return isinstance(value, dict)
+    return True
+
+
+def _is_within(value: object, shape: inspect.Type) -> bool:
+    if not _is_alike(value, shape):
+        return False
+    match shape, value:
+        case inspect.LiteralType(values=values), _:
+            return value in values
+        case inspect.StrType(max_length=int(longest)), str():
+            return len(value) <= longest
+        case ((inspect.IntType() | inspect.FloatType()), int() | float()):
+            return (
+                _is_finite(value)
+                and (shape.ge is None or value >= shape.ge)
+                and (shape.gt is None or value > shape.gt)
+                and (shape.le is None or value <= shape.le)
+            )
+    return True
+
+
+def _is_finite(value: float) -> bool:
+    """Whether it is a number that a float can hold."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _expected(shape: inspect.Type) -> str:
+    match shape:
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType():
+            return f"an integer{_range(shape)}"
+        case inspect.FloatType():
+            return f"a number{_range(shape)}"
+        case inspect.StrType(max_length=int(longest)):
+            return f"a string of at most {longest} characters"
+        case inspect.StrType():
+            return "a string"
+        case inspect.LiteralType(values=values):
+            return " or ".join(shown(value) for value in values)
+        case inspect.ListType():
+            return "a list"
+    return "an object"
+
+
+def _range(shape: inspect.IntType | inspect.FloatType) -> str:
+    if shape.ge is not None and shape.le is not None:
+        return f" from {_number(shape.ge)} to {_number(shape.le)}"
+    above = f" above {_number(shape.gt)}" if shape.gt is not None else ""
+    return above + (f" up to {_number(shape.le)}" if shape.le is not None else "")
+
+
+def _got(value: object, shape: inspect.Type) -> str:
+    if isinstance(value, str) and isinstance(shape, inspect.StrType):
+        return f"{len(value)} characters"
+    return shown(value)
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**20 else "a very large integer"
+    return str(value) if math.isfinite(value) else "a number out of range"

@@ -1,0 +1,84 @@
+"""What can be said of a frame without parsing it: how much work a parser would have with it.
+
+A parser makes an object of every item, by the million thirty times as large as their text, and four bytes of
+every character beyond ASCII. It holds the interpreter meanwhile, on whatever thread it runs, so a frame made
+of such would stop every session for seconds: it is counted first, in one pass over its bytes.
+"""
+
+import re
+from typing import Final
+
+import numpy as np
+
+from ws_adapter.protocol.wire.errors import ErrorCode, InvalidUtf8, Refusal
+
+MAX_ITEMS: Final = 8_192
+"""Most objects, lists and commas in an event, what stands within strings aside. The longest chat has five
+thousand: 256 messages of four pictures each."""
+
+MAX_ESCAPES: Final = 2**18
+MAX_WIDE_BYTES: Final = 2**20
+"""Most bytes beyond ASCII. That is 350,000 Chinese characters, more than any context holds; audio and
+pictures have none."""
+
+DEEPEST: Final = 512
+"""Nesting beyond this, among too many items, is a bomb and no JSON to any parser."""
+
+_MAX_STRINGS: Final = 2 * MAX_ITEMS + 1
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_MARKS: Final = (b",", b"[", b"{")
+_COMMA, _BRACE, _END, _TO_BRACE, _ESCAPE, _WIDE = map(np.uint8, (0x2C, 0x7B, 0x7D, 0x20, 0x5C, 0x80))
+_STEP: Final = 2**16
+"""Fits into the processor's cache with what is computed of it."""
+
+
+def check(frame: bytes) -> None:
+    """Raises `InvalidUtf8`, or `Refusal` for a frame that would take too long to parse."""
+    if len(frame) > MAX_ITEMS:
+        _count(frame)
+    if frame.isascii():
+        return
+    try:
+        frame.decode()
+    except UnicodeDecodeError:
+        raise InvalidUtf8 from None
+
+
+def _count(frame: bytes) -> None:
+    """Raises `Refusal` if there is too much of anything."""
+    octets = np.frombuffer(frame, np.uint8)
+    marks = escapes = wide = 0
+    for start in range(0, len(octets), _STEP):
+        part = octets[start : start + _STEP]
+        marks += int(np.count_nonzero(part == _COMMA))
+        # `[` and `{` differ in one bit.
+        marks += int(np.count_nonzero(part | _TO_BRACE == _BRACE))
+        escapes += int(np.count_nonzero(part == _ESCAPE))
+        wide += int(np.count_nonzero(part >= _WIDE))
+    if escapes > MAX_ESCAPES:
+        raise _excess(f"{MAX_ESCAPES} escapes")
+    if wide > MAX_WIDE_BYTES:
+        raise _excess(f"{MAX_WIDE_BYTES} bytes beyond ASCII")
+    if marks > MAX_ITEMS:
+        _count_items(frame)
+
+
+def _count_items(frame: bytes) -> None:
+    """Of a frame with many marks: raises `Refusal` unless most of them stand in its strings."""
+    rest, strings = _STRING.subn(b"", frame, count=_MAX_STRINGS + 1)
+    if strings <= _MAX_STRINGS and sum(map(rest.count, _MARKS)) <= MAX_ITEMS:
+        return
+    if _depth(rest[:_STEP]) > DEEPEST:
+        raise Refusal(ErrorCode.INVALID_JSON, "the frame is not valid JSON")
+    raise _excess(f"{MAX_ITEMS} items")
+
+
+def _depth(text: bytes) -> int:
+    """How deep lists and objects are nested; `text` has no strings."""
+    octets = np.frombuffer(text, np.uint8) | _TO_BRACE
+    steps = (octets == _BRACE).astype(np.int32) - (octets == _END)
+    return int(steps.cumsum().max(initial=0))
+
+
+def _excess(most: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_PAYLOAD, f"an event has at most {most}, got more")

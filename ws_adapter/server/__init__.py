@@ -1,0 +1,1 @@
+"""Who comes in and what they find: the sockets, the handshake, the pages."""

@@ -1,0 +1,220 @@
+"""Who may come in: what is decided in HTTP, before a WebSocket opens."""
+
+import logging
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from websockets.http11 import Request, Response
+
+from antiphon.semconv import Rejection
+from ws_adapter.options import ANY_ORIGIN, AdapterOptions
+from ws_adapter.process.clock import Clock
+from ws_adapter.server import pages
+from ws_adapter.web.allowance import Allowance, Allowances
+from ws_adapter.web.keys import Key, Keys
+from ws_adapter.web.rate_limit import Address, Caller, TooMany, Visitors, visitor_address
+from ws_adapter.web.routes import key_in_query, offered_subprotocols
+
+logger = logging.getLogger(__name__)
+
+KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
+"""How a browser, which cannot set headers, sends a key: as a subprotocol beside the real one."""
+
+_BEARER: Final = "bearer "
+_WHERE: Final = "send it as Authorization: Bearer KEY or as the subprotocol openai-insecure-api-key.KEY"
+
+FORWARDING: Final = (
+    "X-Forwarded-For",
+    "X-Forwarded-Host",
+    "X-Forwarded-Proto",
+    "X-Real-IP",
+    "Forwarded",
+    "Via",
+)
+"""Headers of proxies. No web page can have a browser send them to another origin unasked."""
+
+_NAME_IT: Final = "its operator can allow it with --allowed-origins"
+
+
+class Denied(Exception):
+    """Somebody may not come in: `response` is the answer, `reason` what is counted."""
+
+    def __init__(self, reason: Rejection, response: Response) -> None:
+        super().__init__(response.reason_phrase)
+        self.reason = reason
+        self.response = response
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Somebody may come in. `leave` is to be called once when the connection has ended; `allowance` is what
+    its frames and its lines in the log are counted in."""
+
+    key: Key | None
+    allowance: Allowance
+    leave: Callable[[], None]
+
+
+class Access:
+    """Origins, keys and how often somebody may connect."""
+
+    def __init__(self, options: AdapterOptions, clock: Clock) -> None:
+        """Reads the file of keys, if there is one. Raises `ConfigurationError`."""
+        self._clock = clock
+        self._keys = Keys(options.keys) if options.keys is not None else None
+        self._in_query = options.auth_query
+        origins = options.allowed_origins
+        self._takes_any_origin = origins is not None and ANY_ORIGIN in origins
+        self._origins = frozenset(origin.lower() for origin in origins or ())
+        self._proxies = options.proxies
+        self._has_warned_of_proxy = False
+        self._allowances = Allowances(
+            clock, options.frames_per_s_per_address, options.pages_per_min_per_address
+        )
+        self._addresses = Visitors(
+            clock, "address", options.opens_per_min_per_address, options.connections_per_address
+        )
+        self._holders = Visitors(clock, "key", options.opens_per_min_per_key, options.connections_per_key)
+
+    def reload(self) -> None:
+        """Reads the file of keys again. Raises `ConfigurationError`, and then all stays as it was."""
+        if self._keys is not None:
+            self._keys.reload()
+
+    def is_withdrawn(self, key: Key | None) -> bool:
+        """Whether the key somebody came in with no longer counts."""
+        return key is not None and self._keys is not None and self._keys.current(key) is None
+
+    def caller(self, request: Request, peer: str) -> Caller:
+        """Whom a request over a connection from the address `peer` comes from.
+
+        Somebody whom a proxy on this machine forwards is not local, whether the proxy is trusted or not.
+        """
+        headers = request.headers
+        address = visitor_address(peer, headers.get_all("X-Forwarded-For"), self._proxies)
+        is_forwarded = any(name in headers for name in FORWARDING)
+        is_unnamed = is_forwarded and address.is_loopback and not self._is_proxy(address)
+        if is_unnamed and not self._has_warned_of_proxy:
+            self._has_warned_of_proxy = True
+            logger.warning(
+                "a proxy on this machine forwards requests, and all its visitors are limited as one: "
+                "name it with --trusted-proxies"
+            )
+        return Caller(address, is_local=address.is_loopback and not is_forwarded)
+
+    def _is_proxy(self, address: Address) -> bool:
+        return any(address in network for network in self._proxies)
+
+    def enter(self, request: Request, caller: Caller) -> Pass:
+        """Lets a WebSocket in. Raises `Denied`.
+
+        What was counted on the way is given back if a later check fails, except the attempt itself.
+        """
+        self.check_origin(request, caller)
+        with ExitStack() as leaves:
+            try:
+                if not caller.is_local:
+                    leaves.callback(self._addresses.enter(caller.name))
+                key = self.identify(request)
+                if key is not None:
+                    leaves.callback(self._holders.enter(key.hash))
+            except TooMany as error:
+                raise Denied(Rejection.RATE, pages.too_many(error.message, error.retry_s)) from None
+            return Pass(key, self.allowance(caller), leaves.pop_all().close)
+
+    def count_page(self, caller: Caller) -> None:
+        """Counts a request that opens no WebSocket. Raises `Denied`."""
+        bucket = self.allowance(caller).pages
+        if bucket is not None and not bucket.take(self._clock.now()):
+            message = "too many requests from this address; try again later"
+            raise Denied(Rejection.RATE, pages.too_many(message, math.ceil(bucket.wait_s)))
+
+    def allowance(self, caller: Caller) -> Allowance:
+        """What the address of a caller may still do."""
+        return self._allowances.of(caller.name, is_limited=not caller.is_local)
+
+    def check_origin(self, request: Request, caller: Caller) -> None:
+        """Raises `Denied` for a web page that may not use the adapter.
+
+        Where no origin is named, pages of any may, but not by way of a browser on this machine: what listens
+        on loopback is for this machine.
+        """
+        if self._takes_any_origin:
+            return
+        origins = [origin.lower() for origin in request.headers.get_all("Origin")]
+        if not all(self._may_use(origin, caller) for origin in origins):
+            message = f"pages of this origin may not use this server; {_NAME_IT}"
+            raise Denied(Rejection.ORIGIN, pages.forbidden(message))
+        if caller.is_local:
+            self._check_host(request)
+
+    def _may_use(self, origin: str, caller: Caller) -> bool:
+        if self._origins:
+            return origin in self._origins
+        return not caller.is_local or _is_local(_host(origin))
+
+    def _check_host(self, request: Request) -> None:
+        """A page whose name was made to mean this machine is of the same origin, and names none: but the name
+        is in Host. Nobody makes an address, or a name without a dot, mean something else."""
+        named = {_host(origin) for origin in self._origins}
+        for host in request.headers.get_all("Host"):
+            name = _host(f"//{host.lower()}")
+            if "." in name and name not in named and not _is_address(name) and not _is_local(name):
+                message = f"this machine is not known by the name in Host; use localhost, or {_NAME_IT}"
+                raise Denied(Rejection.ORIGIN, pages.forbidden(message))
+
+    def identify(self, request: Request, *, admin: bool = False) -> Key | None:
+        """The key of a request; None if none is needed. Raises `Denied` without a valid one.
+
+        With `admin` only an admin's key will do.
+        """
+        if self._keys is None:
+            return None
+        secret = self._secret(request)
+        if not secret:
+            raise Denied(Rejection.AUTH, pages.unauthorized(f"a key is needed: {_WHERE}"))
+        key = self._keys.find(secret)
+        if key is None:
+            message = "the key is not known here; ask the operator for another"
+            raise Denied(Rejection.AUTH, pages.unauthorized(message))
+        if admin and not key.is_admin:
+            raise Denied(Rejection.AUTH, pages.forbidden("this needs the key of an admin"))
+        return key
+
+    def _secret(self, request: Request) -> str:
+        """What was sent as a key: in a header, as a subprotocol, in the query; the first that is there."""
+        for value in request.headers.get_all("Authorization"):
+            if value.lower().startswith(_BEARER):
+                return value[len(_BEARER) :].strip()
+        for name in offered_subprotocols(request.headers.get_all("Sec-WebSocket-Protocol")):
+            if name.startswith(KEY_SUBPROTOCOL):
+                return name.removeprefix(KEY_SUBPROTOCOL)
+        return key_in_query(request.path) if self._in_query else ""
+
+
+def _host(origin: str) -> str:
+    """The name in `scheme://name:port` or `//name:port`; empty if there is none."""
+    try:
+        return urlsplit(origin).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_local(host: str) -> bool:
+    """Whether a name or an address means this machine, whoever is asked."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    return _is_address(host) and ip_address(host).is_loopback
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

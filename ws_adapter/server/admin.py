@@ -1,0 +1,69 @@
+"""The administration port: what only an operator may see."""
+
+import asyncio
+from http import HTTPStatus
+from typing import Final
+
+from websockets.http11 import Request, Response
+
+from antiphon.semconv import Rejection
+from antiphon.telemetry.port import HTML, METRICS_TYPE, PAGE_POLICY, READING, Port
+from antiphon.telemetry.providers import Telemetry
+from ws_adapter.observability.snapshot import Pool
+from ws_adapter.observability.status import read_status
+from ws_adapter.observability.status_page import render
+from ws_adapter.process.errors import CannotListen
+from ws_adapter.server import pages
+from ws_adapter.server.access import Access, Denied
+
+_NEEDS_KEYS: Final = (
+    "through a proxy this needs the key of an admin; the adapter has no keys: pass --auth keys"
+)
+
+
+class Administration:
+    """Serves `/metrics`, the status page and its figures on a port of its own; with keys only to admins."""
+
+    def __init__(self, access: Access, pool: Pool, telemetry: Telemetry) -> None:
+        self._access = access
+        self._pool = pool
+        self._telemetry = telemetry
+        self._port = Port(self._respond)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens; returns the port. Raises `CannotListen`."""
+        try:
+            return await self._port.start(host, port)
+        except OSError as error:
+            raise CannotListen("--admin-port", host, port, error) from error
+
+    async def close(self) -> None:
+        """Stops listening."""
+        await self._port.close()
+
+    async def _respond(self, request: Request, peer: str) -> Response:
+        try:
+            return await self._answer(request, peer)
+        except Denied as denied:
+            return denied.response
+
+    async def _answer(self, request: Request, peer: str) -> Response:
+        path = request.path.partition("?")[0]
+        if path not in ("/", "/metrics", "/status.json"):
+            return pages.not_found()
+        caller = self._access.caller(request, peer)
+        self._access.check_origin(request, caller)
+        key = self._access.identify(request, admin=True)
+        if key is None and not caller.is_local:
+            raise Denied(Rejection.AUTH, pages.forbidden(_NEEDS_KEYS))
+        if request.method not in READING:
+            return pages.method_not_allowed(*READING)
+        await self._pool.refresh()
+        if path == "/metrics":
+            # Hundreds of series take a while to write down: not while sessions wait.
+            exposition = await asyncio.to_thread(self._telemetry.exposition)
+            return pages.text(HTTPStatus.OK, exposition, METRICS_TYPE)
+        status = read_status(self._pool)
+        if path == "/status.json":
+            return pages.answer(HTTPStatus.OK, status)
+        return pages.text(HTTPStatus.OK, render(status).encode(), HTML, Content_Security_Policy=PAGE_POLICY)

@@ -1,0 +1,134 @@
+"""Who comes in by a WebSocket, and who is turned away: decided, counted, traced."""
+
+import logging
+from contextlib import suppress
+from typing import Final
+
+from opentelemetry.util.types import AttributeValue
+from websockets.http11 import Request
+
+from antiphon import semconv
+from antiphon.semconv import Rejection
+from antiphon.telemetry.context import parse_traceparent
+from antiphon.telemetry.providers import Telemetry
+from ws_adapter.observability.metrics import Metrics
+from ws_adapter.observability.snapshot import Pool
+from ws_adapter.observability.tracing import Upgrade
+from ws_adapter.options import AdapterOptions
+from ws_adapter.protocol.chat import ws_chat_events
+from ws_adapter.protocol.core import render
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.duplex import ws_duplex_events
+from ws_adapter.protocol.transcription import events
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.events import ServerEvent
+from ws_adapter.server.access import Access, Denied
+from ws_adapter.web.keys import Key
+from ws_adapter.web.rate_limit import Caller
+from ws_adapter.web.routes import Dialect, Misdirected, Selection, describe
+from ws_adapter.web.websocket import Disconnected, PublicConnection
+
+logger = logging.getLogger(__name__)
+
+KEY_HASH_DIGITS: Final = 12
+
+
+class Entrance:
+    """Every WebSocket comes through here once."""
+
+    def __init__(
+        self, options: AdapterOptions, access: Access, telemetry: Telemetry, metrics: Metrics, pool: Pool
+    ) -> None:
+        self._options = options
+        self._access = access
+        self._telemetry = telemetry
+        self._metrics = metrics
+        self._pool = pool
+
+    def enter(
+        self,
+        connection: PublicConnection,
+        request: Request,
+        caller: Caller,
+        found: Selection | Misdirected,
+    ) -> None:
+        """Lets a WebSocket in. Raises `Denied`."""
+        try:
+            entry = self._access.enter(request, caller)
+        except Denied as denied:
+            connection.upgrade = self._upgrade(request, found, None)
+            connection.upgrade.answered(denied.response.status_code)
+            connection.upgrade.end(denied.reason)
+            raise
+        connection.key = entry.key
+        connection.allowance = entry.allowance
+        connection.when_lost(entry.leave)
+        connection.selection = found
+        kind = found.kind if isinstance(found, Selection) else Kind.OMNI_DUPLEX
+        connection.limit_messages(self._options.message_bytes_of(kind))
+        connection.upgrade = self._upgrade(request, found, entry.key)
+        connection.when_lost(connection.upgrade.end)
+
+    def _upgrade(self, request: Request, found: Selection | Misdirected, key: Key | None) -> Upgrade:
+        """The trace of a request. What it brings of a trace is only continued for those who are trusted."""
+        context = None
+        if traceparents := request.headers.get_all(semconv.METADATA_TRACEPARENT):
+            state = ",".join(request.headers.get_all(semconv.METADATA_TRACESTATE))
+            context = parse_traceparent(traceparents[0], state)
+            self._metrics.invalid_trace_contexts += context is None
+        attributes: dict[str, AttributeValue] = {
+            semconv.ATTR_HTTP_METHOD: request.method,
+            semconv.ATTR_URL_PATH: describe(request.path),
+            semconv.ATTR_PROTOCOL: "websocket",
+            semconv.ATTR_DIALECT: found.dialect.value,
+            semconv.ATTR_QUEUE_LENGTH: self._pool.status.queue_length,
+        }
+        if key is not None:
+            attributes[semconv.ATTR_KEY_HASH] = key.hash[:KEY_HASH_DIGITS]
+        if key is not None and key.is_trusted:
+            return Upgrade(self._telemetry, attributes, parent=context)
+        return Upgrade(self._telemetry, attributes, linked=context)
+
+    def rejected(self, reason: Rejection) -> None:
+        """Somebody was not let in."""
+        self._metrics.rejected[reason] += 1
+        logger.warning("a client was not let in", extra={"reason": reason})
+
+    async def refuse(self, connection: PublicConnection, refusal: Misdirected) -> None:
+        """Tells a client that is connected why it is not served, and closes."""
+        upgrade, code, close = connection.upgrade, refusal.verdict.code, refusal.verdict.close
+        assert upgrade is not None
+        assert code is not None
+        assert close is not None
+        upgrade.end(code, is_ours=code.is_servers)
+        self.rejected(_REJECTIONS.get(refusal.verdict, Rejection.MODE))
+        self._metrics.failed(code, is_servers=code.is_servers)
+        event = _refusal(refusal)
+        event.identify(upgrade.trace_id)
+        with suppress(Disconnected):
+            await connection.send_text(encode(event))
+            await connection.close(close, code)
+
+
+_REJECTIONS: Final = {
+    errors.KEY_WITHDRAWN: Rejection.AUTH,
+    errors.SHUTTING_DOWN: Rejection.SHUTDOWN,
+    errors.OVERLOADED: Rejection.FULL,
+    errors.NO_WORKER: Rejection.FULL,
+}
+"""What is counted for those who are told after the upgrade why they are not let in."""
+
+
+def _refusal(refusal: Misdirected) -> ServerEvent:
+    code, message = refusal.verdict.code, refusal.verdict.message
+    assert code is not None
+    match refusal.dialect:
+        case Dialect.REALTIME:
+            return render.error(code, message)
+        case Dialect.DUPLEX:
+            return ws_duplex_events.Error(error=message, code=code, message=message)
+        case Dialect.CHAT:
+            return ws_chat_events.Error(error=message, code=code)
+        case Dialect.TRANSCRIPTION:
+            return events.Error(error=message, code=events.Code(code))

@@ -1,0 +1,373 @@
+"""The public side: WebSockets and a few HTTP pages on one port."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from http import HTTPMethod, HTTPStatus
+from typing import Any, Final
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from antiphon import semconv
+from antiphon.semconv import Rejection
+from antiphon.telemetry.logs import SessionFields, session_log
+from antiphon.telemetry.port import NOWHERE
+from antiphon.telemetry.providers import Telemetry
+from ws_adapter.dispatch.base import Dispatcher
+from ws_adapter.observability.metrics import Metrics
+from ws_adapter.observability.session_telemetry import SessionWatch
+from ws_adapter.observability.snapshot import Pool
+from ws_adapter.options import AdapterOptions
+from ws_adapter.process.clock import Clock, sleep
+from ws_adapter.process.errors import CannotListen
+from ws_adapter.process.load import Load
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import CloseCode
+from ws_adapter.recording.folder import Client
+from ws_adapter.recording.recorder import Recorder
+from ws_adapter.server import pages
+from ws_adapter.server.access import Access, Denied
+from ws_adapter.server.default_voice import DefaultVoice
+from ws_adapter.server.handshake import Entrance
+from ws_adapter.server.protocols import MachineMaker, new_session_id
+from ws_adapter.server.site import READING, Site
+from ws_adapter.session.readers import Readers
+from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
+from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.routes import SUBPROTOCOL, Misdirected, Selection, describe, offered_subprotocols, select
+from ws_adapter.web.tls import Certificate
+from ws_adapter.web.websocket import WRITE_LIMIT, Arriving, PublicConnection
+from ws_adapter.worker.registry import Fleet
+
+logger = logging.getLogger(__name__)
+
+_quiet = logging.getLogger(f"{__name__}.websockets")
+_quiet.setLevel(logging.WARNING)  # sessions have their own two lines
+
+OPEN_TIMEOUT_S: Final = 5.0
+PING_S: Final = 20.0
+RECEIVE_QUEUE: Final = 4
+SEND_BUFFER_BYTES: Final = 128 * 1024
+"""The kernel's share of what is sent and not yet read: what is hidden there cannot be taken back."""
+
+SPREAD_S: Final = 30.0
+"""Sessions that outlast the drain end one after another over this time, so that clients return one by one."""
+
+
+TRACE_ID_HEADER: Final = "antiphon-trace-id"
+LONGEST_USER_AGENT: Final = 256
+_UPGRADED: Final = HTTPStatus.SWITCHING_PROTOCOLS
+
+
+class PublicServer:
+    """Serves until it is drained and closed."""
+
+    def __init__(
+        self,
+        options: AdapterOptions,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        clock: Clock,
+        access: Access,
+        load: Load,
+        telemetry: Telemetry,
+        metrics: Metrics,
+        pool: Pool,
+        voice: DefaultVoice,
+        certificate: Certificate | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`voice` is for clients that ask for one; with a certificate it listens for TLS as well; with a
+        recorder it records every session."""
+        self._options = options
+        self._dispatcher = dispatcher
+        self._fleet = fleet
+        self._clock = clock
+        self._access = access
+        self._load = load
+        self._metrics = metrics
+        self._pool = pool
+        self._entrance = Entrance(options, access, telemetry, metrics, pool)
+        self._certificate = certificate
+        self._recorder = recorder
+        self._site = Site(dispatcher, fleet, access, voice, clock.unix())
+        self._mode = Mode(options.default_realtime_mode)
+        self._readers = Readers()
+        self._machines = MachineMaker(fleet.catalogue, clock)
+        self._arriving = Arriving(options.max_inflight_bytes)
+        self._sessions: dict[Session, PublicConnection] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._servers: list[Server] = []
+
+    async def start(self) -> list[str]:
+        """Listens; returns the addresses for clients: `http://host:port`, and with TLS `https://host:port`.
+
+        Raises `CannotListen`.
+        """
+        options = self._options
+        addresses = [f"http://{await self._listen(options.host, options.port, None)}"]
+        if self._certificate is not None:
+            host = options.tls_host or options.host
+            addresses.append(f"https://{await self._listen(host, options.tls_port, self._certificate)}")
+        return addresses
+
+    async def _listen(self, host: str, port: int, certificate: Certificate | None) -> str:
+        tls: dict[str, Any] = {}
+        if certificate is not None:
+            tls = {
+                "ssl": certificate.context,
+                "ssl_handshake_timeout": OPEN_TIMEOUT_S,
+                "ssl_shutdown_timeout": CLOSE_TIMEOUT_S,
+            }
+        listening = serve(
+            self._serve,
+            host,
+            port,
+            process_request=self._respond,
+            process_response=_finish_response,
+            select_subprotocol=_select_subprotocol,
+            compression=None,
+            server_header=None,
+            open_timeout=OPEN_TIMEOUT_S,
+            ping_interval=PING_S,
+            ping_timeout=PING_S,
+            close_timeout=CLOSE_TIMEOUT_S,
+            max_size=min(map(self._options.message_bytes_of, Kind)),  # until it is known which it will be
+            max_queue=RECEIVE_QUEUE,
+            write_limit=WRITE_LIMIT,
+            logger=_quiet,
+            create_connection=partial(  # type: ignore[arg-type]
+                PublicConnection, arriving=self._arriving, traffic=self._metrics.traffic
+            ),
+            **tls,
+        )
+        try:
+            server = await listening
+        except OSError as error:
+            raise CannotListen("--tls-port" if certificate else "--port", host, port, error) from error
+        self._servers.append(server)
+        for listener in server.sockets:
+            # Connections inherit it.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        host, port = server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def drain(self) -> None:
+        """Turns newcomers and waiting clients away; lets sessions go on for `drain_timeout_s`, then ends
+        them.
+
+        Returns when the last one is gone.
+        """
+        self._stop_admitting()
+        for session in [session for session in self._sessions if session.is_waiting]:
+            session.shut_down()
+        spread = min(SPREAD_S, self._options.drain_timeout_s / 2)
+        await self._until_empty(self._options.drain_timeout_s - spread)
+        left = list(self._sessions)
+        for session in left:
+            await self._until_empty(spread / len(left))
+            session.shut_down()
+        await self._empty.wait()
+
+    async def close(self) -> None:
+        """Ends whatever is left at once and stops listening."""
+        self._stop_admitting()
+        for session in list(self._sessions):
+            session.shut_down()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._empty.wait()
+        for server in self._servers:
+            server.close()
+        for server in self._servers:
+            await server.wait_closed()
+        self._readers.close()
+
+    def _stop_admitting(self) -> None:
+        self._site.is_draining = self._pool.is_draining = True
+
+    def end_withdrawn(self) -> None:
+        """Ends the sessions of keys that no longer count."""
+        for session, connection in list(self._sessions.items()):
+            if self._access.is_withdrawn(connection.key):
+                session.end(errors.KEY_WITHDRAWN)
+
+    async def _until_empty(self, seconds: float) -> None:
+        over = asyncio.create_task(sleep(self._clock, seconds))
+        empty = asyncio.create_task(self._empty.wait())
+        try:
+            await asyncio.wait({over, empty}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+            empty.cancel()
+
+    # -------------------------------------------------------------------------------------- HTTP
+
+    async def _respond(self, connection: ServerConnection, request: Request) -> Response | None:
+        """An HTTP answer, or None to upgrade to a WebSocket."""
+        assert isinstance(connection, PublicConnection)
+        assert isinstance(request, HttpRequest)
+        # There is none if the client left before its connection was accepted.
+        peer, *_ = connection.remote_address or (NOWHERE,)
+        caller = self._access.caller(request, peer)
+        found = self._select(request)
+        try:
+            if found is None or not request.wants_websocket:
+                connection.allowance = self._access.allowance(caller)
+                self._access.count_page(caller)
+            if request.fault is not None:
+                response = pages.unreadable(request.fault)
+            elif found is None:
+                response = await self._site.answer(request, caller)
+            elif request.method not in READING:
+                response = pages.method_not_allowed("GET")
+            elif request.refused_body is not None:
+                response = pages.body_refused(request.refused_body, "GET")
+            elif not request.wants_websocket:
+                response = pages.upgrade_required()
+            else:
+                self._entrance.enter(connection, request, caller, found)
+                return None
+        except Denied as denied:
+            response = denied.response
+            self._entrance.rejected(denied.reason)
+        return pages.without_body(response) if request.method == "HEAD" else response
+
+    # --------------------------------------------------------------------------------- WebSocket
+
+    def _select(self, request: Request) -> Selection | Misdirected | None:
+        offered = offered_subprotocols(request.headers.get_all("Sec-WebSocket-Protocol"))
+        catalogue = self._fleet.catalogue()
+        served = catalogue.modes if catalogue is not None else None
+        return select(request.path, offered, self._mode, served)
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        assert isinstance(connection, PublicConnection)
+        selection = connection.selection
+        assert selection is not None
+        if isinstance(selection, Selection):
+            if self._access.is_withdrawn(connection.key):
+                selection = Misdirected(selection.dialect, errors.KEY_WITHDRAWN)
+            elif self._site.is_draining:
+                selection = Misdirected(selection.dialect, errors.SHUTTING_DOWN)
+            elif not self._load.admit():
+                selection = Misdirected(selection.dialect, errors.OVERLOADED)
+        if isinstance(selection, Misdirected):
+            await self._entrance.refuse(connection, selection)
+        else:
+            await self._run(connection, selection)
+
+    async def _run(self, connection: PublicConnection, selection: Selection) -> None:
+        session_id = new_session_id(selection.dialect)
+        label = selection.label or session_id
+        watch = self._watch(connection, selection, session_id)
+        recording = None
+        if self._recorder is not None:
+            recording = self._recorder.begin(label, selection.mode, self._describe(connection))
+        machine = self._machines.make(
+            selection,
+            session_id,
+            self._options.limits(selection.kind),
+            recording.recording_id if recording is not None else None,
+        )
+        session = Session(
+            connection,
+            session_id,
+            machine,
+            selection.kind,
+            label,
+            self._dispatcher,
+            self._fleet,
+            self._clock,
+            self._options,
+            self._load,
+            watch,
+            self._readers,
+            recording,
+        )
+        self._sessions[session] = connection
+        self._empty.clear()
+        try:
+            await session.run()
+        finally:
+            del self._sessions[session]
+            if connection.was_too_large or connection.closed_with == CloseCode.MESSAGE_TOO_BIG:
+                self._entrance.rejected(Rejection.SIZE)
+            watch.ended(session.end_reason, connection.closed_with)
+            if not self._sessions:
+                self._empty.set()
+
+    def _watch(self, connection: PublicConnection, selection: Selection, session_id: str) -> SessionWatch:
+        """What is seen of a session; whatever its tasks log from now on carries its id."""
+        upgrade = connection.upgrade
+        assert upgrade is not None
+        fields = SessionFields(session_id, trace_id=upgrade.trace_id, span_id=upgrade.span_id)
+        session_log.set(fields)
+        trace = upgrade.session(
+            {
+                semconv.ATTR_SESSION_ID: session_id,
+                semconv.ATTR_MODE: selection.kind.value,
+                semconv.ATTR_DIALECT: selection.dialect.value,
+            }
+        )
+        kind, dialect = selection.kind, selection.dialect.value
+        assert connection.allowance is not None
+        return SessionWatch(
+            self._metrics,
+            self._pool.leases,
+            trace,
+            fields,
+            kind,
+            dialect,
+            self._clock,
+            connection.allowance.takes_line,
+        )
+
+    def _describe(self, connection: PublicConnection) -> Client:
+        assert connection.request is not None
+        peer, *_ = connection.remote_address or (NOWHERE,)
+        address = self._access.caller(connection.request, peer).address
+        agents = connection.request.headers.get_all("User-Agent")
+        return Client(
+            str(address),
+            connection.key.name if connection.key is not None else None,
+            agents[0][:LONGEST_USER_AGENT].encode("ascii", "replace").decode() if agents else None,
+        )
+
+
+def _finish_response(connection: ServerConnection, request: Request, response: Response) -> Response | None:
+    """What the library refuses by itself in the form of all other answers; the trace where there is one."""
+    status = HTTPStatus(response.status_code)
+    _log(request, status)
+    if response.headers.get("Content-Type") != pages.JSON and status is not _UPGRADED:
+        return pages.refused(status)
+    assert isinstance(connection, PublicConnection)
+    if connection.upgrade is not None:
+        connection.upgrade.answered(status)
+        response.headers[TRACE_ID_HEADER] = connection.upgrade.trace_id
+    return None
+
+
+def _log(request: Request, status: HTTPStatus) -> None:
+    """A line for each request that was not served as it was meant."""
+    if status is _UPGRADED or status < HTTPStatus.BAD_REQUEST or status is HTTPStatus.SERVICE_UNAVAILABLE:
+        return
+    # Warnings that say the same collapse, so what a client writes does not belong into what they say.
+    method = request.method if request.method in set(HTTPMethod) else "a request"
+    path = describe(request.path)
+    logger.warning(f"{method} was answered {status.value}", extra={"path": path, "status": status.value})
+
+
+def _select_subprotocol(
+    connection: ServerConnection, subprotocols: Sequence[Subprotocol]
+) -> Subprotocol | None:
+    """`realtime` if it is offered, whatever stands beside it."""
+    return Subprotocol(SUBPROTOCOL) if SUBPROTOCOL in subprotocols else None

@@ -1,0 +1,85 @@
+"""The HTTP side: pages that say how the adapter is, who waits, and what is served."""
+
+from typing import Final
+
+from websockets.http11 import Response
+
+from ws_adapter.dispatch.base import POOL, Dispatcher
+from ws_adapter.server import pages
+from ws_adapter.server.access import Access
+from ws_adapter.server.default_voice import DefaultVoice
+from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.rate_limit import Caller
+from ws_adapter.web.routes import Page, find_page
+from ws_adapter.worker.registry import Condition, Fleet
+
+READING: Final = ("GET", "HEAD")
+
+_OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET})
+"""Pages for everybody. A ticket's page is for whoever knows the ticket: its owner, and admins."""
+
+
+class Site:
+    """Answers requests that open no WebSocket."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, fleet: Fleet, access: Access, voice: DefaultVoice, since: float
+    ) -> None:
+        """`since` is the Unix time at which the adapter began to serve."""
+        self.is_draining = False
+        self._dispatcher = dispatcher
+        self._fleet = fleet
+        self._access = access
+        self._voice = voice
+        self._since = since
+
+    async def answer(self, request: HttpRequest, caller: Caller) -> Response:
+        """The answer, with a body also to HEAD. Raises `Denied`."""
+        found = find_page(request.path)
+        if found is None:
+            is_path = request.path.startswith("/") or request.method in READING
+            return pages.not_found() if is_path else pages.method_not_allowed(*READING)
+        page, ticket_id = found
+        key = None
+        if page not in _OPEN:
+            self._access.check_origin(request, caller)
+            key = self._access.identify(request, admin=page is Page.QUEUE)
+        allowed = (*READING, "DELETE") if page is Page.TICKET else READING
+        if request.method not in allowed:
+            return pages.method_not_allowed(*allowed)
+        if request.refused_body is not None:
+            return pages.body_refused(request.refused_body, *allowed)
+        if request.method in READING:
+            return await self._read(page, ticket_id, is_admin=key is not None and key.is_admin)
+        self._access.check_origin(request, caller)
+        return pages.cancelled(ticket_id, await self._dispatcher.cancel(POOL, ticket_id))
+
+    async def _read(self, page: Page, ticket_id: str, *, is_admin: bool) -> Response:
+        match page:
+            case Page.HEALTH:
+                return pages.health()
+            case Page.READY:
+                return pages.readiness(await self._dispatcher.status(POOL), self.is_draining)
+            case Page.VERSION:
+                return pages.versions()
+            case Page.STATUS:
+                return await self._status()
+            case Page.MODELS:
+                catalogue = self._fleet.catalogue()
+                return pages.models(catalogue.models if catalogue is not None else (), self._since)
+            case Page.DEFAULT_VOICE:
+                return pages.default_voice(self._voice)
+            case Page.QUEUE:
+                return pages.queue(await self._dispatcher.view(POOL), names_tickets=is_admin)
+            case Page.TICKET:
+                return pages.ticket(await self._dispatcher.view(POOL), ticket_id)
+
+    async def _status(self) -> Response:
+        workers = self._fleet.conditions()
+        return pages.service_status(
+            await self._dispatcher.status(POOL),
+            await self._dispatcher.view(POOL),
+            loading=workers[Condition.LOADING],
+            broken=workers[Condition.UNFIT],
+            offline=workers[Condition.OFFLINE],
+        )

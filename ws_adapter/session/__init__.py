@@ -1,0 +1,1 @@
+"""One conversation and what it holds: its socket, its slot, its decoding."""

@@ -1,0 +1,182 @@
+"""What waits to be sent to one client: bounded, and aware of a client that does not read."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ws_adapter.process.clock import Clock, Timer
+from ws_adapter.process.load import Share
+from ws_adapter.protocol.core.actions import Send
+from ws_adapter.protocol.core.answers import Outcome
+from ws_adapter.protocol.core.render import audio_seconds
+from ws_adapter.protocol.wire.codec import encode
+
+CHECK_S: Final = 0.5
+"""How often progress is looked for while the outbox is over its bound."""
+
+OVERFLOW: Final = 2
+"""At so many times its bound in bytes the outbox is full, whether or not the client reads."""
+
+_EVENT_BYTES: Final = 512
+
+
+class Outbox:
+    """Events in the order of sending. `run` sends them; `put` never waits.
+
+    Over `max_audio_s` seconds of audio or `max_bytes` the session is told to run no more units
+    (`on_congested`). If then for `stall_s` seconds nothing moves, `on_stalled` is called, once. `buffered`
+    tells how many bytes the transport holds, so that progress inside one large frame counts too. What waits
+    is counted in `share`.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[bytes], Awaitable[None]],
+        buffered: Callable[[], int],
+        clock: Clock,
+        *,
+        max_audio_s: float,
+        max_bytes: int,
+        stall_s: float,
+        on_congested: Callable[[bool], None],
+        on_stalled: Callable[[], None],
+        share: Share,
+    ) -> None:
+        self._send = send
+        self._buffered = buffered
+        self._clock = clock
+        self._max_audio_s = max_audio_s
+        self._max_bytes = max_bytes
+        self._stall_s = stall_s
+        self._on_congested = on_congested
+        self._on_stalled = on_stalled
+        self._share = share
+        self._items: deque[Send] = deque()
+        self._news = asyncio.Event()
+        self._flushed = asyncio.Event()
+        self._flushed.set()
+        self._audio_s = 0.0
+        self._bytes = 0
+        self._sent = 0
+        self._congested = False
+        self._stalled = False
+        self._check: Timer | None = None
+        self._last_seen = (0, 0)
+        self._moved_at = 0.0
+
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio that wait."""
+        return self._audio_s if self._items else 0.0
+
+    def put(self, send: Send) -> None:
+        """Adds an event."""
+        self._items.append(send)
+        self._count(send, 1)
+        self._flushed.clear()
+        self._news.set()
+        self._weigh()
+
+    def withdraw(self, response_id: str) -> list[Send]:
+        """Takes back what the model says in a response and is not being sent yet."""
+
+        def is_stale(send: Send) -> bool:
+            answer = send.answer
+            return (
+                answer is not None and answer.outcome is Outcome.SPEECH and answer.response_id == response_id
+            )
+
+        taken = [send for send in self._items if is_stale(send)]
+        self._items = deque(send for send in self._items if not is_stale(send))
+        for send in taken:
+            self._count(send, -1)
+        self._weigh()
+        return taken
+
+    def clear(self) -> None:
+        """Forgets everything that is not being sent yet."""
+        for send in self._items:
+            self._count(send, -1)
+        self._items.clear()
+
+    async def flushed(self) -> None:
+        """Waits until everything is handed to the transport and that has room again."""
+        await self._flushed.wait()
+
+    async def run(self) -> None:
+        """Sends until cancelled. Raises what `send` raises; then nothing is left to wait for."""
+        try:
+            while True:
+                while self._items:
+                    item = self._items.popleft()
+                    await self._send(self._encode(item))
+                    self._sent += 1
+                    self._count(item, -1)
+                    self._weigh()
+                self._flushed.set()
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Nothing is sent any more, and nothing that waits is counted."""
+        self.stop()
+        self._share.end()
+        self._flushed.set()
+
+    def stop(self) -> None:
+        """Leaves no timer behind."""
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+
+    def _encode(self, item: Send) -> bytes:
+        wall_clock_ms = None
+        if item.answer is not None:
+            wall_clock_ms = round((self._clock.now() - item.answer.unit.ready_at) * 1000, 1)
+        item.event.stamp(round(self._clock.unix(), 3), wall_clock_ms)
+        return encode(item.event)
+
+    # ------------------------------------------------------------------------------------- bounds
+
+    def _count(self, send: Send, sign: int) -> None:
+        audio = send.event.speech
+        self._audio_s += sign * audio_seconds(audio)
+        self._bytes += sign * (_EVENT_BYTES + len(audio) * 4 // 3)
+        self._share.hold(self._bytes)
+
+    def _weigh(self) -> None:
+        # Seconds are summed as floats: an empty outbox must not count as a little more than nothing.
+        over = bool(self._items) and (self._audio_s > self._max_audio_s or self._bytes > self._max_bytes)
+        if over and self._bytes > OVERFLOW * self._max_bytes:
+            self._stall()
+        if over is self._congested:
+            return
+        self._congested = over
+        self.stop()
+        if over:
+            self._moved_at = self._clock.now()
+            self._last_seen = (self._sent, self._buffered())
+            self._look_later()
+        self._on_congested(over)
+
+    def _look_later(self) -> None:
+        self._check = self._clock.call_at(self._clock.now() + CHECK_S, self._look)
+
+    def _look(self) -> None:
+        now, seen = self._clock.now(), (self._sent, self._buffered())
+        if seen != self._last_seen:
+            self._last_seen, self._moved_at = seen, now
+        if now - self._moved_at >= self._stall_s:
+            self._stall()
+        else:
+            self._look_later()
+
+    def _stall(self) -> None:
+        if not self._stalled:
+            self._stalled = True
+            self.stop()
+            # Not at once: the caller may be in the middle of what it has to say.
+            asyncio.get_running_loop().call_soon(self._on_stalled)

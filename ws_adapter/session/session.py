@@ -1,0 +1,349 @@
+"""One conversation: a dialect between a public socket and the workers, with its clocks and its slots."""
+
+import asyncio
+import logging
+import sys
+from typing import Final
+
+from antiphon.semconv import Reason
+from ws_adapter.dispatch.base import POOL, Dispatcher
+from ws_adapter.observability.metrics import DISCONNECTED
+from ws_adapter.observability.session_telemetry import SessionWatch
+from ws_adapter.options import AdapterOptions
+from ws_adapter.process.clock import Clock, Timer
+from ws_adapter.process.load import Load, Share
+from ws_adapter.protocol.core.actions import (
+    Action,
+    Apart,
+    CancelUnits,
+    CloseSocket,
+    LeaveSlot,
+    Note,
+    OpenWorkerSession,
+    Relate,
+    RunChunk,
+    RunTurn,
+    RunUnit,
+    Send,
+    TakeSlot,
+    Withdraw,
+)
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.core.signals import Piece, Prefilled, Signal, UnitDone
+from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.wire.discretion import where
+from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
+from ws_adapter.recording.recorder import Recording
+from ws_adapter.session.outbox import Outbox
+from ws_adapter.session.readers import Readers
+from ws_adapter.session.slot import Slot, SlotSource
+from ws_adapter.web.websocket import Disconnected, Message, PublicConnection
+from ws_adapter.worker.registry import Fleet
+from ws_adapter.worker.session_streams import WorkerLink
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S: Final = 5.0
+SLOW_CLOSE_TIMEOUT_S: Final = 1.0
+
+MUCH_BYTES: Final = 2 * 2**20
+"""Half of what all sessions may hold is for those who hold less than this: a minute of int16 that waits must
+not be in the way of those who talk."""
+
+
+class Session:
+    """Runs one conversation from the open socket to its end, and then owns nothing any more.
+
+    `label` is what those who look at the queue see of it.
+    """
+
+    def __init__(
+        self,
+        socket: PublicConnection,
+        session_id: str,
+        machine: Machine,
+        kind: Kind,
+        label: str,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        clock: Clock,
+        options: AdapterOptions,
+        load: Load,
+        watch: SessionWatch,
+        readers: Readers,
+        recording: Recording | None = None,
+    ) -> None:
+        self._socket = socket
+        self._watch = watch
+        self._readers = readers
+        self._machine = machine
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._source = SlotSource(
+            session_id,
+            kind,
+            label,
+            dispatcher,
+            fleet,
+            clock,
+            watch,
+            limit_s=options.session_limits_s[kind],
+            max_wait_s=options.queue_max_wait_s,
+        )
+        self._options = options
+        self._load = load
+        self._share = Share(load)
+        self._recording = recording
+        self._worker: str | None = None
+        self._outbox = Outbox(
+            self._send,
+            socket.buffered,
+            clock,
+            max_audio_s=options.outbox_audio_s,
+            max_bytes=options.outbox_bytes_of(kind),
+            stall_s=options.slow_consumer_s,
+            on_congested=self._on_congested,
+            on_stalled=self._on_stalled,
+            share=Share(load),
+        )
+        self._slot: Slot | None = None
+        """The one that the machine has, or waits for."""
+        self._slots: list[Slot] = []
+        """That one, and those that are being cleaned, the newest last."""
+        self._timer: Timer | None = None
+        self._timer_at: float | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._patience_s = CLOSE_TIMEOUT_S
+        self._end = DISCONNECTED
+
+    @property
+    def is_waiting(self) -> bool:
+        """See `Machine.is_waiting`."""
+        return self._machine.is_waiting
+
+    @property
+    def end_reason(self) -> str:
+        """Why the session ended."""
+        return self._end
+
+    async def run(self) -> None:
+        """Returns when the socket is closed and every slot is clean again."""
+        if self._recording is not None:
+            logger.info("the session is recorded", extra={"recording": self._recording.recording_id})
+        writer = asyncio.create_task(self._write())
+        try:
+            self._perform(self._machine.opened(self._clock.now()))
+            self._socket.when_flooding(self.end)
+            await self._read()
+        except Exception:
+            self.failed()
+            await self._socket.wait_closed()
+        finally:
+            self._machine.disconnected()
+            self._share.end()
+            self._arm()
+            self._leave_slot()
+            writer.cancel()
+            tasks = [writer, *([self._closing] if self._closing else [])]
+            await asyncio.gather(*tasks, *(slot.over() for slot in self._slots), return_exceptions=True)
+            self._outbox.end()
+            if self._recording is not None:
+                self._recording.end(self._end, self._worker)
+
+    def shut_down(self) -> None:
+        """The server ends."""
+        self._perform(self._machine.shut_down())
+
+    def end(self, verdict: Verdict) -> None:
+        """The session may not go on."""
+        self._perform(self._machine.ended(verdict))
+
+    # --------------------------------------------------------------------------------- doing
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send():
+                    self._tell(action)
+                case TakeSlot():
+                    self._take_slot()
+                case LeaveSlot():
+                    self._leave_slot()
+                case RunUnit() | RunTurn() | RunChunk() if self._slot is not None:
+                    self._slot.run(action)
+                case CancelUnits() if self._link is not None:
+                    self._link.cancel(action.unit)
+                case OpenWorkerSession() if self._link is not None:
+                    self._link.open(action.setup, self._source.config_limit_s)
+                case Withdraw():
+                    taken = self._outbox.withdraw(action.response_id)
+                    self._perform(self._machine.withdrawn(taken))
+                case Note():
+                    self._watch.noted(action.text)
+                case Relate():
+                    self._watch.client_context(action.traceparent, action.tracestate)
+                case CloseSocket():
+                    self._end = action.reason
+                    self._leave_slot()
+                    self._closing = asyncio.create_task(self._close(action, self._patience_s))
+        self._share.hold(self._machine.held_bytes)
+        self._arm()
+
+    def _tell(self, send: Send) -> None:
+        event = send.event
+        if event.tells_trouble:
+            event.identify(self._watch.trace_id)
+            if (fault := event.fault) is not None:
+                self._watch.told(fault)
+        elif send.answer is not None:
+            self._watch.answered(send.answer)
+        self._outbox.put(send)
+
+    def _arm(self) -> None:
+        """Keeps one timer, no later than the dialect's next deadline.
+
+        Most deadlines only move on: when the timer runs too early it is set again.
+        """
+        deadline = self._machine.deadline
+        if deadline is not None and self._timer_at is not None and self._timer_at <= deadline:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._clock.call_at(deadline, self._tick) if deadline is not None else None
+
+    def _tick(self) -> None:
+        self._timer = self._timer_at = None
+        try:
+            self._perform(self._machine.tick(self._clock.now(), self._dispatcher.is_contended(POOL)))
+        except Exception:
+            self.failed()
+
+    def failed(self) -> None:
+        """A defect of ours, being handled, ends this session and nobody else's."""
+        error = sys.exception()
+        logger.error("the session failed", extra={"exception": where(error) if error else None})
+        self._perform(self._machine.ended(VERDICTS[Reason.WORKER_LOST]))
+
+    # -------------------------------------------------------------------------------- the socket
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                message = await self._socket.receive()
+            except Disconnected:
+                return
+            drops = self._has_no_room() or (self._machine.drops_stale and self._is_late(message))
+            is_lost = drops or self._machine.is_over
+            actions = self._take(message, drops)
+            apart = next((action for action in actions if isinstance(action, Apart)), None)
+            if apart is not None:
+                self._perform([action for action in actions if action is not apart])
+                then = await self._readers.do(apart.work, has_slot=self._link is not None)
+                actions = then(self._clock.now())
+            if self._recording is not None:
+                is_refused = is_lost or any(map(_is_refusal, actions))
+                self._recording.up(message.data, message.is_text, is_refused=is_refused)
+            self._perform(actions)
+
+    def _take(self, message: Message, drops_input: bool) -> list[Action]:
+        if message.is_text:
+            return self._machine.text_frame(message.data, self._clock.now(), drops_input=drops_input)
+        return self._machine.binary_frame(self._clock.now())
+
+    def _has_no_room(self) -> bool:
+        load = self._load
+        is_first_to_wait = load.is_filling and (self.is_waiting or self._machine.held_bytes > MUCH_BYTES)
+        return load.is_full or is_first_to_wait
+
+    def _is_late(self, message: Message) -> bool:
+        """Whether what comes of it would come too late."""
+        is_stale = message.age_s > self._options.max_lag_s and not message.is_newest
+        return is_stale or self._load.is_late
+
+    async def _send(self, frame: bytes) -> None:
+        if self._recording is not None:
+            self._recording.down(frame)
+        await self._socket.send_text(frame)
+
+    async def _write(self) -> None:
+        try:
+            await self._outbox.run()
+        except Disconnected:
+            pass
+        except Exception as error:
+            logger.error("the session cannot send", extra={"exception": where(error)})
+            self._socket.abort()
+
+    async def _close(self, action: CloseSocket, patience_s: float) -> None:
+        """Sends what is left, then closes; a client that takes too long is cut off."""
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._outbox.flushed()
+                await self._socket.close(action.code, action.reason)
+        except TimeoutError:
+            self._socket.abort()
+
+    def _on_congested(self, is_congested: bool) -> None:
+        if is_congested:
+            self._watch.congested()
+        self._perform(self._machine.congested(is_congested, self._clock.now()))
+
+    def _on_stalled(self) -> None:
+        actions = self._machine.slow_consumer()
+        if not actions:
+            return
+        self._watch.stalled()
+        self._outbox.clear()
+        self._patience_s = SLOW_CLOSE_TIMEOUT_S
+        self._perform(actions)
+
+    # ---------------------------------------------------------------------------------- the slot
+
+    @property
+    def _link(self) -> WorkerLink | None:
+        return self._slot.link if self._slot is not None else None
+
+    def _take_slot(self) -> None:
+        self._slots = [slot for slot in self._slots if not slot.is_over]
+        self._slot = Slot(self._source, self, self._slots[-1] if self._slots else None)
+        self._slots.append(self._slot)
+
+    def _leave_slot(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            slot.give_up()
+
+    def queued(self, place: Place) -> None:
+        """See `Holder`."""
+        self._perform(self._machine.queued(place))
+
+    def attached(self, worker: str) -> None:
+        """See `Holder`."""
+        self._worker = worker
+        self._perform(self._machine.granted(self._clock.now()))
+
+    def displaced(self) -> None:
+        """See `Holder`."""
+        self._machine.displaced()
+
+    def refused(self, verdict: Verdict) -> None:
+        """See `Holder`."""
+        self._slot = None
+        self._perform(self._machine.refused(verdict))
+
+    def said(self, signal: Signal) -> bool:
+        """See `Holder`."""
+        actions = self._machine.signal(signal, self._clock.now())
+        # The others move neither a deadline nor what is held.
+        if actions or not isinstance(signal, Prefilled | Piece):
+            self._perform(actions)
+        if isinstance(signal, UnitDone):
+            self._watch.metrics.outbox.record(self._outbox.audio_s)
+        return bool(actions)
+
+
+def _is_refusal(action: Action) -> bool:
+    """Whether it tells the client that its event was not taken; that a unit failed is told with an answer."""
+    return isinstance(action, Send) and action.answer is None and action.event.fault is not None

@@ -1,0 +1,282 @@
+"""A slot of a session: waited for, attached to, and clean again before anybody else gets it."""
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from antiphon.semconv import Reason
+from ws_adapter.dispatch.base import POOL, Dispatcher, Lease, Ticket
+from ws_adapter.observability.session_telemetry import SessionWatch
+from ws_adapter.observability.slot_telemetry import SlotWatch
+from ws_adapter.process.clock import Clock, sleep
+from ws_adapter.process.errors import (
+    AttachFailed,
+    DispatcherUnavailable,
+    QueueFull,
+    WaitCancelled,
+    WaitExpired,
+)
+from ws_adapter.protocol.core.actions import Run
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.core.signals import Failed, Piece, Ready, Signal, UnitDone
+from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
+from ws_adapter.worker.registry import Fleet
+from ws_adapter.worker.session_streams import WorkerLink
+
+logger = logging.getLogger(__name__)
+
+NEW_LEASES: Final = 3
+"""How often a session that lost its worker before it began gets another slot."""
+
+BUSY_RETRIES: Final = 10
+BUSY_RETRY_S: Final = 0.5
+
+BACKSTOP_S: Final = 60.0
+"""How much longer than the public limit a worker lets a session live, should the adapter forget it."""
+
+LONGEST_CALL_S: Final = 86_400.0
+"""Deadline of a session's calls when there is no session limit."""
+
+NEXT_SLOT_S: Final = 1.0
+"""How long a session that wants another slot lets its last one be cleaned before it queues for it."""
+
+_ELSEWHERE: Final = frozenset(
+    {
+        Reason.WORKER_LOST,
+        Reason.LOADING,
+        Reason.DRAINING,
+        Reason.ATTACH_TIMEOUT,
+        Reason.LEASE_MISSING,
+        Reason.LEASE_INVALID,
+        Reason.STALE_LEASE,
+    }
+)
+"""A session that fails for these before it began is tried again with a new lease."""
+
+_REFUSALS: Final[dict[type[Exception], Verdict]] = {
+    QueueFull: VERDICTS[Reason.QUEUE_FULL],
+    WaitExpired: errors.QUEUE_TIMEOUT,
+    WaitCancelled: errors.QUEUE_CANCELLED,
+    DispatcherUnavailable: errors.NO_WORKER,
+}
+
+
+class Holder(Protocol):
+    """Who holds a slot, or waits for one. Nothing of this is called once the slot is given up."""
+
+    def queued(self, place: Place) -> None:
+        """No slot is free."""
+
+    def attached(self, worker: str) -> None:
+        """A worker waits for the config; `worker` is its name and the number of the slot."""
+
+    def displaced(self) -> None:
+        """The worker was lost before it was ready; another slot is looked for."""
+
+    def refused(self, verdict: Verdict) -> None:
+        """There is no slot."""
+
+    def said(self, signal: Signal) -> bool:
+        """The worker has news; whether anything is done about it."""
+
+    def failed(self) -> None:
+        """A defect of ours; it is on the stack."""
+
+
+class SlotSource:
+    """Where the slots of one session come from. `limit_s` is the session limit, 0 for none."""
+
+    def __init__(
+        self,
+        session_id: str,
+        kind: Kind,
+        label: str,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        clock: Clock,
+        watch: SessionWatch,
+        *,
+        limit_s: float,
+        max_wait_s: float,
+    ) -> None:
+        self.session_id = session_id
+        self.kind = kind
+        self.label = label
+        self.dispatcher = dispatcher
+        self.fleet = fleet
+        self.clock = clock
+        self.watch = watch
+        self.max_wait_s = max_wait_s
+        self.config_limit_s = limit_s + BACKSTOP_S if limit_s else 0.0
+        self.call_limit_s = limit_s + 2 * BACKSTOP_S if limit_s else LONGEST_CALL_S
+        self._attaches = 0
+
+    def new_name(self) -> str:
+        """What the session is to the next worker: no worker sees a name twice."""
+        self._attaches += 1
+        return f"{self.session_id}-{self._attaches}"
+
+
+class Slot:
+    """One slot, from the queue until it is clean again. A worker that is lost early is replaced.
+
+    `after` is the last slot of the same session: while that is being cleaned, nobody is told to wait for it.
+    """
+
+    def __init__(self, source: SlotSource, holder: Holder, after: "Slot | None" = None) -> None:
+        self.link: WorkerLink | None = None
+        """The session at the worker, while it is attached."""
+        self._source = source
+        self._holder = holder
+        self._watch: SlotWatch | None = None
+        """Of the latest one, from the queue on."""
+        self._is_given_up = False
+        self._began = False
+        self._lost: Reason | None = None
+        self._task = asyncio.create_task(self._hold(after))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the slot is clean, and somebody else's."""
+        return self._task.done()
+
+    async def over(self) -> None:
+        """Waits until it is."""
+        await asyncio.wait({self._task})
+
+    def run(self, run: Run) -> None:
+        """Gives a unit to the worker, if there is one."""
+        if self.link is not None and self._watch is not None:
+            self.link.run(run, self._watch.ran(run))
+
+    def give_up(self) -> None:
+        """Leaves the queue, or has the worker clean the slot."""
+        self._is_given_up = True
+        if self.link is not None:
+            if self._watch is not None:
+                self._watch.given_up()
+            self.link.release()
+        elif self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    # ------------------------------------------------------------------------------------ holding it
+
+    async def _hold(self, after: "Slot | None") -> None:
+        try:
+            if after is not None:
+                await asyncio.wait({after._task}, timeout=NEXT_SLOT_S)
+            verdict = await self._hold_slots()
+        except tuple(_REFUSALS) as refusal:
+            verdict = _REFUSALS[type(refusal)]
+        except Exception:
+            self._holder.failed()
+            return
+        if verdict is not None and not self._is_given_up:
+            self._holder.refused(verdict)
+
+    async def _hold_slots(self) -> Verdict | None:
+        """Holds slots until one is given up, or there is a reason to look for no other."""
+        lost = 0
+        again = False
+        while True:
+            try:
+                await self._hold_one(again)
+                return None
+            except AttachFailed as failed:
+                reason = failed.reason
+            again = True
+            if reason in _ELSEWHERE and lost < NEW_LEASES:
+                lost += 1
+            elif reason not in CORRECTABLE:
+                return VERDICTS[reason] if reason is not Reason.WORKER_LOST else errors.CONNECT_FAILED
+
+    async def _hold_one(self, again: bool) -> None:
+        """One slot, from the queue until it is clean again. Raises `AttachFailed` to ask for another."""
+        source = self._source
+        with SlotWatch(source.watch) as watch:
+            self._watch = watch
+            async with source.dispatcher.acquire(
+                POOL, source.kind, source.max_wait_s, label=source.label, again=again
+            ) as ticket:
+                lease = await self._wait(ticket, watch)
+                watch.granted(lease, source.fleet.model(lease.target))
+                if self._is_given_up:
+                    return
+                self._lost = None
+                self.link = link = await self._attach(lease, watch)
+                watch.attached()
+                self._holder.attached(f"{lease.worker_id}/{lease.slot}")
+                await link.ended()
+                self.link = None
+                if self._lost is not None and not self._is_given_up:
+                    raise AttachFailed(self._lost)
+
+    async def _wait(self, ticket: Ticket, watch: SlotWatch) -> Lease:
+        async for update in ticket.updates():
+            if isinstance(update, Lease):
+                lease = update
+            elif not self._is_given_up:
+                place = Place(
+                    update.position,
+                    update.estimated_wait_s,
+                    update.ticket_id,
+                    update.queue_length,
+                    update.estimate_is_guess,
+                )
+                watch.moved(place)
+                self._holder.queued(place)
+        return lease
+
+    async def _attach(self, lease: Lease, watch: SlotWatch) -> WorkerLink:
+        source = self._source
+        for retry in range(BUSY_RETRIES + 1):
+            if retry:
+                await sleep(source.clock, BUSY_RETRY_S)
+            try:
+                channel = source.fleet.channel(lease.target, source.kind)
+                return await WorkerLink.attach(
+                    channel,
+                    lease.worker_id,
+                    source.new_name(),
+                    lease.token,
+                    self._on_signal,
+                    source.call_limit_s,
+                    watch.headers(),
+                )
+            except AttachFailed as failed:
+                if failed.reason is not Reason.NO_FREE_SLOT:
+                    raise
+        raise AttachFailed(Reason.NO_FREE_SLOT)
+
+    def _on_signal(self, signal: Signal) -> None:
+        watch = self._watch
+        assert watch is not None
+        if isinstance(signal, UnitDone):
+            unit = watch.take(signal)
+            self._holder.said(signal)
+            if unit is not None:
+                watch.done(unit, signal)
+        elif isinstance(signal, Piece):
+            watch.said(signal, was_told=self._holder.said(signal))
+        else:
+            if isinstance(signal, Ready):
+                self._began = True
+                watch.began()
+            if isinstance(signal, Failed) and self._failed(signal.reason, watch):
+                return
+            self._holder.said(signal)
+
+    def _failed(self, reason: Reason, watch: SlotWatch) -> bool:
+        """The worker ended the session; whether another slot is looked for, so that nobody need know."""
+        watch.lost(reason)
+        if reason in DEFECTS:
+            logger.error("the worker reports a defect of the adapter", extra={"reason": reason})
+        if self._began or reason not in _ELSEWHERE | CORRECTABLE:
+            return False
+        self._lost = reason
+        if reason not in _ELSEWHERE:
+            return False
+        self._holder.displaced()
+        return True

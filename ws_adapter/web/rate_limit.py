@@ -1,0 +1,123 @@
+"""How often and how many times at once somebody may connect.
+
+A visitor is whatever is counted: a key or an address. What is remembered about visitors is bounded: those who
+have not come for the longest are forgotten first, whose buckets have most likely filled up since.
+"""
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final, TypeAlias
+
+from ws_adapter.process.clock import Clock
+from ws_adapter.web.bucket import Bucket
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+
+REMEMBERED: Final = 10_000
+"""Most visitors whose buckets are kept."""
+
+BUSY_RETRY_S: Final = 10
+"""When to come back for somebody who has all connections allowed: nobody knows, but not at once."""
+
+_SITE_BITS: Final = 64
+"""An IPv6 visitor is a site: whoever has one address there has all of them."""
+
+
+class TooMany(Exception):
+    """A visitor has to wait. `message` says for what, `retry_s` for how long, in seconds."""
+
+    def __init__(self, message: str, retry_s: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_s = retry_s
+
+
+class Visitors:
+    """Counts one sort of visitors. Limits of 0 are none."""
+
+    def __init__(self, clock: Clock, sort: str, opens_per_min: int, connections: int) -> None:
+        """`sort` names what is counted, for the messages."""
+        self._clock = clock
+        self._sort = sort
+        self._opens_per_min = opens_per_min
+        self._most = connections
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._open: Counter[str] = Counter()
+
+    def enter(self, visitor: str) -> Callable[[], None]:
+        """Counts a new connection; returns what to call once when it has ended. Raises `TooMany`."""
+        if self._most and self._open[visitor] >= self._most:
+            raise TooMany(
+                f"the most connections of one {self._sort} at once is {self._most}; close one first",
+                BUSY_RETRY_S,
+            )
+        if self._opens_per_min:
+            self._take_token(visitor)
+        self._open[visitor] += 1
+        return lambda: self._leave(visitor)
+
+    def _leave(self, visitor: str) -> None:
+        self._open[visitor] -= 1
+        if not self._open[visitor]:
+            del self._open[visitor]
+
+    def _take_token(self, visitor: str) -> None:
+        now = self._clock.now()
+        bucket = self._buckets.get(visitor)
+        if bucket is None:
+            bucket = self._buckets[visitor] = Bucket(self._opens_per_min, self._opens_per_min / 60, now)
+        self._buckets.move_to_end(visitor)
+        if len(self._buckets) > REMEMBERED:
+            self._buckets.popitem(last=False)
+        if not bucket.take(now):
+            raise TooMany(
+                f"the most attempts of one {self._sort} within a minute is {self._opens_per_min}; "
+                "try again later",
+                math.ceil(bucket.wait_s),
+            )
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Where a request comes from. `is_local`: from this machine, and through no proxy."""
+
+    address: Address
+    is_local: bool
+
+    @property
+    def name(self) -> str:
+        """What is counted of it."""
+        return visitor_name(self.address)
+
+
+def visitor_address(peer: str, forwarded: Sequence[str], proxies: Sequence[Network]) -> Address:
+    """The address that a connection really comes from.
+
+    `peer` is the other end, `forwarded` are the values of `X-Forwarded-For`, which count only as far as
+    `proxies` wrote them: of all these addresses, the last one that is not a proxy's.
+    """
+    address = _plain(ip_address(peer.partition("%")[0]))
+    for entry in reversed([entry.strip() for value in forwarded for entry in value.split(",")]):
+        if not any(address in network for network in proxies):
+            break
+        try:
+            address = _plain(ip_address(entry))
+        except ValueError:
+            break
+    return address
+
+
+def visitor_name(address: Address) -> str:
+    """What is counted of an address."""
+    if address.version == 6:
+        return str(ip_network((address, _SITE_BITS), strict=False))
+    return str(address)
+
+
+def _plain(address: Address) -> Address:
+    """An IPv4 address that came over an IPv6 socket, as itself."""
+    return (address.version == 6 and address.ipv4_mapped) or address

@@ -1,0 +1,231 @@
+"""Which path and query mean what: section 1 of the protocol. Pure: text in, a choice out."""
+
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final
+from urllib.parse import parse_qs, unquote
+
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.wire.discretion import outline
+from ws_adapter.protocol.wire.errors import NO_WORKER, CloseCode, ErrorCode, Verdict
+
+SUBPROTOCOL: Final = "realtime"
+LONGEST_LABEL: Final = 128
+
+_REALTIME: Final = "/v1/realtime"
+_DUPLEX: Final = "/ws/duplex"
+_CHAT: Final = "/ws/chat"
+_TRANSCRIPTION: Final = "/v1/transcription"
+_NAMELESS: Final = frozenset({"/", _REALTIME, _DUPLEX, _CHAT, _TRANSCRIPTION})
+_HALF_DUPLEX: Final = re.compile(r"/ws/half_duplex/[^/]+")
+_TICKET: Final = "/api/queue/"
+
+_NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_-]")
+_AUDIO_PREFIXES: Final = ("adx_", "audio_duplex_")
+_LONGEST_ECHO: Final = 40
+
+
+class Page(Enum):
+    """What a path leads to that is answered in HTTP."""
+
+    HEALTH = "health"
+    READY = "ready"
+    VERSION = "version"
+    STATUS = "status"
+    MODELS = "models"
+    DEFAULT_VOICE = "default voice"
+    QUEUE = "queue"
+    TICKET = "ticket"
+
+
+_PAGES: Final = {
+    "/health": Page.HEALTH,
+    "/healthz": Page.HEALTH,
+    "/ready": Page.READY,
+    "/readyz": Page.READY,
+    "/version": Page.VERSION,
+    "/status": Page.STATUS,
+    "/v1/models": Page.MODELS,
+    "/api/default_ref_audio": Page.DEFAULT_VOICE,
+    "/api/queue": Page.QUEUE,
+}
+
+
+def find_page(target: str) -> tuple[Page, str] | None:
+    """The page of a request target, and the ticket id that it names; a slash at its end changes nothing."""
+    path = _split(target)[0]
+    if path in _PAGES:
+        return _PAGES[path], ""
+    ticket_id = path.removeprefix(_TICKET)
+    return (Page.TICKET, ticket_id) if ticket_id != path and "/" not in ticket_id else None
+
+
+class Dialect(StrEnum):
+    """A protocol, or two that share their first events."""
+
+    REALTIME = "realtime"
+    """`/v1/realtime`: the first event decides between the current and the earlier dialect; a chat has only
+    the current one."""
+    DUPLEX = "duplex"
+    """`/ws/duplex`."""
+    CHAT = "chat"
+    """`/ws/chat`."""
+    TRANSCRIPTION = "transcription"
+    """`/v1/transcription`, and `/v1/realtime` by its query."""
+
+
+_KINDS: Final = {
+    Mode.AUDIO: Kind.AUDIO_DUPLEX,
+    Mode.VIDEO: Kind.OMNI_DUPLEX,
+    Mode.CHAT: Kind.CHAT,
+    Mode.TRANSCRIPTION: Kind.TRANSCRIPTION,
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a WebSocket is going to be.
+
+    `label` is what the path calls the session; None if it names none. With `announces_slot` the client is
+    told of its slot also if it did not have to wait for it.
+    """
+
+    dialect: Dialect
+    mode: Mode
+    label: str | None = None
+    announces_slot: bool = True
+
+    @property
+    def kind(self) -> Kind:
+        """What the session is to the queue."""
+        return _KINDS[self.mode]
+
+
+@dataclass(frozen=True)
+class Misdirected:
+    """A WebSocket that is not served, to be told after the upgrade: browsers cannot read HTTP refusals.
+
+    `dialect` is the one in whose words to tell it.
+    """
+
+    dialect: Dialect
+    verdict: Verdict
+
+
+def select(
+    target: str, offered: Sequence[str], default_mode: Mode, served: Set[Mode] | None
+) -> Selection | Misdirected | None:
+    """What a WebSocket at `target` is going to be; None if no WebSocket is spoken there.
+
+    `offered` are the subprotocols of the client, `default_mode` is for clients that do not ask for one.
+    `served` are the modes that a worker can run, None while no worker is known: then clients may wait for one
+    in the queue, or where there is none come back.
+    """
+    found = _select(target, offered, default_mode)
+    if served is None and isinstance(found, Selection) and found.mode is Mode.TRANSCRIPTION:
+        return Misdirected(found.dialect, NO_WORKER)
+    able = _WAITING if served is None else served | (_DUPLEX_MODES if served & _DUPLEX_MODES else set())
+    if not isinstance(found, Selection) or found.mode in able:
+        return found
+    if _split(target)[0] == _TRANSCRIPTION:
+        return None
+    return Misdirected(found.dialect, _unserved(found.mode, able))
+
+
+def _select(target: str, offered: Sequence[str], default_mode: Mode) -> Selection | Misdirected | None:
+    path, query = _split(target)
+    if path == _REALTIME:
+        return _realtime(parse_qs(query, keep_blank_values=True), offered, default_mode)
+    if path == _CHAT:
+        return Selection(Dialect.CHAT, Mode.CHAT, announces_slot=False)
+    if path == _TRANSCRIPTION:
+        return _TRANSCRIBING
+    if path == _DUPLEX:
+        return Selection(Dialect.DUPLEX, Mode.VIDEO, announces_slot=False)
+    if _HALF_DUPLEX.fullmatch(path):
+        return Misdirected(Dialect.DUPLEX, _NO_HALF_DUPLEX)
+    name = path.removeprefix(f"{_DUPLEX}/")
+    if name == path or "/" in name:
+        return None
+    label = _NOT_IN_LABELS.sub("", unquote(name))[:LONGEST_LABEL]
+    mode = Mode.AUDIO if label.startswith(_AUDIO_PREFIXES) else Mode.VIDEO
+    return Selection(Dialect.DUPLEX, mode, label or None)
+
+
+def _realtime(
+    query: Mapping[str, Sequence[str]], offered: Sequence[str], default_mode: Mode
+) -> Selection | Misdirected:
+    """The first rule that fits decides."""
+    mode = _first(query, "mode")
+    if mode in set(Mode):
+        return _in_mode(Mode(mode))
+    if mode:
+        return Misdirected(Dialect.REALTIME, _unserved(mode[:_LONGEST_ECHO], set(Mode)))
+    if _first(query, "intent") == Mode.TRANSCRIPTION:
+        return _TRANSCRIBING
+    if (SUBPROTOCOL in offered or "model" in query) and default_mode is not Mode.TRANSCRIPTION:
+        message = f"this protocol is not served here; {_remedy(set(Mode))}"
+        verdict = Verdict(ErrorCode.UNSUPPORTED_PROTOCOL, message, None, CloseCode.POLICY_VIOLATION)
+        return Misdirected(Dialect.REALTIME, verdict)
+    return _in_mode(default_mode)
+
+
+def _in_mode(mode: Mode) -> Selection:
+    return _TRANSCRIBING if mode is Mode.TRANSCRIPTION else Selection(Dialect.REALTIME, mode)
+
+
+_TRANSCRIBING: Final = Selection(Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION, announces_slot=False)
+
+
+_DUPLEX_MODES: Final = frozenset({Mode.AUDIO, Mode.VIDEO})
+"""A worker that converses says itself whether it sees, once it is asked for a session."""
+
+_WAITING: Final = _DUPLEX_MODES | {Mode.CHAT}
+"""Modes whose clients may wait for a worker that serves them."""
+
+
+_NO_HALF_DUPLEX: Final = Verdict(
+    ErrorCode.UNSUPPORTED_PROTOCOL,
+    "half duplex is not served here; use /ws/duplex",
+    None,
+    CloseCode.POLICY_VIOLATION,
+)
+
+
+def _unserved(mode: str, served: Set[Mode]) -> Verdict:
+    message = f"mode={mode} is not served here; {_remedy(served)}"
+    return Verdict(ErrorCode.UNSUPPORTED_MODE, message, None, CloseCode.POLICY_VIOLATION)
+
+
+def _remedy(served: Set[Mode]) -> str:
+    return "choose another by " + " or ".join(f"?mode={mode}" for mode in Mode if mode in served)
+
+
+def _split(target: str) -> tuple[str, str]:
+    """Path and query."""
+    path, _, query = target.partition("?")
+    return path.rstrip("/") or "/", query
+
+
+def _first(query: Mapping[str, Sequence[str]], name: str) -> str:
+    return next(filter(None, query.get(name, ())), "")
+
+
+def describe(target: str) -> str:
+    """A request target for the log: its path if that is one of ours and names nothing, else its outline."""
+    path = _split(target)[0]
+    return path if path in _PAGES or path in _NAMELESS else outline(path)
+
+
+def offered_subprotocols(headers: Sequence[str]) -> list[str]:
+    """The names in the values of `Sec-WebSocket-Protocol`."""
+    names = (name.strip() for value in headers for name in value.split(","))
+    return [name for name in names if name]
+
+
+def key_in_query(target: str) -> str:
+    """The key that a request target carries; empty if it carries none."""
+    return _first(parse_qs(_split(target)[1]), "token")

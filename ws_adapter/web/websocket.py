@@ -1,0 +1,318 @@
+"""One public WebSocket, as frames of bytes.
+
+What the adapter changes inside `websockets`, which may change it without a word, is in this module alone,
+with the parser that it puts in, `http1`; tests/adapter/test_connection.py fails when something of it is no
+longer called.
+"""
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+
+from msgspec import Struct
+from websockets import frames
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Event, Protocol, State
+from websockets.server import ServerProtocol
+
+from ws_adapter.observability.tracing import Upgrade
+from ws_adapter.process.byte_count import Traffic
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import CloseCode, Verdict
+from ws_adapter.protocol.wire.limits import EVENTS_PER_WINDOW, EVENTS_WINDOW_S
+from ws_adapter.web import http1
+from ws_adapter.web.allowance import Allowance
+from ws_adapter.web.bucket import Bucket
+from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.keys import Key
+from ws_adapter.web.routes import Misdirected, Selection
+
+WRITE_LIMIT: Final = 32 * 1024
+"""Bytes that the transport holds before `send` waits: what is hidden there cannot be taken back."""
+
+
+SMALL_MESSAGE: Final = 2**10
+SMALL_FRAGMENT: Final = 2**12
+"""Shorter ones, in bytes, cost more to take apart than they bring, as do pings and pongs: these are counted.
+20 ms of audio make a small message, so whoever streams in such steps sends a quarter of what is allowed."""
+
+SMALL_BURST: Final = EVENTS_PER_WINDOW
+SMALL_PER_S: Final = EVENTS_PER_WINDOW / EVENTS_WINDOW_S
+
+LARGE: Final = 2**20
+"""Only who is in the middle of a message longer than this is cut for want of room."""
+
+_MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
+_TEXT: Final = 0x80 | Opcode.TEXT
+"""The first byte of a text message that is one frame."""
+
+
+@dataclass
+class Arriving:
+    """Bytes of messages that have arrived in part, on all connections; beyond `most` it is full, 0: never."""
+
+    most: int
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody may go on with a large message."""
+        return 0 < self.most < self.size
+
+
+class Disconnected(Exception):
+    """The connection is over."""
+
+
+class Message(Struct, frozen=True):
+    """What a client sent. `age_s` is how long it has waited since it was read from the network."""
+
+    is_text: bool
+    data: bytes
+    age_s: float
+    is_newest: bool
+    """No other message has come since."""
+
+
+class PublicConnection(ServerConnection):
+    """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
+
+    What has come of a message that is not whole yet is counted in `arriving`, every byte in `traffic`. A
+    request that opens no WebSocket is answered whatever else comes with it.
+    """
+
+    def __init__(self, *args: Any, arriving: Arriving, traffic: Traffic, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.protocol.parser = http1.parse(self.protocol)
+        next(self.protocol.parser)
+        self.key: Key | None = None
+        self.selection: Selection | Misdirected | None = None
+        """What it is going to be, once its request was accepted."""
+        self.upgrade: Upgrade | None = None
+        """Its trace, once its request was looked at."""
+        self.was_too_large = False
+        """Whether it was cut because of the size of a message."""
+        self._arriving = arriving
+        self._traffic = traffic
+        self.allowance: Allowance | None = None
+        """That of its address, once its request was accepted."""
+        self._small = Bucket(SMALL_BURST, SMALL_PER_S, monotonic())
+        self._flood: Verdict | None = None
+        self._on_flood: Callable[[Verdict], None] = lambda verdict: None
+        self.protocol.recv_frame = self._receive_frame  # type: ignore[method-assign]
+        self._unfinished = 0
+        self._plain: HttpRequest | None = None
+        """Its request, if that opens no WebSocket."""
+        self._unwanted = 0
+        self._has_all_input = False
+        self._arrivals: deque[tuple[Opcode, float]] = deque()
+        self._is_lost = False
+        self._on_lost: list[Callable[[], None]] = []
+
+    @property
+    def closed_with(self) -> int | None:
+        """The code of the Close that was sent, if one was."""
+        sent = self.protocol.close_sent
+        return sent.code if sent is not None else None
+
+    def limit_messages(self, size: int) -> None:
+        """Messages of more than `size` bytes end the connection."""
+        self.protocol.max_message_size = size
+
+    def when_lost(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once when the transport is gone, also if no WebSocket ever opened."""
+        if self._is_lost:
+            callback()
+        else:
+            self._on_lost.append(callback)
+
+    def when_flooding(self, callback: Callable[[Verdict], None]) -> None:
+        """Calls `callback` once with the reason when more frames come than may: whatever else comes is thrown
+        away unread, and it is for `callback` to have the connection closed."""
+        context = copy_context()
+        self._on_flood = lambda verdict: context.run(callback, verdict)
+        if self._flood is not None:
+            callback(self._flood)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `when_lost`."""
+        super().connection_lost(error)
+        self._is_lost = True
+        self._count(0)
+        while self._on_lost:
+            self._on_lost.pop()()
+
+    def data_received(self, data: bytes) -> None:
+        """Cuts a client in the middle of a large message when too much of such has come from all, and one
+        that does not stop sending what nobody wants."""
+        self._traffic.received += len(data)
+        if self._plain is not None:
+            self._unwanted += len(data)
+            is_spent = self.allowance is not None and not self.allowance.takes_frame(len(data))
+            if is_spent or self._unwanted > http1.LARGEST_BODY_BYTES:
+                self.abort()
+        else:
+            self._count(self._unfinished + len(data))
+        was_flooding = self._flood is not None
+        super().data_received(data)
+        if self._flood is not None and not was_flooding:
+            self._on_flood(self._flood)
+        if self._unfinished > LARGE and self._arriving.is_full:
+            self.was_too_large = True
+            self.abort()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Whoever has no more to say may still want the answer; TLS cannot be open in one direction only."""
+        if self._plain is not None and self.response is None and self.transport.can_write_eof():
+            self._has_all_input = True
+            return True
+        super().eof_received()
+        return None
+
+    def _receive_frame(self, frame: Frame) -> None:
+        """Counts a frame before the library does anything about it, within what came at once: a ping is six
+        bytes, and 40,000 of them would be a second of the event loop."""
+        size = len(frame.data)
+        if is_small(frame, size) and not self._small.take(monotonic()):
+            self._flood = errors.flood("small frames", SMALL_BURST, EVENTS_WINDOW_S)
+        elif self.allowance is not None and not self.allowance.takes_frame(size):
+            self._flood = errors.ADDRESS_FLOOD
+        else:
+            ServerProtocol.recv_frame(self.protocol, frame)
+            return
+        self.protocol.parser = _throw_away(self.protocol)
+        next(self.protocol.parser)
+
+    async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
+        """Closes; who floods is not waited for, since its Close would not be read."""
+        if self._flood is None:
+            await super().close(code, reason)
+        else:
+            self.protocol.fail(code, reason)
+            self.send_data()
+            try:
+                async with asyncio.timeout(self.close_timeout):
+                    await self.wait_closed()
+            except TimeoutError:
+                self.abort()
+
+    def _count(self, unfinished: int) -> None:
+        self._arriving.size += unfinished - self._unfinished
+        self._unfinished = unfinished
+
+    async def keepalive(self) -> None:
+        """Pings every `ping_interval`; cuts a client from which no pong comes within `ping_timeout`.
+
+        The library waits without end for room to send a ping to a client that has gone while output waited
+        for it, and sends a Close, which nobody reads, to one that is silent.
+        """
+        assert self.ping_interval is not None
+        try:
+            while True:
+                await asyncio.sleep(self.ping_interval)
+                async with asyncio.timeout(self.ping_timeout):
+                    await (await self.ping())
+        except TimeoutError:
+            self.abort()
+        except ConnectionClosed:
+            pass
+
+    def send_data(self) -> None:
+        """Writes all that is due at once, and nothing to a client that has gone.
+
+        The library writes each frame by itself: the answers to a flood of pings would be as many system
+        calls, and as many lines in the log once the client does not take them.
+        """
+        due = self.protocol.data_to_send()
+        if self.transport.is_closing():
+            return
+        if data := due[0] if len(due) == 1 else b"".join(due):
+            self._traffic.sent += len(data)
+            self.transport.write(data)
+        if b"" not in due:  # which stands for the end of the stream
+            return
+        if self._has_all_input:
+            self.transport.close()
+        elif self.transport.can_write_eof():
+            with suppress(OSError, RuntimeError):
+                self.transport.write_eof()
+        elif self._flood is not None or (self._plain is not None and self._plain.goes_on):
+            # Closed with input that nobody has read, a socket takes the answer along.
+            closing = self.loop.call_later(http1.LINGER_S, self.transport.close)
+            self.when_lost(closing.cancel)
+        else:
+            self.transport.close()
+
+    def process_event(self, event: Event) -> None:
+        """Remembers of each message when it came, and whether it is text, which its bytes do not tell."""
+        if isinstance(event, HttpRequest):
+            self._plain = None if event.wants_websocket else event
+            self._count(0)
+        if isinstance(event, Frame) and event.opcode in _MESSAGES:
+            if event.opcode is not Opcode.CONT:
+                self._arrivals.append((event.opcode, monotonic()))
+            if event.fin:
+                self._count(0)
+        super().process_event(event)
+
+    async def receive(self) -> Message:
+        """The next message. Raises `Disconnected`."""
+        try:
+            data = await self.recv(decode=False)
+        except ConnectionClosed:
+            raise Disconnected from None
+        opcode, arrived_at = self._arrivals.popleft()
+        return Message(opcode is Opcode.TEXT, data, monotonic() - arrived_at, not self._arrivals)
+
+    async def send_text(self, data: bytes) -> None:
+        """Sends UTF-8 as a text message; waits while the transport is full. Raises `Disconnected`."""
+        try:
+            if self.state is not State.OPEN:
+                await self.send(data, text=True)  # which knows how to fail
+            elif not self.transport.is_closing():
+                # The library copies a frame twice before it is written.
+                head = _text_head(len(data))
+                self._traffic.sent += len(head) + len(data)
+                self.transport.write(b"".join((head, data)))  # as `writelines` should: see docs/decisions.md
+            await self.drain()
+        except (ConnectionClosed, OSError):
+            raise Disconnected from None
+
+    def buffered(self) -> int:
+        """Bytes that wait in the transport."""
+        return self.transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """Cuts the transport, whatever waits in it."""
+        self.transport.abort()
+
+
+def is_small(frame: Frame, size: int) -> bool:
+    """Whether a frame of `size` bytes counts as small."""
+    if frame.opcode not in _MESSAGES:
+        return True
+    is_whole = frame.fin and frame.opcode is not Opcode.CONT
+    return size < (SMALL_MESSAGE if is_whole else SMALL_FRAGMENT)
+
+
+def _throw_away(protocol: Protocol) -> Generator[None]:
+    """Takes the place of a parser: reads nothing of what comes, up to the end of the stream."""
+    while not (yield from protocol.reader.at_eof()):
+        protocol.reader.discard()
+    protocol.fail(frames.CloseCode.ABNORMAL_CLOSURE)
+    yield
+
+
+def _text_head(size: int) -> bytes:
+    """What stands before an unmasked text message of one frame: RFC 6455, section 5.2."""
+    if size < 126:
+        return struct.pack("!BB", _TEXT, size)
+    return struct.pack("!BBH", _TEXT, 126, size) if size < 2**16 else struct.pack("!BBQ", _TEXT, 127, size)

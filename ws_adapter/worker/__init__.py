@@ -1,0 +1,1 @@
+"""The workers: which there are, and a session's streams with one."""

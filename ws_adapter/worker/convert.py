@@ -1,0 +1,267 @@
+"""Messages of `antiphon.v1` to and from the plain data of the dialects."""
+
+from typing import Final
+
+import numpy as np
+from google.protobuf.duration_pb2 import Duration
+
+from antiphon.semconv import Reason
+from antiphon.v1 import common_pb2
+from antiphon.v1 import inference_service_pb2 as pb
+from ws_adapter.protocol.core.actions import Run, RunChunk, RunTurn, RunUnit
+from ws_adapter.protocol.core.config import (
+    ChatSetup,
+    DuplexConfig,
+    Mode,
+    SessionSetup,
+    TranscriptionSetup,
+    WorkerSetup,
+)
+from ws_adapter.protocol.core.signals import (
+    NO_TIMINGS,
+    Finalized,
+    Finish,
+    Piece,
+    Prefilled,
+    Ready,
+    Timings,
+    Tokens,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.core.turn import Picture, Speech, Turn
+from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice
+
+_ENDS: Final = {
+    pb.UNIT_END_LISTEN: UnitEnd.LISTEN,
+    pb.UNIT_END_CHUNK: UnitEnd.CHUNK,
+    pb.UNIT_END_TURN: UnitEnd.TURN,
+    pb.UNIT_END_CONTEXT_FULL: UnitEnd.CONTEXT_FULL,
+    pb.UNIT_END_CANCELLED: UnitEnd.CANCELLED,
+    pb.UNIT_END_FAILED: UnitEnd.FAILED,
+}
+
+_FINISHES: Final = {
+    pb.FINISH_REASON_EOS: Finish.EOS,
+    pb.FINISH_REASON_STOP: Finish.STOP,
+    pb.FINISH_REASON_LENGTH: Finish.LENGTH,
+}
+
+MODES: Final = {
+    Mode.AUDIO: pb.SESSION_MODE_AUDIO,
+    Mode.VIDEO: pb.SESSION_MODE_VIDEO,
+    Mode.CHAT: pb.SESSION_MODE_CHAT,
+    Mode.TRANSCRIPTION: pb.SESSION_MODE_TRANSCRIBE,
+}
+
+_ROLES: Final = {"system": pb.ROLE_SYSTEM, "user": pb.ROLE_USER, "assistant": pb.ROLE_ASSISTANT}
+
+_WORDS: Final = {
+    "explicit": common_pb2.LISTEN_SPEAK_MODE_EXPLICIT,
+    "sampling": common_pb2.DECODE_MODE_SAMPLING,
+    "greedy": common_pb2.DECODE_MODE_GREEDY,
+}
+"""Values that are words in public and numbers in `antiphon.v1`."""
+
+
+def session_config(setup: WorkerSetup, max_duration_s: float) -> pb.SessionConfig:
+    """The config of a session; `max_duration_s` 0 leaves the length to the worker."""
+    config = pb.SessionConfig(model=setup.model)
+    match setup:
+        case SessionSetup():
+            config.mode = MODES[setup.mode]
+            config.system_prompt = setup.system_prompt
+            config.duplex.CopyFrom(duplex_config(setup.duplex))
+        case ChatSetup():
+            config.mode = MODES[Mode.CHAT]
+            config.system_prompt = setup.system_prompt
+        case TranscriptionSetup():
+            config.mode = MODES[Mode.TRANSCRIPTION]
+    if not isinstance(setup, TranscriptionSetup):
+        _set_voice(config.voice, setup.voice)
+        if setup.seed is not None:
+            config.seed = setup.seed
+    if max_duration_s:
+        config.max_duration.FromMilliseconds(round(max_duration_s * 1000))
+    return config
+
+
+def _set_voice(given: common_pb2.Voice, voice: Voice) -> None:
+    if voice.llm_reference is not None:
+        given.llm_reference.CopyFrom(audio_chunk(voice.llm_reference))
+    if voice.speech_reference is not None:
+        given.speech_reference.CopyFrom(audio_chunk(voice.speech_reference))
+    if voice.voice_id is not None:
+        given.voice_id = voice.voice_id
+
+
+def duplex_config(settings: DuplexConfig) -> common_pb2.DuplexConfig:
+    """The same names; what is None stays unset."""
+    config = common_pb2.DuplexConfig()
+    for name in settings.__struct_fields__:
+        value = getattr(settings, name)
+        if value is not None:
+            setattr(config, name, _WORDS[value] if isinstance(value, str) else value)
+    return config
+
+
+def audio_chunk(data: bytes) -> common_pb2.AudioChunk:
+    """Float32 at the worker's input rate."""
+    chunk = common_pb2.AudioChunk()
+    _set_audio(chunk, data)
+    return chunk
+
+
+def prefill(run: Run, traceparent: str) -> pb.PrefillRequest:
+    """The input of one unit."""
+    request = pb.PrefillRequest(unit=run.unit, traceparent=traceparent)
+    # Filled in place: a message that is handed to the constructor of another one is copied.
+    match run:
+        case RunUnit():
+            _set_audio(request.duplex.audio, run.audio)
+            for frame in run.frames:
+                request.duplex.frames.add(data=frame)
+            if run.max_slice_nums is not None:
+                request.duplex.max_slice_nums = run.max_slice_nums
+        case RunTurn():
+            _set_turn(request.turn, run.turn)
+        case RunChunk():
+            request.stream.SetInParent()
+            request.stream.begin_utterance, request.stream.end_utterance = run.begins, run.ends
+            if run.audio:
+                _set_audio(request.stream.audio, run.audio)
+    return request
+
+
+def generate(run: Run) -> pb.GenerateRequest:
+    """What the model is to do with it."""
+    request = pb.GenerateRequest(unit=run.unit)
+    request.run.SetInParent()
+    match run:
+        case RunUnit():
+            request.run.force_listen = run.force_listen
+        case RunTurn():
+            drawn, sampling = run.turn.generation, request.run.sampling
+            sampling.max_new_tokens = drawn.max_new_tokens
+            sampling.temperature, sampling.top_p = drawn.temperature, drawn.top_p
+            sampling.length_penalty = drawn.length_penalty
+    return request
+
+
+def _set_audio(chunk: common_pb2.AudioChunk, data: bytes) -> None:
+    chunk.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE
+    chunk.sample_rate_hz = RATE_HZ
+    chunk.data = data
+
+
+def _set_turn(given: pb.TurnInput, turn: Turn) -> None:
+    for message in turn.messages:
+        told = given.messages.add(role=_ROLES[message.role])
+        for part in message.parts:
+            match part:
+                case str():
+                    told.content.add(text=part)
+                case Picture():
+                    told.content.add().image.data = part.data
+                case Speech():
+                    _set_audio(told.content.add().audio, part.data)
+    given.tts.enabled = turn.speaks
+    given.tts.mode, given.tts.language = turn.tts_mode, turn.language
+    given.image.use_image_id = turn.use_image_id
+    if turn.max_slice_nums is not None:
+        given.image.max_slice_nums = turn.max_slice_nums
+    given.omni_mode, given.enable_thinking = turn.omni_mode, turn.enable_thinking
+    given.use_tts_template = turn.use_tts_template
+
+
+def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
+    """What a PrefillResponse says; None for a failed unit, whose UnitDone says the same."""
+    match answer.WhichOneof("result"):
+        case "ready":
+            ready = answer.ready
+            return Ready(
+                prompt_tokens=ready.prompt_tokens,
+                context_limit=ready.context_limit,
+                max_units_in_flight=ready.max_units_in_flight,
+                generate_audio=_speaks(ready.effective.duplex),
+                ignored_fields=tuple(ready.ignored_fields),
+                speaks=ready.output_sample_rate_hz > 0,
+            )
+        case "prefilled":
+            prefilled = answer.prefilled
+            return Prefilled(
+                answer.unit, _timings(prefilled.timings), prefilled.vision_slices, _tokens(prefilled.usage)
+            )
+    return None
+
+
+def _speaks(duplex: common_pb2.DuplexConfig) -> bool:
+    return duplex.generate_audio if duplex.HasField("generate_audio") else True
+
+
+def piece(answer: pb.GenerateResponse) -> Piece | None:
+    """The text and audio of a GenerateResponse, if there are any."""
+    if not answer.HasField("text") and not answer.HasField("audio"):
+        return None
+    return Piece(answer.unit, answer.text.text, speech(answer.audio))
+
+
+def speech(chunk: common_pb2.AudioChunk) -> bytes:
+    """Float32 bytes of output audio, always finite and within [-1, 1]."""
+    if chunk.encoding == common_pb2.AUDIO_ENCODING_PCM_S16LE:
+        return (np.frombuffer(chunk.data, "<i2").astype("<f4") / np.float32(32768)).tobytes()
+    data = chunk.data
+    samples = np.frombuffer(data, "<f4", len(data) // 4)
+    # NaN fails every comparison.
+    if not samples.size or (np.minimum.reduce(samples) >= -1.0 and np.maximum.reduce(samples) <= 1.0):
+        return data[: samples.nbytes]
+    bounded: bytes = np.clip(np.nan_to_num(samples, nan=0.0), -1.0, 1.0).astype("<f4").tobytes()
+    return bounded
+
+
+def unit_done(unit: int, done: pb.UnitDone) -> UnitDone:
+    """The end of a unit; one that we do not know counts as listening."""
+    end = _ENDS.get(done.end, UnitEnd.LISTEN)
+    return UnitDone(
+        unit=unit,
+        end=end,
+        context_tokens=done.context_tokens,
+        tokens=_tokens(done.usage),
+        timings=_timings(done.timings),
+        failure=_item_reason(done.error.reason) if end is UnitEnd.FAILED else None,
+        field=done.error.field,
+        finish=_FINISHES.get(done.finish_reason),
+    )
+
+
+def finalized(answer: pb.FinalizeResponse) -> Finalized:
+    """A unit is closed."""
+    return Finalized(answer.unit)
+
+
+def seconds(duration: Duration) -> float:
+    """A duration in seconds."""
+    return duration.seconds + duration.nanos / 1e9
+
+
+def _item_reason(text: str) -> Reason:
+    try:
+        return Reason(text)
+    except ValueError:
+        return Reason.INFERENCE_FAILED
+
+
+def _tokens(usage: common_pb2.Usage) -> Tokens:
+    return Tokens(
+        input_text=usage.input_text_tokens,
+        input_audio=usage.input_audio_tokens,
+        input_vision=usage.input_vision_tokens,
+        cached=usage.cached_tokens,
+        output_text=usage.output_text_tokens,
+        output_audio=usage.output_audio_tokens,
+    )
+
+
+def _timings(timings: common_pb2.Timings) -> Timings:
+    given = {field.name: round(seconds(value) * 1000, 3) for field, value in timings.ListFields()}
+    return Timings(**given) if given else NO_TIMINGS

@@ -1,0 +1,29 @@
+"""The reason behind a gRPC status."""
+
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from antiphon.semconv import ERROR_DOMAIN, Reason
+from ws_adapter.worker.transport.rpc_status import RpcError
+
+_WITHOUT_DETAILS: Final = {
+    # gRPC itself refuses a message that is too large.
+    code_pb2.RESOURCE_EXHAUSTED: Reason.MESSAGE_TOO_LARGE,
+    # Our own deadline on the call, the last backstop of the session limit.
+    code_pb2.DEADLINE_EXCEEDED: Reason.SESSION_LIMIT,
+}
+
+
+def reason_of(error: RpcError) -> Reason:
+    """Why a call ended: its ErrorInfo if the worker gave one, else what the code alone can mean."""
+    try:
+        status = status_pb2.Status.FromString(error.details)
+    except DecodeError:
+        status = status_pb2.Status()
+    for detail in status.details:
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.domain == ERROR_DOMAIN and info.reason in list(Reason):
+            return Reason(info.reason)
+    return _WITHOUT_DETAILS.get(error.code, Reason.WORKER_LOST)

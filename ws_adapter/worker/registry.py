@@ -1,0 +1,252 @@
+"""The workers an adapter knows: each has a channel and one for uploads, watched until the adapter ends."""
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from antiphon.v1 import inference_service_pb2 as pb
+from ws_adapter.process.byte_count import Traffic
+from ws_adapter.protocol.core.config import Catalogue, Mode
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.core.render import OUTPUT_RATE_HZ
+from ws_adapter.protocol.media.reference_voice import RATE_HZ
+from ws_adapter.worker.convert import MODES
+from ws_adapter.worker.transport.rpc import Channel
+from ws_adapter.worker.transport.rpc_status import RpcError
+
+logger = logging.getLogger(__name__)
+
+ASK_TIMEOUT_S: Final = 2.0
+
+COMPARISONS: Final = 3
+"""How often another connection is made in the hope that it reaches the same worker."""
+
+_RATES: Final[dict[Mode, tuple[Set[int], Set[int]]]] = {
+    Mode.AUDIO: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
+    Mode.VIDEO: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
+    Mode.CHAT: ({RATE_HZ, 0}, {OUTPUT_RATE_HZ, 0}),
+    Mode.TRANSCRIPTION: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
+}
+"""Sample rates of input and output with which a mode can be served; 0 is a model without ears, or a voice."""
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a worker that takes sessions says about itself; of its modes, those that can be served here."""
+
+    worker_id: str
+    model: str
+    slots: int
+    voices: frozenset[str]
+    modes: frozenset[Mode]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often a worker is asked, in seconds; between failures the time doubles from `retry_s` on."""
+
+    ask_s: float = 1.0
+    retry_s: float = 0.1
+    longest_retry_s: float = 2.0
+
+
+class Condition(StrEnum):
+    """How a worker is."""
+
+    READY = "ready"
+    LOADING = "loading"
+    UNFIT = "unfit"
+    """It answers, but cannot serve what this adapter needs."""
+    OFFLINE = "offline"
+    """It does not answer, or is about to leave."""
+
+
+class Worker:
+    """One worker. `info` is None while it is not ready."""
+
+    def __init__(self, target: str, pace: Pace, changed: Callable[[], None], traffic: Traffic) -> None:
+        self.target = target
+        self.info: WorkerInfo | None = None
+        self.condition = Condition.OFFLINE
+        self.channel = Channel(target, self.suspect, traffic)
+        self._upload_channel = Channel(target, self._uploads_lost, traffic)
+        self._uploads_to = ""
+        """Id of the worker that it is known to reach."""
+        self._strangers = 0
+        self._pace = pace
+        self._changed = changed
+        self._news = asyncio.Event()
+        self._asking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to watch."""
+        self._asking = asyncio.create_task(self._ask())
+
+    async def stop(self) -> None:
+        """Ends watching and closes the channels."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        self.channel.close()
+        self._upload_channel.close()
+
+    def channel_for(self, kind: Kind) -> Channel:
+        """The channel for a session of this kind: others would have to wait for what a chat uploads."""
+        is_same = self.info is not None and self.info.worker_id == self._uploads_to
+        return self._upload_channel if kind is Kind.CHAT and is_same else self.channel
+
+    def suspect(self) -> None:
+        """The worker failed a session: gives it none until it has answered again."""
+        self.condition = Condition.OFFLINE
+        self._uploads_to, self._strangers = "", 0
+        self._know(None)
+        self._news.set()
+
+    async def _ask(self) -> None:
+        retry_s = self._pace.retry_s
+        while True:
+            self._news.clear()
+            try:
+                answer = await self._question(self.channel)
+            except RpcError:
+                self.condition = Condition.OFFLINE
+                self._know(None)
+                await asyncio.sleep(retry_s * random.uniform(0.8, 1.2))
+                retry_s = min(retry_s * 2, self._pace.longest_retry_s)
+                continue
+            info = self._usable(answer)
+            self.condition = Condition.READY if info else _CONDITIONS.get(answer.state, Condition.OFFLINE)
+            self._know(info)
+            if info is not None:
+                await self._compare(info)
+            retry_s = self._pace.retry_s
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pace.ask_s):
+                    await self._news.wait()
+
+    async def _compare(self, info: WorkerInfo) -> None:
+        """Behind one name there may be several workers: uploads share the one channel unless theirs is known
+        to reach the same."""
+        if (
+            Mode.CHAT not in info.modes
+            or self._uploads_to == info.worker_id
+            or self._strangers >= COMPARISONS
+        ):
+            return
+        try:
+            answer = await self._question(self._upload_channel)
+        except RpcError:
+            return
+        if answer.worker_id == info.worker_id:
+            self._uploads_to = info.worker_id
+            return
+        self._strangers += 1
+        self._upload_channel.hang_up()
+        logger.warning(
+            "%s leads to worker %s and to %s; give each worker an address of its own",
+            self.target,
+            info.worker_id,
+            answer.worker_id,
+        )
+
+    def _uploads_lost(self) -> None:
+        self._uploads_to = ""
+
+    async def _question(self, channel: Channel) -> pb.GetInfoResponse:
+        return await channel.ask("GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=ASK_TIMEOUT_S)
+
+    def _usable(self, answer: pb.GetInfoResponse) -> WorkerInfo | None:
+        if answer.state != pb.WORKER_STATE_READY:
+            return None
+        offered = {mode for mode, number in MODES.items() if number in answer.modes}
+        rates = (answer.input_sample_rate_hz, answer.output_sample_rate_hz)
+        modes = {mode for mode in offered if rates[0] in _RATES[mode][0] and rates[1] in _RATES[mode][1]}
+        if not modes:
+            if offered:
+                logger.error("worker %s has sample rates %s; it is not used", self.target, rates)
+            return None
+        voices = frozenset(answer.voice_ids)
+        return WorkerInfo(answer.worker_id, answer.model, answer.slots, voices, frozenset(modes))
+
+    def _know(self, info: WorkerInfo | None) -> None:
+        if info != self.info:
+            known = info or self.info
+            state = {"state": self.condition.value, "worker_id": known.worker_id if known else None}
+            logger.info(
+                "worker %s is %s", self.target, f"ready: {info}" if info else "not ready", extra=state
+            )
+            self.info = info
+            self._changed()
+
+
+_CONDITIONS: Final = {
+    pb.WORKER_STATE_LOADING: Condition.LOADING,
+    pb.WORKER_STATE_READY: Condition.UNFIT,
+}
+"""Of workers that answer and take no sessions."""
+
+
+class Fleet:
+    """All workers. `changed` is called after every change of what is known about one."""
+
+    def __init__(
+        self, targets: Sequence[str], pace: Pace | None = None, traffic: Traffic | None = None
+    ) -> None:
+        """Bytes of all channels are counted in `traffic`."""
+        self.changed: Callable[[], None] = lambda: None
+        traffic = traffic or Traffic()
+        self._workers = {
+            target: Worker(target, pace or Pace(), lambda: self.changed(), traffic)
+            for target in dict.fromkeys(targets)
+        }
+
+    def start(self) -> None:
+        """Begins to watch the workers."""
+        for worker in self._workers.values():
+            worker.start()
+
+    async def stop(self) -> None:
+        """Ends watching and closes every channel."""
+        await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
+
+    def ready(self) -> list[tuple[str, WorkerInfo]]:
+        """Targets and descriptions of the workers that take sessions."""
+        return [(target, worker.info) for target, worker in self._workers.items() if worker.info]
+
+    def workers(self) -> list[Worker]:
+        """All of them, in the order in which they were named."""
+        return list(self._workers.values())
+
+    def model(self, target: str) -> str:
+        """What the worker at `target` runs; empty while that is not known."""
+        info = self._workers[target].info
+        return info.model if info is not None else ""
+
+    def conditions(self) -> Counter[Condition]:
+        """How many workers are in each condition."""
+        return Counter(worker.condition for worker in self._workers.values())
+
+    def channel(self, target: str, kind: Kind) -> Channel:
+        """The channel to `target` for sessions of this kind; all streams of a session go over one."""
+        return self._workers[target].channel_for(kind)
+
+    def suspect(self, target: str) -> None:
+        """A session failed at `target` before it began."""
+        self._workers[target].suspect()
+
+    def catalogue(self) -> Catalogue | None:
+        """What the ready workers serve; None while there is none."""
+        infos = [info for _, info in self.ready()]
+        if not infos:
+            return None
+        return Catalogue(
+            frozenset(info.model for info in infos),
+            frozenset().union(*(info.voices for info in infos)),
+            frozenset().union(*(info.modes for info in infos)),
+        )

@@ -1,0 +1,217 @@
+"""A session at a worker: three gRPC calls as one object.
+
+Units are written ahead on all three calls without waiting; the worker orders the work by unit. What it says
+comes back as signals, on the event loop, in the order of each call; the end of a unit waits for the answer
+to its input, which comes on another call.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, Reason
+from antiphon.v1 import inference_service_pb2 as pb
+from ws_adapter.process.errors import AttachFailed
+from ws_adapter.protocol.core.actions import Run
+from ws_adapter.protocol.core.config import WorkerSetup
+from ws_adapter.protocol.core.signals import Failed, GoingAway, Signal, UnitDone
+from ws_adapter.worker import convert as messages
+from ws_adapter.worker.failure import reason_of
+from ws_adapter.worker.stream_call import WorkerCall
+from ws_adapter.worker.transport.rpc import Channel, Metadata
+from ws_adapter.worker.transport.rpc_status import RpcError
+
+ATTACH_TIMEOUT_S: Final = 5.0
+
+RELEASE_GRACE_S: Final = 0.5
+"""How long a session that is given up may take to finish its units."""
+
+CLEANUP_S: Final = 10.0
+"""How long a worker may take to clean a slot before nobody waits for it any more."""
+
+SIBLINGS_S: Final = 0.5
+"""How long a call that broke waits for what the other two say about the end."""
+
+
+class WorkerLink:
+    """One attached session. `ended` follows every attach, exactly once."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        session_id: str,
+        lease_token: str,
+        on_signal: Callable[[Signal], None],
+        deadline_s: float,
+        trace: Metadata,
+    ) -> None:
+        self._on_signal = on_signal
+        self._released = False
+        self._failed = False
+        self._running = 3
+        self._configured = False
+        self._last_unit = 0
+        self._last_prefilled = 0
+        self._early: deque[UnitDone] = deque()
+        """Ends of units that overtook the answer to their input, which travels on another stream."""
+        self._ended = asyncio.Event()
+        self._patience: asyncio.TimerHandle | None = None
+        metadata = (
+            (METADATA_SESSION_ID, session_id),
+            (METADATA_LEASE, lease_token),
+            *trace,
+        )
+        self._prefill: WorkerCall[pb.PrefillRequest, pb.PrefillResponse] = WorkerCall(
+            channel, "Prefill", pb.PrefillResponse, metadata, deadline_s, self._on_prefill, self._on_end
+        )
+        self._generate: WorkerCall[pb.GenerateRequest, pb.GenerateResponse] = WorkerCall(
+            channel, "Generate", pb.GenerateResponse, metadata, deadline_s, self._on_generate, self._on_end
+        )
+        self._finalize: WorkerCall[pb.FinalizeRequest, pb.FinalizeResponse] = WorkerCall(
+            channel, "Finalize", pb.FinalizeResponse, metadata, deadline_s, self._on_finalize, self._on_end
+        )
+
+    @classmethod
+    async def attach(
+        cls,
+        channel: Channel,
+        worker_id: str,
+        session_id: str,
+        lease_token: str,
+        on_signal: Callable[[Signal], None],
+        deadline_s: float,
+        trace: Metadata = (),
+    ) -> "WorkerLink":
+        """Opens the three calls and waits until the worker of this id has them.
+
+        `on_signal` is called for everything the worker says, and once with `Failed` if the session ends
+        without `release`. `deadline_s` bounds the calls as a last backstop; `trace` is the session's trace
+        context, which goes into the metadata of all three. Raises `AttachFailed`; then, as
+        on cancellation, nothing is left behind.
+        """
+        link = cls(channel, session_id, lease_token, on_signal, deadline_s, trace)
+        attached = False
+        try:
+            async with asyncio.timeout(ATTACH_TIMEOUT_S):
+                await asyncio.gather(*(call.attached(worker_id) for call in link._calls))
+            attached = True
+        except TimeoutError:
+            raise AttachFailed(Reason.ATTACH_TIMEOUT) from None
+        except RpcError as error:
+            raise AttachFailed(reason_of(error)) from None
+        finally:
+            if not attached:
+                link._released = True  # calls that had attached have nothing more to tell
+                link._cut()
+        return link
+
+    # ---------------------------------------------------------------------------------- to the worker
+
+    def open(self, setup: WorkerSetup, max_duration_s: float) -> None:
+        """Configures the session; answered by `Ready`."""
+        self._configured = True
+        self._prefill.write(pb.PrefillRequest(unit=0, config=messages.session_config(setup, max_duration_s)))
+
+    def run(self, run: Run, traceparent: str = "") -> None:
+        """Gives a unit to the worker, with its trace context; answered by `UnitDone` and `Finalized`."""
+        self._last_unit = run.unit
+        self._prefill.write(messages.prefill(run, traceparent))
+        self._generate.write(messages.generate(run))
+        self._finalize.write(pb.FinalizeRequest(unit=run.unit))
+
+    def cancel(self, unit: int) -> None:
+        """Ends every unit up to and including `unit`; each is still answered."""
+        self._generate.write(pb.GenerateRequest(unit=unit, cancel=pb.CancelUnits()))
+
+    def release(self) -> None:
+        """Gives the session up: no more signals. The slot is clean once `ended` returns."""
+        if self._released:
+            return
+        self._released = True
+        if self._ended.is_set():
+            return
+        if not self._configured:
+            self._insist()  # to half-close before the config would be an error of ours
+            return
+        if self._last_unit:
+            self.cancel(self._last_unit)
+        for call in self._calls:
+            call.half_close()
+        self._wait(RELEASE_GRACE_S, self._insist)
+
+    async def ended(self) -> None:
+        """Waits until all three calls are over."""
+        await self._ended.wait()
+
+    # -------------------------------------------------------------------------------- from the worker
+
+    @property
+    def _calls(self) -> tuple[WorkerCall, WorkerCall, WorkerCall]:  # type: ignore[type-arg]
+        return self._prefill, self._generate, self._finalize
+
+    def _tell(self, signal: Signal | None) -> None:
+        if signal is not None and not self._released and not self._failed:
+            self._on_signal(signal)
+
+    def _on_prefill(self, answer: pb.PrefillResponse) -> None:
+        self._last_prefilled = answer.unit
+        self._tell(messages.prefill_answer(answer))
+        while self._early and self._early[0].unit <= self._last_prefilled:
+            self._tell(self._early.popleft())
+
+    def _on_generate(self, answer: pb.GenerateResponse) -> None:
+        if answer.HasField("go_away"):
+            self._tell(GoingAway(messages.seconds(answer.go_away.time_left)))
+        self._tell(messages.piece(answer))
+        if answer.HasField("done"):
+            done = messages.unit_done(answer.unit, answer.done)
+            if done.unit > self._last_prefilled:
+                self._early.append(done)
+            else:
+                self._tell(done)
+
+    def _on_finalize(self, answer: pb.FinalizeResponse) -> None:
+        self._tell(messages.finalized(answer))
+
+    def _on_end(self, reason: Reason | None) -> None:
+        self._running -= 1
+        while self._early:
+            self._tell(self._early.popleft())
+        if reason is Reason.WORKER_LOST and self._running and not self._failed and not self._released:
+            # gRPC makes this up for a call that was written to when its end came; a sibling may know more.
+            self._wait(SIBLINGS_S, self._lose)
+        elif reason is not None:
+            self._fail(reason)
+        if not self._running:
+            # All three ended with OK, which the worker does only after the session's own end.
+            self._tell(Failed(Reason.WORKER_LOST))
+            if self._patience is not None:
+                self._patience.cancel()
+            self._ended.set()
+
+    def _lose(self) -> None:
+        self._fail(Reason.WORKER_LOST)
+
+    def _fail(self, reason: Reason) -> None:
+        """The first status that tells something counts; the worker ends the other calls with the same one."""
+        if self._failed:
+            return
+        self._tell(Failed(reason))
+        self._failed = True
+        if self._running and not self._released:
+            self._wait(CLEANUP_S, self._cut)
+
+    def _insist(self) -> None:
+        """Ends one call, and with it the session; the worker ends the others when the slot is clean."""
+        self._finalize.cancel()
+        self._wait(CLEANUP_S, self._cut)
+
+    def _cut(self) -> None:
+        for call in self._calls:
+            call.cancel()
+
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = asyncio.get_running_loop().call_later(seconds, then)

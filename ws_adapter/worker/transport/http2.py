@@ -1,0 +1,373 @@
+"""One HTTP/2 connection to a worker, seen from its client.
+
+DATA, WINDOW_UPDATE and GOAWAY are read and written here, all other frames by `http2_control`.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from typing import Final, cast
+
+from h2.errors import ErrorCodes
+from h2.events import Event, RemoteSettingsChanged, ResponseReceived, StreamReset, TrailersReceived
+from h2.exceptions import ProtocolError
+
+from ws_adapter.process.byte_count import Traffic
+from ws_adapter.worker.transport.http2_control import MAX_FRAME, Control, Headers
+from ws_adapter.worker.transport.http2_openings import Openings
+from ws_adapter.worker.transport.http2_stream import Stream, StreamRefused
+from ws_adapter.worker.transport.keepalive import Keepalive
+from ws_adapter.worker.transport.outlet import Outlet
+
+logger = logging.getLogger(__name__)
+
+HANG_UP_S: Final = 5.0
+"""How long the last words of a connection may take to leave."""
+
+STREAM_WINDOW: Final = 2**20
+CONNECTION_WINDOW: Final = 2**24
+"""Bytes that a worker may send ahead. What comes is taken at once, so they bound what is on the way."""
+
+WRITE_AHEAD: Final = 2**18
+"""Bytes in the transport at which the streams keep what they have."""
+
+_BUFFER: Final = 2**18
+_MAX_WINDOW: Final = 2**31 - 1
+_NUMBER: Final = 2**31 - 1
+"""Of a stream; the bit above is reserved."""
+
+_HEAD: Final = struct.Struct("!BHBBL")
+_UPDATE: Final = struct.Struct("!BHBBLL")
+_DATA, _GOAWAY, _WINDOW_UPDATE = 0, 7, 8
+_END_STREAM, _PADDED = 1, 8
+
+
+class ConnectionBroken(Exception):
+    """The worker does not keep to the protocol; `code` tells it how."""
+
+    def __init__(self, code: ErrorCodes, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Open from `connection_made` to `connection_lost`; `on_lost` is called once then."""
+
+    def __init__(self, on_lost: Callable[["Connection"], None], traffic: Traffic) -> None:
+        """What is read and written is counted in `traffic`."""
+        self._on_lost = on_lost
+        self._traffic = traffic
+        self._outlet = Outlet(traffic)
+        self._control = Control()
+        self._transport: asyncio.Transport | None = None
+        self._is_over = True
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[int, Stream] = {}
+        self._openings = Openings(self._has_room, self._open)
+        self._has_settings = asyncio.Event()
+        self._is_leaving = False
+        self._buffer = memoryview(bytearray(_BUFFER))
+        self._filled = 0
+        self._credit = 0
+        self._window = self._stream_window = self._control.window
+        self._frame_size = self._control.frame_size
+        self._is_paused = False
+        self._blocked: dict[Stream, None] = {}
+        self._keepalive = Keepalive(lambda: bool(self._streams), self._ping, self.abort)
+        self._cutting: asyncio.TimerHandle | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it takes new streams."""
+        return not self._is_over and not self._is_leaving
+
+    async def settled(self) -> bool:
+        """Waits until the worker has said what it allows; whether it takes streams then."""
+        await self._has_settings.wait()
+        return self.is_usable
+
+    async def open(self, stream: Stream, headers: Headers, *, again: bool = False) -> None:
+        """Sends `headers` as a new request once the worker takes one more stream; `again` after a refusal.
+
+        Raises `StreamRefused`. On cancellation the stream is reset.
+        """
+        await self._openings.wait(stream, headers, again=again)
+
+    def close(self) -> None:
+        """Ends the connection and every stream on it."""
+        if not self._is_over:
+            self._control.close()
+            self._hang_up()
+
+    def abort(self) -> None:
+        """Cuts the connection."""
+        if self._transport is not None:
+            self._stop()
+            self._transport.abort()
+
+    def _has_room(self) -> bool:
+        """Also for streams that are then refused."""
+        return not self.is_usable or len(self._streams) < self._control.most_streams
+
+    def _open(self, stream: Stream, headers: Headers) -> StreamRefused | None:
+        if not self.is_usable:
+            return StreamRefused("the worker is going away")
+        try:
+            number = self._control.open(headers)
+        except ProtocolError as error:
+            return StreamRefused(str(error))
+        stream.connection, stream.number, stream.window = self, number, self._stream_window
+        self._streams[number] = stream
+        self._put_due()
+        return None
+
+    # ---------------------------------------------------------------------------------------- sending
+
+    def pump(self, stream: Stream) -> None:
+        """Sends what waits in `stream`, as far as the windows and the transport allow."""
+        if self._is_over:
+            return
+        waiting = stream.waiting
+        while waiting:
+            if self._window <= 0 or self._is_paused:
+                self._blocked[stream] = None
+                return
+            room = min(stream.window, self._window, self._frame_size)
+            if room <= 0:
+                return
+            data = waiting[0]
+            size = len(data)
+            if size > room:
+                whole, size = memoryview(data), room
+                data, waiting[0] = whole[:room], whole[room:]
+            else:
+                del waiting[0]
+            stream.window -= size
+            self._window -= size
+            self._outlet.put(_HEAD.pack(size >> 16, size & 0xFFFF, _DATA, 0, stream.number), data)
+        if stream.is_ending and not stream.has_ended:
+            stream.has_ended = True
+            self._control.end(stream.number)
+            self._put_due()
+
+    def reset(self, stream: Stream, code: ErrorCodes) -> None:
+        """Ends `stream` without waiting for its answer."""
+        if not self._is_over:
+            self._control.reset(stream.number, code)
+            self._put_due()
+        self._forget(stream)
+
+    def pause_writing(self) -> None:
+        """See asyncio.BaseProtocol."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """See asyncio.BaseProtocol."""
+        self._is_paused = False
+        self._pump_blocked()
+
+    def _pump_blocked(self) -> None:
+        """In the order in which they were blocked, until they are again."""
+        while self._blocked and self._window > 0 and not self._is_paused:
+            stream = next(iter(self._blocked))
+            del self._blocked[stream]
+            self.pump(stream)
+
+    def _put_due(self) -> None:
+        if data := self._control.due():
+            self._outlet.put(data)
+
+    def _give_credit(self, number: int, size: int) -> None:
+        self._outlet.put(_UPDATE.pack(0, 4, _WINDOW_UPDATE, 0, number, size))
+
+    # -------------------------------------------------------------------------------------- receiving
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.BaseProtocol."""
+        self._is_over = False
+        self._transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=WRITE_AHEAD)
+        self._outlet.open(transport)
+        self._control.begin(CONNECTION_WINDOW, STREAM_WINDOW)
+        self._put_due()
+        self._keepalive.begin()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See asyncio.BaseProtocol."""
+        self._stop()
+        if self._cutting is not None:
+            self._cutting.cancel()
+        self._has_settings.set()
+        why = f"the connection to the worker is lost: {error or 'it was closed'}"
+        for stream in list(self._streams.values()):
+            self._break(stream, why)
+        self._on_lost(self)
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """See asyncio.BufferedProtocol."""
+        return self._buffer[self._filled :]
+
+    def buffer_updated(self, size: int) -> None:
+        """Takes every whole frame out of the buffer."""
+        self._keepalive.heard_at = self._loop.time()
+        self._traffic.received += size
+        filled = self._filled + size
+        begin = 0
+        try:
+            while filled - begin >= _HEAD.size:
+                high, low, kind, flags, number = _HEAD.unpack_from(self._buffer, begin)
+                length = high << 16 | low
+                if length > MAX_FRAME:
+                    raise ConnectionBroken(ErrorCodes.FRAME_SIZE_ERROR, f"a frame has {length} bytes")
+                body = begin + _HEAD.size
+                end = body + length
+                if end > filled:
+                    break
+                number &= _NUMBER
+                if kind == _DATA:
+                    self._data_received(number, flags, self._buffer[body:end])
+                elif kind == _WINDOW_UPDATE:
+                    self._window_opened(number, self._buffer[body:end])
+                elif kind == _GOAWAY:
+                    self._worker_leaves(self._buffer[body:end])
+                else:
+                    self._control_received(bytes(self._buffer[begin:end]))
+                begin = end
+        except (ConnectionBroken, ProtocolError) as error:
+            self._give_up(error)
+            return
+        if begin:
+            self._buffer[: filled - begin] = self._buffer[begin:filled]
+        self._filled = filled - begin
+
+    def _data_received(self, number: int, flags: int, data: memoryview) -> None:
+        length = len(data)
+        stream = self._streams.get(number)
+        if flags & _PADDED:
+            if not length or data[0] >= length:
+                raise ConnectionBroken(ErrorCodes.PROTOCOL_ERROR, "a frame is shorter than its padding")
+            data = data[1 : length - data[0]]
+        self._credit += length
+        if self._credit >= CONNECTION_WINDOW // 2:
+            self._give_credit(0, self._credit)
+            self._credit = 0
+        if stream is None:
+            return
+        stream.data_received(data)
+        if stream.connection is None:
+            return
+        if flags & _END_STREAM:
+            self.reset(stream, ErrorCodes.NO_ERROR)
+            stream.broken("the worker ended a call without a status")
+            return
+        stream.credit += length
+        if stream.credit >= STREAM_WINDOW // 2:
+            self._give_credit(number, stream.credit)
+            stream.credit = 0
+
+    def _window_opened(self, number: int, body: memoryview) -> None:
+        if len(body) != 4:
+            raise ConnectionBroken(ErrorCodes.FRAME_SIZE_ERROR, "a WINDOW_UPDATE does not have 4 bytes")
+        more = int.from_bytes(body) & _MAX_WINDOW
+        stream = self._streams.get(number)
+        if not more:
+            raise ConnectionBroken(ErrorCodes.PROTOCOL_ERROR, "a window is opened by 0 bytes")
+        if not number:
+            self._window += more
+            self._pump_blocked()
+        elif stream is not None:
+            stream.window += more
+            if stream.waiting:
+                self.pump(stream)
+        if self._window > _MAX_WINDOW or (stream is not None and stream.window > _MAX_WINDOW):
+            raise ConnectionBroken(ErrorCodes.FLOW_CONTROL_ERROR, "a window is larger than 2 GiB")
+
+    def _worker_leaves(self, body: memoryview) -> None:
+        if len(body) < 8:
+            raise ConnectionBroken(ErrorCodes.FRAME_SIZE_ERROR, "a GOAWAY has less than 8 bytes")
+        self._is_leaving = True
+        last = int.from_bytes(body[:4]) & _NUMBER
+        for stream in [stream for number, stream in self._streams.items() if number > last]:
+            self._break(stream, "the worker went away before it took the call")
+        self._openings.look()
+        self._close_if_done()
+
+    def _control_received(self, frame: bytes) -> None:
+        events = self._control.receive(frame)
+        self._put_due()  # new settings are acknowledged before anything is sent by them
+        for event in events:
+            self._happened(event)
+
+    def _happened(self, event: Event) -> None:
+        match event:
+            case ResponseReceived() | TrailersReceived():
+                stream = self._streams.get(event.stream_id)
+                if stream is not None:
+                    is_end = event.stream_ended is not None
+                    if is_end and stream.has_ended:
+                        self._forget(stream)
+                    elif is_end:
+                        self.reset(stream, ErrorCodes.NO_ERROR)  # what is still to be sent is not asked for
+                    stream.headers_received(dict(event.headers), is_end)
+            case StreamReset():
+                stream = self._streams.get(event.stream_id)
+                if stream is not None and event.error_code == ErrorCodes.REFUSED_STREAM:
+                    self._openings.pause()
+                    self._forget(stream)
+                    stream.refused()
+                elif stream is not None:
+                    self._break(stream, f"the worker reset a call with the code {event.error_code}")
+            case RemoteSettingsChanged():
+                self._settings_changed()
+
+    def _settings_changed(self) -> None:
+        wider = self._control.window - self._stream_window
+        self._stream_window += wider
+        self._frame_size = self._control.frame_size
+        for stream in list(self._streams.values()):
+            stream.window += wider
+            self.pump(stream)
+        self._has_settings.set()
+        self._openings.look()
+
+    def _break(self, stream: Stream, why: str) -> None:
+        self._forget(stream)
+        stream.broken(why)
+
+    def _forget(self, stream: Stream) -> None:
+        del self._streams[stream.number]
+        stream.connection = None
+        stream.waiting.clear()
+        self._blocked.pop(stream, None)
+        self._openings.look()
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        if self._is_leaving and not self._streams:
+            self._loop.call_soon(self.close)
+
+    def _give_up(self, error: Exception) -> None:
+        logger.error("the connection to a worker is given up: %s", error)
+        if not self._is_over:
+            if isinstance(error, ConnectionBroken):  # of its own errors h2 has told the worker
+                self._control.close(error.code)
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        assert self._transport is not None
+        self._put_due()
+        self._stop()
+        self._transport.close()
+        self._cutting = self._loop.call_later(HANG_UP_S, self._transport.abort)
+
+    def _stop(self) -> None:
+        """Nothing is sent or asked any more, and no stream opened."""
+        self._is_over = True
+        self._outlet.close()
+        self._keepalive.stop()
+        self._openings.look()
+
+    def _ping(self) -> None:
+        self._control.ping()
+        self._put_due()

@@ -31,7 +31,7 @@ WARM_UP: Final = 500
 """Sessions that are not counted: caches and arenas fill."""
 
 WORKERS: Final = {
-    "scripted": ("tests.scripted_worker",),
+    "scripted": ("tests.support.scripted_worker",),
     "antiphon-mini": ("antiphon.cli", "worker", "--log-level", "error"),
 }
 UNIT: Final = np.zeros(16_000, np.float32)

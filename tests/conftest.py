@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.observed import observed
+from tests.support.observed import observed
 
 
 def pytest_configure() -> None:

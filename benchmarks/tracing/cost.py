@@ -53,7 +53,7 @@ class Worker:
     unit: bytes
 
 
-SCRIPTED: Final = Worker(("tests.scripted_worker", "--script", "talk"), APPEND)
+SCRIPTED: Final = Worker(("tests.support.scripted_worker", "--script", "talk"), APPEND)
 SHIPPED: Final = Worker(("antiphon.cli", "worker", "--log-level", "warning"), append(bytes(len(PCM))))
 """Hears silence, so that it listens in every unit: what it says to noise is never the same twice."""
 

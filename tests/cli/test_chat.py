@@ -18,7 +18,7 @@ import pytest
 
 from antiphon import write_wav
 from antiphon.audio import to_base64
-from tests.cli.process import ANTIPHON, Outcome, run
+from tests.cli.support.process import ANTIPHON, Outcome, run
 from tests.sdk.replay import Peer, replay
 
 Script = Callable[[Peer], Awaitable[None]]

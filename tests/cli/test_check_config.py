@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.process import run_cli
-from tests.minicpmo import published, whole
+from tests.cli.support.process import run_cli
+from tests.inference_service.models.minicpmo import published, whole
 
 
 @pytest.fixture(scope="module")

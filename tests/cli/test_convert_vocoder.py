@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from antiphon.wav import write_wav
-from tests.cli.process import run_cli, run_without
-from tests.token2wav import published
-from tests.token2wav.test_features import noise
+from tests.cli.support.process import run_cli, run_without
+from tests.inference_service.models.token2wav import published
+from tests.inference_service.models.token2wav.test_features import noise
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from antiphon import write_wav
-from tests.adapter.keyfile import KeyFile
-from tests.cli.certificate import issue
-from tests.cli.process import ANTIPHON, Outcome, run, run_cli, run_without
-from tests.cli.processes import Serve, serving
+from tests.cli.support.certificate import issue
+from tests.cli.support.process import ANTIPHON, Outcome, run, run_cli, run_without
+from tests.cli.support.processes import Serve, serving
+from tests.ws_adapter.support.keyfile import KeyFile
 
 
 @pytest.fixture

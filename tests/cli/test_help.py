@@ -13,7 +13,7 @@ import pytest
 import antiphon
 from antiphon.cli import adapter, worker
 from antiphon.cli.main import main
-from tests.cli.process import run_cli
+from tests.cli.support.process import run_cli
 from ws_adapter.options import AdapterOptions
 
 COMMANDS = [

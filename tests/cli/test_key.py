@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.cli.process import run_cli, run_without
+from tests.cli.support.process import run_cli, run_without
 from ws_adapter.web.keys import Keys
 
 

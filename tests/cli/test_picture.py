@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from antiphon.cli.picture import MOST_BYTES, MOST_PIXELS, read_picture
-from tests.cli.process import run_without
+from tests.cli.support.process import run_without
 from tests.cli.test_chat import Requests, chat
 from ws_adapter.protocol.media.images import MAX_FRAME_BYTES, MAX_FRAME_PIXELS
 

@@ -20,10 +20,10 @@ import antiphon
 from antiphon.cli.serve import print_banner
 from antiphon.grpc import get_info
 from inference_service.api.setups import Mode
-from tests.adapter.keyfile import KeyFile
-from tests.cli.certificate import issue
-from tests.cli.processes import serving, wait_until
-from tests.scripted_engine import INFO, ScriptedEngine, running_worker
+from tests.cli.support.certificate import issue
+from tests.cli.support.processes import serving, wait_until
+from tests.support.scripted_engine import INFO, ScriptedEngine, running_worker
+from tests.ws_adapter.support.keyfile import KeyFile
 
 SECOND = np.zeros(16_000, np.float32)
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from antiphon import write_wav
-from tests.cli.process import ANTIPHON, Outcome, run, run_cli
-from tests.cli.processes import processes_naming, serving
+from tests.cli.support.process import ANTIPHON, Outcome, run, run_cli
+from tests.cli.support.processes import processes_naming, serving
 
 TONE = (0.1 * np.sin(np.arange(8000) * 0.2)).astype(np.float32)
 
@@ -112,7 +112,7 @@ def test_out_keeps_what_was_heard_when_interrupted(url: str, tmp_path: Path) -> 
 
 def test_recording_of_more_than_a_minute_is_heard_to_its_end(url: str, tmp_path: Path) -> None:
     write_wav(tmp_path / "long.wav", np.zeros(75 * 16_000, np.float32), 16_000)
-    command = [sys.executable, "-m", "tests.cli.hasty_antiphon", "talk", str(tmp_path / "long.wav")]
+    command = [sys.executable, "-m", "tests.cli.support.hasty_antiphon", "talk", str(tmp_path / "long.wav")]
     done = run([*command, "--url", url, "--json"], None, None, 60)
 
     assert done.code == 0, done
@@ -186,7 +186,7 @@ def demo(folder: Path, expected_reply: str) -> Outcome:
         },
     ]
     (folder / "manifest.json").write_text(json.dumps(entries))
-    command = [sys.executable, "-m", "tests.cli.scripted_antiphon", "demo"]
+    command = [sys.executable, "-m", "tests.cli.support.scripted_antiphon", "demo"]
     env = {"ANTIPHON_TEST_SCRIPT": "reply", "TMPDIR": str(folder)}
     arguments = ["--recordings", str(folder), "--out", str(folder / "answer.wav")]
     return run([*command, *arguments], env, None, 60)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from antiphon import write_wav
-from tests.cli.process import ANTIPHON, Outcome
+from tests.cli.support.process import ANTIPHON, Outcome
 from tests.sdk.replay import Peer, replay
 from tests.sdk.test_transcription import APPEND, COMMIT, GREETING, UPDATE, delta, done, fault, utterance
 from tests.sdk.test_wav import wav_bytes

@@ -10,10 +10,10 @@ import pytest
 from antiphon import write_wav
 from antiphon.cli.terminal import place_words
 from antiphon.events import Queued
-from tests.adapter.conversation import CLOSE
-from tests.adapter.stage import PATIENCE_S, running_adapter
-from tests.cli.process import ANTIPHON
-from tests.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.cli.support.process import ANTIPHON
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.conversation import CLOSE
+from tests.ws_adapter.support.stage import PATIENCE_S, running_adapter
 
 
 async def test_talk_tells_a_guess_from_an_estimate(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.stack import (
+from tests.conformance.support.stack import (
     Stack,
     Worker,
     chatting_worker,

@@ -110,10 +110,10 @@ CHAT_ROWS = [
 """The same of chat, sections 3 and 5."""
 
 
-def quotations(*patterns: str) -> str:
-    """The docstrings of all tests in these files."""
+def quotations(folder: str) -> str:
+    """The docstrings of all tests in this folder."""
     found = []
-    for path in [path for pattern in patterns for path in FOLDER.glob(pattern)]:
+    for path in (FOLDER / folder).glob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 docstring = ast.get_docstring(node)
@@ -124,17 +124,17 @@ def quotations(*patterns: str) -> str:
 
 @pytest.fixture(scope="module")
 def quoted() -> str:
-    return quotations("test_realtime_*.py", "test_earlier_*.py")
+    return quotations("realtime")
 
 
 @pytest.fixture(scope="module")
 def quoted_of_chat() -> str:
-    return quotations("test_chat_*.py")
+    return quotations("chat")
 
 
 @pytest.fixture(scope="module")
 def quoted_of_transcription() -> str:
-    return quotations("test_transcription_*.py")
+    return quotations("transcription")
 
 
 def is_quoted(row: str, text: str) -> bool:

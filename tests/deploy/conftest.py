@@ -15,9 +15,9 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
 from antiphon.semconv import SERVICE_ADAPTER, SERVICE_WORKER
-from tests.adapter.process import ADMIT_ALL
-from tests.cli.process import run_cli
+from tests.cli.support.process import run_cli
 from tests.e2e.conftest import FOLDER, antiphon
+from tests.ws_adapter.support.process import ADMIT_ALL
 
 
 @dataclass(frozen=True)

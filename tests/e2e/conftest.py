@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.adapter.process import ADMIT_ALL
 from tests.recordings import make
+from tests.ws_adapter.support.process import ADMIT_ALL
 
 FOLDER = Path(make.__file__).parent
 RATE = 16_000

@@ -10,9 +10,9 @@ import pytest
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.training.corpus.listener import Listener
-from tests.drawing import jpeg
 from tests.e2e.conftest import Recording
-from tests.worker.caller import Caller, UnitAnswers, channel_to
+from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to
+from tests.support.drawing import jpeg
 
 GREEDY = common.SamplingParams(temperature=0)
 WRITTEN = {

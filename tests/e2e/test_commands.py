@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from antiphon import read_wav, write_wav
-from tests.cli.process import run_cli, run_without
-from tests.drawing import jpeg
+from tests.cli.support.process import run_cli, run_without
 from tests.e2e.conftest import FOLDER, RATE
+from tests.support.drawing import jpeg
 
 GREEDY = ("--temperature", "0")
 

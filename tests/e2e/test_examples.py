@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.drawing import jpeg
 from tests.e2e.conftest import FOLDER
+from tests.support.drawing import jpeg
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "clients" / "python" / "examples"

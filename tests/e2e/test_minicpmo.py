@@ -23,11 +23,11 @@ from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.orders import PendingUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import table
-from tests.drawing import jpeg
 from tests.e2e.conftest import running_adapter, running_worker
-from tests.engine.reference import second
-from tests.minicpmo import whole
-from tests.worker.caller import Caller, channel_to, duplex
+from tests.inference_service.engine.support.reference import second
+from tests.inference_service.models.minicpmo import whole
+from tests.inference_service.support.caller import Caller, channel_to, duplex
+from tests.support.drawing import jpeg
 
 UNITS = 6
 PROMPT = "Streaming Omni Conversation."

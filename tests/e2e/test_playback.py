@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from websockets.asyncio.client import connect
 
-from tests.conformance.client import Client, Event
-from tests.conformance.words import CLOSE, G3, samples_of
+from tests.conformance.support.client import Client, Event
+from tests.conformance.support.words import CLOSE, G3, samples_of
 from tests.e2e.conftest import RATE, Recording, until_all_free
 
 Samples = NDArray[np.float32]

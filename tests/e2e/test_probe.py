@@ -13,7 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from antiphon.audio import INPUT_RATE_HZ
 from antiphon.bench.crowd import measure
 from antiphon.wav import read_wav
-from tests.cli.process import Outcome, run_cli
+from tests.cli.support.process import Outcome, run_cli
 from tests.e2e.conftest import FOLDER, until_all_free
 
 PATIENCE_S = 100

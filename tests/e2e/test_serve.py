@@ -4,7 +4,7 @@ import signal
 import subprocess
 import time
 
-from tests.cli.process import ANTIPHON
+from tests.cli.support.process import ANTIPHON
 
 DEADLINE_S = 60.0
 TRIES = 3

@@ -19,9 +19,9 @@ from antiphon import semconv
 from antiphon.semconv import METADATA_TRACEPARENT, SERVICE_ADAPTER, SERVICE_WORKER
 from benchmarks.tracing.collector import Collector
 from tests.e2e.conftest import Recording, Server, running_adapter, running_worker
-from tests.e2e.spans import Context, Exported, Spans
-from tests.scrape import scrape
-from tests.worker.caller import Caller, channel_to, soon
+from tests.e2e.support.spans import Context, Exported, Spans
+from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.support.scrape import scrape
 
 CANARY = "the heron stands in the reeds"
 WORD = "heron"

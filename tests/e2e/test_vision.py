@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from tests.drawing import jpeg
 from tests.e2e.conftest import Recording
-from tests.worker.caller import Caller, channel_to, duplex
+from tests.inference_service.support.caller import Caller, channel_to, duplex
+from tests.support.drawing import jpeg
 
 SILENCE = 4
 

@@ -25,7 +25,7 @@ from inference_service.media.image import decode_frame, decode_picture
 from inference_service.models.minicpmo.slices import slice_image
 from inference_service.rpc import requests
 from inference_service.session import metadata
-from tests.scripted_engine import EVERYTHING
+from tests.support.scripted_engine import EVERYTHING
 from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES, ChatRules, read_request
 from ws_adapter.protocol.chat.fields import ChatFields

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from websockets.asyncio.server import Request, Response, ServerConnection, serve
 
-from tests.schemas import check_client, check_server
+from tests.support.schemas import check_client, check_server
 
 CREATED = {
     "type": "session.created",

@@ -28,9 +28,9 @@ from antiphon import (
     TextDelta,
 )
 from antiphon.audio import from_base64, to_base64
-from tests.schemas import check_server
 from tests.sdk.replay import Peer, replay
 from tests.sdk.test_wav import wav_bytes
+from tests.support.schemas import check_server
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
 

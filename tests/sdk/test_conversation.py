@@ -27,8 +27,7 @@ from antiphon import (
     TextDelta,
     TurnEnd,
 )
-from tests.adapter.stage import running_adapter
-from tests.scripted_engine import (
+from tests.support.scripted_engine import (
     TALK,
     Play,
     ScriptedEngine,
@@ -39,6 +38,7 @@ from tests.scripted_engine import (
     speak,
     turn_end,
 )
+from tests.ws_adapter.support.stage import running_adapter
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks", "proper_events")
 

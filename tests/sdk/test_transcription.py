@@ -22,9 +22,9 @@ from antiphon import (
     TranscriptionEvent,
     TranscriptionSession,
 )
-from tests.schemas import check_server
 from tests.sdk import replay as server
 from tests.sdk.replay import Peer, replay
+from tests.support.schemas import check_server
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
 

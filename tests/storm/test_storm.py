@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.conformance.stack import Stack, running_stack, scripted_worker
+from tests.conformance.support.stack import Stack, running_stack, scripted_worker
 from tests.storm.processes import Holdings, settled
 from tests.storm.storm import ADAPTER, WORKER, storm
 

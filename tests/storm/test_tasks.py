@@ -2,9 +2,9 @@
 
 import asyncio
 
-from tests.adapter.stage import running_adapter, until
-from tests.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker
 from tests.storm.storm import storm
+from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker
+from tests.ws_adapter.support.stage import running_adapter, until
 
 SLOTS = 3
 VISITS = 120

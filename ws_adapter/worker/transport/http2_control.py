@@ -2,7 +2,8 @@
 
 DATA, WINDOW_UPDATE and GOAWAY pass it by. The first two are nearly all of the traffic and cost a fraction
 that way; after a GOAWAY `h2` would hear nothing more of the streams that go on. Whatever rests on how it
-works inside is in this module, and tests/adapter/test_http2_control.py fails when it works otherwise.
+works inside is in this module, and tests/ws_adapter/worker/transport/test_http2_control.py fails when it
+works otherwise.
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,128 @@
+"""A command that runs until it is told to stop, and what it leaves behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DEADLINE_S = 30.0
+
+
+def wait_until(condition: Callable[[], bool], what: str, within_s: float = DEADLINE_S) -> None:
+    """Returns as soon as the condition holds; fails if it does not in time."""
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {within_s:g} s: {what}"
+        time.sleep(0.02)
+
+
+def processes_naming(text: str) -> dict[int, str]:
+    """Process id -> command line, for those whose command line holds the text."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if text in command:
+            found[int(folder.name)] = command
+    return found
+
+
+class Serve:
+    """`antiphon serve` with a scripted worker; `scratch` is where its temporary files go."""
+
+    def __init__(
+        self, script: str, scratch: Path, *arguments: str | Path, terminal: str | None = None
+    ) -> None:
+        self.scratch = scratch
+        self.banner = ""
+        self._log = scratch / "stderr.log"
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.cli.support.scripted_antiphon",
+                    "serve",
+                    "--port",
+                    "0",
+                    *arguments,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | {"TMPDIR": str(scratch), "ANTIPHON_TEST_SCRIPT": script},
+                start_new_session=True,
+                preexec_fn=None if terminal is None else lambda: os.close(os.open(terminal, os.O_RDWR)),
+            )
+
+    def wait_ready(self) -> None:
+        """Reads the banner to its last line."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.banner += line
+            if "Ctrl-C" in line:
+                return
+        raise AssertionError(f"no banner: {self.errors}")
+
+    @property
+    def errors(self) -> str:
+        """What it wrote to standard error so far."""
+        return self._log.read_text()
+
+    def address(self, name: str) -> str:
+        """An address of the banner."""
+        found = re.search(rf"^  {name} +(\S+)$", self.banner, re.MULTILINE)
+        assert found, self.banner
+        return found[1]
+
+    def children(self) -> dict[str, int]:
+        """Command -> process id, of the two that it started."""
+        found = processes_naming(str(self.scratch / "antiphon-"))
+        return {
+            name: pid for pid, line in found.items() for name in ("worker", "adapter") if f" {name} " in line
+        }
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, within_s: float = DEADLINE_S) -> int:
+        """The exit code."""
+        return self.process.wait(within_s)
+
+    def assert_nothing_left(self) -> None:
+        """No process, no socket, no file."""
+        wait_until(lambda: not self.children(), "its processes are gone")
+        wait_until(lambda: [p.name for p in self.scratch.iterdir()] == ["stderr.log"], "its files are gone")
+
+
+@contextmanager
+def serving(
+    scratch: Path,
+    script: str = "talk",
+    *arguments: str | Path,
+    wait: bool = True,
+    terminal: str | None = None,
+) -> Iterator[Serve]:
+    """A server, ready if `wait`, that belongs to `terminal` if one is given.
+
+    Whatever is left of it at the end of the block is killed.
+    """
+    serve = Serve(script, scratch, *arguments, terminal=terminal)
+    try:
+        if wait:
+            serve.wait_ready()
+        yield serve
+    finally:
+        for pid in [serve.process.pid, *serve.children().values()]:
+            if serve.process.poll() is None or pid != serve.process.pid:
+                os.kill(pid, signal.SIGKILL)
+        serve.process.wait(DEADLINE_S)
+        if serve.process.stdout is not None:
+            serve.process.stdout.close()

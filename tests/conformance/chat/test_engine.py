@@ -1,0 +1,131 @@
+"""Chat on the real engine, with random weights: what no script can show, whatever the words are."""
+
+import base64
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from tests.conformance.support.chat_words import CHAT, REALTIME, begin
+from tests.conformance.support.client import Client, Event
+from tests.conformance.support.duplex_words import jpeg
+from tests.conformance.support.stack import Stack, Worker, running, running_stack, wait_for
+from tests.inference_service.engine.support import tiny
+from tests.ws_adapter.support.chat_conversation import f32
+
+LONG_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A tiny model that sees, hears and speaks."""
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny.save(folder, sees=True)
+    arguments = ("--listen", "127.0.0.1:0", "--slots", "2", "--model", str(folder))
+    with running("antiphon.cli", "worker", *arguments) as (process, log):
+        worker = Worker(process, log, wait_for(process, log, "worker ready on "))
+        with running_stack(worker) as stack:
+            yield stack
+            stack.wait_until(free_slots=2)
+
+
+def asked(*parts: Event, **fields: object) -> Event:
+    content = list(parts) or [{"type": "text", "text": "hello"}]
+    drawn = {"temperature": 0, "max_new_tokens": 24}
+    return {"messages": [{"role": "user", "content": content}], "generation": drawn, **fields}
+
+
+@asynccontextmanager
+async def chatting(engine: Stack, payload: Event | None = None) -> AsyncIterator[Client]:
+    """A client of G3; the slots of those before it may still be cleaned."""
+    async with engine.client(REALTIME) as client:
+        client.ignored = {"session.queued", "session.queue_update"}
+        await begin(client, payload)
+        yield client
+
+
+async def answered(engine: Stack, event: Event) -> list[Event]:
+    async with engine.client(CHAT) as client:
+        client.ignored = {"queued", "queue_update", "queue_done"}
+        await client.send(event)
+        return await client.until("done", LONG_S)
+
+
+async def test_streamed_and_at_once_are_the_same(engine: Stack) -> None:
+    """5.2: concatenated `text_delta` equals `done.text`, and both ways give the same text and counts."""
+    streamed = await answered(engine, asked(tts={"enabled": False}))
+    (read, done) = await answered(engine, asked(tts={"enabled": False}, streaming=False))
+
+    assert streamed[0] == read
+    assert "".join(event["text_delta"] for event in streamed[1:-1]) == streamed[-1]["text"]
+    assert streamed[-1] == done
+
+
+async def test_same_seed_same_speech(engine: Stack) -> None:
+    """3.1 `seed`, 3.3 Chat: with one seed both ways give the same speech; every turn begins with it."""
+    async with chatting(engine, {"seed": 7}) as client:
+        ask = {"type": "input.append", "input": asked(tts={"enabled": True})}
+        await client.send(ask)
+        *deltas, streamed = await client.until("response.done", LONG_S)
+        await client.send({**ask, "input": {**ask["input"], "streaming": False}})
+        whole = (await client.until("response.done", LONG_S))[-1]
+
+    audio = b"".join(base64.b64decode(event["audio"]) for event in deltas if event["kind"] == "audio")
+    assert "".join(event["text"] for event in deltas if event["kind"] == "text") == streamed["text"]
+    assert streamed["text"] == whole["text"]
+    assert streamed["usage"] == whole["usage"]
+    assert np.allclose(
+        np.frombuffer(audio, "<f4"), np.frombuffer(base64.b64decode(whole["audio"]), "<f4"), atol=1e-4
+    )
+
+
+async def test_most_tokens_are_kept(engine: Stack) -> None:
+    """5.1 `max_new_tokens`: honoured, and told as `length` in G3."""
+    drawn = {"temperature": 0, "max_new_tokens": 3}
+    async with chatting(engine) as client:
+        await client.send({"type": "input.append", "input": asked(generation=drawn)})
+        done = (await client.until("response.done", LONG_S))[-1]
+
+    assert done["usage"]["output_token_details"]["text_tokens"] <= 3
+    assert done["reason"] == "length" or done["usage"]["output_tokens"] < 3
+
+
+async def test_pictures_and_clips_are_counted(engine: Stack) -> None:
+    """3.2 `usage`: pictures and clips count as what they are, in the first turn and in a later one."""
+    parts = [
+        {"type": "text", "text": "hello"},
+        {"type": "image", "data": jpeg()},
+        {"type": "audio", "data": f32(1.0, rate=8_000), "sample_rate": 8_000},
+    ]
+    async with chatting(engine) as client:
+        for _ in range(2):
+            await client.send({"type": "input.append", "input": asked(*parts)})
+            done = (await client.until("response.done", LONG_S))[-1]
+            details = done["usage"]["input_token_details"]
+            assert details["vision_tokens"] > 0
+            assert details["audio_tokens"] > 0
+            assert done["metrics"]["vision_slices"] == 1
+
+
+async def test_broken_picture(engine: Stack) -> None:
+    """7.1 IMAGE_INVALID: `invalid_payload`, naming the part; the session goes on."""
+    cut_off = base64.b64encode(base64.b64decode(jpeg(side=64))[:-20]).decode()
+    broken = asked({"type": "text", "text": "hello"}, {"type": "image", "data": cut_off})
+    async with chatting(engine) as client:
+        await client.send({"type": "input.append", "input": broken})
+        refused = await client.next(LONG_S)
+        assert refused["error"]["code"] == "invalid_payload"
+        assert refused["error"]["param"].startswith("input.messages[0].content[1]")
+        assert (await client.next())["reason"] == "error"
+        await client.send({"type": "input.append", "input": asked()})
+        await client.until("response.done", LONG_S)
+
+
+async def test_input_that_does_not_fit(engine: Stack) -> None:
+    """7.1 INPUT_TOO_LONG: `invalid_payload`, 1008."""
+    async with engine.client(CHAT) as client:
+        await client.send(asked({"type": "text", "text": "hello " * 20_000}))
+        events, code = await client.end()
+
+    assert (events[-1]["code"], code) == ("invalid_payload", 1008)

@@ -1,0 +1,439 @@
+"""Sections 3 and 5: every event of a chat, and every field of what asks for an answer."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conformance.support.chat_words import (
+    CHAT,
+    CLOSE,
+    INPUT_TOKENS,
+    PREFILL_DONE,
+    REALTIME,
+    USER,
+    append,
+    begin,
+    chunk,
+    created,
+    delta,
+    done,
+    place,
+    request,
+    response_done,
+    scripted,
+    told,
+)
+from tests.conformance.support.client import Event, kinds
+from tests.conformance.support.match import Number, Text, With
+from tests.conformance.support.stack import Stack
+from tests.support.scripted_engine import End, Finish, Play, context_full, hang, speak, write
+from tests.ws_adapter.support.chat_conversation import f32
+from tests.ws_adapter.support.duplex_conversation import pictured
+
+SOME_TEXT_OR_NONE = Text(".*")
+TELLS = Play(tells=True, end=End.TURN)
+SAYS = write("Sev", "en.")
+
+
+def seconds_of(audio: str) -> float:
+    samples = np.frombuffer(base64.b64decode(audio, validate=True), "<f4")
+    assert np.abs(samples).max() == pytest.approx(0.1, abs=1e-3)
+    return samples.size / 24_000
+
+
+def streamed(events: list[Event]) -> tuple[str, float]:
+    """Text and seconds of audio of a streamed answer, which has to be all that came.
+
+    How many chunks there are is the worker's affair: what waits is joined.
+    """
+    first, *chunks, last = events
+    assert first == PREFILL_DONE
+    assert all(event == chunk(SOME_TEXT_OR_NONE, event["audio_data"]) for event in chunks)
+    assert last["type"] == "done"
+    text = "".join(event["text_delta"] for event in chunks)
+    assert text == last["text"]
+    return text, sum(seconds_of(event["audio_data"]) for event in chunks if event["audio_data"] is not None)
+
+
+# ------------------------------------------------------------------------------------------- 5: /ws/chat
+
+
+async def test_5_2_streamed_answer(chatter: Stack) -> None:
+    """5.2: `prefill_done`, `chunk`*, `done`, close 1000; no queue events without a wait."""
+    async with chatter.client(CHAT) as client:
+        await client.send(request(SAYS))
+        events, code = await client.end()
+
+    assert streamed(events) == ("Seven.", 0.0)
+    assert events[-1] == done("Seven.", tokens=2)
+    assert code == 1000
+
+
+async def test_5_2_spoken_answer(chatter: Stack) -> None:
+    """5.2: in streaming every sample is in a chunk, `done.audio_data` is null; f32 at 24 kHz."""
+    async with chatter.client(CHAT) as client:
+        await client.send(request(speak("Sev", "en.", seconds=1.0)))
+        events, code = await client.end()
+
+    assert streamed(events) == ("Seven.", 1.0)
+    assert events[-1] == done("Seven.")
+    assert code == 1000
+
+
+async def test_5_2_answer_at_once(chatter: Stack) -> None:
+    """5.2: with `streaming:false` there is no chunk and `done` has the whole audio."""
+    async with chatter.client(CHAT) as client:
+        await client.send(request(speak("Sev", "en.", seconds=1.0), streaming=False))
+        events, code = await client.end()
+
+    assert events == [PREFILL_DONE, done("Seven.", audio=Text(".+"))]
+    assert seconds_of(events[-1]["audio_data"]) == 1.0
+    assert code == 1000
+
+
+async def test_5_2_queue_events_only_after_a_wait(narrow_chatter: Stack) -> None:
+    """5.2 and 2: `queued`, `queue_done`, then the answer; `eta_seconds` equals `estimated_wait_s`."""
+    async with narrow_chatter.client(CHAT) as holder, narrow_chatter.client(CHAT) as client:
+        await holder.send(request(hang("generate"), key="5.2"))
+        await holder.expect("prefill_done")
+        await client.send(request(SAYS))
+        queued = await client.next()
+        assert queued == {"type": "queued", "eta_seconds": queued["estimated_wait_s"], **place(1)}
+        narrow_chatter.worker.release("5.2", "generate", 1)
+        assert (await client.next())["type"] == "queue_done"
+        assert streamed((await client.end())[0]) == ("Seven.", 0.0)
+
+
+async def test_2_queue_update_every_3_s(narrow_chatter: Stack) -> None:
+    """2: `queue_update` every 3 s while waiting, with all fields."""
+    async with narrow_chatter.client(CHAT) as holder, narrow_chatter.client(CHAT) as client:
+        await holder.send(request(hang("generate")))
+        await holder.expect("prefill_done")
+        await client.send(request(SAYS))
+        await client.expect("queued")
+        update = await client.next()
+        assert update == {"type": "queue_update", "eta_seconds": update["estimated_wait_s"], **place(1)}
+
+
+async def test_5_1_defaults(chatter: Stack) -> None:
+    """5.1: `max_new_tokens` 512, `temperature` 0.7, `top_p` 0.8, `length_penalty` 1.0; speech is on."""
+    async with chatter.client(CHAT) as client:
+        await client.send(request(TELLS))
+        events, _ = await client.end()
+
+    _, turn = told(events[-1]["text"])
+    assert turn["sampling"] == {
+        "max_new_tokens": 512,
+        "temperature": 0.7,
+        "top_p": 0.8,
+        "length_penalty": 1.0,
+    }
+    expected = {
+        "speaks": True,
+        "use_tts_template": False,
+        "enable_thinking": False,
+        "omni_mode": False,
+        "max_slice_nums": None,
+        "use_image_id": True,
+    }
+    assert {name: turn[name] for name in expected} == expected
+    assert turn["messages"][1] == {"role": "user", "parts": ["Name a prime."]}
+    assert "unsupported_fields" not in events[-1]
+
+
+async def test_5_1_everything_is_honoured(chatter: Stack) -> None:
+    """5.1: all of `generation`, `tts.enabled`, `image`, `omni_mode`, `enable_thinking`."""
+    drawn = {"max_new_tokens": 7, "temperature": 0.0, "top_p": 1.0, "length_penalty": 1.5}
+    async with chatter.client(CHAT) as client:
+        await client.send(
+            request(
+                TELLS,
+                generation=drawn,
+                tts={"enabled": False},
+                image={"max_slice_nums": 4, "use_image_id": False},
+                omni_mode=True,
+                enable_thinking=True,
+            )
+        )
+        events, _ = await client.end()
+
+    _, turn = told(events[-1]["text"])
+    assert turn["sampling"] == drawn
+    expected = {
+        "speaks": False,
+        "enable_thinking": True,
+        "omni_mode": True,
+        "max_slice_nums": 4,
+        "use_image_id": False,
+    }
+    assert {name: turn[name] for name in expected} == expected
+
+
+async def test_5_1_parts(chatter: Stack) -> None:
+    """5.1: text, image and audio parts in their order; audio of other rates is resampled."""
+    message = {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "What is this?"},
+            {"type": "image", "data": pictured()},
+            {"type": "audio", "data": f32(0.5, rate=8_000), "sample_rate": 8_000},
+            {"type": "text", "text": "Well?"},
+        ],
+    }
+    async with chatter.client(CHAT) as client:
+        await client.send(
+            {"messages": [scripted(TELLS), message, {"role": "assistant", "content": "Hm."}, USER]}
+        )
+        events, _ = await client.end()
+
+    _, turn = told(events[-1]["text"])
+    _, asked, answered, last = turn["messages"]
+    first, picture, clip, second = asked["parts"]
+    assert (first, second) == ("What is this?", "Well?")
+    assert picture == {"picture": Text("[0-9a-f]{8}")}
+    assert clip["clip"]["samples"] == 8_000
+    assert clip["clip"]["audio"][1:] == [pytest.approx(0.1, abs=0.01)] * 3
+    assert answered == {"role": "assistant", "parts": ["Hm."]}
+    assert last["role"] == "user"
+
+
+@pytest.mark.parametrize(
+    "tts",
+    [
+        {"enabled": True, "mode": "voice_cloning"},
+        {"language": "de"},
+        {"ref_audio_data": f32(1.0)},
+    ],
+)
+async def test_5_1_what_is_not_honoured_is_reported(chatter: Stack, tts: Event) -> None:
+    """5.1 and 13: config is honoured or reported; a voice that the model does not have is no error."""
+    async with chatter.client(CHAT) as client:
+        await client.send(request(SAYS, tts=tts))
+        events, code = await client.end()
+
+    path = next(iter(tts.keys() - {"enabled"}))
+    assert events[-1] == done("Seven.", tokens=2, unsupported_fields=[f"tts.{path}"])
+    assert code == 1000
+
+
+async def test_5_1_type_and_unknown_fields_are_ignored(chatter: Stack) -> None:
+    """5.1: `type` ignored; row 9: unknown fields."""
+    async with chatter.client(CHAT) as client:
+        await client.send({**request(SAYS), "type": "generate", "client": {"version": 3}})
+        events, _ = await client.end()
+
+    assert events[-1]["type"] == "done"
+
+
+@pytest.mark.parametrize(
+    "play", [write("Sev", finish=Finish.LENGTH), context_full()], ids=["length", "context"]
+)
+async def test_5_2_answer_that_is_cut_short(chatter: Stack, play: Play) -> None:
+    """5.2 and 7.1 `UNIT_END_CONTEXT_FULL`: an answer that had to end is an answer."""
+    async with chatter.client(CHAT) as client:
+        await client.send(request(play))
+        events, code = await client.end()
+
+    assert (events[-1]["type"], code) == ("done", 1000)
+
+
+async def test_5_message_of_32_mib(chatter: Stack) -> None:
+    """9.1: chat and C take 32 MiB; over the second channel of 10."""
+    clip = {"role": "user", "content": [{"type": "audio", "data": f32(290)}]}
+    async with chatter.client(CHAT) as client:
+        await client.send({"messages": [scripted(TELLS), clip]})
+        events, _ = await client.end()
+
+    _, turn = told(events[-1]["text"])
+    assert turn["messages"][1]["parts"][0]["clip"]["samples"] == 290 * 16_000
+
+
+# ------------------------------------------------------------------------------------------------- 3: G3
+
+
+async def test_3_events_in_their_order(chatter: Stack) -> None:
+    """3.2, 3.3 Chat: `session.queue_done`, `session.created`, deltas as they come, `response.done`."""
+    async with chatter.client(REALTIME) as client:
+        assert await client.next() == {"type": "session.queue_done"}
+        assert await client.ask({"type": "session.init", "payload": {}}) == created()
+        await client.send(append(speak("Sev", "en.", seconds=1.0), input_id="in-1"))
+        events = await client.until("response.done")
+        assert all(event == delta(event["kind"], Text(".+"), "in-1") for event in events[:-1])
+        assert "".join(event.get("text", "") for event in events[:-1]) == "Seven."
+        assert sum(seconds_of(event["audio"]) for event in events if event.get("kind") == "audio") == 1.0
+        assert events[-1] == response_done("Seven.", input_id="in-1")
+        assert len({event["response_id"] for event in events}) == 1
+        assert events[-1]["usage"]["input_tokens"] == INPUT_TOKENS
+        await client.send(CLOSE)
+        assert (await client.end()) == ([With(type="session.closed", reason="user_stop", usage=With())], 1000)
+
+
+async def test_3_3_answer_at_once(chatter: Stack) -> None:
+    """3.3 Chat: `streaming:false`: only `response.done`, with `audio`."""
+    async with chatter.client(REALTIME) as client:
+        await begin(client)
+        await client.send(append(speak("Sev", "en.", seconds=1.0), streaming=False))
+        event = await client.next()
+
+    assert event == response_done("Seven.", audio=Text(".+"))
+    assert seconds_of(event["audio"]) == 1.0
+
+
+async def test_3_1_each_append_is_complete_in_itself(chatter: Stack) -> None:
+    """3.1: the client sends the whole history, the server keeps none."""
+    async with chatter.client(REALTIME) as client:
+        await begin(client)
+        for number in range(3):
+            await client.send(append(TELLS, input_id=f"in-{number}"))
+            event = (await client.until("response.done"))[-1]
+            assert event["input_id"] == f"in-{number}"
+            _, turn = told(event["text"])
+            assert len(turn["messages"]) == 2
+
+
+async def test_3_1_speech_is_off_by_default(chatter: Stack) -> None:
+    """3.1: `tts.enabled` defaults to false in G3; `use_tts_template` is OR-ed with it."""
+    spoken = []
+    async with chatter.client(REALTIME) as client:
+        await begin(client)
+        for fields in ({}, {"tts": {"enabled": True}}, {"use_tts_template": True}):
+            await client.send(append(TELLS, **fields))
+            _, turn = told((await client.until("response.done"))[-1]["text"])
+            spoken.append(turn["speaks"])
+
+    assert spoken == [False, True, True]
+
+
+async def test_3_1_init(chatter: Stack) -> None:
+    """3.1 `session.init`: `system_prompt`, `seed`, `max_slice_nums` hold for turns; the rest is reported."""
+    async with chatter.client(REALTIME) as client:
+        event = await begin(
+            client,
+            {
+                "system_prompt": scripted(TELLS)["content"],
+                "seed": 7,
+                "max_slice_nums": 3,
+                "config": {"top_k": 5},
+                "tools": [{}],
+                "voice": {"ref_audio_base64": f32(1.0)},
+            },
+        )
+        assert event["unsupported_fields"] == ["config.top_k", "tools", "voice.ref_audio_base64"]
+        await client.send({"type": "input.append", "input": {"messages": [USER]}})
+        setup, turn = told((await client.until("response.done"))[-1]["text"])
+
+    assert setup["seed"] == 7
+    assert turn["max_slice_nums"] == 3
+
+
+@pytest.mark.parametrize(
+    ("play", "reason"),
+    [
+        (SAYS, "turn_end"),
+        (write("Sev", finish=Finish.STOP, end=End.TURN), "turn_end"),
+        (write("Sev", finish=Finish.LENGTH, end=End.TURN), "length"),
+        (context_full(), "length"),
+    ],
+)
+async def test_3_2_reasons(chatter: Stack, play: Play, reason: str) -> None:
+    """3.2 `response.done`: `reason` is `turn_end` or `length`."""
+    async with chatter.client(REALTIME) as client:
+        await begin(client)
+        await client.send(append(play))
+        assert (await client.until("response.done"))[-1]["reason"] == reason
+
+
+async def test_3_2_metrics_and_usage(chatter: Stack) -> None:
+    """3.2: `metrics` and `usage` of a turn."""
+    async with chatter.client(REALTIME) as client:
+        await begin(client)
+        await client.send(append(SAYS))
+        event = (await client.until("response.done"))[-1]
+
+    assert event["metrics"] == {
+        "kv_cache_length": 22,
+        "n_past_max": 4096,
+        "prefill_ms": 1.0,
+        "generate_ms": 2.0,
+        "wall_clock_ms": Number(),
+        "n_tokens": 2,
+        "n_tts_tokens": 0,
+    }
+    assert event["usage"] == {
+        "total_tokens": 14,
+        "input_tokens": 12,
+        "output_tokens": 2,
+        "input_token_details": {"text_tokens": 2, "audio_tokens": 10, "vision_tokens": 0, "cached_tokens": 0},
+        "output_token_details": {"text_tokens": 2, "audio_tokens": 0},
+    }
+
+
+async def test_3_2_clipped_samples_are_counted(chatter: Stack) -> None:
+    """6.6: clipped samples are counted in `metrics.clipped_samples`."""
+    loud = {"role": "user", "content": [{"type": "audio", "data": f32(0.01, level=1.5)}]}
+    async with chatter.client(REALTIME) as client:
+        await begin(client)
+        await client.send({"type": "input.append", "input": {"messages": [scripted(SAYS), loud]}})
+        assert (await client.until("response.done"))[-1]["metrics"]["clipped_samples"] == 160
+
+
+# --------------------------------------------------------------------------------------- slots and queue
+
+
+async def test_9_queue_events_repeat_only_if_a_later_turn_waits(narrow_chatter: Stack) -> None:
+    """3.3 Chat, 9: a later turn takes a new slot, and queue events repeat only if it has to wait."""
+    async with narrow_chatter.client(REALTIME) as client, narrow_chatter.client(CHAT) as other:
+        await begin(client)
+        for _ in range(3):
+            await client.send(append(SAYS))
+            assert set(kinds(await client.until("response.done"))) == {"text", "response.done"}
+        await narrow_chatter.until(free_slots=1)
+        await other.send(request(hang("generate"), key="9"))
+        await other.expect("prefill_done")
+        await client.send(append(SAYS))
+        assert await client.next() == {"type": "session.queued", **place(1)}
+        narrow_chatter.worker.release("9", "generate", 1)
+        assert kinds(await client.until("response.done"))[0] == "session.queue_done"
+
+
+async def test_3_3_slot_serves_the_first_turn_and_goes_back(narrow_chatter: Stack) -> None:
+    """3.3 Chat: the slot granted at `queue_done` serves the first turn; it goes back when a turn ends."""
+    async with narrow_chatter.client(REALTIME) as client:
+        await begin(client)
+        await narrow_chatter.until(free_slots=0)
+        await client.send(append(SAYS))
+        await client.until("response.done")
+        await narrow_chatter.until(free_slots=1)
+        async with narrow_chatter.client(CHAT) as other:
+            await other.send(request(SAYS))
+            assert (await other.end())[1] == 1000
+
+
+async def test_3_3_four_turns_wait_the_fifth_is_refused(chatter: Stack) -> None:
+    """3.3 Chat: appends during a running turn wait in order, at most 4; the fifth is `invalid_event`."""
+    async with chatter.client(REALTIME) as client:
+        await begin(client)
+        await client.send(append(hang("generate"), key="3.3", input_id="in-0"))
+        for number in range(1, 6):
+            await client.send(append(SAYS, input_id=f"in-{number}"))
+        refused = await client.next()
+        assert refused["error"]["code"] == "invalid_event"
+        assert refused["error"]["input_id"] == "in-5"
+        chatter.worker.release("3.3", "generate", 1)
+        answered: list[Any] = []
+        while len(answered) < 5:
+            answered.append((await client.until("response.done"))[-1]["input_id"])
+        assert answered == [f"in-{number}" for number in range(5)]
+
+
+async def test_9_kind_of_a_chat(chatter: Stack) -> None:
+    """1, 9: the session kind of both is `chat`."""
+    async with chatter.client(CHAT) as client:
+        await client.send(request(hang("generate"), key="kind"))
+        await client.expect("prefill_done")
+        _, queue = await chatter.request("/api/queue")
+        assert "chat" in [task["request_type"] for task in queue["running_tasks"]]
+        chatter.worker.release("kind", "generate", 1)
+        await client.end()

@@ -1,0 +1,465 @@
+"""Section 7 as it appears on `/ws/duplex`: every row of 7.1 that a session can meet, and every row of 7.2."""
+
+import asyncio
+import base64
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from inference_service.api.engine import Failure, SessionFailed
+from inference_service.session.session import Limits
+from tests.conformance.support.client import BINARY, CLOSE, TEXT, Client, Event
+from tests.conformance.support.clockwork import SEEING
+from tests.conformance.support.duplex_words import (
+    LABEL,
+    OMNI,
+    PAUSE,
+    RESUME,
+    begin,
+    begin_script,
+    chunk,
+    error,
+    jpeg,
+    listens,
+    prepare,
+    speaks,
+    stop,
+    stopped,
+    video_frame,
+)
+from tests.conformance.support.match import SOME_TEXT
+from tests.conformance.support.stack import Stack as Processes
+from tests.conformance.support.stack import prompted_worker, running_stack, scripted_worker
+from tests.support.scripted_engine import (
+    Play,
+    Script,
+    ScriptedEngine,
+    context_full,
+    fails,
+    hang,
+    listen,
+    running_worker,
+    speak,
+)
+from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter, until
+
+LOST = [error("inference_error"), stopped("error")]
+
+
+@asynccontextmanager
+async def client_at(stage: Stage) -> AsyncIterator[Client]:
+    """A client of an adapter in the test's own process."""
+    async with stage.client(stage.address.replace("http://", "ws://") + OMNI) as client:
+        yield Client(client.socket)
+
+
+# --------------------------------------------------------------------------------- 7.1: without a session
+
+
+async def test_queue_full(narrow: Processes) -> None:
+    """RESOURCE_EXHAUSTED QUEUE_FULL: `queue_full`, 1013."""
+    with running_stack(narrow.worker, options=("--queue-capacity", "1")) as small:
+        async with small.client(OMNI) as holder, small.client(OMNI) as waiting:
+            await begin(holder)
+            await waiting.expect("queued")
+            async with small.client(OMNI) as client:
+                assert await client.end() == ([error("queue_full")], 1013)
+
+
+async def test_queue_timeout(narrow: Processes) -> None:
+    """Other codes: `queue_timeout` (1013)."""
+    with running_stack(narrow.worker, options=("--queue-max-wait-s", "0.2")) as impatient:
+        async with impatient.client(OMNI) as holder, impatient.client(OMNI) as client:
+            await begin(holder)
+            await client.expect("queued")
+            assert await client.end() == ([error("queue_timeout")], 1013)
+
+
+async def test_queue_cancelled(narrow: Processes) -> None:
+    """Other codes: `queue_cancelled` (1000), by DELETE of the ticket."""
+    async with narrow.client(OMNI) as holder, narrow.client(OMNI) as client:
+        await begin(holder)
+        ticket = (await client.expect("queued"))["ticket_id"]
+        assert (await narrow.request(f"/api/queue/{ticket}", "DELETE"))[0] == 200
+        assert await client.end() == ([error("queue_cancelled")], 1000)
+
+
+async def test_worker_busy() -> None:
+    """RESOURCE_EXHAUSTED NO_FREE_SLOT, after 10 tries at 0.5 s: `worker_busy`, 1013."""
+    clock = ManualClock()
+    async with running_worker(ScriptedEngine(slots=1, info=SEEING), slots=1) as worker:
+        async with running_adapter(worker.address) as other, client_at(other) as holder:
+            await begin(holder)
+            async with running_adapter(worker.address, clock=clock) as stage, client_at(stage) as client:
+                for _ in range(10):
+                    await until(lambda: clock.timers)
+                    await clock.advance(0.5)
+                assert await client.end() == ([error("worker_busy")], 1013)
+
+
+async def test_worker_connect_failed() -> None:
+    """LEASE_MISSING before `SessionReady`, after 3 new leases: `worker_connect_failed`, 1013."""
+    engine = ScriptedEngine(info=SEEING)
+    async with running_worker(engine, worker_key=b"sixteen bytes are enough") as worker:
+        async with running_adapter(worker.address) as stage, client_at(stage) as client:
+            events, code = await client.end()
+            assert (events[-1], code) == (error("worker_connect_failed"), 1013)
+            assert {event["type"] for event in events[:-1]} <= {"queued", "queue_update"}
+
+
+async def test_service_unavailable() -> None:
+    """No worker for `no_worker_grace_s`; until then clients queue: `service_unavailable`, 1013."""
+    with scripted_worker() as worker:
+        with running_stack(worker, options=("--no-worker-grace-s", "0.3")) as stack:
+            worker.process.kill()
+            await stack.until(ready=False)
+            async with stack.client(OMNI) as client:
+                events, code = await client.end()
+                assert events[-1] == error("service_unavailable")
+                assert {event["type"] for event in events[:-1]} <= {"queued", "queue_update"}
+                assert code == 1013
+
+
+async def test_unsupported_mode() -> None:
+    """UNIMPLEMENTED MODE_UNSUPPORTED: `unsupported_mode`, 1008: the model does not see."""
+    with scripted_worker() as worker, running_stack(worker) as stack:
+        async with stack.client(OMNI) as client:
+            await client.expect("queue_done")
+            await client.send(prepare())
+            assert await client.end() == ([error("unsupported_mode")], 1008)
+
+
+async def test_voice_not_found(stack: Processes) -> None:
+    """NOT_FOUND VOICE_NOT_FOUND: `invalid_payload`, no close; the client may correct it."""
+    async with stack.client(OMNI) as client:
+        await client.expect("queue_done")
+        assert await client.ask(prepare(ref_audio_path="nobody")) == error("invalid_payload")
+        assert (await client.ask(prepare()))["type"] == "prepared"
+
+
+async def test_config_invalid(stack: Processes) -> None:
+    """INVALID_ARGUMENT CONFIG_INVALID from the worker: `invalid_payload`, `stopped{error}`, 1008."""
+    async with stack.client(OMNI) as client:
+        await client.expect("queue_done")
+        await client.send(prepare(Script(refuses=SessionFailed("CONFIG_INVALID", "Too long."))))
+        assert await client.end() == ([error("invalid_payload"), stopped("error")], 1008)
+
+
+# --------------------------------------------------------------------------------------- 7.1: one unit
+
+
+@pytest.mark.parametrize("step", ["refused", "failure"])
+@pytest.mark.parametrize(
+    "reason", ["AUDIO_INVALID", "IMAGE_INVALID", "PARAMS_INVALID", "CONTENT_UNSUPPORTED", "INPUT_TOO_LONG"]
+)
+async def test_item_error(stack: Processes, reason: str, step: str) -> None:
+    """`ItemError`: `invalid_payload` + listen, no close, however often."""
+    play = Play(**{step: Failure(reason, "no")})  # type: ignore[arg-type]
+    async with stack.client(OMNI) as client:
+        await begin(client, *[play] * 4)
+        await client.send(chunk(64_000), chunk())
+        for unit in range(1, 5):
+            assert await client.take(2) == [error("invalid_payload"), listens(unit)]
+        assert await client.next() == listens(5)
+
+
+async def test_inference_failed(stack: Processes) -> None:
+    """`ItemError` INFERENCE_FAILED: `inference_error` + listen, no close; an open response is over."""
+    async with stack.client(OMNI) as client:
+        await begin(client, speak("Well"), fails(), listen(), fails(), fails(), speak("Yes"))
+        await client.send(chunk(96_000))
+        assert await client.take(9) == [
+            speaks(1, "Well", 1.0),
+            error("inference_error"),
+            listens(2),
+            listens(3),
+            error("inference_error"),
+            listens(4),
+            error("inference_error"),
+            listens(5),
+            speaks(6, "Yes", 1.0),
+        ]
+
+
+async def test_inference_failed_three_times_in_a_row(stack: Processes) -> None:
+    """INFERENCE_FAILED: third in a row 1011. 3.3.8: the session ends."""
+    async with stack.client(OMNI) as client:
+        await begin(client, fails(), fails(), fails())
+        await client.send(chunk(64_000))
+        assert await client.end() == (
+            [
+                error("inference_error"),
+                listens(1),
+                error("inference_error"),
+                listens(2),
+                error("inference_error"),
+                listens(3),
+                stopped("error"),
+            ],
+            1011,
+        )
+
+
+async def test_wall_clock_of_a_failed_unit(stack: Processes) -> None:
+    """4.2: all figures are present on the listen of a failed unit, its clock too."""
+    async with stack.client(OMNI) as client:
+        await begin(client, fails())
+        await client.send(chunk())
+        assert (await client.take(2))[1]["wall_clock_ms"] > 0
+
+
+async def test_unit_cancelled(stack: Processes) -> None:
+    """`UNIT_END_CANCELLED` (6.4): listen."""
+    async with stack.client(OMNI) as client:
+        await begin_script(client, Script((speak("Well"), hang("generate"))))
+        await client.send(chunk(32_000))
+        assert await client.next() == speaks(1, "Well", 1.0)
+        await client.send(chunk(force_listen=True))
+        assert await client.take(2) == [listens(2), listens(3)]
+
+
+# ------------------------------------------------------------------------------------ 7.1: the session
+
+
+async def test_context_full(stack: Processes) -> None:
+    """`UNIT_END_CONTEXT_FULL`: that unit's `result`, then `stopped{context_full}`, 1000."""
+    async with stack.client(OMNI) as client:
+        await begin(client, listen(), context_full())
+        await client.send(chunk(48_000))
+        assert await client.end() == ([listens(1), listens(2), stopped("context_full")], 1000)
+
+
+@pytest.mark.parametrize(
+    ("reason", "close"), [("KV_EXHAUSTED", 1013), ("ENGINE_FATAL", 1011), ("INFERENCE_FAILED", 1011)]
+)
+async def test_session_failed(stack: Processes, reason: str, close: int) -> None:
+    """RESOURCE_EXHAUSTED KV_EXHAUSTED: `inference_error`, `stopped{error}`, 1013; INTERNAL: 1011."""
+    async with stack.client(OMNI) as client:
+        await begin(client, listen(), Play(fails_session=SessionFailed(reason, "gone")))
+        await client.send(chunk())
+        assert await client.next() == listens(1)
+        await client.send(chunk())
+        events, code = await client.end()
+        assert (events[-2:], code) == (LOST, close)
+
+
+async def test_unit_timeout() -> None:
+    """DEADLINE_EXCEEDED UNIT_TIMEOUT: `inference_error`, `stopped{error}`, 1011; by the worker's watchdog."""
+    engine = ScriptedEngine(hang("generate"), info=SEEING)
+    async with running_worker(engine, limits=Limits(unit_s=0.1, cleanup_s=1.0)) as worker:
+        async with running_adapter(worker.address) as stage, client_at(stage) as client:
+            await begin(client)
+            await client.send(chunk())
+            assert await client.end() == (LOST, 1011)
+
+
+async def test_worker_lost() -> None:
+    """UNAVAILABLE WORKER_LOST, mid-session: `inference_error`, `stopped{error}`, 1011; ACTIVE or PAUSED."""
+    with prompted_worker(2) as worker, running_stack(worker) as stack:
+        async with stack.client(OMNI) as active, stack.client(OMNI) as paused:
+            await begin(active, listen(), hang("generate"))
+            await begin(paused)
+            await active.send(chunk(32_000))
+            assert await active.next() == listens(1)
+            assert await paused.ask(PAUSE) == {"type": "paused", "timeout": 60}
+            worker.process.kill()
+            assert await active.end() == (LOST, 1011)
+            assert await paused.end() == (LOST, 1011)
+
+
+async def test_worker_goes_away() -> None:
+    """`GoAway` expired, session active: `stopped{server_shutdown}`, 1012."""
+    with scripted_worker("--drain-timeout-s", "0.3", "--prompted") as worker, running_stack(worker) as stack:
+        async with stack.client(OMNI) as client:
+            await begin(client)
+            await client.send(chunk())
+            assert await client.next() == listens(1)
+            worker.process.send_signal(signal.SIGTERM)
+            assert await client.end() == ([stopped("server_shutdown")], 1012)
+
+
+async def test_adapter_shutdown() -> None:
+    """Adapter shutdown: active `stopped{server_shutdown}`, 1012; queued `service_unavailable`, 1013."""
+    with prompted_worker(1) as worker:
+        with running_stack(worker, options=("--drain-timeout-s", "0.4")) as stack:
+            async with stack.client(OMNI) as active, stack.client(OMNI) as queued:
+                await begin(active)
+                await queued.expect("queued")
+                stack.process.send_signal(signal.SIGTERM)
+                assert await queued.end() == ([error("service_unavailable")], 1013)
+                await active.send(chunk())
+                assert await active.next() == listens(1)
+                assert await active.end() == ([stopped("server_shutdown")], 1012)
+
+
+async def test_slow_reader(stack: Processes) -> None:
+    """7.3: slot released first, then a last event attempted for 1 s, close 1008. D has `stopped{error}`."""
+    script = Script((speak("On and on"),), repeat=True)
+    with running_stack(stack.worker, options=("--slow-consumer-s", "0.5")) as strict:
+        async with strict.raw_client(OMNI) as client:
+            await client.expect("queue_done")
+            await client.send(prepare(script))
+            await client.expect("prepared")
+            await client.send(*[chunk() for _ in range(25)])
+            await asyncio.to_thread(strict.wait_until_nothing_runs)
+            events, code, _ = await client.end()
+
+    assert code == 1008
+    assert events[-1] == stopped("error")
+    assert all(event["type"] == "result" for event in events[:-1])
+
+
+# ------------------------------------------------------------------------------------------------- 7.2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no json",
+        "",
+        '{"type":"stop"',
+        '{"type":"pause","timeout":NaN}',
+        '{"type":"pause","timeout":Infinity}',
+    ],
+)
+async def test_not_json(stack: Processes, text: str) -> None:
+    """Not JSON; NaN or Infinity literal: `invalid_json`, close 1003."""
+    async with stack.client(OMNI) as client:
+        await begin(client)
+        await client.send(text)
+        assert await client.end() == ([error("invalid_json")], 1003)
+
+
+async def test_binary_frame(stack: Processes) -> None:
+    """Binary frame: `invalid_frame`, close 1003."""
+    async with stack.client(OMNI) as client:
+        await begin(client)
+        await client.send(json.dumps(chunk()).encode())
+        assert await client.end() == ([error("invalid_frame")], 1003)
+
+
+_NAN = base64.b64encode(np.array([np.nan], "<f4").tobytes()).decode()
+_LOUD = base64.b64encode(np.array([16.5], "<f4").tobytes()).decode()
+_CHUNK: Event = {"type": "audio_chunk"}
+
+MALFORMED: list[tuple[Event | list[Event] | str, str, str | None]] = [
+    ([], "invalid_payload", None),
+    ("5", "invalid_payload", None),
+    ("null", "invalid_payload", None),
+    ({}, "missing_field", None),
+    ({"type": None}, "missing_field", None),
+    ({"type": 5}, "invalid_payload", "type: expected a string, got 5"),
+    ({"type": "nonsense"}, "unknown_event", "Unknown message type: nonsense"),
+    ({"type": "session.update", "session": {}}, "unknown_event", "Unknown message type: session.update"),
+    (_CHUNK, "missing_field", "Missing audio_base64"),
+    ({**_CHUNK, "audio_base64": None}, "missing_field", "Missing audio_base64"),
+    ({**_CHUNK, "audio_base64": ""}, "missing_field", "Missing audio_base64"),
+    ({**_CHUNK, "frame_base64_list": [jpeg()]}, "missing_field", "Missing audio_base64"),
+    ({**_CHUNK, "audio_base64": 5}, "invalid_payload", "audio_base64: expected a string, got 5"),
+    ({**_CHUNK, "audio": ["AAAA"]}, "invalid_payload", "audio: expected a string, got a list"),
+    ({**_CHUNK, "audio_base64": "AAA"}, "invalid_payload", None),
+    ({**_CHUNK, "audio_base64": "AA-_"}, "invalid_payload", None),
+    ({**_CHUNK, "audio_base64": "AAAA"}, "invalid_payload", None),
+    ({**_CHUNK, "audio_base64": _NAN}, "invalid_payload", None),
+    ({**_CHUNK, "audio_base64": _LOUD}, "invalid_payload", None),
+    (chunk(16_000 * 60 + 1), "invalid_payload", None),
+    (chunk(force_listen="yes"), "invalid_payload", 'force_listen: expected true or false, got "yes"'),
+    (chunk(max_slice_nums=0), "invalid_payload", "max_slice_nums: expected an integer from 1 to 9, got 0"),
+    (chunk(frames="AAAA"), "invalid_payload", None),
+    (chunk(frames=["AAAA"]), "invalid_payload", None),
+    (chunk(frames=[jpeg()] * 5), "invalid_payload", None),
+    (chunk(video_frame=jpeg(side=2001)), "invalid_payload", None),
+    ({"type": "video_frame"}, "missing_field", "Missing frame_base64"),
+    ({"type": "video_frame", "image": "AAAA"}, "invalid_payload", None),
+    ({"type": "pause", "timeout": "30"}, "invalid_payload", 'timeout: expected a number, got "30"'),
+    ({"type": "client_diagnostic", "x": "x" * 65_536}, "invalid_payload", None),
+]
+
+
+@pytest.mark.parametrize(("event", "code", "text"), MALFORMED)
+async def test_malformed_event(
+    stack: Processes, event: Event | list[Event] | str, code: str, text: str | None
+) -> None:
+    """One clear error, nothing lost: applied whole or not at all, and the session goes on."""
+    async with stack.client(OMNI) as client:
+        await begin(client, speak("Well"))
+        await client.send(chunk(8000))
+        assert await client.ask(event) == error(code, text)
+        await client.send(chunk(8000))
+        assert await client.next() == speaks(1, "Well", 1.0)
+        assert await stop(client) == []
+
+
+async def test_pictures_have_bounds(stack: Processes) -> None:
+    """6.5: at most 1 MiB decoded; JPEG, PNG or WebP by content."""
+    heavy = base64.b64encode(base64.b64decode(jpeg()) + bytes(2**20)).decode()
+    async with stack.client(OMNI) as client:
+        await begin(client)
+        text = f"frame: expected at most 1048576 bytes, got {len(base64.b64decode(heavy))}"
+        assert await client.ask({"type": "video_frame", "frame": heavy}) == error("invalid_payload", text)
+
+
+async def test_invalid_utf8(stack: Processes) -> None:
+    """Invalid UTF-8 in a text frame: close 1007, no event."""
+    async with stack.raw_client(OMNI) as client:
+        await client.expect("queue_done")
+        await client.frame(TEXT, b'{"type":"client_diagnostic","x":"\xff"}')
+        assert (await client.end())[:2] == ([], 1007)
+
+
+async def test_message_over_the_limit(stack: Processes) -> None:
+    """Message over 16 MiB: close 1009, no event."""
+    async with stack.raw_client(OMNI) as client:
+        await client.expect("queue_done")
+        await client.frame(TEXT, json.dumps({"type": "client_diagnostic", "x": "x" * 2**24}).encode())
+        assert (await client.end())[:2] == ([], 1009)
+
+
+async def test_bad_framing(stack: Processes) -> None:
+    """Bad WebSocket framing: close 1002, no event."""
+    async with stack.raw_client(OMNI) as client:
+        await client.expect("queue_done")
+        await client.frame(BINARY, b"", reserved=1)
+        opcode, payload = await client.read()
+        assert (opcode, payload[:2]) == (CLOSE, (1002).to_bytes(2))
+
+
+async def test_more_than_20_errors_in_a_second(stack: Processes) -> None:
+    """More than 20 `error` answers in 1 s: `rate_limited`, 1008; every error before it is told."""
+    async with stack.client(OMNI) as client:
+        await begin(client)
+        await client.send(PAUSE, *[chunk(100)] * 25)
+        assert await client.end() == (
+            [
+                {"type": "paused", "timeout": 60},
+                *[error("paused", "Worker is paused")] * 20,
+                error("rate_limited"),
+            ],
+            1008,
+        )
+
+
+async def test_more_than_1000_events_in_5_s(stack: Processes) -> None:
+    """More than 1000 events in 5 s: `rate_limited`, 1008."""
+    async with stack.client(OMNI) as client:
+        await begin(client)
+        await client.send(*[RESUME] * 1001)
+        events, code = await client.end()
+        assert events == [*[{"type": "resumed"}] * (len(events) - 1), error("rate_limited")]
+        assert len(events) == 1000
+        assert code == 1008
+
+
+async def test_messages_do_not_leak(stack: Processes) -> None:
+    """7.2: never a stack trace, a validator's raw text, an address or a path."""
+    async with stack.client(OMNI) as client:
+        await client.expect("queue_done")
+        for event in ({"type": "prepare", "config": {"top_k": "x"}}, prepare(ref_audio="%"), video_frame()):
+            text = (await client.ask(event))["error"]
+            assert text == SOME_TEXT
+            for word in ("Traceback", "Error", "msgspec", "127.0.0.1", "/home", ".py", "$", LABEL):
+                assert word not in text

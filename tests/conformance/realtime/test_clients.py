@@ -1,0 +1,240 @@
+"""Section 11: clients of `/v1/realtime` that must keep working, each a faithful copy of its traffic.
+
+Rows 3 and 6 are in `test_realtime_shipped`, with the model that users meet.
+"""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.conformance.support.client import CLOSE as CLOSE_FRAME
+from tests.conformance.support.client import PING, PONG, Client, kinds
+from tests.conformance.support.clockwork import clockwork
+from tests.conformance.support.match import With, error
+from tests.conformance.support.stack import Stack
+from tests.conformance.support.words import CLOSE, G2, G3, Words, both, plays, samples_of
+from tests.support.scripted_engine import TALK, fails, hang, listen, speak, turn_end
+
+
+@pytest.mark.parametrize("wait", [False, True], ids=["at once", "long wait"])
+async def test_row_1_initialises_before_queue_done(narrow: Stack, wait: bool) -> None:
+    """Row 11.1, G2: `session.update` 100 ms after open: held, also through a long wait; answered once."""
+    async with narrow.client() as holder, narrow.client() as client:
+        client.ignored = {"session.queued", "session.queue_update"}
+        if wait:
+            await G3.begin(holder)
+        await client.send(G2.init())
+        if wait:
+            await narrow.until_queue(1)
+        await holder.socket.close()
+        await client.expect("session.queue_done", "session.created")
+        await client.send(G2.append())
+        await client.expect("response.listen")
+        await client.send(CLOSE)
+        assert kinds((await client.end())[0]) == ["session.closed"]
+
+
+@pytest.mark.parametrize("wait", [False, True], ids=["at once", "after a wait"])
+async def test_row_2_blocks_until_queue_done_and_created(narrow: Stack, wait: bool) -> None:
+    """Row 11.2, G3: blocks until `session.queue_done`, then until `session.created`: both always come."""
+    async with narrow.client() as holder:
+        if wait:
+            await G3.begin(holder)
+        async with narrow.client() as client:
+            if wait:
+                await client.expect("session.queued")
+            await holder.socket.close()
+            while (await client.next())["type"] not in ("session.queue_done", "queue_done"):
+                pass
+            await client.send({"type": "session.init", "payload": {}})
+            while (await client.next())["type"] != "session.created":
+                pass
+            assert "error" not in kinds(client.events)
+
+
+@both
+async def test_row_5_short_last_chunk_and_silent_tail(words: Words) -> None:
+    """Row 11.5: a real-time sender whose last chunk is short, then a silent tail: no error whatever."""
+    async with clockwork() as world, world.client() as client:
+        await words.begin(client, *TALK)
+        speech = ["text", "audio"] if words is G3 else ["response.output_audio.delta"]
+        last = [*speech, "listen"] if words is G3 else speech
+        listens = [words.listen]
+        for expected in (listens, listens, speech):
+            await client.send(words.append())
+            assert kinds(await client.take(len(expected))) == expected
+            await world.advance(1.0)
+        await client.send(words.append(5_000))
+        assert kinds([await client.ask({"type": "x"})]) == ["error:unknown_event"]
+        await world.advance(0.25)  # a second and a fifth after the last unit, its successor is late
+        assert kinds(await client.take(len(speech))) == speech
+        for expected in (last, listens, listens):
+            await client.send(words.append(level=0.0))
+            assert kinds(await client.take(len(expected))) == expected
+            await world.advance(1.0)
+        await client.send(CLOSE)
+        events, code = await client.end()
+        assert (kinds(events), code) == (["session.closed"], 1000)
+
+
+async def test_row_7_checks_every_frame(stack: Stack) -> None:
+    """Row 11.7, G3: every frame is an object with string `type`, audio 4-byte aligned, frame <= 16 MiB."""
+    async with stack.client() as client:
+        await client.expect("session.queue_done")
+        script = (speak("a", seconds=0.123), speak("b"), turn_end("c", seconds=60.0), fails())
+        await client.send(G3.init(plays(*script)), *[G3.append() for _ in range(4)], {"type": "x"})
+        await client.until("error:inference_error")  # the client itself checks each frame
+        assert [samples_of(e).size for e in client.events if "audio" in e] == [2952, 24_000, 1_440_000]
+
+
+@both
+async def test_row_8_matches_answers_by_input_id(stack: Stack, words: Words) -> None:
+    """Row 11.8: matches answers by its own `input_id`: echoed on every event of every outcome."""
+    async with stack.client() as client:
+        await words.begin(client, listen(), speak("a"), turn_end("b"), fails(), listen())
+        await client.send(*[words.append(input_id=f"id-{n}") for n in range(5)])
+        await client.send(words.append(audio="?", input_id="bad"))
+        events = await client.take(10 if words is G3 else 7)
+        told = [e["error"]["input_id"] if e["type"] == "error" else e["input_id"] for e in events]
+        assert set(told) == {"id-0", "id-1", "id-2", "id-3", "id-4", "bad"}
+        told.remove("bad")
+        assert told == sorted(told)
+
+
+@both
+async def test_row_9_adds_what_nobody_asked_for(stack: Stack, words: Words) -> None:
+    """Row 11.9: `Authorization: Bearer`, unknown query parameters and unknown fields are ignored."""
+    headers = {"Authorization": "Bearer secret", "X-Client": "1", "OpenAI-Beta": "realtime=v1"}
+    target = "/v1/realtime?mode=audio&session_id=mine&autostart=true&unknown=%ff&token=abc"
+    async with stack.client(target, additional_headers=headers) as client:
+        created = await words.begin(client, listen(), client_version="1.2", deep={"x": [1]})
+        assert created["session_id"] == words.session_id
+        assert "unsupported_fields" not in created
+        await client.send(words.append(seq=5, timestamp=1.5) | {"event_id": "e1", "extra": None})
+        await client.expect(words.listen)
+        await client.send(CLOSE | {"event_id": "e2"})
+        assert kinds((await client.end())[0]) == ["session.closed"]
+
+
+@both
+@pytest.mark.parametrize("how", ["close frame", "cut"])
+async def test_row_10_closes_without_waiting(narrow: Stack, words: Words, how: str) -> None:
+    """Row 11.10: `session.close`, and the connection closed without waiting: no error, slot free at once."""
+    async with narrow.client() as client:
+        client.ignored = {"session.queued", "session.queue_update"}
+        await words.begin(client, hang("generate"))
+        await client.send(words.append(), CLOSE)
+        if how == "cut":
+            client.vanish()
+        else:
+            await client.socket.close()
+    async with narrow.client() as following:
+        following.ignored = {"session.queued", "session.queue_update"}
+        await words.begin(following)
+    assert "Traceback" not in narrow.log.text
+    assert " ERROR " not in narrow.log.text
+
+
+@both
+async def test_row_11_closes_abruptly(narrow: Stack, words: Words) -> None:
+    """Row 11.11: closes abruptly, or vanishes while queued: released at once, nobody else is harmed."""
+    async with narrow.client() as holder:
+        await words.begin(holder, listen(), hang("generate"))
+        async with narrow.client() as lost, narrow.client() as waiting:
+            waiting.ignored = {"session.queue_update"}
+            await lost.expect("session.queued")
+            await waiting.expect("session.queued")
+            await lost.send(words.init())
+            lost.vanish()
+            await narrow.until_queue(1)
+            await holder.send(words.append(), words.append())
+            await holder.expect(words.listen)
+            holder.vanish()
+            await waiting.expect("session.queue_done")
+
+
+@both
+async def test_row_14_counts_the_context(stack: Stack, words: Words) -> None:
+    """Row 11.14: `kv_cache_length` on the first event of every unit, monotone while nothing is forgotten."""
+    async with stack.client() as client:
+        await words.begin(client, *TALK, fails(), listen())
+        await client.send(*[words.append() for _ in range(7)])
+        lengths: list[int] = []
+        while len(lengths) < 7:
+            event = await client.next()
+            if words is G2 and event["type"] != "error":
+                lengths.append(event["kv_cache_length"])
+                assert event["metrics"]["kv_cache_length"] == lengths[-1]
+            elif "chunk_index" in event:
+                lengths.append(event["metrics"]["kv_cache_length"])
+        assert lengths == sorted(set(lengths))
+
+
+@both
+async def test_row_15_flushes_playback_on_listen(stack: Stack, words: Words) -> None:
+    """Row 11.15: no listen inside an open turn except a real interruption."""
+    async with stack.client() as client:
+        await words.begin(client, listen(), speak("a"), speak("b"), speak("c"), turn_end("d"), listen())
+        await client.send(*[words.append() for _ in range(6)])
+        speech = ["text", "audio"] if words is G3 else ["response.output_audio.delta"]
+        last = ["listen"] if words is G3 else []
+        expected = [words.listen, *speech * 4, *last, words.listen]
+        assert kinds(await client.take(len(expected))) == expected
+
+
+@both
+async def test_row_16_opens_the_next_session_at_once(narrow: Stack, words: Words) -> None:
+    """Row 11.16: the next session right after the last: no refusal, and a complete close handshake."""
+    for _ in range(4):
+        async with narrow.raw_client() as client:
+            if (await next_event(client))["type"] == "session.queued":
+                while (await next_event(client))["type"] != "session.queue_done":
+                    pass
+            await client.send(words.init())
+            await client.expect("session.created")
+            await client.send(words.append(), CLOSE)
+            events, code, _ = await client.end()
+            assert events[-1] == With(type="session.closed", reason=words.stopped)
+            assert code == 1000
+
+
+async def next_event(client: Any) -> Any:
+    opcode, payload = await client.read()
+    assert opcode not in (CLOSE_FRAME, PING)
+    return json.loads(payload)
+
+
+async def test_row_22_pings_in_every_state(narrow: Stack) -> None:
+    """Row 11.22: standard WebSocket libraries ping every 20 s: a pong in every state."""
+
+    async def ping(client: Client) -> None:
+        async with asyncio.timeout(10):
+            await (await client.socket.ping())
+
+    async with narrow.client() as holder, narrow.client() as client:
+        client.ignored = {"session.queue_update"}
+        await ping(holder)
+        await G3.begin_script(holder, plays(hang("generate")))
+        await holder.send(G3.append())
+        await client.expect("session.queued")
+        await ping(client)
+        await ping(holder)
+        await holder.socket.close()
+        await client.expect("session.queue_done")
+        await client.send(G2.init(plays(slow_start=True, key="row-22")))
+        await ping(client)
+        narrow.worker.release("row-22", "ready", 0)
+        await client.expect("session.created")
+        await ping(client)
+
+
+async def test_row_22_ping_with_data_between_events(stack: Stack) -> None:
+    """Row 11.22: a ping's data comes back, and events go on around it."""
+    async with stack.raw_client() as client:
+        await client.frame(PING, b"x" * 125)
+        seen = {(await client.read())[0] for _ in range(2)}
+        assert seen == {PONG, 0x1}
+        await client.send({"type": "nonsense"})
+        assert await client.expect("error:unknown_event") == error("unknown_event", "type")

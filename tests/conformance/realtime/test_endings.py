@@ -1,0 +1,380 @@
+"""Section 7.1: every internal reason and what a G3 and a G2 client see of it; section 7.3, slow readers."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from antiphon.semconv import Reason
+from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
+from tests.conformance.support.client import Client, Event, kinds
+from tests.conformance.support.clockwork import clockwork_before
+from tests.conformance.support.match import With, error
+from tests.conformance.support.stack import Stack, Worker, prompted_worker, running_stack, scripted_worker
+from tests.conformance.support.words import G2, G3, Words, both, plays
+from tests.support.scripted_engine import (
+    End,
+    Failure,
+    Play,
+    Script,
+    SessionFailed,
+    fails,
+    hang,
+    listen,
+    speak,
+)
+from tests.ws_adapter.support.conversation import Conversation, ready_signal
+from ws_adapter.protocol.core.config import Catalogue
+
+
+def lost(words: Words, created: Event) -> list[Event]:
+    """The events at the end of a session whose worker failed."""
+    return [error("inference_error", side="server_error"), With(**words.closed(created, words.failed))]
+
+
+async def ends(client: Client, events: list[Event], code: int) -> None:
+    assert await client.end() == (events, code)
+
+
+# ---------------------------------------------------------------------------- before the session has begun
+
+
+async def test_no_free_slot() -> None:
+    """7.1 NO_FREE_SLOT, after 10 tries at 0.5 s: `worker_busy`, 1013. Another adapter has the slot."""
+    with prompted_worker(1) as worker, running_stack(worker) as stack:
+        async with stack.client() as holder, clockwork_before(worker.target) as world:
+            await G3.begin(holder)
+            async with world.client() as client:
+                reading = asyncio.create_task(client.end())
+                begin = world.clock.now()
+                while not reading.done():
+                    await world.advance(0.1)
+                    await asyncio.wait({reading}, timeout=0.01)
+                assert world.clock.now() - begin > 4.9
+                assert await reading == ([error("worker_busy", side="server_error")], 1013)
+
+
+async def test_lease_that_is_refused(tmp_path: Path) -> None:
+    """7.1 LEASE_INVALID before `SessionReady`, after 3 new leases: `worker_connect_failed`, 1013."""
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef")
+    with scripted_worker("--worker-key-file", str(key)) as worker, running_stack(worker) as stack:
+        async with stack.client() as client:
+            client.ignored = {"session.queued", "session.queue_update"}
+            await ends(client, [error("worker_connect_failed", side="server_error")], 1013)
+
+
+async def test_mode_unsupported() -> None:
+    """7.1 MODE_UNSUPPORTED: `unsupported_mode`, 1008; no `session.closed`."""
+    with scripted_worker() as worker, running_stack(worker) as stack:
+        for words in (G3, G2):
+            async with stack.client("/v1/realtime?mode=video") as client:
+                client.ignored = {"session.queued"}
+                await client.expect("session.queue_done")
+                await client.send(words.init())
+                await ends(client, [error("unsupported_mode")], 1008)
+
+
+@both
+async def test_config_invalid(stack: Stack, words: Words) -> None:
+    """7.1 CONFIG_INVALID from the worker: `invalid_payload`, `backend_error` / `error`, 1008."""
+    refuses = Script(refuses=SessionFailed("CONFIG_INVALID", "secret 4711"))
+    async with stack.client() as client:
+        await client.expect("session.queue_done")
+        await client.send(words.init(refuses))
+        events, code = await client.end()
+        closed = With(type="session.closed", reason=words.failed)
+        assert (events, code) == ([error("invalid_payload"), closed], 1008)
+        assert "4711" not in str(events)
+
+
+@both
+@pytest.mark.parametrize("reason", [Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND])
+def test_not_found_at_the_worker(words: Words, reason: Reason) -> None:
+    """7.1 MODEL_NOT_FOUND, VOICE_NOT_FOUND from the worker: `invalid_payload`, no close; may be corrected."""
+    talk = Conversation(catalogue=None)
+    talk.connect()
+    talk.client(words.init())
+    assert talk.fail(reason) == [error("invalid_payload")]
+    assert talk.closed is None
+    talk.client(words.init())
+    assert talk.worker(ready_signal()) == [With(type="session.created")]
+
+
+# ------------------------------------------------------------------------------------------- single units
+
+
+@both
+@pytest.mark.parametrize(
+    ("reason", "code", "side"),
+    [
+        ("AUDIO_INVALID", "invalid_payload", "client_error"),
+        ("IMAGE_INVALID", "invalid_payload", "client_error"),
+        ("PARAMS_INVALID", "invalid_payload", "client_error"),
+        ("CONTENT_UNSUPPORTED", "invalid_payload", "client_error"),
+        ("INPUT_TOO_LONG", "invalid_payload", "client_error"),
+        ("INFERENCE_FAILED", "inference_error", "server_error"),
+    ],
+)
+async def test_item_error(stack: Stack, words: Words, reason: str, code: str, side: str) -> None:
+    """7.1 `ItemError`: its code and one listen, no close; the session goes on."""
+    failure = Failure(reason, "secret 4711")
+    play = fails() if reason == "INFERENCE_FAILED" else Play(refused=failure)
+    async with stack.client() as client:
+        await words.begin(client, play, listen())
+        await client.send(words.append(input_id="a"), words.append(input_id="b"))
+        refused, *answers = await client.take(3)
+        assert refused == error(code, side=side, input_id="a")
+        assert "4711" not in refused["error"]["message"]
+        assert kinds(answers) == [words.listen] * 2
+        assert [answer["input_id"] for answer in answers] == ["a", "b"]
+
+
+@both
+async def test_failures_in_a_row(stack: Stack, words: Words) -> None:
+    """7.1 INFERENCE_FAILED: third in a row 1011."""
+    async with stack.client() as client:
+        created = await words.begin(client, fails(), fails(), fails(), listen())
+        await client.send(*[words.append() for _ in range(4)])
+        events, code = await client.end()
+        expected = ["error:inference_error", words.listen] * 3
+        assert (kinds(events), code) == ([*expected, "session.closed"], 1011)
+        assert events[-1] == With(**words.closed(created, words.failed))
+
+
+@both
+async def test_context_full(stack: Stack, words: Words) -> None:
+    """7.1 `UNIT_END_CONTEXT_FULL`: no error, `context_full`, 1000, after that unit's events."""
+    async with stack.client() as client:
+        created = await words.begin(client, listen(), Play(end=End.CONTEXT_FULL))
+        await client.send(*[words.append() for _ in range(3)])
+        events, code = await client.end()
+        assert (kinds(events), code) == ([words.listen, words.listen, "session.closed"], 1000)
+        assert events[-1] == With(**words.closed(created, "context_full"))
+
+
+# ------------------------------------------------------------------------------------ in mid-conversation
+
+
+@both
+@pytest.mark.parametrize(
+    ("reason", "code"), [("KV_EXHAUSTED", 1013), ("INFERENCE_FAILED", 1011)], ids=["KV_EXHAUSTED", "fault"]
+)
+async def test_session_that_fails_at_the_worker(stack: Stack, words: Words, reason: str, code: int) -> None:
+    """7.1 KV_EXHAUSTED: `inference_error`, `backend_error` / `error`, 1013; other faults: 1011."""
+    async with stack.client() as client:
+        created = await words.begin(client, Play(fails_session=SessionFailed(reason, "secret")))
+        await client.send(words.append())
+        await ends(client, lost(words, created), code)
+
+
+async def test_unit_timeout() -> None:
+    """7.1 UNIT_TIMEOUT: `inference_error`, `backend_error` / `error`, 1011."""
+    with scripted_worker("--prompted", "--unit-s", "0.3") as worker, running_stack(worker) as stack:
+        async with stack.client() as current, stack.client() as earlier:
+            for words, client in ((G3, current), (G2, earlier)):
+                created = await words.begin(client, hang("generate"))
+                await client.send(words.append())
+                await ends(client, lost(words, created), 1011)
+
+
+@pytest.mark.parametrize("how", ["ENGINE_FATAL", "WORKER_LOST"])
+async def test_worker_that_dies(how: str) -> None:
+    """7.1 ENGINE_FATAL, WORKER_LOST: `inference_error`, `backend_error` / `error`, 1011, each once."""
+    with prompted_worker(2) as worker, running_stack(worker) as stack:
+        async with stack.client() as current, stack.client() as earlier:
+            created = [
+                await G3.begin(current, listen(), Play(breaks_device=True)),
+                await G2.begin(earlier, listen(), hang("generate")),
+            ]
+            await earlier.send(G2.append(), G2.append())
+            await earlier.expect("response.listen")
+            await current.send(G3.append())
+            await current.expect("listen")
+            if how == "ENGINE_FATAL":
+                await current.send(G3.append())
+            else:
+                worker.process.kill()
+            await ends(current, lost(G3, created[0]), 1011)
+            await ends(earlier, lost(G2, created[1]), 1011)
+            await stack.until(ready=False)
+
+
+async def test_worker_lost_before_the_session_began() -> None:
+    """7.1: a worker lost before `SessionReady` is retried within the server: only a longer wait is seen.
+
+    With a new lease and from the head of the queue: whoever waited before still waits.
+    """
+    async with AsyncExitStack() as exits:
+        workers = [exits.enter_context(prompted_worker(1)) for _ in range(2)]
+        stack = exits.enter_context(running_stack(*workers))
+        clients = [await exits.enter_async_context(stack.client()) for _ in range(2)]
+        for n, (words, client) in enumerate(zip((G3, G2), clients, strict=True)):
+            await client.expect("session.queue_done")
+            await client.send(words.init(plays(slow_start=True, key=f"lost-{n}")), words.append())
+        for worker in workers:
+            await wait_for_sessions(worker, 1)
+        third = await exits.enter_async_context(stack.client())
+        third.ignored = {"session.queue_update"}
+        await third.expect("session.queued")
+        dead, alive = workers
+        dead.process.kill()
+        for n in range(2):
+            alive.release(f"lost-{n}", "ready", 0)
+        first, second = await first_with_event(clients)
+        assert first.events[-1]["type"] == "session.created"
+        await stack.until_queue(2)
+        await first.socket.close()
+        lost_key = f"lost-{clients.index(second)}"
+        waiting = asyncio.create_task(second.expect("session.created"))
+        while not waiting.done():
+            alive.release(lost_key, "ready", 0)
+            await asyncio.wait({waiting}, timeout=0.05)
+        await waiting
+        words = (G3, G2)[clients.index(second)]
+        await second.expect(words.listen)
+        assert {event["type"] for event in third.events} <= {"session.queued", "session.queue_update"}
+        await second.socket.close()
+        await third.expect("session.queue_done")
+
+
+async def wait_for_sessions(worker: Worker, count: int) -> None:
+    """Until the worker holds so many sessions, as its own description says."""
+    async with grpc.aio.insecure_channel(worker.target) as channel, asyncio.timeout(10):
+        while True:
+            info: pb.GetInfoResponse = await InferenceServiceStub(channel).GetInfo(pb.GetInfoRequest())
+            if info.slots - info.free_slots == count:
+                return
+
+
+async def first_with_event(clients: list[Client]) -> tuple[Client, Client]:
+    """The client that gets the next event, and the other one."""
+    reads = {asyncio.create_task(client.next()): client for client in clients}
+    done, pending = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    for read in pending:
+        read.cancel()
+    await asyncio.wait(reads)
+    assert len(done) == 1
+    first = reads[done.pop()]
+    return first, next(client for client in clients if client is not first)
+
+
+# --------------------------------------------------------------------------------------------- shutdown
+
+
+async def test_worker_goes_away() -> None:
+    """7.1 `GoAway` expired, session active: no error, `server_shutdown`, 1012."""
+    with scripted_worker("--prompted", "--drain-timeout-s", "0.5") as worker, running_stack(worker) as stack:
+        async with stack.client() as current, stack.client() as earlier:
+            created = [await G3.begin(current), await G2.begin(earlier)]
+            worker.process.send_signal(signal.SIGTERM)
+            await ends(current, [With(**G3.closed(created[0], "server_shutdown"))], 1012)
+            await ends(earlier, [With(**G2.closed(created[1], "server_shutdown"))], 1012)
+
+
+async def test_adapter_shuts_down() -> None:
+    """7.1 adapter shutdown, session active: `server_shutdown`, 1012; queued: `service_unavailable`, 1013.
+
+    7.3: sessions run on for `drain_timeout_s`; new sockets get `service_unavailable`, 1013.
+    """
+    unavailable = [error("service_unavailable", side="server_error")]
+    with prompted_worker(2) as worker, running_stack(worker, options=("--drain-timeout-s", "2")) as stack:
+        async with stack.client() as current, stack.client() as earlier, stack.client() as waiting:
+            created = [await G3.begin(current, hang("generate")), await G2.begin(earlier)]
+            await current.send(G3.append())
+            await waiting.expect("session.queued")
+            stack.process.send_signal(signal.SIGTERM)
+            await ends(waiting, unavailable, 1013)
+            async with stack.client() as late:
+                await ends(late, unavailable, 1013)
+            await earlier.send(G2.append())
+            await earlier.expect("response.listen")
+            await ends(current, [With(**G3.closed(created[0], "server_shutdown"))], 1012)
+            await ends(earlier, [With(**G2.closed(created[1], "server_shutdown"))], 1012)
+        assert await asyncio.to_thread(stack.process.wait, 10) == 0
+
+
+# ------------------------------------------------------------------------------------------ slow readers
+
+
+@pytest.fixture(scope="module")
+def strict(scripted: Worker) -> Iterator[Stack]:
+    """A client that reads nothing for half a second, while output waits, is slow."""
+    with running_stack(scripted, options=("--slow-consumer-s", "0.5")) as stack:
+        yield stack
+
+
+@both
+async def test_slow_consumer(strict: Stack, words: Words) -> None:
+    """7.3: over the outbox's bound without progress: slot released first, then the connection ends, 1008."""
+    async with strict.raw_client() as client, strict.client() as other:
+        await client.expect("session.queue_done")
+        await client.send(words.init(Script((speak("word"),), repeat=True)))
+        await client.expect("session.created")
+        await G3.begin(other)
+        ended = strict.log.count('"reason": "slow_consumer"')
+        slots = (await strict.request("/ready"))[1]["slots"]
+        await client.send(*[words.append() for _ in range(12)])
+        await strict.until(free_slots=slots - 1)
+        strict.log.wait_for('"reason": "slow_consumer"', ended + 1)
+        await other.send(G3.append())
+        await other.expect("listen")
+
+
+# ----------------------------------------------------------------- the whole table, in both dialects, pure
+
+TABLE: list[tuple[Reason, str | None, str | None, int]] = [
+    (Reason.QUEUE_FULL, "queue_full", None, 1013),
+    (Reason.NO_FREE_SLOT, "worker_busy", None, 1013),
+    (Reason.LOADING, "service_unavailable", None, 1013),
+    (Reason.DRAINING, "service_unavailable", None, 1013),
+    (Reason.ATTACH_TIMEOUT, "worker_connect_failed", None, 1013),
+    (Reason.LEASE_MISSING, "worker_connect_failed", None, 1013),
+    (Reason.LEASE_INVALID, "worker_connect_failed", None, 1013),
+    (Reason.STALE_LEASE, "worker_connect_failed", None, 1013),
+    (Reason.MODE_UNSUPPORTED, "unsupported_mode", None, 1008),
+    (Reason.CONFIG_INVALID, "invalid_payload", "backend_error", 1008),
+    (Reason.KV_EXHAUSTED, "inference_error", "backend_error", 1013),
+    (Reason.SESSION_LIMIT, None, "timeout", 1000),
+    (Reason.IDLE_TIMEOUT, None, "timeout", 1000),
+    (Reason.UNIT_TIMEOUT, "inference_error", "backend_error", 1011),
+    (Reason.ENGINE_FATAL, "inference_error", "backend_error", 1011),
+    (Reason.WORKER_LOST, "inference_error", "backend_error", 1011),
+    (Reason.LEASE_REVOKED, "inference_error", "backend_error", 1011),
+    (Reason.METADATA_INVALID, "inference_error", "backend_error", 1011),
+    (Reason.PAYLOAD_INVALID, "inference_error", "backend_error", 1011),
+    (Reason.STREAM_EXISTS, "inference_error", "backend_error", 1011),
+    (Reason.CONFIG_REQUIRED, "inference_error", "backend_error", 1011),
+    (Reason.CONFIG_REPEATED, "inference_error", "backend_error", 1011),
+    (Reason.UNIT_OUT_OF_ORDER, "inference_error", "backend_error", 1011),
+    (Reason.UNIT_WINDOW, "inference_error", "backend_error", 1011),
+    (Reason.MESSAGE_TOO_LARGE, "inference_error", "backend_error", 1011),
+]
+
+
+@both
+@pytest.mark.parametrize(("reason", "code", "closed", "close"), TABLE, ids=[row[0] for row in TABLE])
+def test_reason_in_public(
+    words: Words, reason: Reason, code: str | None, closed: str | None, close: int
+) -> None:
+    """7.1, each reason that ends a session: public code, reason of `session.closed`, close code."""
+    talk = Conversation(catalogue=Catalogue(models=set(), voices=set()))
+    talk.connect()
+    talk.client(words.init())
+    (created,) = talk.worker(ready_signal())
+    events = talk.fail(reason)
+    expected: list[object] = []
+    if code is not None:
+        is_clients = code in ("unsupported_mode", "invalid_payload")
+        expected.append(error(code, side="client_error" if is_clients else "server_error"))
+    if closed is not None:
+        told = words.failed if closed == "backend_error" else closed
+        expected.append(With(**words.closed(created, told)))
+    assert events == expected
+    assert talk.closed is not None
+    assert talk.closed.code == close

@@ -1,0 +1,319 @@
+"""Sections 2 and 9: the queue as its clients and those who look at it see it, over one slot."""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.conformance.support.client import Client, Event, kinds
+from tests.conformance.support.clockwork import clockwork
+from tests.conformance.support.match import SESSION_ID, SOME_TEXT, TICKET_ID, Flag, Number, Text, error
+from tests.conformance.support.stack import Stack, Worker, prompted_worker, running_stack, scripted_worker
+from tests.conformance.support.words import CLOSE, G2, G3, Words, both
+from tests.support.scripted_engine import listen
+from tests.ws_adapter.support.stage import until
+
+PLACE = {"estimated_wait_s": Number(), "estimate_is_guess": Flag(), "ticket_id": TICKET_ID}
+ISO = Text(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00")
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[Worker]:
+    """A worker with one slot."""
+    with prompted_worker(1) as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def brisk_stack(single: Worker) -> Iterator[Stack]:
+    options = ("--queue-update-s", "0.2", "--queue-capacity", "3")
+    with running_stack(single, options=options) as stack:
+        yield stack
+        stack.wait_until(free_slots=1)
+        assert "Traceback" not in stack.log.text
+
+
+@pytest.fixture
+async def brisk(brisk_stack: Stack) -> Stack:
+    """One slot, which is free; three may wait and are told their places every 0.2 s."""
+    await brisk_stack.until(free_slots=1)
+    return brisk_stack
+
+
+@asynccontextmanager
+async def queue(stack: Stack, length: int, *, quiet: bool = True) -> AsyncIterator[list[Client]]:
+    """A client that has the slot, and `length` that wait behind it, in order."""
+    async with AsyncExitStack() as clients:
+        found = [await clients.enter_async_context(stack.client())]
+        await G3.begin(found[0])
+        for _ in range(length):
+            client = await clients.enter_async_context(stack.client())
+            await client.expect("session.queued")
+            client.ignored = {"session.queue_update"} if quiet else set()
+            found.append(client)
+        yield found
+
+
+async def leave(client: Client) -> None:
+    await client.send(CLOSE)
+    await client.end()
+
+
+# ------------------------------------------------------------------------------- section 2, queue events
+
+
+async def test_queue_done_comes_without_a_wait(brisk: Stack) -> None:
+    """Section 2: `session.queue_done` always on `/v1/realtime`, also without a wait; nothing before it."""
+    async with brisk.client() as client:
+        assert await client.next() == {"type": "session.queue_done"}
+
+
+async def test_queued_once_with_its_place(brisk: Stack) -> None:
+    """Section 2 `session.queued`: once; `position` is 1-based; all its fields; wait with one decimal."""
+    async with queue(brisk, 2) as (_, first, second):
+        for position, client in enumerate((first, second), 1):
+            (event,) = client.events
+            assert event == {
+                "type": "session.queued",
+                "position": position,
+                "queue_length": position,
+                **PLACE,
+            }
+            assert re.fullmatch(r"\d+\.\d", str(event["estimated_wait_s"]))
+
+
+async def test_queue_update_whether_changed_or_not(brisk: Stack) -> None:
+    """Section 2 `session.queue_update`: every `queue_update_s` while waiting, changed or not; same fields."""
+    async with queue(brisk, 2, quiet=False) as (_, first, second):
+        updates = [await second.next() for _ in range(3)]
+        assert (
+            updates
+            == [
+                {"type": "session.queue_update", "position": 2, "queue_length": 2, **PLACE},
+            ]
+            * 3
+        )
+        assert {event["ticket_id"] for event in second.events} == {second.events[0]["ticket_id"]}
+        await leave(first)
+        assert (await second.until("session.queue_update"))[-1]["position"] in (1, 2)
+        while (event := await second.next())["position"] != 1:
+            assert event["position"] == 2
+        assert event["queue_length"] == 1
+
+
+async def test_queue_update_every_3_s() -> None:
+    """Section 2 and 12: `queue_update_s=3`, counted from the entry."""
+    async with clockwork(slots=1) as world:
+        async with world.client() as holder, world.client() as client:
+            await G3.begin(holder)
+            await client.expect("session.queued")
+            for _ in range(3):
+                await world.advance(2.9)
+                await client.send({"type": "x"})
+                await client.expect("error:unknown_event")
+                await world.advance(0.1)
+                assert (await client.expect("session.queue_update"))["position"] == 1
+
+
+async def test_slot_goes_to_the_first_who_waits(brisk: Stack) -> None:
+    """Section 9: one FIFO: whoever came first is served first; the others move up."""
+    async with queue(brisk, 3) as (holder, *waiting):
+        for before, after in zip([holder, *waiting], waiting, strict=False):
+            await leave(before)
+            assert await after.next() == {"type": "session.queue_done"}
+            await after.send(G3.init())
+            await after.expect("session.created")
+    for client in waiting:
+        positions = [event["position"] for event in client.events if "position" in event]
+        assert positions == sorted(positions, reverse=True)
+
+
+async def test_one_queue_for_all_kinds(brisk: Stack) -> None:
+    """Section 9: all kinds together, no priorities: video behind audio behind video."""
+    async with queue(brisk, 1) as (holder, first):
+        async with brisk.client("/v1/realtime?mode=video") as second:
+            assert (await second.expect("session.queued"))["position"] == 2
+            second.ignored = {"session.queue_update"}
+            await leave(holder)
+            await first.expect("session.queue_done")
+            await leave(first)
+            await second.expect("session.queue_done")
+
+
+# --------------------------------------------------------------------------------------- section 9, leaving
+
+
+@pytest.mark.parametrize("how", ["vanish", "close frame", "session.close", "DELETE"])
+async def test_whoever_leaves_leaves_no_gap(brisk: Stack, how: str) -> None:
+    """Section 9: a disconnected socket leaves no gap; leaving by closing, `session.close` or DELETE."""
+    async with queue(brisk, 3) as (holder, first, second, third):
+        match how:
+            case "vanish":
+                first.vanish()
+            case "close frame":
+                await first.socket.close()
+            case "session.close":
+                await leave(first)
+            case "DELETE":
+                await brisk.request(f"/api/queue/{first.events[0]['ticket_id']}", "DELETE")
+        await brisk.until_queue(2)
+        for position, client in enumerate((second, third), 1):
+            ticket = (await brisk.request(f"/api/queue/{client.events[0]['ticket_id']}"))[1]["ticket"]
+            assert ticket["position"] == position
+        await leave(holder)
+        await second.expect("session.queue_done")
+
+
+async def test_cancelled_by_http(brisk: Stack) -> None:
+    """Section 9: DELETE `/api/queue/{ticket}`: the socket gets `queue_cancelled`, 1000; its answers."""
+    async with queue(brisk, 1) as (_, client):
+        ticket = client.events[0]["ticket_id"]
+        answer = await brisk.request(f"/api/queue/{ticket}", "DELETE")
+        assert answer == (200, {"success": True, "ticket_id": ticket})
+        assert await client.end() == ([error("queue_cancelled")], 1000)
+        answer = await brisk.request(f"/api/queue/{ticket}", "DELETE")
+        assert answer == (404, {"success": False, "message": SOME_TEXT})
+
+
+async def test_slot_is_never_given_to_a_dead_socket(brisk: Stack) -> None:
+    """Section 9: if the client has gone when its slot comes, the slot goes to the next entry."""
+    async with queue(brisk, 2) as (holder, first, second):
+        first.vanish()
+        holder.vanish()
+        await second.expect("session.queue_done")
+        await second.send(G3.init())
+        await second.expect("session.created")
+    await brisk.until(free_slots=1)
+
+
+async def test_full_queue(brisk: Stack) -> None:
+    """Section 9 `queue_capacity`, 7.1 QUEUE_FULL: `queue_full`, 1013; nobody who waits is disturbed."""
+    async with queue(brisk, 3) as (holder, first, *_):
+        async with brisk.client() as late:
+            assert await late.end() == ([error("queue_full", side="server_error")], 1013)
+        await leave(holder)
+        await first.expect("session.queue_done")
+
+
+async def test_longest_wait(single: Worker) -> None:
+    """Section 9 `queue_max_wait_s`: `queue_timeout`, 1013."""
+    with running_stack(single, options=("--queue-max-wait-s", "0.3")) as stack:
+        async with queue(stack, 1) as (holder, client):
+            client.ignored = {"session.queue_update"}
+            assert await client.end() == ([error("queue_timeout", side="server_error")], 1013)
+            await holder.send(G3.append())
+            await holder.expect("listen")
+
+
+@both
+async def test_slot_is_handed_on_only_when_it_is_clean(words: Words) -> None:
+    """7.1: a slot is assigned only after its worker has reported it clean; row 11.16: no refusal."""
+    async with clockwork(slots=1) as world:
+        world.engine.slow_cleanup = True
+        async with world.client() as first, world.client() as second:
+            await words.begin(first, listen())
+            await second.expect("session.queued")
+            await first.send(CLOSE)
+            events, code = await first.end()
+            assert (kinds(events), code) == (["session.closed"], 1000)
+            await second.send({"type": "x"})
+            await second.expect("error:unknown_event")
+            await until(lambda: world.session.is_closing)
+            world.session.finish_cleanup()
+            world.engine.slow_cleanup = False
+            await second.expect("session.queue_done")
+
+
+async def test_wait_is_estimated() -> None:
+    """Section 9 ETA: what is left of the busy slot, then e(kind). Before three samples it says it is a guess:
+    a running session lasts as long again, one of a kind that was never seen 120 s in audio, 90 s in video."""
+    async with clockwork(slots=1) as world, world.client() as holder:
+        await G3.begin(holder)
+        await world.advance(20.0)
+        async with world.client("/v1/realtime?mode=video") as first, world.client() as second:
+            assert wait_in(await first.expect("session.queued")) == (20.0, True)
+            assert wait_in(await second.expect("session.queued")) == (110.0, True)
+            await world.advance(3.0)
+            assert wait_in(await first.expect("session.queue_update")) == (23.0, True)
+
+
+def wait_in(event: Event) -> tuple[float, bool]:
+    return event["estimated_wait_s"], event["estimate_is_guess"]
+
+
+# ----------------------------------------------------------------------------------- section 9, over HTTP
+
+
+async def test_view_of_the_queue(brisk: Stack) -> None:
+    """Section 9: GET `/api/queue`, which tells no ticket, and GET `/api/queue/{ticket}`, whole."""
+    async with queue(brisk, 1) as (_, client):
+        ticket = client.events[0]["ticket_id"]
+        item: Event = {
+            "ticket_id": ticket,
+            "request_type": "audio_duplex",
+            "session_id": SESSION_ID,
+            "position": 1,
+            "estimated_wait_s": Number(),
+            "estimate_is_guess": Flag(),
+            "enqueued_at": ISO,
+            "wait_elapsed_s": Number(),
+        }
+        assert await brisk.request("/api/queue") == (
+            200,
+            {
+                "queue_length": 1,
+                "max_queue_size": 3,
+                "items": [{**item, "ticket_id": None, "session_id": None}],
+                "running_tasks": [
+                    {
+                        "worker_id": Text(r"worker-[0-9a-f]{8}/0"),
+                        "request_type": "audio_duplex",
+                        "started_at": ISO,
+                        "elapsed_s": Number(),
+                        "estimated_remaining_s": Number(),
+                        "estimate_is_guess": Flag(),
+                    }
+                ],
+            },
+        )
+        assert await brisk.request(f"/api/queue/{ticket}") == (200, {"found": True, "ticket": item})
+        missing: Any = {"found": False, "message": SOME_TEXT}
+        assert await brisk.request("/api/queue/ticket_000000000000") == (200, missing)
+
+
+# ------------------------------------------------------------------------------- 7.1, nobody takes sessions
+
+
+async def test_no_worker_at_all() -> None:
+    """7.1: no worker for `no_worker_grace_s`: until then clients queue; then `service_unavailable`, 1013."""
+    nowhere = Worker(process=None, log=None, target="127.0.0.1:1")  # type: ignore[arg-type]
+    with running_stack(nowhere, options=("--no-worker-grace-s", "1.5"), wait=False) as stack:
+        async with stack.client() as client:
+            events, code = await client.end()
+            assert events[-1] == error("service_unavailable", side="server_error")
+            assert code == 1013
+        async with stack.client() as late:
+            assert await late.end() == ([error("service_unavailable", side="server_error")], 1013)
+
+
+async def test_worker_that_drains() -> None:
+    """7.1 DRAINING: those it has go on; newcomers queue, then `service_unavailable`, 1013."""
+    options = ("--no-worker-grace-s", "0.3")
+    unavailable = [error("service_unavailable", side="server_error")]
+    with (
+        scripted_worker("--drain-timeout-s", "60") as worker,
+        running_stack(worker, options=options) as stack,
+    ):
+        async with stack.client() as current, stack.client() as earlier:
+            await G3.begin(current)
+            await G2.begin(earlier)
+            worker.process.terminate()
+            await stack.until(ready=False)
+            async with stack.client() as late:
+                late.ignored = {"session.queued", "session.queue_update"}
+                assert await late.end() == (unavailable, 1013)
+            for words, client in ((G3, current), (G2, earlier)):
+                await client.send(words.append())
+                await client.expect(words.listen)

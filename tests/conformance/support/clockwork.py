@@ -1,0 +1,57 @@
+"""Rows about minutes: adapter and worker in the test's own process, on real sockets, with a clock to turn."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import Mode
+from tests.conformance.support.client import Client
+from tests.support.scripted_engine import INFO, ScriptedEngine, ScriptedSession, running_worker
+from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
+
+SEEING = replace(INFO, sees=True, modes=frozenset({Mode.AUDIO, Mode.VIDEO}))
+
+
+@dataclass(frozen=True)
+class Clockwork:
+    """A running adapter whose time stands still until `advance`."""
+
+    stage: Stage
+    clock: ManualClock
+    engine: ScriptedEngine
+
+    async def advance(self, seconds: float) -> None:
+        """Lets time pass; whatever is due meanwhile happens, in order."""
+        await self.clock.advance(seconds)
+
+    @property
+    def session(self) -> ScriptedSession:
+        """The newest session of the worker."""
+        return self.engine.session
+
+    @asynccontextmanager
+    async def client(self, target: str = "/v1/realtime?mode=audio") -> AsyncIterator[Client]:
+        """A client at `target`."""
+        url = self.stage.address.replace("http://", "ws://") + target
+        async with self.stage.client(url) as client:
+            yield Client(client.socket)
+
+
+@asynccontextmanager
+async def clockwork_before(target: str) -> AsyncIterator[Clockwork]:
+    """The same in front of a worker that is there already."""
+    clock = ManualClock()
+    async with running_adapter(target, clock=clock) as stage:
+        yield Clockwork(stage, clock, ScriptedEngine())
+
+
+@asynccontextmanager
+async def clockwork(slots: int = 2, info: ModelInfo = SEEING, **options: Any) -> AsyncIterator[Clockwork]:
+    """Adapter options as `ws_adapter.options` names them; sessions bring their scripts along as prompts."""
+    clock = ManualClock()
+    engine = ScriptedEngine(slots=slots, info=info, prompted=True)
+    async with running_worker(engine, slots=slots) as worker:
+        async with running_adapter(worker.address, clock=clock, **options) as stage:
+            yield Clockwork(stage, clock, engine)

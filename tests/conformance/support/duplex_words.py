@@ -1,0 +1,172 @@
+"""The dialect of `/ws/duplex` in the words of a client, and what it has to be told."""
+
+import base64
+import io
+import json
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tests.conformance.support.client import Client, Event
+from tests.conformance.support.match import TRACE_ID, UNIX_S, Number, Text
+from tests.conformance.support.words import RATE, f32
+from tests.support.scripted_engine import Play, Script
+
+OMNI = "/ws/duplex/omni_k3f9"
+AUDIO = "/ws/duplex/adx_k3f9"
+BARE = "/ws/duplex"
+LABEL = "omni_k3f9"
+
+PAUSE: Event = {"type": "pause"}
+RESUME: Event = {"type": "resume"}
+INTERRUPT: Event = {"type": "interrupt"}
+STOP: Event = {"type": "stop"}
+UNKNOWN: Event = {"type": "response.cancel"}
+
+
+# --------------------------------------------------------------------------------------------- the client
+
+
+def prepare(script: Script | None = None, **fields: Any) -> Event:
+    """The initialising event; a script travels as the system prompt."""
+    prompt = script.as_prompt() if script is not None else "Answer briefly."
+    return {"type": "prepare", "system_prompt": prompt, **fields}
+
+
+def chunk(samples: int = RATE, level: float = 0.1, **fields: Any) -> Event:
+    """An `audio_chunk` of equal samples."""
+    return {"type": "audio_chunk", "audio_base64": f32(samples, level), **fields}
+
+
+def video_frame(shade: int = 0) -> Event:
+    """A `video_frame`."""
+    return {"type": "video_frame", "frame_base64": jpeg(shade)}
+
+
+def picture(shade: int = 0, side: int = 32, form: str = "JPEG") -> bytes:
+    """A picture file of one colour."""
+    file = io.BytesIO()
+    Image.new("RGB", (side, side), (shade, shade, shade)).save(file, form)
+    return file.getvalue()
+
+
+def jpeg(shade: int = 0, side: int = 32) -> str:
+    """Base64 of `picture`."""
+    return base64.b64encode(picture(shade, side)).decode()
+
+
+async def begin_script(client: Client, script: Script, *, is_bare: bool = False, **fields: Any) -> Event:
+    """Through to `prepared`, which is returned."""
+    if not is_bare:
+        await client.expect("queue_done")
+    await client.send(prepare(script, **fields))
+    return await client.expect("prepared")
+
+
+async def begin(client: Client, *plays: Play, is_bare: bool = False, **fields: Any) -> Event:
+    """See `begin_script`."""
+    return await begin_script(client, Script(plays), is_bare=is_bare, **fields)
+
+
+async def stop(client: Client, label: str | None = LABEL) -> list[Event]:
+    """Stops; returns what came before `stopped`."""
+    await client.send(STOP)
+    events, code = await client.end()
+    assert code == 1000
+    assert events[-1] == stopped("user_stop", label)
+    return events[:-1]
+
+
+# --------------------------------------------------------------------------------------------- the server
+
+_FIGURES = {
+    "kv_cache_length": Number(1),
+    "cost_llm_ms": Number(),
+    "cost_tts_prep_ms": Number(),
+    "cost_tts_ms": Number(),
+    "cost_token2wav_ms": Number(),
+    "cost_all_ms": Number(),
+    "prefill_ms": Number(),
+    "wall_clock_ms": Number(),
+    "n_tokens": Number(),
+    "n_tts_tokens": Number(),
+    "vision_slices": Number(),
+    "vision_tokens": Number(),
+    "server_send_ts": UNIX_S,
+}
+"""On every `result`."""
+
+
+def listens(unit: int | Number, **more: Any) -> Event:
+    """The `result` of a unit in which the model listens; `unit` counts from 1."""
+    told = {"type": "result", "is_listen": True, "text": "", "audio_data": None, "end_of_turn": False}
+    return told | _FIGURES | {"current_time": unit} | more
+
+
+def speaks(
+    unit: int | Number, text: str | Text, seconds: float, *, end_of_turn: bool = False, **more: Any
+) -> Event:
+    """The `result` of a unit in which the model says `text` in so many seconds of audio."""
+    told = {"type": "result", "is_listen": False, "text": text, "end_of_turn": end_of_turn}
+    audio = Samples(round(seconds * 24_000)) if seconds else None
+    return told | _FIGURES | {"current_time": unit, "audio_data": audio} | more
+
+
+class Samples:
+    """Equals base64 of so many finite samples of float32 within [-1, 1]."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, str):
+            return False
+        samples = np.frombuffer(base64.b64decode(other, validate=True), "<f4")
+        return samples.size == self._count and bool((np.abs(samples) <= 1.0).all())
+
+    def __repr__(self) -> str:
+        return f"Samples({self._count})"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _SomeError:
+    """Equals an `error` with this code whose `message` repeats `error`, whatever that says."""
+
+    def __init__(self, code: str) -> None:
+        self._code = code
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, dict) or not isinstance(text := other.get("error"), str):
+            return False
+        return bool(text) and other == error(self._code, text)
+
+    def __repr__(self) -> str:
+        return f"error({self._code!r})"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def error(code: str, text: str | None = None) -> Any:
+    """An `error`; its `message` repeats `error`, whatever that says if no text is given."""
+    if text is None:
+        return _SomeError(code)
+    return {"type": "error", "error": text, "code": code, "message": text, "trace_id": TRACE_ID}
+
+
+def stopped(reason: str, label: str | None = LABEL) -> Event:
+    """The last event of a session; without a label the id is the server's own."""
+    session_id = label if label is not None else Text("sess_[0-9a-f]{12}")
+    return {"type": "stopped", "session_id": session_id, "reason": reason}
+
+
+def timeout(reason: str) -> Event:
+    """The last event of a session that took too long."""
+    return {"type": "timeout", "reason": reason}
+
+
+def told(result: Event) -> dict[str, Any]:
+    """What the worker was given, said by a unit that plays `TELLS`."""
+    content: dict[str, Any] = json.loads(result["text"])
+    return content

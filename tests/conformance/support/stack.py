@@ -1,0 +1,246 @@
+"""A worker and an adapter as processes of their own, ended by their ids whatever happens."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from asyncio import timeout, to_thread
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.client import connect
+
+from tests.conformance.support.client import Client, RawClient
+from tests.support.scripted_engine import Play, Script
+from tests.ws_adapter.support.process import ADMIT_ALL
+
+START_S = 90.0
+END_S = 15.0
+PATIENCE_S = 10.0
+"""The longest wait for what must come."""
+
+_KNOWN = "next script is known"
+
+Process = subprocess.Popen[bytes]
+
+
+class Log:
+    """What a process writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def text(self) -> str:
+        """All of it, so far."""
+        return self._path.read_text(errors="replace")
+
+    def count(self, marker: str) -> int:
+        """How many lines hold `marker`."""
+        return sum(marker in line for line in self.text.splitlines())
+
+    def wait_for(self, marker: str, count: int) -> None:
+        """Waits until so many lines hold `marker`."""
+        end = time.monotonic() + PATIENCE_S
+        while self.count(marker) < count:
+            assert time.monotonic() < end, f"{marker!r} is not there {count} times:\n{self.text}"
+            time.sleep(0.02)
+
+    def after(self, marker: str) -> str | None:
+        """The rest of the first line that begins with `marker`."""
+        lines = (line for line in self.text.splitlines() if line.startswith(marker))
+        return next((line.removeprefix(marker).strip() for line in lines), None)
+
+
+@contextmanager
+def running(module: str, *arguments: str) -> Iterator[tuple[Process, Log]]:
+    """A Python process of `module`, ended on leaving the block."""
+    with tempfile.TemporaryDirectory(prefix="antiphon-") as folder:
+        path = Path(folder) / "log"
+        with path.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield process, Log(path)
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
+            _end(process)
+
+
+def _end(process: Process) -> None:
+    """Twice the signal: a server that still has sessions does not wait for them."""
+    for _ in range(2):
+        process.terminate()
+        try:
+            process.wait(0.5)
+            return
+        except subprocess.TimeoutExpired:
+            pass
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
+
+
+def wait_for(process: Process, log: Log, marker: str) -> str:
+    """What the process says behind `marker`, once it does."""
+    end = time.monotonic() + START_S
+    while (told := log.after(marker)) is None:
+        assert process.poll() is None, f"ended with {process.returncode}:\n{log.text}"
+        assert time.monotonic() < end, f"not ready:\n{log.text}"
+        time.sleep(0.02)
+    return told
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker; `target` is what an adapter is given."""
+
+    process: Process
+    log: Log
+    target: str
+
+    def release(self, key: str, step: str, unit: int) -> None:
+        """Lets a held unit of the session with this key go on; for prompted workers."""
+        self._tell(f"release {key} {step} {unit}")
+
+    def next(self, *plays: Play, **script: Any) -> None:
+        """What the next session without a prompt plays; for prompted workers."""
+        known = self.log.count(_KNOWN)
+        self._tell(f"next {Script(plays, **script).as_prompt()}")
+        self.log.wait_for(_KNOWN, known + 1)
+
+    def _tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+
+
+@contextmanager
+def scripted_worker(*arguments: str) -> Iterator[Worker]:
+    """See `tests.support.scripted_worker`."""
+    with running("tests.support.scripted_worker", "--listen", "127.0.0.1:0", *arguments) as (process, log):
+        yield Worker(process, log, wait_for(process, log, "worker ready on "))
+
+
+@contextmanager
+def prompted_worker(slots: int = 24, *arguments: str) -> Iterator[Worker]:
+    """A scripted worker whose sessions bring their scripts along as system prompts."""
+    with scripted_worker("--prompted", "--slots", str(slots), *arguments) as worker:
+        yield worker
+
+
+@contextmanager
+def transcribing_worker(slots: int = 8, *arguments: str) -> Iterator[Worker]:
+    """A scripted worker that transcribes what it is told with `Worker.next`, and talks with video."""
+    with prompted_worker(slots, "--modes", "transcribe,audio,video", *arguments) as worker:
+        yield worker
+
+
+@contextmanager
+def chatting_worker(slots: int = 8, *arguments: str) -> Iterator[Worker]:
+    """A scripted worker that chats, and talks with video; system messages of turns are scripts too."""
+    with prompted_worker(slots, "--modes", "chat,audio,video", *arguments) as worker:
+        yield worker
+
+
+@contextmanager
+def shipped_worker(slots: int = 4) -> Iterator[Worker]:
+    """What users meet: the checkpoint of the package."""
+    arguments = ("worker", "--listen", "127.0.0.1:0", "--slots", str(slots))
+    with running("antiphon.cli", *arguments) as (process, log):
+        yield Worker(process, log, wait_for(process, log, "worker ready on "))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """An adapter in front of workers; `worker` is the first of them."""
+
+    process: Process
+    log: Log
+    address: str
+    worker: Worker
+
+    def url(self, target: str) -> str:
+        """The WebSocket address of a path with its query."""
+        return self.address.replace("http://", "ws://") + target
+
+    @asynccontextmanager
+    async def client(self, target: str = "/v1/realtime?mode=audio", **options: Any) -> AsyncIterator[Client]:
+        """A client at `target`; `options` are those of `websockets`."""
+        options = {"max_size": None, "compression": None, "close_timeout": 1, **options}
+        async with connect(self.url(target), **options) as socket:
+            client = Client(socket)
+            yield client
+            client.observer.end()
+
+    @asynccontextmanager
+    async def raw_client(self, target: str = "/v1/realtime?mode=audio") -> AsyncIterator[RawClient]:
+        """A client that decides about every byte of its frames."""
+        client = await RawClient.connect(self.address.removeprefix("http://"), target)
+        try:
+            yield client
+        finally:
+            client.vanish()
+
+    async def request(self, path: str, method: str = "GET") -> tuple[int, Any]:
+        """Status and JSON body of an HTTP request."""
+        return await to_thread(self.ask_http, path, method)
+
+    def ask_http(self, path: str, method: str = "GET") -> tuple[int, Any]:
+        """As `request`, for those who may block."""
+        request = urllib.request.Request(self.address + path, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as refused:
+            return refused.code, json.load(refused)
+
+    def wait_until(self, **state: Any) -> None:
+        """Waits until `/ready` says this."""
+        end = time.monotonic() + PATIENCE_S
+        while not state.items() <= (told := self.ask_http("/ready")[1]).items():
+            assert time.monotonic() < end, f"{told} never became {state}\n{self.log.text}"
+            time.sleep(0.02)
+
+    async def until(self, **state: Any) -> None:
+        """See `wait_until`."""
+        await to_thread(lambda: self.wait_until(**state))
+
+    def wait_until_nothing_runs(self) -> None:
+        """Waits until no session has a slot."""
+        end = time.monotonic() + PATIENCE_S
+        while self.ask_http("/api/queue")[1]["running_tasks"]:
+            assert time.monotonic() < end, self.log.text
+            time.sleep(0.02)
+
+    async def until_queue(self, length: int) -> None:
+        """Waits until so many clients wait for a slot."""
+        async with timeout(PATIENCE_S):
+            while (await self.request("/api/queue"))[1]["queue_length"] != length:
+                pass
+
+
+@contextmanager
+def running_stack(*workers: Worker, options: tuple[str, ...] = (), wait: bool = True) -> Iterator[Stack]:
+    """An adapter with these command line options; with `wait` it knows its workers already."""
+    targets = ",".join(worker.target for worker in workers)
+    arguments = ("adapter", "--port", "0", "--worker", targets, *ADMIT_ALL, *options)
+    with running("antiphon.cli", *arguments) as (process, log):
+        stack = Stack(process, log, wait_for(process, log, "adapter ready on "), workers[0])
+        if wait:
+            stack.wait_until(ready=True, workers=len(workers))
+        yield stack

@@ -1,0 +1,204 @@
+"""Section 11: clients of transcription that must keep working, each a faithful copy of its traffic."""
+
+import json
+import shutil
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.support.client import PING, PONG
+from tests.conformance.support.client import TEXT as TEXT_FRAME
+from tests.conformance.support.stack import Stack, running_stack
+from tests.conformance.support.transcription_words import (
+    COMMIT,
+    CREATED,
+    EMPTY,
+    FINAL,
+    PATH,
+    RATE,
+    TARGETS,
+    TELLS,
+    UPDATE,
+    append,
+    begin,
+    delta,
+    done,
+    error,
+    nothing,
+    samples,
+)
+from tests.conformance.support.vllm_program import run_program
+from tests.support.scripted_engine import hang, listen, write
+
+GREETING = Path(__file__).parents[2] / "recordings/greeting.wav"
+
+
+@pytest.fixture(scope="module")
+def bare(transcriber: Stack) -> Iterator[Stack]:
+    """`transcriber`, with transcription on the bare endpoint."""
+    options = ("--default-realtime-mode", "transcription")
+    with running_stack(transcriber.worker, options=options) as stack:
+        yield stack
+
+
+async def test_row_18_the_printed_program(bare: Stack, tmp_path: Path) -> None:
+    """Row 11.18: connects without query or headers; expects `session.created`; sends all, reads only then."""
+    shutil.copy(GREETING, tmp_path / "audio.wav")
+    bare.worker.next(write(" good morning"))
+
+    said = await run_program(tmp_path, bare.url("/v1/realtime"), "scripted")
+
+    assert said == " good morning"
+
+
+async def test_row_18_nothing_of_the_audio_is_lost(bare: Stack, tmp_path: Path) -> None:
+    """Row 11.18: 4096-byte appends unpaced: all of them are heard, in one utterance."""
+    shutil.copy(GREETING, tmp_path / "audio.wav")
+    bare.worker.next(TELLS, repeat=True)
+
+    said = await run_program(tmp_path, bare.url("/v1/realtime"), "scripted")
+
+    units = json.loads(said[said.rindex('{"setup"') :])["units"]
+    with wave.open(str(GREETING)) as file:
+        assert samples(units) == file.getnframes()
+    assert [unit["begins"] for unit in units].count(True) == 1
+    assert units[-1]["ends"]
+
+
+async def test_row_18_never_deadlocks(transcriber: Stack) -> None:
+    """Row 11.18: ten minutes of audio are sent before anything is read; every delta comes, in order."""
+    transcriber.worker.next(write(" word"), repeat=True)
+    async with transcriber.client(PATH) as client:
+        frame = json.dumps(append(2048))
+        await client.send(UPDATE, COMMIT, *[frame] * (600 * RATE // 2048), FINAL)
+        assert await client.next() == CREATED
+        events = await client.until("transcription.done")
+    assert events[:-1] == [delta(" word")] * (len(events) - 1)
+    assert events[-1]["text"] == " word" * (len(events) - 1)
+    assert len(events) - 1 >= 150, "at most four seconds in each unit"
+
+
+@pytest.mark.parametrize("target", ["/v1/realtime", "/v1/realtime/", "/v1/realtime?model=x&session_id=y"])
+async def test_bare_endpoint(bare: Stack, target: str) -> None:
+    """Section 1 rules 4 and 5: `default_realtime_mode=transcription`, whatever else the query says."""
+    async with bare.client(target) as client:
+        assert await client.next() == CREATED
+        await client.send(UPDATE, COMMIT, FINAL)
+        assert await client.next() == EMPTY
+
+
+async def test_bare_endpoint_with_the_subprotocol(bare: Stack) -> None:
+    """Section 1: if the client offers `realtime`, the server selects it whichever dialect was chosen."""
+    async with bare.client("/v1/realtime", subprotocols=["realtime"]) as client:
+        assert client.socket.subprotocol == "realtime"
+        assert await client.next() == CREATED
+
+
+async def test_bare_endpoint_in_another_mode(bare: Stack) -> None:
+    """Section 1 rule 1: `mode` decides before the default."""
+    async with bare.client("/v1/realtime?mode=audio") as client:
+        assert (await client.next())["type"] == "session.queue_done"
+
+
+async def test_row_19_microphone(narrow_transcriber: Stack) -> None:
+    """Row 11.19: never sends final, drops the socket: deltas flow while sending; cancel at disconnect."""
+    stack = narrow_transcriber
+    stack.worker.next(write(" good"), write(" mor"), write("ning"), hang("generate"))
+    async with stack.client(PATH) as client:
+        assert await client.next() == CREATED
+        await client.send(UPDATE, COMMIT)
+        for text in (" good", " mor", "ning"):
+            await client.send(*[append(1600)] * 10)
+            assert await client.next() == delta(text)
+        await client.send(append())
+        client.vanish()
+        await stack.until(free_slots=1)
+
+
+async def test_row_19_vanishes_while_it_waits(narrow_transcriber: Stack) -> None:
+    """Row 11.11: vanishes while queued: leaves the queue at once."""
+    stack = narrow_transcriber
+    stack.worker.next(write(" go"))
+    async with stack.client(PATH) as holder, stack.client(PATH) as client:
+        await begin(holder)
+        assert await client.next() == CREATED
+        await client.send(UPDATE, append(), COMMIT)
+        await stack.until_queue(1)
+        client.vanish()
+        await stack.until_queue(0)
+
+
+async def test_row_20_many_utterances(transcriber: Stack) -> None:
+    """Row 11.20: many utterances on one socket; `commit final` then `commit` as reset; stray final: 8.2."""
+    transcriber.worker.next(write(" yes"), repeat=True)
+    async with transcriber.client(PATH) as client:
+        assert await client.next() == CREATED
+        await client.send(UPDATE, FINAL, COMMIT)
+        for _ in range(5):
+            await client.send(append(), FINAL, COMMIT)
+            text = (await client.until("transcription.done"))[-1]["text"]
+            assert text in (" yes", " yes yes"), "its end may be a unit of its own"
+        await client.send(FINAL, FINAL)
+        assert await client.next() == EMPTY
+        await nothing(client)
+
+
+async def test_row_21_empty_commit(transcriber: Stack) -> None:
+    """Row 11.21: empty commit; another socket continues: `done`, no harm."""
+    transcriber.worker.next(write(" go"), write(" on"), listen())
+    async with transcriber.client(PATH) as other, transcriber.client(PATH) as client:
+        await begin(other)
+        assert await client.next() == CREATED
+        await client.send(UPDATE, COMMIT, FINAL)
+        assert await client.next() == EMPTY
+        await client.socket.close()
+        await other.send(append())
+        assert await other.next() == delta(" on")
+        await other.send(FINAL)
+        assert await other.next() == done(" go on", completion=3)
+
+
+async def test_row_22_pings_are_answered_in_every_state(narrow_transcriber: Stack) -> None:
+    """Row 11.22: answer pings in every state: NO_MODEL, READY, waiting for a slot, generating, finishing."""
+    stack = narrow_transcriber
+    stack.worker.next(write(" go"))
+    stack.worker.next(write(" go"), hang("generate"), key="T-ping")
+    async with stack.client(PATH) as holder, stack.raw_client(PATH) as client:
+        await begin(holder)
+        await client.expect("session.created")
+
+        async def ping(payload: bytes) -> None:
+            await client.frame(PING, payload)
+            opcode, told = await client.read()
+            while opcode == TEXT_FRAME:
+                opcode, told = await client.read()
+            assert (opcode, told) == (PONG, payload)
+
+        await ping(b"no model")
+        await client.send(UPDATE)
+        await ping(b"ready")
+        await client.send(append(), COMMIT)
+        await stack.until_queue(1)
+        await ping(b"waiting")
+        await holder.socket.close()
+        await client.expect("transcription.delta")
+        await ping(b"open")
+        await client.send(FINAL)
+        await ping(b"finishing")
+        stack.worker.release("T-ping", "generate", 2)
+        await client.expect("transcription.done")
+        await client.frame(TEXT_FRAME, b"x")
+        assert await client.expect("error:invalid_json") == error("invalid_json", "Invalid JSON")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+async def test_row_9_unknown_things_are_ignored(transcriber: Stack, target: str) -> None:
+    """Row 11.9: adds `Authorization: Bearer`, unknown query parameters, unknown fields: ignored."""
+    url = f"{target}{'&' if '?' in target else '?'}session_id=x&autostart=1"
+    headers = {"Authorization": "Bearer sk-none"}
+    async with transcriber.client(url, additional_headers=headers) as client:
+        assert await client.next() == CREATED
+        await client.send({**UPDATE, "event_id": "e1"}, {**COMMIT, "event_id": 2}, {**FINAL, "x": None})
+        assert await client.next() == EMPTY

@@ -1,0 +1,578 @@
+"""The column T of 7.1 and 7.2, and section 8.3: each failure as a client of transcription meets it."""
+
+import asyncio
+import base64
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from inference_service.api.engine import Failure, SessionFailed
+from inference_service.session.session import Limits
+from tests.conformance.support.client import BINARY, CLOSE, TEXT, Client
+from tests.conformance.support.match import Text
+from tests.conformance.support.stack import Stack as Processes
+from tests.conformance.support.stack import running_stack, scripted_worker, transcribing_worker
+from tests.conformance.support.transcription_words import (
+    COMMIT,
+    CREATED,
+    EMPTY,
+    FINAL,
+    PATH,
+    RATE,
+    TARGETS,
+    TELLS,
+    UPDATE,
+    append,
+    begin,
+    delta,
+    done,
+    error,
+    levels,
+    nothing,
+    samples,
+    told,
+)
+from tests.support.scripted_engine import (
+    EVERYTHING,
+    Play,
+    ScriptedEngine,
+    context_full,
+    fails,
+    hang,
+    listen,
+    running_worker,
+    write,
+)
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter, until
+
+GO = write(" go")
+
+
+@asynccontextmanager
+async def client_at(stage: Stage) -> AsyncIterator[Client]:
+    """A client of an adapter in the test's own process."""
+    async with stage.client(stage.address.replace("http://", "ws://") + PATH) as client:
+        yield Client(client.socket)
+
+
+async def is_alive(client: Client) -> None:
+    """The socket is open and takes another utterance."""
+    await client.send(UPDATE, COMMIT, FINAL)
+    assert await client.next() == EMPTY
+
+
+# ------------------------------------------------------------------------------------------- 7.1: no slot
+
+
+async def test_queue_full(narrow_transcriber: Processes) -> None:
+    """7.1 QUEUE_FULL: `queue_full`. 8.2: state READY, audio kept, the client may commit again."""
+    worker = narrow_transcriber.worker
+    worker.next(GO)
+    worker.next(GO)
+    worker.next(TELLS, repeat=True)
+    with running_stack(worker, options=("--queue-capacity", "1")) as small:
+        async with small.client(PATH) as holder, small.client(PATH) as waiting, small.client(PATH) as client:
+            await begin(holder)
+            await waiting.next()
+            await waiting.send(UPDATE, append(), COMMIT)
+            await small.until_queue(1)
+            assert await client.next() == CREATED
+            await client.send(UPDATE, append(level=0.1), COMMIT)
+            assert await client.next() == error("queue_full")
+            await client.send(append(level=0.2))
+            assert await client.ask(COMMIT) == error("queue_full")
+            await holder.socket.close()
+            assert await waiting.next() == delta(" go")
+            await waiting.socket.close()
+            await client.send(COMMIT, FINAL)
+            units = await told(client)
+    assert levels(units) == [0.1, 0.2]
+    assert samples(units) == 2 * RATE
+
+
+async def test_queue_timeout(narrow_transcriber: Processes) -> None:
+    """7.1: the longest wait is over: `queue_full`, since there is no other word for it; the socket stays."""
+    worker = narrow_transcriber.worker
+    worker.next(GO)
+    with running_stack(worker, options=("--queue-max-wait-s", "0.2")) as impatient:
+        async with impatient.client(PATH) as holder, impatient.client(PATH) as client:
+            await begin(holder)
+            assert await client.next() == CREATED
+            await client.send(UPDATE, append(), FINAL)
+            assert await client.next() == error("queue_full")
+            await nothing(client)
+
+
+async def test_queue_cancelled(tmp_path: Any) -> None:
+    """Section 9: DELETE of the ticket, which only an admin can know: `queue_full`; the socket stays."""
+    keys = KeyFile(tmp_path / "keys", "alice", "admin")
+    engine = ScriptedEngine(GO, slots=1, info=EVERYTHING)
+    async with running_worker(engine, slots=1) as worker:
+        async with running_adapter(worker.address, auth="keys", keys=keys.path) as stage:
+            url = stage.address.replace("http://", "ws://") + PATH
+            headers = keys.bearer("alice")
+            async with (
+                connect(url, additional_headers=headers) as first,
+                connect(url, additional_headers=headers) as second,
+            ):
+                holder, client = Client(first), Client(second)
+                await begin(holder)
+                assert await client.next() == CREATED
+                await client.send(UPDATE, append(), COMMIT)
+                items: list[Any] = []
+                while not items:
+                    items = (await stage.request("/api/queue", headers=keys.bearer("admin")))[2]["items"]
+                assert (await stage.request(f"/api/queue/{items[0]['ticket_id']}", "DELETE"))[0] == 200
+                assert await client.next() == error("queue_full")
+                await nothing(client)
+
+
+async def test_no_free_slot() -> None:
+    """7.1 NO_FREE_SLOT, after 10 tries at 0.5 s: `queue_full`."""
+    clock = ManualClock()
+    engine = ScriptedEngine(GO, slots=1, info=EVERYTHING)
+    async with running_worker(engine, slots=1) as worker:
+        async with running_adapter(worker.address) as other, client_at(other) as holder:
+            await begin(holder)
+            async with running_adapter(worker.address, clock=clock) as stage, client_at(stage) as client:
+                assert await client.next() == CREATED
+                await client.send(UPDATE, append(), FINAL)
+                for _ in range(10):
+                    await until(lambda: clock.timers)
+                    await clock.advance(0.5)
+                assert await client.next() == error("queue_full")
+                await nothing(client)
+
+
+async def test_lease_refused() -> None:
+    """7.1 LEASE_MISSING before `SessionReady`, after 3 new leases: `processing_error`; the socket stays."""
+    engine = ScriptedEngine(info=EVERYTHING)
+    async with running_worker(engine, worker_key=b"sixteen bytes are enough") as worker:
+        async with running_adapter(worker.address) as stage, client_at(stage) as client:
+            assert await client.next() == CREATED
+            await client.send(UPDATE, append(), FINAL)
+            assert await client.next() == error("processing_error")
+            await is_alive(client)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+async def test_no_worker_at_connect(target: str) -> None:
+    """7.1 UNAVAILABLE LOADING, DRAINING; no worker: `service_unavailable` at connect (closes 1013)."""
+    with transcribing_worker() as worker, running_stack(worker) as stack:
+        worker.process.kill()
+        await stack.until(ready=False)
+        async with stack.client(target) as client:
+            assert await client.end() == ([error("service_unavailable")], 1013)
+
+
+async def test_no_worker_for_an_utterance() -> None:
+    """7.1 no worker for `no_worker_grace_s`: `service_unavailable`, and the socket stays open."""
+    with transcribing_worker() as worker:
+        with running_stack(worker, options=("--no-worker-grace-s", "0.3")) as stack:
+            async with stack.client(PATH) as client:
+                assert await client.next() == CREATED
+                worker.process.kill()
+                await stack.until(ready=False)
+                await client.send(UPDATE, append(), FINAL)
+                assert await client.next() == error("service_unavailable")
+                assert await client.ask(FINAL) == error("service_unavailable"), "its audio is kept"
+
+
+@pytest.mark.parametrize("target", TARGETS[1:])
+async def test_unsupported_mode(stack: Processes, target: str) -> None:
+    """7.1 MODE_UNSUPPORTED: `unsupported_mode` at connect (closes 1008): no worker transcribes."""
+    async with stack.client(target) as client:
+        assert await client.end() == ([error("unsupported_mode")], 1008)
+
+
+async def test_unserved_path(stack: Processes) -> None:
+    """Section 1: T exists only if a worker advertises it; else that path is HTTP 404."""
+    with pytest.raises(InvalidStatus) as refused:
+        async with stack.client(PATH):
+            pass
+    assert refused.value.response.status_code == 404
+
+
+async def test_config_invalid(transcriber: Processes) -> None:
+    """7.1 CONFIG_INVALID from the worker: `processing_error`."""
+    transcriber.worker.next(refuses=SessionFailed("CONFIG_INVALID", "no"))
+    async with transcriber.client(PATH) as client:
+        assert await client.next() == CREATED
+        await client.send(UPDATE, append(), FINAL)
+        assert await client.next() == error("processing_error")
+        await is_alive(client)
+
+
+async def test_model_not_found(transcriber: Processes) -> None:
+    """7.1 MODEL_NOT_FOUND: `model_not_found`; 8.3: the text contains the model's name."""
+    async with transcriber.client(PATH) as client:
+        assert await client.next() == CREATED
+        refused = await client.ask({**UPDATE, "model": "whisper-9"})
+        assert refused == {"type": "error", "error": Text(".*whisper-9.*"), "code": "model_not_found"}
+        assert await client.ask(COMMIT) == error("model_not_validated")
+
+
+async def test_model_is_in_the_list_of_models(transcriber: Processes) -> None:
+    """Section 10 `/v1/models`: names the models that `session.update` may choose."""
+    _, models = await transcriber.request("/v1/models")
+    async with transcriber.client(PATH) as client:
+        assert await client.next() == CREATED
+        await client.send({**UPDATE, "model": models["data"][0]["id"]}, COMMIT, FINAL)
+        assert await client.next() == EMPTY
+
+
+# ---------------------------------------------------------------------------------------- 7.1: the worker
+
+
+@pytest.mark.parametrize("step", ["refused", "failure"])
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        *(
+            (reason, "invalid_audio")
+            for reason in ("AUDIO_INVALID", "PARAMS_INVALID", "CONTENT_UNSUPPORTED", "INPUT_TOO_LONG")
+        ),
+        ("INFERENCE_FAILED", "processing_error"),
+    ],
+)
+async def test_item_error(transcriber: Processes, reason: str, code: str, step: str) -> None:
+    """7.1 `ItemError`: `invalid_audio`; INFERENCE_FAILED: `processing_error`. The utterance is over."""
+    transcriber.worker.next(GO, Play(**{step: Failure(reason, "no")}), write(" two"))  # type: ignore[arg-type]
+    async with transcriber.client(PATH) as client:
+        await begin(client)
+        await client.send(append())
+        assert await client.next() == error(code)
+        await client.send(FINAL, append(), FINAL)
+        assert await client.take(2) == [delta(" two"), done(" two", completion=1)]
+
+
+async def test_context_full(transcriber: Processes) -> None:
+    """7.1 `UNIT_END_CONTEXT_FULL`: `done`, then `context_full`, then SKIPPING."""
+    transcriber.worker.next(GO, replace(context_full(), says=((" on", 0.0),)))
+    async with transcriber.client(PATH) as client:
+        await begin(client)
+        await client.send(append())
+        assert await client.take(3) == [delta(" on"), done(" go on", completion=2), error("context_full")]
+        transcriber.worker.next(TELLS, repeat=True)
+        await client.send(append(level=0.2), FINAL, append(level=0.3), FINAL)
+        assert levels(await told(client)) == [0.3]
+
+
+async def test_context_full_after_the_final_commit(transcriber: Processes) -> None:
+    """7.1 `UNIT_END_CONTEXT_FULL`: `done`, then `context_full`, then READY by the same rule."""
+    full = replace(context_full(), hold="generate")
+    transcriber.worker.next(GO, full, key="T-full")
+    async with transcriber.client(PATH) as client:
+        await begin(client)
+        await client.send(FINAL, append(level=0.3))
+        await nothing(client)
+        transcriber.worker.release("T-full", "generate", 2)
+        assert await client.take(2) == [done(" go", completion=2), error("context_full")]
+        transcriber.worker.next(TELLS, repeat=True)
+        await client.send(FINAL)
+        assert levels(await told(client)) == [0.3]
+
+
+@pytest.mark.parametrize("reason", ["KV_EXHAUSTED", "ENGINE_FATAL", "INFERENCE_FAILED"])
+async def test_session_failed(transcriber: Processes, reason: str) -> None:
+    """7.1 KV_EXHAUSTED, ENGINE_FATAL: `processing_error`; the next utterance gets another slot."""
+    transcriber.worker.next(GO, Play(fails_session=SessionFailed(reason, "canary-4711")))
+    async with transcriber.client(PATH) as client:
+        await begin(client)
+        await client.send(append())
+        failed = await client.next()
+        assert failed == error("processing_error")
+        assert "canary" not in failed["error"]
+        transcriber.worker.next(write(" two"))
+        await client.send(FINAL, append(), FINAL)
+        assert await client.take(2) == [delta(" two"), done(" two", completion=1)]
+
+
+async def test_unit_timeout() -> None:
+    """7.1 UNIT_TIMEOUT: `processing_error`; by the worker's watchdog."""
+    engine = ScriptedEngine(hang("generate"), info=EVERYTHING)
+    async with running_worker(engine, limits=Limits(unit_s=0.1, cleanup_s=1.0)) as worker:
+        async with running_adapter(worker.address) as stage, client_at(stage) as client:
+            assert await client.next() == CREATED
+            await client.send(UPDATE, append(), FINAL)
+            assert await client.next() == error("processing_error")
+            await is_alive(client)
+
+
+async def test_worker_lost() -> None:
+    """7.1 WORKER_LOST, mid-session: `processing_error`; a worker that comes back serves the next."""
+    with transcribing_worker() as worker, running_stack(worker) as stack:
+        worker.next(GO, hang("generate"))
+        async with stack.client(PATH) as client:
+            await begin(client)
+            await client.send(FINAL)
+            worker.process.kill()
+            assert await client.next() == error("processing_error")
+            host, port = worker.target.split(":")
+            again = ("--listen", f"{host}:{port}", "--prompted", "--modes", "transcribe")
+            with scripted_worker(*again) as returned:
+                returned.next(write(" back"))
+                await stack.until(ready=True)
+                await client.send(append(), FINAL)
+                assert await client.take(2) == [delta(" back"), done(" back", completion=1)]
+
+
+async def test_worker_goes_away() -> None:
+    """7.1 `GoAway` expired, session active: no event, closes 1012."""
+    with transcribing_worker(2, "--drain-timeout-s", "0.3") as worker, running_stack(worker) as stack:
+        worker.next(GO)
+        async with stack.client(PATH) as client:
+            await begin(client)
+            worker.process.send_signal(signal.SIGTERM)
+            assert await client.end() == ([], 1012)
+
+
+async def test_worker_goes_away_between_utterances() -> None:
+    """7.1 `GoAway`: a socket that has no utterance outlives its worker."""
+    with transcribing_worker(2, "--drain-timeout-s", "0.3") as worker, running_stack(worker) as stack:
+        worker.next(GO)
+        async with stack.client(PATH) as client:
+            await begin(client)
+            await client.send(FINAL)
+            assert await client.next() == done(" go")
+            worker.process.send_signal(signal.SIGTERM)
+            await stack.until(ready=False)
+            await nothing(client)
+
+
+async def test_adapter_shutdown() -> None:
+    """7.1 adapter shutdown: closes 1012 without an event, idle and waiting at once, busy after the drain."""
+    with transcribing_worker(1) as worker:
+        with running_stack(worker, options=("--drain-timeout-s", "0.4")) as stack:
+            worker.next(GO, write(" on"))
+            async with (
+                stack.client(PATH) as busy,
+                stack.client(PATH) as waiting,
+                stack.client(PATH) as idle,
+            ):
+                await begin(busy)
+                assert [await idle.next(), await waiting.next()] == [CREATED, CREATED]
+                await waiting.send(UPDATE, append(), COMMIT)
+                await stack.until_queue(1)
+                stack.process.send_signal(signal.SIGTERM)
+                assert await waiting.end() == ([], 1012)
+                assert await idle.end() == ([], 1012)
+                await busy.send(append())
+                assert await busy.next() == delta(" on")
+                assert await busy.end() == ([], 1012)
+
+
+async def test_newcomer_of_a_server_that_stops() -> None:
+    """7.3: new sockets get `service_unavailable`, 1013, in the words of their protocol."""
+    with transcribing_worker(1) as worker:
+        with running_stack(worker, options=("--drain-timeout-s", "5")) as stack:
+            worker.next(GO)
+            async with stack.client(PATH) as busy:
+                await begin(busy)
+                stack.process.send_signal(signal.SIGTERM)
+                await stack.until(draining=True)
+                async with stack.client(PATH) as client:
+                    assert await client.end() == ([error("service_unavailable")], 1013)
+                await busy.send(FINAL)
+                assert await busy.next() == done(" go")
+
+
+async def test_slow_reader(transcriber: Processes) -> None:
+    """7.3: deltas are never dropped; who reads nothing for too long is told, close 1008, its slot is free."""
+    transcriber.worker.next(write("on and on " * 4000), repeat=True)
+    options = ("--slow-consumer-s", "0.5", "--outbox-mib", "0.002")
+    with running_stack(transcriber.worker, options=options) as strict:
+        async with strict.raw_client(PATH) as client:
+            await client.expect("session.created")
+            await client.send(UPDATE, COMMIT, *[append()] * 60)
+            await asyncio.to_thread(strict.wait_until_nothing_runs)
+            events, code, _ = await client.end()
+    assert code == 1008
+    assert events[-1] == error("slow_consumer")
+    assert all(event["type"] == "transcription.delta" for event in events[:-1])
+
+
+# ------------------------------------------------------------------------------------------- 7.2 and 8.3
+
+_APPEND = {"type": "input_audio_buffer.append"}
+MALFORMED: list[tuple[Any, str, str]] = [
+    ("", "invalid_json", "Invalid JSON"),
+    ("no json", "invalid_json", "Invalid JSON"),
+    ('{"type":"input_audio_buffer.commit","final":NaN}', "invalid_json", "Invalid JSON"),
+    ('{"type":"session.update","model":-Infinity}', "invalid_json", "Invalid JSON"),
+    ([], "processing_error", "an event is a JSON object, got a list"),
+    ("5", "processing_error", "an event is a JSON object, got 5"),
+    ("null", "processing_error", "an event is a JSON object, got null"),
+    ({}, "unknown_event", "Unknown event type: None"),
+    ({"type": None}, "unknown_event", "Unknown event type: None"),
+    ({"type": 5}, "unknown_event", "Unknown event type: 5"),
+    *(
+        ({"type": name}, "unknown_event", f"Unknown event type: {name}")
+        for name in (
+            "response.create",
+            "input_audio_buffer.clear",
+            "session.create",
+            "session.init",
+            "session.close",
+            "response.text.delta",
+        )
+    ),
+    ({"type": "session.update"}, "invalid_event", "Missing required field: model"),
+    ({"type": "session.update", "model": None}, "invalid_event", "Missing required field: model"),
+    ({"type": "session.update", "model": 7}, "invalid_event", "Missing required field: model"),
+    (
+        {"type": "session.update", "session": {"model": "scripted"}},
+        "invalid_event",
+        "Missing required field: model",
+    ),
+    (_APPEND, "processing_error", "audio: expected a base64 string, got null or nothing"),
+    ({**_APPEND, "audio": 5}, "processing_error", "audio: expected a string, got 5"),
+    ({**_APPEND, "audio": ""}, "invalid_audio", "Invalid audio data"),
+    ({**_APPEND, "audio": "AAA"}, "invalid_audio", "Invalid audio data"),
+    ({**_APPEND, "audio": "AA-_"}, "invalid_audio", "Invalid audio data"),
+    ({**_APPEND, "audio": base64.b64encode(bytes(3)).decode()}, "invalid_audio", "Invalid audio data"),
+    ({**COMMIT, "final": None}, "processing_error", "final: expected true or false, got null"),
+    ({**COMMIT, "final": "maybe"}, "processing_error", 'final: expected true or false, got "maybe"'),
+    ({**COMMIT, "final": 2}, "processing_error", "final: expected true or false, got 2"),
+]
+
+
+@pytest.mark.parametrize(("event", "code", "text"), MALFORMED)
+async def test_malformed_event(transcriber: Processes, event: Any, code: str, text: str) -> None:
+    """7.2, 8.3: one clear error, nothing lost, stays open: the utterance goes on."""
+    transcriber.worker.next(GO, write(" on"))
+    async with transcriber.client(PATH) as client:
+        await begin(client)
+        await client.send(append(RATE // 2))
+        assert await client.ask(event if isinstance(event, str) else json.dumps(event)) == error(code, text)
+        await client.send(append(RATE // 2), FINAL)
+        assert (await client.until("transcription.done"))[-1]["text"] == " go on"
+
+
+async def test_binary_frame(transcriber: Processes) -> None:
+    """7.2 binary frame: `invalid_frame`, stays open."""
+    async with transcriber.client(PATH) as client:
+        assert await client.next() == CREATED
+        await client.send(json.dumps(UPDATE).encode())
+        assert await client.next() == error("invalid_frame")
+        await is_alive(client)
+
+
+@pytest.mark.parametrize("commit", [COMMIT, FINAL])
+async def test_commit_before_an_update(transcriber: Processes, commit: dict[str, Any]) -> None:
+    """8.3 either commit before a valid update: says to send `session.update`."""
+    async with transcriber.client(PATH) as client:
+        assert await client.next() == CREATED
+        refused = await client.ask(commit)
+        assert refused == {
+            "type": "error",
+            "error": Text(".*session.update.*"),
+            "code": "model_not_validated",
+        }
+
+
+async def test_invalid_utf8(transcriber: Processes) -> None:
+    """7.2 invalid UTF-8 in a text frame: close 1007, no event."""
+    async with transcriber.raw_client(PATH) as client:
+        await client.expect("session.created")
+        await client.frame(TEXT, b'{"type":"\xff"}')
+        assert (await client.end())[:2] == ([], 1007)
+
+
+async def test_message_of_the_largest_size(transcriber: Processes) -> None:
+    """9.1: T exactly 16,777,216 bytes."""
+    filler = json.dumps({**UPDATE, "filler": ""})
+    largest = filler.replace('""', f'"{"x" * (16_777_216 - len(filler))}"')
+    assert len(largest) == 16_777_216
+    async with transcriber.client(PATH) as client:
+        assert await client.next() == CREATED
+        await client.send(largest, COMMIT, FINAL)
+        assert await client.next() == EMPTY
+
+
+async def test_message_over_the_limit(transcriber: Processes) -> None:
+    """7.2 message over the limit: close 1009, no event."""
+    async with transcriber.raw_client(PATH) as client:
+        await client.expect("session.created")
+        await client.frame(TEXT, b" " * 16_777_217)
+        assert (await client.end())[:2] == ([], 1009)
+
+
+async def test_bad_framing(transcriber: Processes) -> None:
+    """7.2 bad WebSocket framing: close 1002, no event."""
+    async with transcriber.raw_client(PATH) as client:
+        await client.expect("session.created")
+        await client.frame(BINARY, b"", reserved=1)
+        opcode, payload = await client.read()
+        assert (opcode, payload[:2]) == (CLOSE, (1002).to_bytes(2))
+
+
+async def test_more_than_20_errors_in_a_second(transcriber: Processes) -> None:
+    """7.2: more than 20 `error` answers in 1 s: further errors suppressed and counted, stays open."""
+    said = transcriber.log.count("errors were not sent")
+    async with transcriber.client(PATH) as client:
+        assert await client.next() == CREATED
+        await client.send(*["x"] * 200, UPDATE, COMMIT, FINAL)
+        events = await client.until("transcription.done")
+        assert 20 <= len(events) - 1 < 200
+        assert events[:-1] == [error("invalid_json", "Invalid JSON")] * (len(events) - 1)
+        assert events[-1] == EMPTY
+        transcriber.log.wait_for("errors were not sent", said + 1)
+
+
+async def test_more_than_1000_events_in_5_s(transcriber: Processes) -> None:
+    """7.2: more than 1000 events: no such limit on those that bring audio worth it."""
+    transcriber.worker.next(TELLS, repeat=True)
+    async with transcriber.client(PATH) as client:
+        assert await client.next() == CREATED
+        frame = json.dumps(append(480))
+        await client.send(UPDATE, COMMIT, *[frame] * 2000, FINAL)
+        assert samples(await told(client)) == 2000 * 480
+
+
+async def test_more_small_events_than_may_come(transcriber: Processes) -> None:
+    """Docs, Limits: events below 1 KiB are 1000 at once and 200 a second."""
+    async with transcriber.client(PATH) as client:
+        assert await client.next() == CREATED
+        with suppress(ConnectionClosed):
+            for _ in range(3000):
+                await client.send(json.dumps(UPDATE))
+        events, code = await client.end()
+        assert (events, code) == ([error("rate_limited")], 1008)
+
+
+async def test_messages_do_not_leak(transcriber: Processes) -> None:
+    """7.2: never a stack trace, a validator's raw text, an address or a path."""
+    transcriber.worker.next(fails("INFERENCE_FAILED", "/home/x.py canary-4711"), listen())
+    async with transcriber.client(PATH) as client:
+        assert await client.next() == CREATED
+        await client.send(UPDATE, append(), FINAL)
+        texts = [(await client.next())["error"]]
+        for event, *_ in MALFORMED:
+            await client.send(event if isinstance(event, str) else json.dumps(event))
+        while len(texts) < 1 + 20:
+            texts.append((await client.next())["error"])
+        for text in texts:
+            for word in ("Traceback", "msgspec", "127.0.0.1", "/home", ".py", "$", "canary"):
+                assert word not in text
+
+
+async def test_withdrawn_key(tmp_path: Any) -> None:
+    """7.3: key revoked while connected: `error{unauthorized}`, close 3000."""
+    keys = KeyFile(tmp_path / "keys", "alice", "bob")
+    with transcribing_worker(1) as worker:
+        options = ("--auth", "keys", "--keys", str(keys.path))
+        with running_stack(worker, options=options) as stack:
+            async with stack.client(PATH, additional_headers=keys.bearer("alice")) as client:
+                assert await client.next() == CREATED
+                keys.remove("alice")
+                stack.process.send_signal(signal.SIGHUP)
+                assert await client.end() == ([error("unauthorized")], 3000)

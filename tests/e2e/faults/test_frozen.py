@@ -1,0 +1,127 @@
+"""SIGSTOP: a process that is there and says nothing is noticed within 15 s, by both sides of a session."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from inference_service.session.unit import Stream
+from tests.e2e.conftest import Server, running_adapter, until_free
+from tests.inference_service.process.test_process import process
+from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.inference_service.support.caller import until_free as until_worker_free
+from tests.inference_service.support.holder import holding
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+
+NOTICED_S = 15.0
+SLACK_S = 5.0
+"""For the processes to get their turn on a busy machine."""
+
+
+@dataclass
+class Client:
+    """A public client with a session that has begun."""
+
+    socket: ClientConnection
+
+    async def expect(self, kind: str) -> dict[str, object]:
+        """The next event of a kind; the others are dropped."""
+        while True:
+            event: dict[str, object] = json.loads(await soon(self.socket.recv()))
+            if event["type"] == kind:
+                return event
+
+    async def end(self, within_s: float) -> tuple[list[dict[str, object]], int | None]:
+        """Everything that still comes, and the code of the Close."""
+        events = []
+        async with asyncio.timeout(within_s):
+            try:
+                async for message in self.socket:
+                    events.append(json.loads(message))
+            except ConnectionClosed:
+                pass
+        return events, self.socket.close_code
+
+
+@asynccontextmanager
+async def public_client(adapter: Server) -> AsyncIterator[Client]:
+    url = f"{adapter.address.replace('http', 'ws')}/v1/realtime?mode=audio"
+    async with connect(url) as socket:
+        await socket.send(json.dumps({"type": "session.init", "payload": {}}))
+        client = Client(socket)
+        await client.expect("session.created")
+        yield client
+
+
+async def noticed(condition: Callable[[], bool]) -> None:
+    """Waits until `condition()` is true, as long as it may take to notice a frozen peer."""
+    async with asyncio.timeout(NOTICED_S + SLACK_S):
+        while not condition():  # noqa: ASYNC110 (what is waited for has no event)
+            await asyncio.sleep(0.05)
+
+
+async def served_again(adapter: Server) -> None:
+    """Waits until a new session begins: to a thawed adapter its own lag looks like overload at first."""
+    async with asyncio.timeout(2 * SLACK_S):
+        while True:
+            try:
+                async with public_client(adapter):
+                    return
+            except ConnectionClosed:
+                await asyncio.sleep(0.1)
+
+
+async def test_a_frozen_worker_is_noticed_by_clients_and_callers_and_serves_again_when_it_thaws() -> None:
+    async with process("--slots", "2") as worker, channel_to(worker.address) as channel:
+        with running_adapter(worker.address) as adapter:
+            caller = await Caller(channel, "mine").open()
+            await caller.configure()
+            await caller.unit(1)
+            async with public_client(adapter) as client:
+                os.kill(worker.process.pid, signal.SIGSTOP)
+                await caller.send_unit(2)  # which it will find when it thaws
+                events, code = await client.end(NOTICED_S + SLACK_S)
+                await noticed(lambda: all(call.done() for call in caller.calls.values()))
+                os.kill(worker.process.pid, signal.SIGCONT)
+            assert [event["type"] for event in events] == ["error", "session.closed"]
+            assert dict(events[0]["error"])["code"] == "inference_error"  # type: ignore[call-overload]
+            assert (events[1]["reason"], code) == ("backend_error", 1011)
+            for stream in Stream:
+                ending = await caller.ending(stream)
+                assert (ending.code, ending.reason) == (grpc.StatusCode.UNAVAILABLE, "")
+
+            await until_worker_free(worker.address, 2)
+            again = await Caller(channel, "mine").open()
+            await again.configure()
+            await again.unit(1)
+            await until_free(adapter.address, 2, within_s=5.0)
+            async with public_client(adapter):
+                pass
+
+
+async def test_frozen_callers_are_noticed_and_their_slots_are_clean_again() -> None:
+    engine = ScriptedEngine(listen(), slots=2)
+    async with running_worker(engine, slots=2) as worker, holding(worker.address, "active") as holder:
+        with running_adapter(worker.address) as adapter:
+            async with public_client(adapter) as client:
+                assert len(engine.sessions) == 2
+                pids = adapter.process.pid, holder.pid
+                for pid in pids:
+                    os.kill(pid, signal.SIGSTOP)
+                await noticed(lambda: all(session.is_closed for session in engine.sessions))
+                await until_worker_free(worker.address, 2)
+                for pid in pids:
+                    os.kill(pid, signal.SIGCONT)
+                events, code = await client.end(NOTICED_S)
+                assert [event["type"] for event in events] == ["error", "session.closed"]
+                assert code == 1011
+            await served_again(adapter)
+            # The end of the adapter keeps this event loop busy, and with it the worker.
+            await until_worker_free(worker.address, 2)

@@ -1,0 +1,245 @@
+"""Loading a checkpoint folder: what is wrong with it is said in words, before anything runs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from inference_service.api.setups import DuplexSettings, Window, WindowMode
+from inference_service.checkpoints.folder import find, load
+from inference_service.checkpoints.location import SHIPPED
+from inference_service.errors import ConfigurationError
+from inference_service.families.mini import model_info
+from inference_service.families.table import limited
+from inference_service.models.config import parse_config
+from inference_service.models.errors import CheckpointError
+from tests.inference_service.engine.support import tiny
+
+CPU = torch.device("cpu")
+Tensors = dict[str, Tensor]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny.save(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+def change_tensors(folder: Path, change: Callable[[Tensors], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def change_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as refused:
+        load(folder, CPU)
+    return str(refused.value)
+
+
+# ------------------------------------------------------------------------------------------------- loading
+
+
+def test_loaded_model_has_the_stored_weights(folder: Path) -> None:
+    model, tokenizer, config = load(folder, CPU)
+
+    stored = load_file(folder / "model.safetensors")
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in stored.items())
+    assert (config.name, tokenizer.size) == ("tiny", 745)
+    assert not model.training
+
+
+def test_tied_head_is_stored_once(folder: Path) -> None:
+    model, _, _ = load(folder, CPU)
+
+    assert "llm.lm_head.weight" not in load_file(folder / "model.safetensors")
+    assert torch.equal(model.llm.lm_head.weight, model.llm.model.embed_tokens.weight)
+
+
+def test_weights_of_another_precision_are_converted(folder: Path) -> None:
+    change_tensors(folder, lambda t: t.update({k: v.bfloat16() for k, v in t.items()}))
+
+    model, _, _ = load(folder, CPU)
+
+    assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
+
+
+def test_checkpoint_with_a_vision_encoder_sees_and_one_without_does_not(folder: Path, tmp_path: Path) -> None:
+    tiny.save(tmp_path / "seeing", sees=True)
+
+    assert load(tmp_path / "seeing", CPU)[2].vision is not None
+    assert load(folder, CPU)[2].vision is None
+
+
+def test_vision_encoder_without_its_weights_is_refused(tmp_path: Path) -> None:
+    tiny.save(tmp_path / "seeing", sees=True)
+    change_tensors(tmp_path / "seeing", lambda t: [t.pop(k) for k in list(t) if k.startswith("vpm.")])
+
+    assert "vpm." in refusal(tmp_path / "seeing")
+
+
+def test_shipped_checkpoint_is_found_by_name() -> None:
+    assert find("antiphon-mini") == SHIPPED / "antiphon-mini"
+
+
+def test_folder_is_found_by_path(folder: Path) -> None:
+    assert find(str(folder)) == folder
+
+
+def test_unknown_name_lists_the_known() -> None:
+    with pytest.raises(CheckpointError, match=r"no model 'nobody'.*antiphon-mini"):
+        find("nobody")
+
+
+# ------------------------------------------------------------------------------------------------- tensors
+
+
+def test_missing_tensor_is_named(folder: Path) -> None:
+    change_tensors(folder, lambda t: t.pop("apm.norm.weight"))
+
+    assert "lacks 1 tensors the architecture needs (first: apm.norm.weight)" in refusal(folder)
+
+
+def test_head_that_is_not_tied_may_not_be_missing(folder: Path) -> None:
+    change_config(folder, lambda c: c.update(tie_word_embeddings=False))
+
+    assert "(first: llm.lm_head.weight)" in refusal(folder)
+
+
+def test_extra_tensor_is_named(folder: Path) -> None:
+    change_tensors(folder, lambda t: t.update({"vpm.weight": torch.zeros(1)}))
+
+    assert "has 1 tensors the architecture has no place for (first: vpm.weight)" in refusal(folder)
+
+
+def test_tensor_of_a_wrong_shape_is_named_with_both_shapes(folder: Path) -> None:
+    change_tensors(folder, lambda t: t.update({"apm.norm.weight": torch.ones(3)}))
+
+    assert refusal(folder) == "apm.norm.weight is [3]; config.json asks for [16]."
+
+
+def test_damaged_weights_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"not safetensors")
+
+    assert "is not a readable safetensors file" in refusal(folder)
+
+
+# --------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+
+    assert f"{folder} has no {name}" in refusal(folder)
+
+
+def test_pickled_weights_are_never_read(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+    assert "Weights are read as safetensors only" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("{", "is not valid JSON"), ("[]", "does not hold a JSON object")]
+)
+def test_unusable_config_is_refused(folder: Path, text: str, problem: str) -> None:
+    (folder / "config.json").write_text(text)
+
+    assert problem in refusal(folder)
+
+
+# -------------------------------------------------------------------------------------------------- config
+
+
+def test_rotary_base_is_never_assumed(folder: Path) -> None:
+    change_config(folder, lambda c: c.pop("rope_theta"))
+
+    assert "states no rope_theta" in refusal(folder)
+
+
+def test_rotary_base_may_stand_in_rope_parameters() -> None:
+    raw = tiny.raw_config()
+    raw["rope_parameters"] = {"rope_type": "default", "rope_theta": raw.pop("rope_theta")}
+
+    assert parse_config(raw).language.rope_parameters["rope_theta"] == 10_000.0
+
+
+@pytest.mark.parametrize(
+    "name", ["hidden_size", "vocab_size", "audio_config", "tts_config", "duplex", "name"]
+)
+def test_missing_field_is_named(folder: Path, name: str) -> None:
+    change_config(folder, lambda c: c.pop(name))
+
+    assert name in refusal(folder)
+
+
+def test_misnamed_field_is_named(folder: Path) -> None:
+    change_config(folder, lambda c: c["audio_config"].update(kernels=3))
+
+    assert "kernels" in refusal(folder)
+
+
+def test_unknown_duplex_default_is_named() -> None:
+    raw = tiny.raw_config()
+    raw["duplex"]["defaults"]["temprature"] = 0.7
+
+    with pytest.raises(CheckpointError, match="temprature"):
+        model_info(parse_config(raw))
+
+
+def test_model_says_what_it_is() -> None:
+    info = model_info(parse_config(tiny.raw_config()))
+
+    assert (info.input_sample_rate_hz, info.output_sample_rate_hz) == (16_000, 24_000)
+    assert info.window == Window(WindowMode.BASIC, 256, 192)
+    assert info.duplex_defaults == DuplexSettings(force_listen_count=1, temperature=1.0, tts_temperature=0.8)
+
+
+def test_smaller_context_limit_makes_the_window_fit() -> None:
+    config = limited(parse_config(tiny.raw_config()), 200)
+
+    assert (config.context_limit, config.window_high, config.window_low) == (200, 200, 150)
+
+
+def test_larger_context_limit_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="at most the model's 512, not 513"):
+        limited(parse_config(tiny.raw_config()), 513)
+
+
+# ----------------------------------------------------------------------------------------------- tokenizer
+
+
+def test_tokenizer_without_the_duplex_tokens_is_refused(folder: Path) -> None:
+    raw = json.loads((folder / "tokenizer.json").read_text())
+    raw["added_tokens"] = [t for t in raw["added_tokens"] if t["content"] not in ("<unit>", "<|listen|>")]
+    (folder / "tokenizer.json").write_text(json.dumps(raw))
+
+    assert refusal(folder) == "tokenizer.json lacks the duplex tokens <unit>, <|listen|>."
+
+
+def test_damaged_tokenizer_is_refused(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+
+    assert "is not a readable tokenizer" in refusal(folder)
+
+
+def test_tokenizer_larger_than_the_vocabulary_is_refused(folder: Path) -> None:
+    change_config(folder, lambda c: c.update(vocab_size=700))
+    change_tensors(
+        folder,
+        lambda t: t.update({k: v[:700].clone() for k, v in t.items() if v.shape[0] == 768}),
+    )
+
+    assert "tokenizer.json has 745 tokens; config.json's vocab_size is only 700" in refusal(folder)

@@ -1,0 +1,117 @@
+"""How much memory there is, and how much a tick takes of it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from inference_service.engine.batch.memory import free_bytes
+from inference_service.errors import ConfigurationError
+from inference_service.families import footprint, table
+from tests.inference_service.engine.support import tiny_causal
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+MIB = 2**20
+ROOT = Path(__file__).parents[4]
+
+
+def machine(root: Path, groups: str, files: dict[str, str]) -> Path:
+    """A root folder with 1000 MiB of free memory, and files of control groups."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable: {1000 * 1024} kB\n")
+    (root / "proc/self/cgroup").write_text(groups)
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def group(folder: str, limit: str, used: int = 0, stat: str = "") -> dict[str, str]:
+    """The files of a group of version 2."""
+    told = {"memory.max": f"{limit}\n", "memory.current": f"{used}\n", "memory.stat": stat}
+    return {f"{folder}/{name}": text for name, text in told.items()}
+
+
+def left(root: Path) -> float:
+    free = free_bytes(CPU, root)
+    assert free is not None
+    return free / MIB
+
+
+def test_without_a_limit_the_hosts_memory_counts(tmp_path: Path) -> None:
+    assert left(machine(tmp_path, "0::/\n", group(".", "max", 5))) == 1000
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
+    files = group(".", str(300 * MIB), 100 * MIB, f"anon 7\ninactive_file {20 * MIB}\n")
+    assert left(machine(tmp_path, "0::/\n", files)) == 300 - 100 + 20
+
+
+def test_the_limit_of_a_group_above_counts_too(tmp_path: Path) -> None:
+    files = group("system.slice", str(200 * MIB)) | group("system.slice/worker.service", "max")
+    assert left(machine(tmp_path, "0::/system.slice/worker.service\n", files)) == 200
+
+
+def test_the_limit_of_a_group_of_version_1_counts(tmp_path: Path) -> None:
+    files = {
+        "memory/memory.limit_in_bytes": f"{400 * MIB}",
+        "memory/memory.usage_in_bytes": f"{150 * MIB}",
+        "memory/memory.stat": f"total_inactive_file {50 * MIB}\n",
+    }
+    assert left(machine(tmp_path, "9:cpu,memory:/docker/abc\n0::/\n", files)) == 400 - 150 + 50
+
+
+def test_a_machine_that_tells_nothing_has_no_known_memory(tmp_path: Path) -> None:
+    assert free_bytes(CPU, tmp_path) is None
+
+
+def test_a_forward_takes_no_more_than_is_told() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.inference_service.engine.support.peak"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    measured, told = map(int, done.stdout.split())
+    assert told / 3 < measured <= told
+
+
+def test_where_attention_makes_scores_these_count(tmp_path: Path) -> None:
+    folder = tiny_causal.save(tmp_path / "tiny")
+    host, device = (table.footprint(folder, where, 256, "float32").working for where in (CPU, CUDA))
+    assert device["forward"] > host["forward"] + 4 * 256 * 256
+
+
+def test_as_many_slots_fit_as_are_told() -> None:
+    told = footprint.Footprint({"all": 7}, {"context": 10}, {"voice": 3}, {"forward": 25}, {"vocoder": 4})
+    for slots in range(1, 50):
+        assert told.slots_within(told.states(slots)) == slots
+        assert told.slots_within(told.states(slots) - 1) == slots - 1
+    assert [told.states(slots) - 10 * slots for slots in (1, 6, 7, 8, 9)] == [28, 28, 31, 35, 35]
+
+
+def test_slots_beside_which_no_tick_would_fit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_causal.save(tmp_path / "tiny")
+    told = table.footprint(folder, CPU, 256)
+    assert told.states(3) > 3 * sum(told.session.values()) + told.working["forward"] - 1
+    build = table.load(folder, CPU, 256)
+
+    monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3))
+    build(3)
+    monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3) - 1)
+    with pytest.raises(ConfigurationError, match=r"largest step of a tick.*Pass --slots 2 or less"):
+        build(3)
+
+
+def test_the_shipped_model_is_refused_too_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ROOT / "inference_service/checkpoints/antiphon-mini"
+    build = table.load(folder, CPU)
+    monkeypatch.setattr(footprint, "free_bytes", lambda device: 100 * MIB)
+    with pytest.raises(ConfigurationError, match=r"1000 slots need .* Pass --slots \d or less"):
+        build(1000)

@@ -1,0 +1,378 @@
+"""Our modules, fed what the reference was fed, compute what the reference computed (tests/data/README.md)."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from inference_service.api.engine import End
+from inference_service.api.setups import DuplexSettings, Window, WindowMode
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.batch.sampler import TextSampler, keep_likely
+from inference_service.engine.batch.speech import Speaker, SpeechJob, SpeechState, penalise_repeats
+from tests.inference_service.engine.support import golden
+from tests.inference_service.engine.support.talk import Talk
+
+HIDDEN_LIMIT = 5e-5
+LOGITS_LIMIT = 1e-4
+SLOTS = 5
+CAPACITY = 320
+BASIC = Window(WindowMode.BASIC, 150, 115)
+
+
+class Replay:
+    """The scripted conversation on its way through a context: what a session does, with recorded rows."""
+
+    def __init__(self, decoder: PackedDecoder, slot: int, window: Window) -> None:
+        self.context = Context(decoder, slot, window, CAPACITY)
+        self.hidden: list[Tensor] = []
+        self.pending: list[Tensor] = []
+        """The last hidden state of each unit's prefill."""
+        self.lengths: list[int] = []
+        """The context's length after each unit, terminators that are carried included."""
+        self.dropped: list[int] = []
+        self.rows = torch.empty(0)
+        """What waits to be fed."""
+        self._script = self._life()
+        next(self._script)
+
+    @property
+    def is_over(self) -> bool:
+        return not len(self.rows)
+
+    def segment(self, count: int) -> Segment:
+        return self.context.segment(self.rows[:count])
+
+    def take(self, hidden: Tensor) -> None:
+        self.context.advance(len(hidden))
+        self.hidden.append(hidden)
+        self.rows = self.rows[len(hidden) :]
+        if self.is_over:
+            next(self._script)
+
+    def _life(self) -> Iterator[None]:
+        """Feeds prompt, units and tokens as the engine does; stops wherever a forward is needed."""
+        script = golden.recording("duplex_script")
+        embeds = golden.tensors("duplex_script")["feed.embeds"]
+        self.rows = embeds[: script["prompt"]["kv_len"]]
+        yield
+        self.context.end_prompt()
+        at = script["prompt"]["kv_len"]
+        special = golden.tokenizer().special
+        for unit in golden.units("duplex_script"):
+            self.context.carry()
+            self.rows = embeds[at : unit["kv_after_prefill"]]
+            yield
+            self.pending.append(self.hidden[-1][-1])
+            at = unit["kv_after_prefill"]
+            if unit["input"]["force_listen"]:
+                self.context.pending.append(special.turn_eos)
+            else:
+                for _ in range(at, unit["kv_after_generate"]):
+                    self.rows = embeds[at : at + 1]
+                    yield
+                    at += 1
+            self.context.end_unit([unit["terminator"], special.unit_end])
+            if self.context.must_slide:
+                self.rows = embeds[at : at + len(self.context.carry())]
+                yield
+                at = unit["kv_after_finalize"]
+            self.dropped.append(self.context.slide())
+            self.lengths.append(self.context.tokens)
+        self.rows = embeds[at:]
+        yield
+        yield
+
+
+def strangers(decoder: PackedDecoder, rng: random.Random) -> Iterator[list[Segment]]:
+    """Rows of other sessions in the slots from 1 on: they come, grow in random steps, and go."""
+    generator = torch.Generator().manual_seed(rng.randrange(2**32))
+    lengths = dict.fromkeys(range(2, SLOTS), 0)
+    while True:
+        segments = []
+        for slot in rng.sample(sorted(lengths), rng.randint(0, len(lengths))):
+            count = rng.choice([1, 1, rng.randint(2, 20)])
+            if lengths[slot] + count > CAPACITY or rng.random() < 0.05:
+                decoder.cache.clear(slot)
+                lengths[slot] = 0
+            rows = torch.randn(count, decoder.backbone.config.hidden_size, generator=generator)
+            segments.append(Segment(slot, lengths[slot], lengths[slot], rows))
+            lengths[slot] += count
+        yield segments
+
+
+def replay(replays: list[Replay], decoder: PackedDecoder, rng: random.Random | None = None) -> None:
+    """Runs replays to their end; with `rng`, in random chunks beside random other sessions."""
+    crowd = strangers(decoder, rng) if rng else None
+    while waiting := [r for r in replays if not r.is_over]:
+        if rng:
+            waiting = rng.sample(waiting, rng.randint(1, len(waiting)))
+        own = [r.segment(rng.randint(1, len(r.rows)) if rng else len(r.rows)) for r in waiting]
+        others = next(crowd) if crowd else []
+        for one, hidden in zip(waiting, decoder.forward([*own, *others]), strict=False):
+            one.take(hidden)
+
+
+def pending_logits(recording: str) -> Tensor:
+    stored = golden.tensors(recording)
+    return torch.stack([stored[f"u{unit:02d}.pending_logits"] for unit in range(12)])
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3], ids=["alone", "crowd-1", "crowd-2", "crowd-3"])
+def test_scripted_conversation_has_the_recorded_hidden_states_and_logits(seed: int | None) -> None:
+    model = golden.language_model()
+    decoder = PackedDecoder(model.model, SLOTS, CAPACITY)
+    session = Replay(decoder, 0, Window())
+
+    replay([session], decoder, None if seed is None else random.Random(seed))
+
+    hidden, logits = torch.cat(session.hidden), model.lm_head(torch.stack(session.pending))
+    expected = golden.tensors("duplex_script")["feed.hidden"]
+    torch.testing.assert_close(hidden, expected, atol=HIDDEN_LIMIT, rtol=0)
+    torch.testing.assert_close(logits, pending_logits("duplex_script"), atol=LOGITS_LIMIT, rtol=0)
+    assert session.lengths == [u["kv_after_finalize"] for u in golden.recording("duplex_script")["units"]]
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2], ids=["alone", "crowd-1", "crowd-2"])
+def test_sliding_window_drops_what_was_recorded_and_gives_the_recorded_logits(seed: int | None) -> None:
+    model = golden.language_model()
+    decoder = PackedDecoder(model.model, SLOTS, CAPACITY)
+    windowed, free = Replay(decoder, 0, BASIC), Replay(decoder, 1, Window())
+
+    replay([windowed, free], decoder, None if seed is None else random.Random(seed))
+
+    record = golden.recording("window_basic")
+    logits = model.lm_head(torch.stack(windowed.pending))
+    torch.testing.assert_close(logits, pending_logits("window_basic"), atol=LOGITS_LIMIT, rtol=0)
+    dropped_in = [drop["unit"] for drop in record["drops"]]
+    assert windowed.dropped == [dropped_in.count(unit) for unit in range(12)]
+    assert windowed.lengths == [
+        min([u["kv_after_finalize"], *(d["kv_after"] for d in record["drops"] if d["unit"] == u["unit"])])
+        for u in record["units"]
+    ]
+    # The window of one session is no other's.
+    logits = model.lm_head(torch.stack(free.pending))
+    torch.testing.assert_close(logits, pending_logits("duplex_script"), atol=LOGITS_LIMIT, rtol=0)
+
+
+def test_the_window_really_changes_the_logits() -> None:
+    apart = (pending_logits("window_basic") - pending_logits("duplex_script")).abs().amax(1)
+
+    assert apart[:5].max() <= LOGITS_LIMIT  # the first drop follows unit 4
+    assert apart[5:].min() > 100 * LOGITS_LIMIT
+
+
+# --------------------------------------------------------------------------------------------- unit rules
+
+
+@pytest.mark.parametrize(("name", "force_listen_count"), [("duplex_script", 1), ("duplex_greedy", 0)])
+def test_units_end_as_recorded_when_the_recorded_tokens_are_decided(
+    name: str, force_listen_count: int
+) -> None:
+    talk = Talk(force_listen_count=force_listen_count)
+    for unit in golden.units(name):
+        rows = unit["kv_after_prefill"] - unit["kv_before"]
+        talk.hear(rows - 1)
+        talk.generate(force_listen=unit["input"]["force_listen"])
+        talk.decide(*unit["decided"])
+        job = talk.conversation.running.job if talk.conversation.running else None
+        if talk.conversation.running and talk.conversation.running.end is not End.LISTEN:
+            job = talk.conversation.speech_job()
+            talk.speak(len((unit["speech"] or {"tokens": []})["tokens"]))
+        said = talk.finalize()
+
+        assert _outcome(unit) == {
+            "end": said.done.end,
+            "text": said.text,
+            "turn_open": talk.conversation.turn_open,
+            "context": said.closed.context_tokens,
+            "terminator": talk.conversation.context.pending[-2],
+            "condition": len(job.tokens) + 1 if job else None,
+            "may_be_short": job.may_be_short if job else None,
+        }, f"unit {unit['unit']}"
+
+
+def _outcome(unit: dict[str, Any]) -> dict[str, object]:
+    """What a recorded unit should come to, with one defect of the reference repaired.
+
+    A listen decided after the end of a turn made the reference forget what unit 9 of the script had said.
+    """
+    speech = unit["speech"]
+    end = End.LISTEN if unit["is_listen"] else End.TURN if unit["end_of_turn"] else End.CHUNK
+    text = unit["text"]
+    ended_by_listen = unit["is_listen"] and len(unit["decided"]) > 1
+    if ended_by_listen:
+        said = unit["decided"][1:-1]
+        end, text = End.TURN, golden.tokenizer().decode(said)
+    return {
+        "end": end,
+        "text": text,
+        "turn_open": unit["turn_open_after"],
+        "context": unit["kv_after_finalize"],
+        "terminator": unit["terminator"],
+        "condition": len(unit["decided"][1:-1]) + 1
+        if ended_by_listen
+        else speech and speech["condition_len"],
+        "may_be_short": True if ended_by_listen else speech and speech["min_new_tokens"] == 0,
+    }
+
+
+# ------------------------------------------------------------------------------------------------ speech
+
+
+def test_speech_head_says_the_recorded_codes_on_a_clean_context_for_each_turn() -> None:
+    head = golden.speech_head()
+    speaker = Speaker(head, 1, 512)
+    state = SpeechState(0, torch.Generator())
+    stored = golden.tensors("duplex_script")
+    spoken = {}
+    for unit in golden.units("duplex_script"):
+        if unit["speech"]:
+            job = SpeechJob(
+                state,
+                unit["text_token_ids"],
+                stored[f"u{unit['unit']:02d}.tts_hidden"],
+                may_be_short=unit["speech"]["min_new_tokens"] == 0,
+                temperature=0.0,
+                generator=state.generator,
+            )
+            while not job.finished:
+                speaker.step([job])
+            spoken[unit["unit"]] = job.codes
+        if not unit["turn_open_after"]:
+            state.end_turn()
+
+    expected = {u["unit"]: u["speech"] for u in golden.units("duplex_script") if u["speech"]}
+    assert spoken == {unit: speech["tokens"] for unit, speech in expected.items()}
+
+
+# ------------------------------------------------------------------------------------------- decode rules
+
+SETTINGS = DuplexSettings(text_repetition_penalty=1.05, length_penalty=1.1)
+CASES = {case["name"]: case for case in golden.recording("decode_rules")["cases"]}
+PLAIN = [name for name in CASES if not name.startswith(("listen_scale", "listen_top_k", "chunk_eos"))]
+
+
+def sampler_for(case: dict[str, Any], *, quirks: bool = False) -> TextSampler:
+    forbidden = torch.tensor(golden.recording("decode_rules")["forbidden_token_ids"])
+    history = case["history"][-SETTINGS.text_repetition_window_size :]
+    special = golden.tokenizer().special
+    return TextSampler(special, forbidden, torch.Generator(), history, reference_quirks=quirks)
+
+
+def logits_of(name: str) -> Tensor:
+    return golden.tensors("decode_rules")[f"{name}.logits"]
+
+
+def rewarded(name: str) -> Tensor:
+    """Ids whose negative scores the reference raised where it meant to lower them."""
+    history = torch.tensor(sampler_for(CASES[name]).history, dtype=torch.long).unique()
+    negative: Tensor = history[logits_of(name)[history] < 0]
+    return negative
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if CASES[name]["params"]["mode"] == "greedy"])
+def test_scores_are_processed_as_recorded(name: str) -> None:
+    processed = sampler_for(CASES[name]).adjusted(logits_of(name), SETTINGS)
+
+    expected = golden.tensors("decode_rules")[f"{name}.processed"].clone()
+    differing = rewarded(name)
+    assert torch.equal(processed[differing], torch.where(
+        expected[differing].isinf(), expected[differing], logits_of(name)[differing] * 1.05
+    ))  # fmt: skip
+    expected[differing] = processed[differing]
+    torch.testing.assert_close(processed, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if not len(rewarded(name))])
+def test_the_recorded_token_is_decided(name: str) -> None:
+    case = CASES[name]
+    sampler = sampler_for(case)
+    settings = DuplexSettings(greedy=case["params"]["mode"] == "greedy", top_k=1)
+
+    if case["params"]["mode"] == "greedy":
+        assert sampler.decide(logits_of(name), settings) == case["result"]
+        assert sampler.history[-1:] == case["history_appended"]
+    else:
+        probs = keep_likely(sampler.adjusted(logits_of(name), SETTINGS), 0.7, 20, 0.8)
+        expected = golden.tensors("decode_rules")[f"{name}.final_probs"]
+        torch.testing.assert_close(probs, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_decisions_are_the_recorded_ones_with_what_the_reference_does_wrong(name: str) -> None:
+    case, stored = CASES[name], golden.tensors("decode_rules")
+    params = case["params"]
+    settings = DuplexSettings(
+        greedy=params["mode"] == "greedy",
+        top_k=1,
+        listen_top_k=params["listen_top_k"],
+        listen_prob_scale=params["listen_prob_scale"],
+    )
+    sampler = sampler_for(case, quirks=True)
+    processed = sampler.adjusted(logits_of(name), settings)
+
+    assert sampler.decide(logits_of(name), settings) == case["result"]
+    assert sampler.history[len(case["history"]) :] == case["history_appended"] or len(case["history"]) > 512
+    if f"{name}.final_probs" in stored:
+        probs = keep_likely(processed, params["temperature"], params["top_k"], params["top_p"])
+        torch.testing.assert_close(probs, stored[f"{name}.final_probs"], atol=1e-6, rtol=0)
+    elif not name.startswith(
+        ("listen_top_k", "chunk_eos")
+    ):  # these two end before their scores are processed
+        torch.testing.assert_close(processed, stored[f"{name}.processed"], atol=1e-6, rtol=0)
+
+
+def test_listening_is_scaled_where_the_reference_scales_the_end_of_a_message() -> None:
+    logits = logits_of("listen_scale_acts_on_im_end")
+    special, half = golden.tokenizer().special, DuplexSettings(listen_prob_scale=0.5)
+    case = CASES["listen_scale_acts_on_im_end"]
+
+    ours, theirs = (sampler_for(case, quirks=quirks).adjusted(logits, half) for quirks in (False, True))
+    plain = sampler_for(case).adjusted(logits, DuplexSettings())
+
+    odds = ours.softmax(0)[special.listen] / plain.softmax(0)[special.listen]
+    total = 1 - plain.softmax(0)[special.listen] / 2
+    torch.testing.assert_close(odds * total, torch.tensor(0.5), atol=1e-6, rtol=0)
+    assert theirs[special.listen] == plain[special.listen]
+    assert theirs[special.im_end] == plain[special.im_end] * 0.5
+
+
+# --------------------------------------------------------------------------------------------- other rules
+
+
+def test_codes_said_before_become_less_likely_as_recorded() -> None:
+    stored = golden.tensors("decode_rules")
+    scores = stored["tts_rep.in"].clone()
+
+    penalise_repeats(scores, stored["tts_rep.history"].tolist()[-16:], 1.05)
+
+    torch.testing.assert_close(scores, stored["tts_rep.out"], atol=1e-6, rtol=0)
+
+
+def test_keys_are_moved_as_recorded() -> None:
+    move, stored = golden.recording("rope")["single"], golden.tensors("rope")
+    decoder = PackedDecoder(golden.language_model().model, 1, 1)
+
+    moved = decoder.rotate(stored["keys_f32"][0], move["new_start"] - move["old_start"])
+
+    torch.testing.assert_close(moved, stored["out_f32"][0], atol=HIDDEN_LIMIT, rtol=0)
+
+
+def test_keys_in_bfloat16_that_move_many_times_are_rounded_once() -> None:
+    stored, many = golden.tensors("rope"), golden.recording("rope")["many"]
+    decoder = PackedDecoder(golden.language_model().model, 1, 1)
+    start = stored["many.start_bf16"][0]
+    drops = 20
+    exact = decoder.rotate(start, -drops * many["step"])
+
+    def error(keys: Tensor) -> float:
+        return float((keys.float() - exact).norm() / exact.norm())
+
+    assert error(exact.bfloat16()) < 0.003
+    # The reference turns what it has rounded, again and again.
+    assert error(stored["many.bf16_after20"][0]) > 0.02

@@ -1,0 +1,190 @@
+"""A chat whose model is a script: every decision is forced by its scores, and no forward is run."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference_service.api.engine import Failure
+from inference_service.api.setups import (
+    ChatMessage,
+    ChatSetup,
+    Clip,
+    Sampling,
+    TurnInput,
+    UnitOverrides,
+    Window,
+)
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.speech import SpeechState
+from inference_service.engine.sessions.base import Stage
+from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.prompt import Dialogue, PictureRules, TurnIntake, Words
+from inference_service.engine.sessions.speech_groups import Voice
+from inference_service.engine.sessions.spoken_chat import SpokenTurn
+from inference_service.families.mini import MiniSenses
+from inference_service.models.chat_template import ChatTemplate
+from inference_service.models.vocoder import VocoderState
+from tests.inference_service.engine.support import tiny
+from tests.inference_service.engine.support.talk import HIDDEN, VOCABULARY, Said, decoder
+
+SECOND = 16_000
+MARKS = 2
+"""Round a picture and round a clip."""
+
+
+def chat_template() -> ChatTemplate:
+    template = tiny.tokenizer().chat_template
+    assert template is not None
+    return template
+
+
+DIALOGUE = Dialogue(
+    chat_template(),
+    limit=4096,
+    ends=frozenset(),
+    forbidden=torch.zeros(0, dtype=torch.long),
+    speaks=True,
+    senses=MiniSenses(tiny.SIDE, 10),
+    clip_marks=(694, 696),
+    picture=PictureRules(tiny.PICTURE_TOKENS + MARKS),
+)
+END = 642
+"""`<|im_end|>`."""
+TURN_END = 714
+"""`<|turn_eos|>`."""
+GREEDY = Sampling(temperature=0.0)
+
+
+def clip(seconds: float, seed: int = 0) -> Clip:
+    noise = np.random.default_rng(seed).standard_normal(round(seconds * SECOND))
+    return Clip((noise * 0.1).astype(np.float32))
+
+
+class Exchange:
+    """Plays the part of the tick for one chat session."""
+
+    def __init__(self, *, limit: int = 512, sampling: Sampling = GREEDY) -> None:
+        self.template = DIALOGUE.template
+        generator = torch.Generator().manual_seed(0)
+        dialogue = replace(DIALOGUE, limit=limit, ends=frozenset((END,)), opens_with_space=True)
+        self.turn = SpokenTurn(
+            "exchange",
+            0,
+            lambda event: None,
+            Context(decoder(limit + 8), 0, Window(), limit),
+            TurnIntake(dialogue, ""),
+            setup=ChatSetup(sampling, seed=0),
+            dialogue=dialogue,
+            generator=generator,
+            voice=Voice(
+                SpeechState(0, generator),
+                TURN_END,
+                torch.zeros(1, HIDDEN),
+                temperature=0.8,
+                mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(1024), generator),
+            ),
+        )
+        self.number = 0
+        self.fed = 0
+        """Rows of the answer that have been fed."""
+        self.said = Said()
+        self.turn.ready()
+        self.opening = self._collected().events
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text."""
+        (ids,) = self.template.prompt([("user", [text])])
+        (frame,) = self.template.prompt([("user", [""])])
+        assert isinstance(ids, list)
+        assert isinstance(frame, list)
+        return ids[4 : len(ids) - len(frame) + 4]
+
+    # ---------------------------------------------------------------- one step at a time
+
+    def hear(
+        self,
+        text: str = "Hello",
+        *,
+        speaks: bool = False,
+        failure: Failure | None = None,
+        poisoned: bool = False,
+    ) -> Said:
+        """The next turn comes and is fed, as far as it may be."""
+        self.number += 1
+        self.said, self.fed = Said(), 0
+        turn = self.turn
+        content = TurnInput((ChatMessage("user", (text,)),), speaks=speaks)
+        prompt = None if failure else turn.intake.prepare(content)
+        turn.orders.prefill(PendingUnit(self.number, prompt, time.monotonic(), failure))
+        while turn.wants_unit and not turn.refuse_unit():
+            rows = sum(len(it.ids) for it in turn.next_portion() if isinstance(it, Words))
+            turn.read(torch.zeros(rows, HIDDEN))
+            while turn.to_feed is not None:
+                turn.take(None if poisoned else torch.zeros(len(turn.to_feed[:64]), HIDDEN))
+        return self._collected()
+
+    def generate(self, overrides: UnitOverrides | None = None) -> Said:
+        """The order to generate comes."""
+        self.turn.orders.generate(self.number, False, overrides or UnitOverrides())
+        assert self.turn.wants_decision
+        self.turn.begin_generate()
+        return self._collected()
+
+    def decide(self, *tokens: int) -> Said:
+        """The model chooses these tokens one after another; each is fed as far as it is to be."""
+        for token in tokens:
+            scores = torch.zeros(VOCABULARY)
+            scores[token] = 1000.0
+            self.decide_on(scores)
+        return self._collected()
+
+    def decide_on(self, scores: Tensor, *, poisoned: bool = False) -> Said:
+        """One decision on any scores."""
+        turn = self.turn
+        assert turn.wants_decision
+        chosen = turn.decide(scores)
+        if chosen is not None:
+            turn.feed(chosen, torch.zeros(1, HIDDEN))
+        while turn.to_feed is not None:
+            # The n-th row's hidden state is n everywhere.
+            turn.take(None if poisoned else torch.full((1, HIDDEN), float(self.fed)))
+            self.fed += 1
+        return self._collected()
+
+    def speak(self, codes: int = 25, *, poisoned: bool = False) -> Said:
+        """The speech head says `codes` codes of the group of words that waits."""
+        turn = self.turn
+        assert turn.stage is Stage.SPEAK
+        job = turn.speech_job()
+        if job is not None:
+            job.codes, job.poisoned = [0] * codes, poisoned
+            job.state.length += len(job.tokens) + 1 + codes
+        turn.spoken(None if job is None else torch.zeros(codes * 960), time.monotonic())
+        return self._collected()
+
+    def finalize(self) -> Said:
+        """The order to finalize comes."""
+        self.turn.orders.finalize(self.number)
+        assert self.turn.wants_end
+        self.turn.end_unit()
+        self.turn.finalize()
+        return self._collected()
+
+    # ----------------------------------------------------------------------- whole turns
+
+    def answer(self, text: str, *, overrides: UnitOverrides | None = None) -> Said:
+        """A whole silent turn in which the model says `text` and no more."""
+        self.hear()
+        self.generate(overrides)
+        for token in [*self.encode(text), END]:
+            if self.turn.wants_decision:
+                self.decide(token)
+        return self.finalize()
+
+    def _collected(self) -> Said:
+        self.said.events += self.turn.events
+        self.turn.events.clear()
+        return self.said

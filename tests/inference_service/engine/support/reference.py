@@ -1,0 +1,322 @@
+"""The recorded conversations through the real runtime: raw sound and pictures in, everything said out."""
+
+import io
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from inference_service.api.engine import Event, Piece, Ready
+from inference_service.api.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    UnitInput,
+    UnitOverrides,
+    VoiceReference,
+    Window,
+    WindowMode,
+)
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.batch.sampler import TextSampler
+from inference_service.engine.batch.speech import SpeechJob
+from inference_service.engine.sessions.base import Stage
+from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.parts import Chunk, DuplexParts, Pcm, Voices
+from inference_service.engine.sessions.unit import Running
+from inference_service.engine.tick import Tick
+from inference_service.families import minicpmo
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.models.token2wav.stream import StreamState
+from tests.inference_service.engine.support import golden
+
+E = TypeVar("E", bound=Event)
+
+SECOND = 16_000
+PROMPT = "Streaming Omni Conversation."
+
+
+@cache
+def checkpoint() -> MiniCPMOCheckpoint:
+    """The recordings' own weights, in the published layout."""
+    return load(golden.FOLDER, torch.device("cpu"), torch.float32)
+
+
+class Notebook:
+    """A mouth that writes down the chunks of tokens that token2wav would be given, and says nothing."""
+
+    @dataclass
+    class State:
+        stream: StreamState
+        chunks: list[tuple[list[int], bool]] = field(default_factory=list)
+
+        def reset(self) -> None:
+            self.stream.reset()
+
+        def mark(self) -> Callable[[], None]:
+            go_back, chunks = self.stream.mark(), list(self.chunks)
+
+            def both() -> None:
+                go_back()
+                self.chunks = chunks
+
+            return both
+
+    def initial_state(self, voice: Any, seed: int) -> "Notebook.State":
+        silent: Any = SimpleNamespace(flow=object())
+        return Notebook.State(StreamState(silent, silent.flow, silent, silent))
+
+    def say(self, chunks: list[Chunk]) -> list[Tensor]:
+        for chunk in chunks:
+            state = chunk.state
+            state.stream.add(list(chunk.codes))
+            while taken := state.stream.next_chunk(is_last=chunk.is_last):
+                state.chunks.append((taken.tokens, taken.is_last))
+            if chunk.is_last:
+                state.reset()
+        return [torch.zeros(0)] * len(chunks)
+
+
+class Watched(DuplexRuntime):
+    """Keeps what is fed to each slot, and the hidden states of it."""
+
+    def __init__(self, parts: DuplexParts, slots: int) -> None:
+        super().__init__(parts, slots)
+        self.fed: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+
+    def think(self, segments: list[Segment]) -> list[Tensor | None]:
+        thought = super().think(segments)
+        for segment, hidden in zip(segments, thought, strict=True):
+            assert hidden is not None
+            self.fed[segment.slot].append((segment.embeds, hidden))
+        return thought
+
+
+def runtime(slots: int, *, quirks: bool = False, limit: int = 512) -> Watched:
+    """The recorded model with clean slots."""
+    loaded = checkpoint()
+    assert loaded.model.tts is not None
+    voices = Voices(loaded.model.tts, Notebook(), minicpmo.SPEECH_CAPACITY)
+    parts = minicpmo.parts(loaded, voices, context_limit=limit, reference_quirks=quirks)
+    return Watched(parts, slots)
+
+
+@cache
+def wave(name: str) -> Pcm:
+    """Recorded sound as float32."""
+    return golden.tensors("audio")[name].numpy().astype(np.float32) / np.float32(32768)
+
+
+def second(number: int) -> Pcm:
+    """A recorded second of the stream that all conversations hear."""
+    at = number % 12 * SECOND
+    return wave("wave_i16")[at : at + SECOND]
+
+
+@cache
+def picture(name: str) -> bytes:
+    """A recorded picture as a PNG."""
+    data = io.BytesIO()
+    Image.fromarray(golden.tensors("vision")[f"image_{name}_u8"].numpy()).save(data, "PNG")
+    return data.getvalue()
+
+
+def unit_input(recorded: dict[str, Any]) -> UnitInput:
+    """What a recorded unit was given."""
+    given = recorded["input"]
+    pcm = None if given["audio_second"] is None else second(given["audio_second"])
+    return UnitInput(pcm, tuple(map(picture, given["frames"])), given["max_slice_nums"] or 1)
+
+
+class Observed(TextSampler):
+    """Keeps the scores that it decides upon; decides what is written, if anything is."""
+
+    scores: list[Tensor]
+    decided: list[int]
+    script: Iterator[int] | None
+
+    def begin(self, script: Sequence[int] | None) -> None:
+        """A unit comes."""
+        self.scores, self.decided = [], []
+        self.script = None if script is None else iter(script)
+
+    def decide(
+        self, logits: Tensor, settings: DuplexSettings, generator: torch.Generator | None = None
+    ) -> int:
+        self.scores.append(logits)
+        token = super().decide(logits, settings, generator) if self.script is None else next(self.script)
+        self.decided.append(token)
+        return token
+
+
+@dataclass
+class Spoken:
+    """What a unit came to."""
+
+    events: list[Event] = field(default_factory=list)
+    scores: list[Tensor] = field(default_factory=list)
+    """Those of each decision; of a forced listen, those behind its input."""
+    decided: list[int] = field(default_factory=list)
+    running: Running | None = None
+    chunks: list[tuple[list[int], bool]] = field(default_factory=list)
+    pending_tokens: list[int] = field(default_factory=list)
+    turn_open: bool = False
+    memory: list[int] = field(default_factory=list)
+
+    def one(self, kind: type[E]) -> E:
+        """The only event of a kind."""
+        (event,) = [event for event in self.events if isinstance(event, kind)]
+        return event
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Piece))
+
+    @property
+    def job(self) -> SpeechJob | None:
+        return self.running.job if self.running else None
+
+
+class Visitor:
+    """One recorded conversation, unit after unit, in a runtime that others may use too."""
+
+    def __init__(
+        self,
+        where: Watched,
+        slot: int,
+        name: str,
+        *,
+        scripted: bool = True,
+        force_listen_count: int = 1,
+        window: Window | None = None,
+        speech_temperature: float = 0.0,
+    ) -> None:
+        self.runtime = where
+        self.slot = slot
+        self.name = name
+        self.recorded = golden.units(name)
+        self.scripted = scripted
+        settings = DuplexSettings(
+            greedy=True, force_listen_count=force_listen_count, tts_temperature=speech_temperature
+        )
+        voice = VoiceReference(wave("ref_wave_i16"))
+        setup = DuplexSetup(PROMPT, settings, window or Window(), seed=0, sees=True, voice=voice)
+        self.talk = where.converse(name, slot, setup, lambda event: None)
+        own = self.talk.sampler
+        self.sampler = Observed(
+            own.special, own.forbidden, own.generator, reference_quirks=own.reference_quirks
+        )
+        self.talk.sampler = self.sampler
+        self.talk.intake.begin()
+        assert where.start(self.talk) is None
+        self.spoken: list[Spoken] = []
+
+    @classmethod
+    def windowed(cls, where: Watched, slot: int) -> "Visitor":
+        """The recording with the basic window, which is narrower than sessions are allowed to have."""
+        visitor = cls(where, slot, "window_basic")
+        visitor.talk.context.window = Window(WindowMode.BASIC, 150, 115)
+        return visitor
+
+    @property
+    def is_idle(self) -> bool:
+        return self.talk.stage is Stage.IDLE and self.talk.orders.first is None
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_idle and len(self.spoken) == len(self.recorded)
+
+    def send(self) -> None:
+        """The next unit, with all its orders."""
+        unit = self.recorded[len(self.spoken)]
+        self.spoken.append(Spoken())
+        self.sampler.begin(unit["decided"] if self.scripted else None)
+        heard = self.talk.intake.prepare(unit_input(unit))
+        self.talk.orders.prefill(
+            PendingUnit(
+                len(self.spoken),
+                heard,
+                time.monotonic(),
+                force_listen=unit["input"]["force_listen"],
+                overrides=UnitOverrides(),
+            )
+        )
+
+    def watch(self) -> None:
+        """Notes what can be seen between two ticks; a unit that is done is then ordered to be closed."""
+        events = [event for event in self.talk.events if not isinstance(event, Ready)]
+        self.talk.events.clear()
+        if not self.spoken:
+            return
+        said, unit = self.spoken[-1], self.talk.orders.first
+        said.events += events
+        if self.talk.stage is Stage.DONE and unit is not None and not unit.finalize:
+            said.running, said.turn_open = self.talk.running, self.talk.turn_open
+            said.scores, said.decided = self.sampler.scores, self.sampler.decided
+            if not said.scores:
+                assert self.talk.last_hidden is not None
+                said.scores = [self.runtime.scores([self.talk.last_hidden])[0]]
+            mouth = self.talk.mouth
+            assert isinstance(mouth, Notebook.State)
+            said.chunks, mouth.chunks = mouth.chunks, []
+            said.pending_tokens = list(mouth.stream.pending)
+            unit.finalize = True
+        if self.is_idle and self.talk.context.memory is not None:
+            said.memory = list(self.talk.context.memory.ids)
+
+
+def play(visitors: list[Visitor], where: Watched, rng: random.Random | None = None) -> None:
+    """Runs conversations to their end; with `rng` each gets on at its own, random pace."""
+    for _ in range(100_000):
+        if all(visitor.is_over for visitor in visitors):
+            return
+        step(visitors, where, rng)
+    raise TimeoutError("The conversations do not end.")
+
+
+def step(visitors: list[Visitor], where: Watched, rng: random.Random | None) -> None:
+    """One tick for all of them, or for some."""
+    present = [v for v in visitors if rng is None or rng.random() < 0.7]
+    for visitor in present:
+        if visitor.is_idle and not visitor.is_over:
+            visitor.send()
+    Tick(where, rng and rng.randint(1, 80)).run([visitor.talk for visitor in present])
+    for visitor in present:
+        visitor.watch()
+
+
+Enter = Callable[..., Visitor]
+"""Given the runtime and a slot."""
+
+
+def crowd(entering: Sequence[Enter], where: Watched, slots: int, rng: random.Random) -> list[Visitor]:
+    """Conversations that come and go over a few slots; one in three leaves in the middle.
+
+    Returns those that stayed to their end.
+    """
+    waiting, free, over = list(entering), list(range(slots)), []
+    present: dict[Visitor, int] = {}
+    for _ in range(100_000):
+        if not waiting and not present:
+            return over
+        if waiting and free and rng.random() < 0.3:
+            visitor = waiting.pop()(where, free.pop(rng.randrange(len(free))))
+            present[visitor] = rng.randint(1, 6) if rng.random() < 0.3 else 1000
+        step(list(present), where, rng)
+        for visitor, stays in list(present.items()):
+            if visitor.is_over or len(visitor.spoken) > stays:
+                del present[visitor]
+                where.clear(visitor.slot)
+                where.fed.pop(visitor.slot, None)
+                free.append(visitor.slot)
+                over += [visitor] if visitor.is_over else []
+    raise TimeoutError("The conversations do not end.")

@@ -1,0 +1,231 @@
+"""A conversation whose model is a script: every decision is forced by its scores, and no forward is run."""
+
+import time
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from transformers import Qwen3Config, Qwen3Model
+
+from inference_service.api.engine import Done, Event, Failure, Finalized, Piece
+from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides, VoiceReference, Window
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.decoder import PackedDecoder
+from inference_service.engine.batch.sampler import TextSampler
+from inference_service.engine.batch.speech import SpeechState
+from inference_service.engine.sessions.base import Stage
+from inference_service.engine.sessions.duplex import Conversation
+from inference_service.engine.sessions.intake import DuplexIntake, Perceived, VoiceIntake
+from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.families.mini import MiniSenses
+from inference_service.models.config import TurnBound
+from inference_service.models.vocoder import VocoderState
+from tests.inference_service.engine.support import golden
+
+HIDDEN = 8
+VOCABULARY = 768
+UNIT_TOKENS = 10
+PICTURE_TOKENS = 4
+PROMPT = 44
+E = TypeVar("E", bound=Event)
+
+
+def decoder(capacity: int) -> PackedDecoder:
+    config = Qwen3Config(
+        vocab_size=1, hidden_size=HIDDEN, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+        num_key_value_heads=1, head_dim=8, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+    )  # fmt: skip
+    return PackedDecoder(Qwen3Model(config).eval(), 1, capacity)
+
+
+@dataclass
+class Said:
+    """What became of one unit."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def one(self, kind: type[E]) -> E:
+        """The only event of a kind."""
+        (event,) = [event for event in self.events if isinstance(event, kind)]
+        return event
+
+    @property
+    def done(self) -> Done:
+        return self.one(Done)
+
+    @property
+    def closed(self) -> Finalized:
+        return self.one(Finalized)
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Piece))
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return sum((event.token_ids for event in self.events if isinstance(event, Piece)), ())
+
+    @property
+    def samples(self) -> int:
+        audio = [event.audio for event in self.events if isinstance(event, Piece)]
+        return sum(len(sound) for sound in audio if sound is not None)
+
+
+class Talk:
+    """Plays the part of the tick for one conversation, whose prompt has been read."""
+
+    def __init__(
+        self,
+        *,
+        window: Window | None = None,
+        limit: int = 2048,
+        prompt: int = PROMPT,
+        poisoned: bool = False,
+        sees: bool = False,
+        turn_bound: TurnBound | None = None,
+        **settings: object,
+    ) -> None:
+        tokenizer = golden.tokenizer()
+        self.special = tokenizer.special
+        self.encode = tokenizer.encode
+        window = window or Window()
+        generator, senses = torch.Generator().manual_seed(0), MiniSenses(0, UNIT_TOKENS)
+        duplex = DuplexSettings(**{"force_listen_count": 0, **settings})  # type: ignore[arg-type]
+        self.conversation = Conversation(
+            "talk",
+            0,
+            lambda event: None,
+            Context(decoder(limit + 128), 0, window, limit),
+            DuplexIntake(senses, VoiceIntake(VoiceReference(), senses, None)),
+            setup=DuplexSetup("", duplex, window, seed=0, sees=sees),
+            tokenizer=tokenizer,
+            sampler=TextSampler(self.special, torch.tensor([self.special.chunk_eos]), generator),
+            speech=SpeechState(0, generator),
+            unit_tokens=UNIT_TOKENS,
+            slice_tokens=PICTURE_TOKENS + 2,
+            turn_bound=turn_bound,
+            ear=[torch.zeros(1)],
+            mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(1024), generator),
+        )
+        self.number = 0
+        self.fed: list[int] = []
+        """Every id fed; -1 for a row of audio, -2 for one of a picture."""
+        self.said = Said()
+        self.conversation.to_feed = torch.zeros(prompt, HIDDEN)
+        self._forward([-1] * prompt, poisoned=poisoned)
+        self.opening = self._collected().events
+
+    # ---------------------------------------------------------------- one step at a time
+
+    def hear(
+        self,
+        audio_rows: int = UNIT_TOKENS,
+        *,
+        pictures: int = 0,
+        failure: Failure | None = None,
+        poisoned: bool = False,
+    ) -> Said:
+        """The next unit comes and is fed, as far as it may be."""
+        self.number += 1
+        self.said = Said()
+        talk = self.conversation
+        perceived = Perceived(torch.zeros(100, 80))
+        talk.orders.prefill(PendingUnit(self.number, perceived, time.monotonic(), failure))
+        assert talk.wants_unit
+        if not talk.refuse_unit():
+            carried = talk.context.carry()
+            ear = [talk.ear[0] + 1]
+            seen = [torch.zeros(PICTURE_TOKENS + 2, HIDDEN)] * pictures
+            begin = torch.zeros(len(carried) + 1, HIDDEN)
+            talk.start_unit(begin, seen, torch.zeros(audio_rows, HIDDEN), ear)
+            picture = [self.special.image, *[-2] * PICTURE_TOKENS, self.special.image_end]
+            rows = [self.special.unit, *picture * pictures, *[-1] * audio_rows]
+            self._forward([*carried, *rows], poisoned=poisoned)
+        return self._collected()
+
+    def generate(self, *, force_listen: bool = False, overrides: UnitOverrides | None = None) -> Said:
+        """The order to generate comes."""
+        talk = self.conversation
+        talk.orders.generate(self.number, force_listen, overrides or UnitOverrides())
+        assert talk.wants_decision
+        talk.begin_generate()
+        return self._collected()
+
+    def decide(self, *tokens: int) -> Said:
+        """The model chooses these tokens, one after another, and each that is to be fed is."""
+        for token in tokens:
+            scores = torch.zeros(VOCABULARY)
+            scores[token] = 1000.0
+            self.decide_on(scores)
+        return self._collected()
+
+    def decide_on(self, scores: Tensor, *, poisoned: bool = False, cancelled: bool = False) -> Said:
+        """One decision on any scores; bad numbers or a cancel may come with its forward."""
+        talk = self.conversation
+        assert talk.wants_decision
+        chosen = talk.decide(scores)
+        if chosen is not None:
+            talk.feed(chosen, torch.zeros(1, HIDDEN))
+            if cancelled:
+                talk.orders.cancel(self.number)
+            self._forward([chosen], poisoned=poisoned)
+        return self._collected()
+
+    def speak(self, codes: int = 25, *, poisoned: bool = False) -> Said:
+        """The speech head says `codes` codes, if it is asked for any."""
+        talk = self.conversation
+        assert talk.stage is Stage.SPEAK
+        job = talk.speech_job()
+        if job is None:
+            talk.spoken(None, time.monotonic())
+        else:
+            job.codes = [0] * codes
+            job.poisoned = poisoned
+            talk.speech.length += len(job.tokens) + 1 + codes
+            talk.spoken(torch.zeros(codes * 960), time.monotonic())
+        return self._collected()
+
+    def finalize(self) -> Said:
+        """The order to finalize comes."""
+        talk = self.conversation
+        talk.orders.finalize(self.number)
+        assert talk.wants_end
+        talk.end_unit()
+        if talk.context.must_slide:
+            carried = talk.context.carry()
+            self.fed += carried
+            talk.context.advance(len(carried))
+        talk.finalize()
+        return self._collected()
+
+    # ----------------------------------------------------------------------- whole units
+
+    def unit(
+        self,
+        *tokens: int,
+        codes: int = 25,
+        force_listen: bool = False,
+        overrides: UnitOverrides | None = None,
+        audio_rows: int = UNIT_TOKENS,
+        pictures: int = 0,
+    ) -> Said:
+        """A whole unit in which the model chooses `tokens`."""
+        self.hear(audio_rows, pictures=pictures)
+        self.generate(force_listen=force_listen, overrides=overrides)
+        self.decide(*tokens)
+        if self.conversation.stage is Stage.SPEAK:
+            self.speak(codes)
+        return self.finalize()
+
+    def _forward(self, ids: list[int], *, poisoned: bool = False) -> None:
+        rows = self.conversation.to_feed
+        assert rows is not None
+        assert len(rows) == len(ids)
+        self.fed += ids
+        self.conversation.take(None if poisoned else torch.zeros(len(rows), HIDDEN))
+
+    def _collected(self) -> Said:
+        self.said.events += self.conversation.events
+        self.conversation.events.clear()
+        return self.said

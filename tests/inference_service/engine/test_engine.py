@@ -1,0 +1,549 @@
+"""The engine's thread with a tiny random model: what its callers see."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inference_service.api.engine import (
+    Advanced,
+    Closed,
+    Done,
+    End,
+    EngineSession,
+    Event,
+    Finalized,
+    Piece,
+    Prefilled,
+    Ready,
+    SessionFailed,
+    Sink,
+)
+from inference_service.api.setups import (
+    DuplexSetup,
+    Sampling,
+    SessionSetup,
+    StreamInput,
+    TokensSetup,
+    UnitInput,
+    UnitOverrides,
+    Window,
+)
+from inference_service.engine.engine import LiveEngine
+from inference_service.engine.sessions import base
+from inference_service.engine.sessions.intake import DuplexIntake
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.media import pool
+from inference_service.media.pool import Kind
+from tests.inference_service.engine.support import tiny
+
+PATIENCE = 30.0
+"""Seconds after which a wait has failed."""
+
+
+def sound(seed: int, samples: int = 16_000) -> NDArray[np.float32]:
+    noise = np.random.default_rng(seed).standard_normal(samples)
+    return np.asarray(noise * 0.1, dtype=np.float32)
+
+
+class Client:
+    """One session and everything it was told, in order."""
+
+    def __init__(self, session: EngineSession, told: "queue.Queue[Event]") -> None:
+        self.session = session
+        self.told = told
+        self.events: list[Event] = []
+
+    def until(
+        self, kind: type[Event], unit: int | None = None, or_kind: type[Event] | None = None
+    ) -> list[Event]:
+        """Waits for an event (of a unit) and returns those that came until then, it included."""
+        seen: list[Event] = []
+        while not (seen and isinstance(seen[-1], kind) and unit in (None, getattr(seen[-1], "unit", None))):
+            seen.append(self.told.get(timeout=PATIENCE))
+            if or_kind is not None and isinstance(seen[-1], or_kind):
+                break
+        self.events += seen
+        return seen
+
+    def unit(self, number: int, *, seed: int | None = None, force_listen: bool = False) -> None:
+        """Writes a whole unit ahead."""
+        self.session.prefill(number, UnitInput(sound(number if seed is None else seed)))
+        self.session.generate(number, force_listen, UnitOverrides())
+        self.session.finalize(number)
+
+
+class Slots:
+    """Gives the slots of an engine away, each again once its session is closed."""
+
+    def __init__(self, engine: LiveEngine) -> None:
+        self._engine = engine
+        self._free = list(range(engine.slots))
+
+    def open(self, setup: SessionSetup, name: str = "session") -> Client:
+        told: queue.Queue[Event] = queue.Queue()
+        slot = self._free.pop()
+
+        def sink(event: Event) -> None:
+            if isinstance(event, Closed):
+                self._free.append(slot)
+            told.put(event)
+
+        return Client(self._engine.open(name, slot, setup, sink), told)
+
+
+class Rig:
+    """A running engine and the sessions opened in it."""
+
+    def __init__(self, slots: int = 2) -> None:
+        self.fatal: queue.Queue[str] = queue.Queue()
+        self.engine = LiveEngine(
+            DuplexRuntime(mini.parts(*tiny.model()), slots), slots, self._deliver, self.fatal.put
+        )
+        self.slots = Slots(self.engine)
+
+    @staticmethod
+    def _deliver(batch: list[tuple[Sink, Event]]) -> None:
+        for sink, event in batch:
+            sink(event)
+
+    def open(
+        self, *, prompt: str = "Be brief.", seed: int = 1, window: Window | None = None, **duplex: object
+    ) -> Client:
+        settings = replace(self.engine.info.duplex_defaults, **duplex)  # type: ignore[arg-type]
+        return self.slots.open(DuplexSetup(prompt, settings, window or self.engine.info.window, seed))
+
+    def break_device(self) -> None:
+        """The next forward fails as a lost device does."""
+
+        def lost(*_: object) -> None:
+            raise RuntimeError("device lost")
+
+        self.engine._runtime.think = lost  # type: ignore[method-assign,assignment]
+        self.engine._runtime.clear = lost  # type: ignore[method-assign,assignment]
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.engine.stop()
+
+
+def speech_of(events: list[Event]) -> list[object]:
+    """What a session said: texts, ids, samples, and how units ended."""
+    said: list[object] = []
+    for event in events:
+        if isinstance(event, Piece):
+            said.append((event.text, event.token_ids, None if event.audio is None else event.audio.tolist()))
+        elif isinstance(event, Done):
+            said.append((event.unit, event.end))
+    return said
+
+
+# -------------------------------------------------------------------------------------------------- events
+
+
+def test_session_opens_with_the_length_of_its_prompt(rig: Rig) -> None:
+    (ready,) = rig.open().until(Ready)
+
+    assert isinstance(ready, Ready)
+    assert ready.prompt_tokens > 3
+
+
+def test_session_that_waits_in_the_media_pool_is_told_that_others_get_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More voices take long to read than there are threads: the last of them waits for the first."""
+    rig = Rig(slots=10)
+    hold, begin = threading.Event(), DuplexIntake.begin
+
+    def slow(intake: DuplexIntake) -> None:
+        assert hold.wait(timeout=PATIENCE)
+        begin(intake)
+
+    monkeypatch.setattr(pool, "TOLD_S", 0.0)
+    monkeypatch.setattr(base, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(DuplexIntake, "begin", slow)
+    monkeypatch.setattr(DuplexIntake, "kind", lambda intake, content: Kind.REST)
+    talking = rig.slots.open(TokensSetup(Sampling(max_new_tokens=1), seed=1))
+    talking.until(Ready)
+    waiting, number = [rig.open() for _ in range(9)], 0
+    try:
+        while all(client.told.empty() for client in waiting):
+            number += 1
+            talking.session.prefill(number, StreamInput((1,)))
+            talking.until(Prefilled)
+            talking.session.generate(number, False, UnitOverrides())
+            talking.session.finalize(number)
+            talking.until(Finalized)
+        told = [client.told.get() for client in waiting if not client.told.empty()]
+    finally:
+        hold.set()
+
+    assert told[0] == Advanced(0)
+    assert [type(client.until(Ready)[-1]) for client in waiting] == [Ready] * 9
+    rig.engine.stop()
+
+
+def test_unit_is_answered_in_order(rig: Rig) -> None:
+    client = rig.open(force_listen_count=0)
+    client.unit(1)
+
+    kinds = [type(event) for event in client.until(Finalized)]
+
+    assert kinds[:2] == [Ready, Prefilled]
+    assert kinds[-2:] == [Done, Finalized]
+    assert kinds[2:-2] == [Piece, Piece]  # text, then sound
+
+
+def test_spoken_unit_has_text_and_at_most_a_second_of_sound(rig: Rig) -> None:
+    client = rig.open(force_listen_count=0)
+    client.unit(1)
+
+    text, audio = [event for event in client.until(Finalized) if isinstance(event, Piece)]
+
+    assert text.text
+    assert text.token_ids
+    assert audio.audio is not None
+    assert audio.audio.dtype == np.float32
+    assert 0 < len(audio.audio) <= 24_000
+    assert float(np.abs(audio.audio).max()) <= 1
+
+
+def test_two_units_written_ahead_are_done_one_after_the_other(rig: Rig) -> None:
+    client = rig.open()
+    client.unit(1)
+    client.unit(2)
+
+    units = [getattr(event, "unit", 0) for event in client.until(Finalized, 2)]
+
+    assert units == sorted(units)
+
+
+def test_unit_numbers_may_skip(rig: Rig) -> None:
+    client = rig.open()
+    client.unit(1)
+    client.unit(4)
+
+    assert [e.unit for e in client.until(Finalized, 4) if isinstance(e, Done)] == [1, 4]
+
+
+def test_phases_wait_for_their_orders(rig: Rig) -> None:
+    client = rig.open()
+    client.session.prefill(1, UnitInput(sound(1)))
+    client.until(Prefilled)
+    client.session.generate(1, True, UnitOverrides())
+    (done,) = client.until(Done)
+    client.session.finalize(1)
+
+    assert isinstance(done, Done)
+    assert done.end is End.LISTEN
+    assert [type(event) for event in client.until(Finalized)] == [Finalized]
+
+
+def test_short_audio_is_padded_with_silence(rig: Rig) -> None:
+    pcm, said = sound(5, 4_000), []
+    for audio in (pcm, np.pad(pcm, (0, 12_000))):  # one by one: in one batch sound may round otherwise
+        client = rig.open(force_listen_count=0)
+        client.session.prefill(1, UnitInput(audio))
+        client.session.generate(1, False, UnitOverrides())
+        said.append(speech_of(client.until(Done)))
+
+    assert said[0] == said[1]
+
+
+def test_input_that_cannot_be_prepared_fails_its_unit_alone(rig: Rig) -> None:
+    client = rig.open(force_listen_count=0)
+
+    client.session.prefill(1, UnitInput(sound(1, 16_001)))
+    client.session.generate(1, False, UnitOverrides())
+    client.session.finalize(1)
+    client.unit(2)
+
+    prefilled = [event for event in client.until(Done) if isinstance(event, Prefilled)]
+    assert [unit.failure and unit.failure.reason for unit in prefilled] == ["INFERENCE_FAILED"]
+    assert any(isinstance(event, Prefilled) and event.failure is None for event in client.until(Done))
+
+
+def test_timings_are_of_this_unit_and_add_up(rig: Rig) -> None:
+    client = rig.open(force_listen_count=0)
+    client.unit(1)
+
+    spent = next(event for event in client.until(Done) if isinstance(event, Done)).timings
+
+    parts = (spent.queue, spent.prefill, spent.decode, spent.speech, spent.vocoder)
+    assert min(parts) > 0
+    assert sum(parts) <= spent.total < PATIENCE
+
+
+def test_units_after_a_full_context_are_answered_but_not_heard(rig: Rig) -> None:
+    client = rig.open(window=Window())
+    end, number = End.LISTEN, 0
+    while end is End.LISTEN:
+        number += 1
+        assert number < 40
+        client.unit(number, force_listen=True)
+        (end,) = [event.end for event in client.until(Finalized) if isinstance(event, Done)]
+    assert end is End.CONTEXT_FULL
+
+    for late in (number + 1, number + 2):
+        client.unit(late)
+    prefilled, done, finalized = client.until(Finalized, number + 2)[3:]
+
+    assert isinstance(prefilled, Prefilled)
+    assert prefilled.failure
+    assert prefilled.failure.reason == "INPUT_TOO_LONG"
+    assert isinstance(done, Done)
+    assert done.end is End.CONTEXT_FULL
+    assert isinstance(finalized, Finalized)
+    assert finalized.context_tokens == prefilled.context_tokens
+
+
+# -------------------------------------------------------------------------------------------------- cancel
+
+
+def test_cancel_before_the_unit_comes_is_remembered(rig: Rig) -> None:
+    client = rig.open(force_listen_count=0)
+    client.session.cancel(1)
+    client.unit(1)
+    client.unit(2)
+
+    ends = [event.end for event in client.until(Finalized, 2) if isinstance(event, Done)]
+
+    assert ends[0] is End.CANCELLED
+    assert ends[1] in (End.CHUNK, End.TURN)
+
+
+def test_cancel_overtakes_the_orders_of_later_units(rig: Rig) -> None:
+    client = rig.open(force_listen_count=0)
+    client.session.prefill(1, UnitInput(sound(1)))
+    client.until(Prefilled)
+    client.session.cancel(2)
+    client.session.generate(1, False, UnitOverrides())
+    client.session.finalize(1)
+    client.unit(2)
+
+    ends = [event.end for event in client.until(Finalized, 2) if isinstance(event, Done)]
+
+    assert ends == [End.CANCELLED, End.CANCELLED]
+
+
+# --------------------------------------------------------------------------------------------------- close
+
+
+def idle(client: Client) -> None:
+    client.until(Ready)
+
+
+def at_once(client: Client) -> None:
+    pass
+
+
+def heard(client: Client) -> None:
+    client.session.prefill(1, UnitInput(sound(1)))
+    client.until(Prefilled)
+
+
+def written_ahead(client: Client) -> None:
+    client.unit(1)
+    client.unit(2)
+
+
+def speaking(client: Client) -> None:
+    client.unit(1)
+    client.until(Piece)
+
+
+def done(client: Client) -> None:
+    client.session.prefill(1, UnitInput(sound(1)))
+    client.session.generate(1, True, UnitOverrides())
+    client.until(Done)
+
+
+def finalized(client: Client) -> None:
+    client.unit(1)
+    client.until(Finalized)
+
+
+def cancelled(client: Client) -> None:
+    client.session.cancel(9)
+    client.unit(1)
+
+
+@pytest.mark.parametrize("stage", [at_once, idle, heard, written_ahead, speaking, done, finalized, cancelled])
+def test_close_gives_one_closed_and_nothing_after_it(rig: Rig, stage: Callable[[Client], None]) -> None:
+    client, neighbour = rig.open(force_listen_count=0), rig.open(seed=2)
+    stage(client)
+
+    client.session.close()
+    client.session.close()
+    client.until(Closed)
+
+    # Whatever was still on its way has passed through the engine once the neighbour is served.
+    neighbour.unit(1)
+    neighbour.until(Finalized)
+    assert client.told.empty()
+
+
+def test_orders_after_a_close_are_dropped(rig: Rig) -> None:
+    client, neighbour = rig.open(), rig.open(seed=2)
+    client.session.close()
+    client.until(Closed)
+
+    client.unit(1)
+    client.session.cancel(1)
+    neighbour.unit(1)
+    neighbour.until(Finalized)
+
+    assert client.told.empty()
+
+
+def test_prompt_that_does_not_fit_fails_the_session_and_it_still_closes(rig: Rig) -> None:
+    client = rig.open(prompt="a b c d e " * 100)
+
+    (failed,) = client.until(SessionFailed)
+    client.session.close()
+
+    assert isinstance(failed, SessionFailed)
+    assert failed.reason == "CONFIG_INVALID"
+    assert "at most" in failed.message
+    assert [type(event) for event in client.until(Closed)] == [Closed]
+
+
+def test_closed_session_leaves_nothing_in_its_slot(rig: Rig) -> None:
+    client = rig.open(force_listen_count=0)
+    client.unit(1)
+    client.until(Finalized)
+    caches = rig.engine._runtime.language.cache, rig.engine._runtime.speaker.decoder.cache
+    assert all(any(keys.any() for keys in cache.keys) for cache in caches)
+
+    client.session.close()
+    client.until(Closed)
+
+    assert not any(tensor.any() for cache in caches for tensor in (*cache.keys, *cache.values))
+
+
+def test_slots_are_used_again_for_ever(rig: Rig) -> None:
+    for round_ in range(3):
+        clients = [rig.open(seed=round_), rig.open(seed=round_ + 10)]
+        for client in clients:
+            client.unit(1)
+            client.until(Finalized)
+            client.session.close()
+            client.until(Closed)
+
+
+def test_reused_slot_says_what_a_fresh_engine_says(rig: Rig) -> None:
+    fresh = Rig(slots=1)
+    try:
+        expected = fresh.open(prompt="Who are you?", seed=3, force_listen_count=0)
+        for number in (1, 2, 3):
+            expected.unit(number)
+        expected.until(Finalized, 3)
+    finally:
+        fresh.engine.stop()
+
+    first = rig.open(seed=8, force_listen_count=0), rig.open(seed=9, force_listen_count=0)
+    for client in first:
+        for number in (1, 2, 3, 4):
+            client.unit(number, seed=50 + number)
+        client.until(Piece)
+        client.session.close()
+        client.until(Closed)
+    again = rig.open(prompt="Who are you?", seed=3, force_listen_count=0)
+    for number in (1, 2, 3):
+        again.unit(number)
+    again.until(Finalized, 3)
+
+    assert speech_of(again.events) == speech_of(expected.events)
+
+
+# ------------------------------------------------------------------------------------------------- failure
+
+
+def test_poisoned_unit_fails_alone_and_its_session_goes_on(rig: Rig) -> None:
+    sick, well = rig.open(force_listen_count=0), rig.open(seed=2, force_listen_count=0)
+    sick.session.prefill(1, UnitInput(np.full(16_000, np.nan, np.float32)))
+    sick.session.generate(1, True, UnitOverrides())
+    sick.session.finalize(1)
+    for number in (2, 3):
+        sick.unit(number)
+    for number in (1, 2, 3):
+        well.unit(number)
+
+    events = sick.until(Finalized, 3)
+    refused = [event.unit for event in events if isinstance(event, Prefilled) and event.failure]
+    ends = [event.end for event in events if isinstance(event, Done)]
+    assert refused == [1]
+    assert ends[0] is End.FAILED
+    assert set(ends[1:]) <= {End.CHUNK, End.TURN}
+    ends = [event.end for event in well.until(Finalized, 3) if isinstance(event, Done)]
+    assert set(ends) <= {End.CHUNK, End.TURN}
+
+
+def test_lost_device_is_told_to_every_session_and_to_the_worker(rig: Rig) -> None:
+    clients = [rig.open(), rig.open(seed=2)]
+    for client in clients:
+        client.until(Ready)
+
+    rig.break_device()
+    clients[0].unit(1)
+
+    for client in clients:
+        failed = client.until(SessionFailed)[-1]
+        assert isinstance(failed, SessionFailed)
+        assert failed.reason == "ENGINE_FATAL"
+    assert rig.fatal.get(timeout=PATIENCE) == "RuntimeError: device lost"
+    assert rig.fatal.empty()
+
+
+def test_dead_engine_tells_whoever_still_comes_and_answers_every_close(rig: Rig) -> None:
+    client = rig.open()
+    client.until(Ready)
+    rig.break_device()
+    client.unit(1)
+    client.until(SessionFailed)
+
+    late = rig.open()
+    assert [type(event) for event in late.until(SessionFailed)] == [SessionFailed]
+    for one in (client, late):
+        one.session.close()
+        assert [type(event) for event in one.until(Closed)] == [Closed]
+
+
+def test_session_whose_prompt_meets_the_lost_device_is_told(rig: Rig) -> None:
+    rig.break_device()
+    client = rig.open()
+
+    assert [type(event) for event in client.until(SessionFailed)] == [SessionFailed]
+
+
+# ---------------------------------------------------------------------------------------------------- stop
+
+
+def test_stop_ends_the_thread_and_silences_the_engine() -> None:
+    rig = Rig()
+    client = rig.open()
+    client.until(Ready)
+
+    rig.engine.stop()
+    rig.engine.stop()
+
+    assert not [thread for thread in threading.enumerate() if thread.name == "engine"]
+    client.session.close()
+    assert client.told.empty()
+
+
+def test_stop_works_on_a_dead_engine(rig: Rig) -> None:
+    rig.break_device()
+    rig.open().until(SessionFailed)
+
+    rig.engine.stop()
+
+    assert not [thread for thread in threading.enumerate() if thread.name == "engine"]

@@ -1,0 +1,393 @@
+"""Faults in the steps of a tick: who is to blame is found, and everybody else goes on as if nothing were."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from inference_service.api.engine import Closed, Done, Event, Finalized, SessionFailed
+from inference_service.api.setups import (
+    DuplexSetup,
+    Sampling,
+    SessionSetup,
+    StreamInput,
+    TokensSetup,
+    TranscribeSetup,
+    UnitInput,
+    UnitOverrides,
+    Window,
+    WindowMode,
+)
+from inference_service.engine.engine import LiveEngine
+from inference_service.engine.guard import DeviceLost, Guard, blame
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.families.warmup import warm_up
+from inference_service.observability.watchdog import Watchdog
+from tests.inference_service.engine.support import tiny
+from tests.inference_service.engine.test_engine import Client, Slots, sound, speech_of
+from tests.support import faults
+
+# -------------------------------------------------------------------------------------------- who is to blame
+
+
+class Member:
+    """A session as far as a guard knows it."""
+
+    def __init__(self, slot: int) -> None:
+        self.id, self.slot, self.failure, self.steps = f"s{slot}", slot, None, 0
+
+    def fail(self, failure: Any) -> None:
+        assert self.failure is None
+        self.failure = failure
+
+
+def members(count: int) -> list[Any]:
+    return [Member(slot) for slot in range(count)]
+
+
+def failed(sessions: Sequence[Any]) -> list[int]:
+    return [session.slot for session in sessions if session.failure is not None]
+
+
+def sound_device(slot: int) -> None:
+    """The device can compute."""
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 17])
+@pytest.mark.parametrize("bad", [(0,), (-1,), (0, -1), ()])
+def test_who_makes_a_common_step_fail_is_found(count: int, bad: tuple[int, ...]) -> None:
+    sessions = members(count)
+    culprits = {sessions[i].slot for i in bad}
+
+    def step(group: list[Any]) -> list[int]:
+        if culprits & {session.slot for session in group}:
+            raise ValueError("one of you")
+        return [session.slot * 10 for session in group]
+
+    given = Guard(sound_device).together(sessions, step)
+
+    assert failed(sessions) == sorted(culprits)
+    assert [(session.slot, result) for session, result in given] == [
+        (slot, slot * 10) for slot in range(count) if slot not in culprits
+    ]
+
+
+def test_a_session_that_is_blamed_fails_at_once_and_nobody_makes_a_step_twice() -> None:
+    sessions, runs = members(6), []
+
+    def step(group: list[Any]) -> None:
+        runs.append(len(group))
+        for session in group:
+            with blame(session):
+                if session.slot == 3:
+                    raise ValueError("it is me")
+                session.steps += 1
+
+    Guard(sound_device).run(sessions, step, lambda session: session.steps == 0)
+
+    assert failed(sessions) == [3]
+    assert [session.steps for session in sessions] == [1, 1, 1, 0, 1, 1]
+    assert runs == [6, 2]
+
+
+def test_a_step_that_nobody_can_make_is_the_devices_fault_if_nothing_can_be_computed() -> None:
+    sessions = members(3)
+
+    def step(group: list[Any]) -> None:
+        raise ValueError("nothing works")
+
+    def broken(slot: int) -> None:
+        raise RuntimeError("nothing at all")
+
+    with pytest.raises(DeviceLost, match="ValueError: nothing works"):
+        Guard(broken).run(sessions, step)
+    assert failed(sessions) == []
+    Guard(sound_device).run(sessions, step)
+    assert failed(sessions) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    ],
+)
+def test_an_error_of_the_device_is_nobodys(error: Exception) -> None:
+    def step(*_: Any) -> None:
+        raise error
+
+    def blaming(group: list[Any]) -> None:
+        with blame(group[0]):
+            raise error
+
+    sessions, guard = members(2), Guard(sound_device)
+    for attempt in (
+        lambda: guard.run(sessions, step),
+        lambda: guard.run(sessions, blaming),
+        lambda: guard.attempt(sessions[0], step),
+    ):
+        with pytest.raises(DeviceLost, match=str(error)):
+            attempt()
+    assert failed(sessions) == []
+
+
+def exhausted_host() -> None:
+    torch.empty(2**50)
+
+
+def exhausted_interpreter() -> None:
+    bytearray(2**60)
+
+
+def exhausted_device() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
+
+
+@pytest.mark.parametrize("allocate", [exhausted_host, exhausted_interpreter, exhausted_device])
+def test_whoever_asks_for_too_much_memory_fails_alone(allocate: Callable[[], None]) -> None:
+    sessions = members(5)
+
+    def step(group: list[Any]) -> None:
+        if any(session.slot == 2 for session in group):
+            allocate()
+
+    Guard(sound_device).run(sessions, step)
+
+    assert failed(sessions) == [2]
+    assert sessions[2].failure.reason == "KV_EXHAUSTED"
+
+
+def test_what_only_the_crowd_has_no_memory_for_is_done_in_parts() -> None:
+    sessions = members(8)
+
+    def step(group: list[Any]) -> list[int]:
+        if len(group) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return [session.slot for session in group]
+
+    assert len(Guard(sound_device).together(sessions, step)) == 8
+    assert failed(sessions) == []
+
+
+# ------------------------------------------------------------------------------------------- in a real engine
+
+
+class Rig:
+    """A running engine with a tiny model, in which sessions that are called so meet faults."""
+
+    def __init__(self) -> None:
+        self.fatal: queue.Queue[str] = queue.Queue()
+        runtime = DuplexRuntime(mini.parts(*tiny.model()), 4)
+        faults.break_in(runtime)
+        self.engine = LiveEngine(runtime, 4, _deliver, self.fatal.put)
+        self.slots = Slots(self.engine)
+
+    def hold(self) -> None:
+        """Nothing gets on until it is let go."""
+        gate = self._gate = threading.Event()
+        self.engine.inbox.put(lambda: _pass(gate))
+
+    def let_go(self, orders: int) -> None:
+        """As soon as so many orders have come."""
+        while len(self.engine.inbox._orders) < orders:
+            time.sleep(0.001)
+        self._gate.set()
+
+    def talker(self, seed: int, name: str = "session") -> Client:
+        """A full-duplex session that speaks in every unit, with a window that slides and remembers."""
+        settings = replace(self.engine.info.duplex_defaults, force_listen_count=0)
+        window = Window(WindowMode.CONTEXT, 160, 140, remembered_tokens=10)
+        return self.slots.open(DuplexSetup("Be brief.", settings, window, seed), name)
+
+    def other(self, setup: SessionSetup, name: str = "session") -> Client:
+        return self.slots.open(setup, name)
+
+
+def _pass(gate: threading.Event) -> None:
+    assert gate.wait(60)
+
+
+def _deliver(batch: list[tuple[Any, Event]]) -> None:
+    for sink, event in batch:
+        sink(event)
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    with torch.inference_mode():
+        made = Rig()
+    yield made
+    assert made.fatal.empty()
+    made.engine.stop()
+
+
+UNITS = 8
+IDS = [tuple(range(5, 5 + n)) for n in (30, 3, 9, 1, 4, 20, 2, 6)]
+SOUNDS = [sound(7, n) for n in (16_000, 5_000, 40_000, 100, 16_000, 16_000, 9_000, 0)]
+TOKENS = TokensSetup(Sampling(max_new_tokens=9), seed=4)
+TRANSCRIBE = TranscribeSetup(Sampling(temperature=1.0), seed=4)
+Play = Callable[[Rig], tuple[Client, list[Any]]]
+
+
+def talk(rig: Rig, name: str = "session", seed: int = 1) -> tuple[Client, list[Any]]:
+    return rig.talker(seed, name), [UnitInput(sound(unit)) for unit in range(UNITS)]
+
+
+def write(rig: Rig, name: str = "session") -> tuple[Client, list[Any]]:
+    return rig.other(TOKENS, name), [StreamInput(ids) for ids in IDS]
+
+
+def take_down(rig: Rig, name: str = "session") -> tuple[Client, list[Any]]:
+    return rig.other(TRANSCRIBE, name), [StreamInput(pcm, ends=not len(pcm)) for pcm in SOUNDS]
+
+
+KINDS: dict[str, Callable[[Rig, str], tuple[Client, list[Any]]]] = {
+    "talk": talk,
+    "tokens": write,
+    "transcribe": take_down,
+}
+STREAMED = ("hear", "hostmemory", "think", "memory", "unit", "decide")
+"""Faults that streams meet in the tests; a talker meets all that it can."""
+PATIENCE_OF = {"hostmemory": 2, "think": 20, "memory": 30, "speech": 1, "mouth": 2, "settle": 1, "rebuild": 1}
+"""Steps in company before the fault: so that it comes in the middle of what others do."""
+
+
+def together(rig: Rig, plays: list[tuple[Client, list[Any]]]) -> list[list[Event]]:
+    """Has all units of all sessions run, from the same tick on; what each is told."""
+    for client, contents in plays:
+        for unit, content in enumerate(contents, 1):
+            client.session.prefill(unit, content)
+            client.session.generate(unit, False, UnitOverrides())
+            client.session.finalize(unit)
+    rig.let_go(sum(1 + 3 * len(contents) for _, contents in plays))
+    told = []
+    for client, _ in plays:
+        events = client.until(Finalized, UNITS, or_kind=SessionFailed)
+        client.session.close()
+        client.until(Closed)
+        told.append(events)
+    return told
+
+
+@pytest.fixture(scope="module")
+def alone(rig: Rig) -> list[list[object]]:
+    """What the neighbours say when nobody is beside them; the talker's window slides."""
+    said = []
+    for play in KINDS.values():
+        rig.hold()
+        (events,) = together(rig, [play(rig, "session")])
+        said.append(speech_of(events))
+        dropped = [event.dropped_units for event in events if isinstance(event, Finalized)]
+        assert any(dropped) or play is not talk
+    return said
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        (kind, fault)
+        for kind in KINDS
+        for fault in sorted(faults.FAULTS)
+        if fault not in ("open", "read", *faults.ENDINGS) and (kind == "talk" or fault in STREAMED)
+    ],
+)
+def test_neighbours_of_a_failing_session_say_what_they_say_alone(
+    rig: Rig, alone: list[list[object]], kind: str, fault: str
+) -> None:
+    rig.hold()
+    name = f"attack-{fault}-{PATIENCE_OF.get(fault, 0)}"
+    plays = [KINDS[kind](rig, name), *(play(rig, "session") for play in KINDS.values())]
+    failed, *others = together(rig, plays)
+
+    failure = failed[-1]
+    assert isinstance(failure, SessionFailed)
+    assert failure.reason == ("KV_EXHAUSTED" if "memory" in fault else "INFERENCE_FAILED")
+    assert [speech_of(events) for events in others] == alone
+
+
+def test_a_model_that_fails_in_its_warm_up_is_not_served() -> None:
+    runtime = DuplexRuntime(mini.parts(*tiny.model()), 1)
+
+    def fail(sessions: Any) -> None:
+        raise ValueError("it cannot hear")
+
+    runtime.hear = fail  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="warm-up"):
+        warm_up(runtime)
+
+
+def test_a_session_that_cannot_be_opened_loses_no_slot(rig: Rig) -> None:
+    for _ in range(10):
+        with pytest.raises(ValueError, match="canary"):
+            rig.engine.open("attack-open-0", 2, TOKENS, lambda event: None)
+    client = rig.other(TOKENS)
+    client.session.prefill(1, StreamInput((1, 2)))
+    client.session.generate(1, False, UnitOverrides())
+    assert any(isinstance(event, Done) for event in client.until(Done))
+    client.session.close()
+    client.until(Closed)
+
+
+def test_a_slot_that_cannot_be_emptied_is_given_to_nobody() -> None:
+    rig = Rig()
+    first, second = rig.talker(1), rig.talker(2)
+    for client in (first, second):
+        client.unit(1)
+        client.until(Finalized)
+
+    def stuck(slot: int) -> None:
+        raise ValueError("it does not go")
+
+    rig.engine._runtime.clear = stuck  # type: ignore[method-assign]
+    first.session.close()
+
+    first.until(Closed)
+    failure = second.until(SessionFailed)[-1]
+    assert isinstance(failure, SessionFailed)
+    assert failure.reason == "ENGINE_FATAL"
+    assert "slot" in rig.fatal.get(timeout=30)
+    rig.engine.stop()
+
+
+# ----------------------------------------------------------------------------------------------- the watchdog
+
+
+def watched(*steps: tuple[float, float | None], limit_s: float = 10.0) -> list[bool]:
+    """What a watchdog says at these times of an engine that is at the step begun at the second number."""
+    now = SimpleNamespace(time=0.0, step=None)
+    watchdog = Watchdog(lambda: now.step, lambda: now.time, limit_s)
+    said = []
+    for now.time, now.step in steps:
+        said.append(watchdog.check())
+    return said
+
+
+def every_half_second(
+    until: float, step: Callable[[float], float | None]
+) -> list[tuple[float, float | None]]:
+    return [(i / 2, step(i / 2)) for i in range(1, round(until * 2) + 1)]
+
+
+def test_an_engine_that_waits_or_gets_on_never_hangs() -> None:
+    assert not any(watched(*every_half_second(100, lambda time: None)))
+    assert not any(watched(*every_half_second(100, lambda time: time // 8 * 8)))
+
+
+def test_a_step_of_more_than_the_limit_hangs() -> None:
+    said = watched(*every_half_second(30, lambda time: 3.0 if time >= 3 else None))
+    assert not any(said[: 2 * 13 - 2])
+    assert all(said[2 * 13 :])
+
+
+def test_a_process_that_was_stopped_does_not_say_that_its_engine_hangs() -> None:
+    frozen = [*every_half_second(3, lambda time: 2.0), (60.0, 2.0), (60.5, 2.0), (61.0, 61.0)]
+    assert not any(watched(*frozen))

@@ -1,0 +1,304 @@
+"""What a tick grants to whom, on a clock that goes by the work done."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inference_service.api.engine import Advanced, Done, End, Piece, Prefilled, Ready
+from inference_service.api.setups import (
+    ChatMessage,
+    ChatSetup,
+    Clip,
+    Content,
+    DuplexSetup,
+    Picture,
+    Sampling,
+    SessionSetup,
+    StreamInput,
+    TranscribeSetup,
+    TurnInput,
+    UnitInput,
+    UnitOverrides,
+)
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.batch.scheduler import LEAST_SHARE, UNIT_S
+from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.tick import Tick
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from tests.inference_service.engine.support import tiny
+from tests.support.drawing import jpeg
+
+FORWARD_S, ROW_S, SPEECH_S, SLICE_S, OPENING_S = 0.004, 0.0003, 0.005, 0.02, 0.05
+"""Seconds of a forward, a row in it, a step of speech, a slice of a picture and a dear opening."""
+SLOTS = 10
+PICTURE = jpeg("red", "circle", (64, 48))
+
+
+@dataclass
+class Spent:
+    """One tick: rows of the language model by session, slices seen, sessions started and speaking."""
+
+    began: float
+    rows: dict[int, int] = field(default_factory=dict)
+    slices: int = 0
+    started: int = 0
+    speaking: list[int] = field(default_factory=list)
+    waiting: frozenset[int] = frozenset()
+    """Slots of sessions with work when it began."""
+    ended: float = 0.0
+
+
+class Play:
+    """A runtime whose work moves the clock, and ticks over whoever is in it."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()  # sessions note the real one when they are made
+        model, tokenizer, config = tiny.model(sees=True)
+        config = replace(config, context_limit=1024, window_high=512, window_low=384)
+        self.runtime = DuplexRuntime(mini.parts(model, tokenizer, config), SLOTS)
+        self.tick = Tick(self.runtime, clock=lambda: self.now)
+        self.sessions: list[Participant[Any]] = []
+        self.told: dict[str, list[tuple[float, Any]]] = {}
+        self.spent: list[Spent] = []
+        self._spy("think", self._thinks)
+        self._spy("speak", self._speaks)
+        self._spy("see", self._sees)
+        self._spy("start", self._starts)
+
+    def _spy(self, name: str, note: Callable[[Any], None]) -> None:
+        does = getattr(self.runtime, name)
+
+        def noted(given: Any) -> Any:
+            note(given)
+            return does(given)
+
+        setattr(self.runtime, name, noted)
+
+    def _thinks(self, segments: list[Segment]) -> None:
+        rows = {segment.slot: len(segment.embeds) for segment in segments}
+        self.now += FORWARD_S + ROW_S * sum(rows.values())
+        self.spent[-1].rows |= rows
+
+    def _speaks(self, sessions: Sequence[Participant[Any]]) -> None:
+        self.now += SPEECH_S * len(sessions)
+        self.spent[-1].speaking = [session.slot for session in sessions]
+
+    def _sees(self, slices: list[Any]) -> None:
+        self.now += SLICE_S * len(slices)
+        self.spent[-1].slices += len(slices)
+
+    def _starts(self, session: Participant[Any]) -> None:
+        self.now += OPENING_S
+        self.spent[-1].started += 1
+
+    def enter(self, name: str, setup: SessionSetup) -> Participant[Any]:
+        """A new session, which waits to be started."""
+        session = self.runtime.open(name, len(self.sessions), setup, lambda event: None)
+        session.intake.begin()
+        session.stage = Stage.OPENING
+        self.sessions.append(session)
+        self.told[name] = []
+        return session
+
+    def send(self, session: Participant[Any], number: int, content: Content) -> None:
+        """A whole unit, which has come just now."""
+        heard = session.intake.prepare(content)
+        unit = PendingUnit(number, heard, self.now, overrides=UnitOverrides(), finalize=True)
+        session.orders.prefill(unit)
+
+    def step(self) -> None:
+        """One tick."""
+        waiting = frozenset(session.slot for session in self.sessions if session.has_work)
+        self.spent.append(Spent(self.now, waiting=waiting))
+        self.tick.run(self.sessions)
+        self.spent[-1].ended = self.now
+        for session in self.sessions:
+            self.told[session.id] += [(self.now, event) for event in session.events]
+            session.events.clear()
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Ticks until it is so."""
+        for _ in range(20_000):
+            if condition():
+                return
+            self.step()
+        raise TimeoutError
+
+    def when(self, name: str, kind: type[Any], count: int = 1) -> float | None:
+        """When a session was told of something for the `count`th time."""
+        times = [when for when, event in self.told[name] if isinstance(event, kind)]
+        return times[count - 1] if len(times) >= count else None
+
+    def said(self, name: str) -> list[object]:
+        """Texts, ids, sound and ends."""
+        result: list[object] = []
+        for _, event in self.told[name]:
+            if isinstance(event, Piece):
+                result.append((event.text, event.token_ids, event.audio is not None and len(event.audio)))
+            elif isinstance(event, Done):
+                result.append((event.unit, event.end))
+        return result
+
+    def talk(self, name: str = "talk", *, sees: bool = False) -> Participant[Any]:
+        """A conversation that has begun, in which every unit is spoken."""
+        settings = replace(self.runtime.info.duplex_defaults, force_listen_count=0, greedy=True)
+        setup = DuplexSetup("Be brief.", settings, self.runtime.info.window, 1, sees)
+        session = self.enter(name, setup)
+        self.until(lambda: self.when(name, Ready) is not None)
+        return session
+
+    def chat(self, name: str, *parts: str | Picture | Clip) -> Participant[Any]:
+        """A chat with its first turn sent."""
+        session = self.enter(name, ChatSetup(Sampling(max_new_tokens=3, temperature=0.0), seed=1))
+        self.until(lambda: self.when(name, Ready) is not None)
+        self.send(session, 1, TurnInput((ChatMessage("user", parts),)))
+        return session
+
+
+def sound(seed: int, samples: int = 16_000) -> np.ndarray[Any, np.dtype[np.float32]]:
+    noise = np.random.default_rng(seed).standard_normal(samples)
+    return np.asarray(noise * 0.1, dtype=np.float32)
+
+
+@pytest.fixture
+def stage() -> Play:
+    return Play()
+
+
+LONG = "a b c d " * 220
+
+
+def crowd(stage: Play, count: int = 8) -> list[Participant[Any]]:
+    """Chats with long prompts, none of which has been read yet."""
+    return [stage.chat(f"chat {i}", LONG) for i in range(count)]
+
+
+def speak(stage: Play, talk: Participant[Any], number: int) -> float:
+    """A unit from its arrival to its last word; the seconds that it took."""
+    came = stage.now
+    stage.send(talk, number, UnitInput(sound(number)))
+    stage.until(lambda: stage.when(talk.id, Done, number) is not None)
+    return stage.now - came
+
+
+def test_a_speaking_unit_meets_its_deadline_behind_eight_prompts_and_says_the_same(stage: Play) -> None:
+    alone = Play()
+    quiet = alone.talk()
+    usual = [speak(alone, quiet, number) for number in (1, 2, 3)]
+
+    talk = stage.talk()
+    chats = crowd(stage)
+    took = [speak(stage, talk, number) for number in (1, 2, 3)]
+
+    assert stage.said("talk") == alone.said("talk")
+    assert any(event.audio is not None for _, event in stage.told["talk"] if isinstance(event, Piece))
+    assert max(took) < UNIT_S
+    portion = FORWARD_S + LEAST_SHARE * ROW_S
+    assert all(one <= other * 4 / 3 + 2 * portion for one, other in zip(took, usual, strict=True))
+    assert any(stage.when(chat.id, Prefilled) is None for chat in chats), "there was nothing to wait for"
+
+
+def test_while_units_wait_the_others_get_a_quarter_of_the_time_and_no_less(stage: Play) -> None:
+    talk = stage.talk()
+    chats = {chat.slot for chat in crowd(stage)}
+    begin = len(stage.spent)
+    for number in range(1, 9):
+        speak(stage, talk, number)
+
+    busy = [spent for spent in stage.spent[begin:] if talk.slot in spent.waiting]
+    granted = [sum(rows for slot, rows in spent.rows.items() if slot in chats) for spent in busy]
+    assert max(granted) == LEAST_SHARE
+    theirs = sum(rows * ROW_S for rows in granted)
+    assert 0.15 <= theirs / (busy[-1].ended - busy[0].began) <= 0.3
+
+
+def test_with_no_unit_in_sight_all_is_theirs(stage: Play) -> None:
+    stage.talk()
+    chats = crowd(stage, 2)
+    stage.until(lambda: all(stage.when(chat.id, Done) is not None for chat in chats))
+
+    assert max(sum(spent.rows.values()) for spent in stage.spent) == stage.runtime.most_waiting
+
+
+def test_a_recording_that_came_faster_than_it_was_said_is_no_more_urgent_than_it_has_to_be(
+    stage: Play,
+) -> None:
+    """Its first second is due like any other; the rest is read ahead in the share of what can wait."""
+    writer = stage.enter("writer", TranscribeSetup(Sampling(max_new_tokens=40, temperature=0.0), seed=1))
+    stage.until(lambda: stage.when("writer", Ready) is not None)
+    stage.send(writer, 1, StreamInput(sound(1, 16_000 * 30), begins=True))
+    dues = set()
+    while stage.when("writer", Done) is None:
+        stage.step()
+        if writer.orders.first is not None and writer.due is not None:
+            dues.add(round(writer.due - writer.orders.first.arrival, 3))
+
+    assert {1.0, 2.0, 30.0} <= dues
+
+
+def test_pictures_are_seen_a_few_in_a_tick_and_sound_goes_on_beside_them(stage: Play) -> None:
+    stage.runtime.slice_rows = 64  # as large as those of MiniCPM-o: two of them are as much as a tick takes
+    alone = Play()
+    quiet = alone.talk("seeing", sees=True)
+    alone.send(quiet, 1, UnitInput(sound(1), (PICTURE,) * 4))
+    alone.until(lambda: alone.when("seeing", Done) is not None)
+
+    talk, seeing = stage.talk(), stage.talk("seeing", sees=True)
+    stage.send(seeing, 1, UnitInput(sound(1), (PICTURE,) * 4))
+    stage.send(talk, 1, UnitInput(sound(2)))
+    stage.until(lambda: stage.when("seeing", Done) is not None)
+    heard, seen = stage.when("talk", Prefilled), stage.when("seeing", Prefilled)
+
+    assert [spent.slices for spent in stage.spent if spent.slices] == [2, 2]
+    assert heard is not None
+    assert seen is not None
+    assert heard < seen
+    assert stage.said("seeing") == alone.said("seeing")
+
+
+def test_an_album_is_looked_at_in_the_share_of_what_can_wait(stage: Play) -> None:
+    stage.runtime.slice_rows = 64
+    talk = stage.talk()
+    album = stage.chat("album", *[Picture(PICTURE)] * 12, "What is it?")
+    took = speak(stage, talk, 1)
+    stage.until(lambda: stage.when(album.id, Done) is not None)
+
+    busy = [spent.slices for spent in stage.spent if talk.slot in spent.waiting]
+    assert max(busy) <= 1
+    assert took < UNIT_S
+    done = next(event for _, event in stage.told["album"] if isinstance(event, Done))
+    assert done.end is End.TURN
+    assert done.usage.input_vision_tokens == 12 * stage.runtime.parts.slice_tokens
+
+
+def test_newcomers_are_opened_one_by_one_while_a_unit_is_on_its_way(stage: Play) -> None:
+    alone = Play()
+    speak(alone, alone.talk(), 1)
+
+    talk, info = stage.talk(), stage.runtime.info
+    begin, came = len(stage.spent), stage.now
+    stage.send(talk, 1, UnitInput(sound(1)))
+    for number in range(6):
+        stage.enter(f"new {number}", DuplexSetup("x y z " * 40, info.duplex_defaults, info.window, seed=1))
+    stage.until(lambda: all(stage.when(f"new {number}", Ready) is not None for number in range(6)))
+
+    assert [spent.started for spent in stage.spent[begin:] if spent.started] == [1] * 6
+    done = stage.when("talk", Done)
+    assert done is not None
+    assert done < came + UNIT_S
+    assert stage.said("talk") == alone.said("talk")
+
+
+def test_whoever_waits_for_a_turn_is_told_that_it_is_not_forgotten(stage: Play) -> None:
+    chats = crowd(stage, 6)
+    stage.now += 10.0
+    stage.step()
+
+    assert all(isinstance(event, Advanced) for chat in chats for _, event in stage.told[chat.id][-1:])
+    assert len(stage.spent[-1].rows) < len(chats)

@@ -1,0 +1,90 @@
+"""What the engine's thread tells of its ticks, and how full it says it is."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from inference_service.api.engine import NAMED_TICKS, Closed, Event, Finalized, Prefilled, Ready, Sink, Ticked
+from tests.inference_service.engine.test_engine import Client, Rig
+
+
+class Watched(Rig):
+    """A rig whose ticks and events are kept in the order in which they were told."""
+
+    def __init__(self) -> None:
+        self.told: list[Ticked | Event] = []
+        super().__init__()
+        self.engine.watch(self.told.extend)
+
+    def _deliver(self, batch: list[tuple[Sink, Event]]) -> None:  # type: ignore[override]
+        self.told += [event for _, event in batch]
+        super()._deliver(batch)
+
+    @property
+    def ticks(self) -> list[Ticked]:
+        return [tick for tick in self.told if isinstance(tick, Ticked)]
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    made = Watched()
+    yield made
+    made.engine.stop()
+
+
+def talk(clients: Sequence[Client], units: int) -> None:
+    """Each client has so many units run, all at once."""
+    for client in clients:
+        client.until(Ready)
+    for number in range(1, units + 1):
+        for client in clients:
+            client.unit(number)
+        for client in clients:
+            client.until(Finalized)
+
+
+def test_ticks_are_numbered_and_follow_one_another(watched: Watched) -> None:
+    talk([watched.open()], units=4)
+    ticks = watched.ticks
+    assert [tick.number for tick in ticks] == list(range(1, len(ticks) + 1))
+    times = [moment for tick in ticks for moment in (tick.started, tick.ended)]
+    assert times == sorted(times)
+
+
+def test_a_tick_counts_sessions_and_rows(watched: Watched) -> None:
+    talk([watched.open(), watched.open(seed=2)], units=6)
+    assert {tick.sessions for tick in watched.ticks} == {1, 2}
+    occupancy = watched.engine.occupancy()
+    pending = 2 * 2  # what closes the last unit of each waits for the next forward
+    assert sum(tick.tokens for tick in watched.ticks) == occupancy.kv_tokens - pending
+
+
+def test_one_tick_in_many_names_who_was_in_it(watched: Watched) -> None:
+    client, unit = watched.open(), 0
+    client.until(Ready)
+    while not watched.ticks or watched.ticks[-1].number < NAMED_TICKS:
+        unit += 1
+        client.unit(unit)
+        client.until(Finalized)
+    named = [tick for tick in watched.ticks if tick.members]
+    assert [tick.number for tick in named] == [NAMED_TICKS]
+    [(session, in_unit)] = named[0].members
+    assert session == "session"
+    assert 1 <= in_unit <= unit
+
+
+def test_a_tick_is_told_before_what_came_of_it(watched: Watched) -> None:
+    talk([watched.open()], units=1)
+    first = [type(told) for told in watched.told[:4]]
+    assert first == [Ticked, Ready, Ticked, Prefilled]
+
+
+def test_a_session_that_is_over_leaves_nothing_behind(watched: Watched) -> None:
+    client = watched.open()
+    talk([client], units=1)
+    full = watched.engine.occupancy()
+    client.session.close()
+    client.until(Closed)
+    empty = watched.engine.occupancy()
+    assert 0 == empty.kv_tokens < full.kv_tokens < full.kv_capacity_tokens == empty.kv_capacity_tokens
+    assert (full.device_memory_bytes or 0) > 2**20

@@ -1,0 +1,460 @@
+"""MiniCPM-o as a worker runs it: loaded from its folder, with its voice, its memory and its refusals."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from inference_service.api.engine import (
+    Closed,
+    Done,
+    End,
+    Event,
+    Finalized,
+    Piece,
+    Prefilled,
+    Ready,
+    SessionFailed,
+)
+from inference_service.api.setups import (
+    MODELS_VOICE,
+    DuplexSetup,
+    Mode,
+    UnitInput,
+    UnitOverrides,
+    VoiceReference,
+    Window,
+    WindowMode,
+)
+from inference_service.checkpoints import voices
+from inference_service.checkpoints.folder import find
+from inference_service.engine.batch.speech import SpeechJob, SpeechState
+from inference_service.engine.engine import LiveEngine
+from inference_service.engine.sessions.speech_groups import Voice
+from inference_service.errors import ConfigurationError
+from inference_service.families import footprint, minicpmo, minicpmo_voice, table
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.families.warmup import warm_up
+from inference_service.models.errors import CheckpointError
+from inference_service.models.token2wav.model import Token2Wav
+from inference_service.options import SpeechOptions
+from tests.inference_service.engine.support.reference import picture, second
+from tests.inference_service.engine.test_engine import Client, Slots, speech_of
+from tests.inference_service.models.minicpmo import published, whole
+
+CPU = torch.device("cpu")
+SLOTS = 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return whole.write(tmp_path_factory.mktemp("models") / "MiniCPM-o-tiny")
+
+
+@pytest.fixture(scope="module")
+def build(folder: Path) -> table.Build:
+    return table.load(folder, CPU, 512)
+
+
+class Rig:
+    """A running engine and the sessions opened in it."""
+
+    def __init__(self, runtime: Any) -> None:
+        self.runtime: DuplexRuntime = runtime
+        self.engine = LiveEngine(runtime, SLOTS, self._deliver, print)
+        self.slots = Slots(self.engine)
+
+    @staticmethod
+    def _deliver(batch: list[tuple[Any, Event]]) -> None:
+        for sink, event in batch:
+            sink(event)
+
+    def open(
+        self, voice: VoiceReference = MODELS_VOICE, *, sees: bool = False, window: Window | None = None
+    ) -> Client:
+        settings = replace(self.engine.info.duplex_defaults, greedy=True, force_listen_count=0)
+        return self.slots.open(DuplexSetup("", settings, window or Window(), seed=1, sees=sees, voice=voice))
+
+
+def talk(client: Client, units: int, first: int = 1) -> list[Event]:
+    events: list[Event] = []
+    for number in range(first, first + units):
+        client.session.prefill(number, UnitInput(second(number)))
+        client.session.generate(number, False, UnitOverrides())
+        client.session.finalize(number)
+        events += client.until(Finalized, number)
+    return events
+
+
+@pytest.fixture
+def rig(build: table.Build) -> Iterator[Rig]:
+    made = Rig(build(SLOTS))
+    yield made
+    made.engine.stop()
+
+
+# -------------------------------------------------------------------------------------------------- loading
+
+
+def test_folder_is_served_in_all_its_modes(rig: Rig) -> None:
+    info = rig.engine.info
+
+    assert info.name == "MiniCPM-o-tiny"
+    assert info.modes == {Mode.AUDIO, Mode.VIDEO, Mode.CHAT, Mode.TOKENS}
+    assert (info.context_limit, info.output_sample_rate_hz) == (512, 24_000)
+    assert info.windows == set(WindowMode)
+    assert info.voice_ids == {"anna", "default"}
+    assert info.clones_voices
+
+
+def test_vocoder_that_was_not_converted_is_asked_for_before_anything_is_loaded(tmp_path: Path) -> None:
+    published.write(tmp_path / "tiny")
+    (tmp_path / "tiny/model-00001-of-00003.safetensors").unlink()
+
+    with pytest.raises(CheckpointError, match=r"antiphon convert-vocoder .*or pass --no-speech"):
+        table.load(tmp_path / "tiny", CPU)
+
+
+def test_without_speech_no_vocoder_is_needed(tmp_path: Path) -> None:
+    published.write(tmp_path / "tiny")
+    runtime = table.load(tmp_path / "tiny", CPU, speech=SpeechOptions(no_speech=True))(1)
+
+    assert not runtime.info.speaks
+    assert not runtime.info.duplex_defaults.generate_audio
+    assert runtime.info.output_sample_rate_hz == 0
+
+
+def test_context_limit_is_at_most_the_models(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match="at most the model's 40960, not 50000"):
+        table.load(folder, CPU, 50_000, speech=SpeechOptions(no_speech=True))
+
+
+def test_options_of_its_voice_are_for_no_other_model() -> None:
+    with pytest.raises(ConfigurationError, match="are for MiniCPM-o"):
+        table.load(find("antiphon-mini"), CPU, speech=SpeechOptions(no_speech=True))
+
+
+def test_context_too_small_for_a_conversation_is_served_all_the_same(folder: Path) -> None:
+    runtime = table.load(folder, CPU, 64, speech=SpeechOptions(no_speech=True))(1)
+
+    warm_up(runtime)
+
+
+def test_conversation_in_bfloat16_is_heard_and_spoken(folder: Path) -> None:
+    rig = Rig(table.load(folder, CPU, 512, "bfloat16")(SLOTS))
+    events = talk(rig.open(), 4)
+    rig.engine.stop()
+
+    assert all(event.failure is None for event in events if isinstance(event, Done))
+    spoken = [event.audio for event in events if isinstance(event, Piece) and event.audio is not None]
+    assert sum(map(len, spoken)) > 24_000
+    assert all(np.isfinite(audio).all() for audio in spoken)
+
+
+# --------------------------------------------------------------------------------------------------- memory
+
+
+def test_what_a_session_holds_is_known_beforehand(folder: Path, rig: Rig) -> None:
+    told = table.footprint(folder, CPU, 512).session
+    client = rig.open()
+    client.until(Ready)
+    (session,) = rig.engine._sessions.values()
+    runtime, held, spoken = rig.runtime, session.__dict__, 0
+    for number in range(1, 7):
+        talk(client, 1, first=number)
+        spoken = max(spoken, held["mouth"].nbytes)
+
+    assert runtime.speaker is not None
+    assert runtime.language.cache.nbytes // SLOTS == told["context"]
+    assert runtime.speaker.decoder.cache.nbytes // SLOTS == told["speech head"]
+    assert held["ear"].nbytes == told["ear"]
+    assert 0 < spoken <= told["vocoder"]
+
+
+def test_session_that_has_gone_leaves_nothing_behind(rig: Rig) -> None:
+    client = rig.open(VoiceReference(spoken=whole.voice(3)))
+    client.until(Ready)
+    (session,) = rig.engine._sessions.values()
+    state = session.__dict__
+    held = [weakref.ref(it) for it in (state["ear"], state["mouth"])]
+    del state, session
+    talk(client, 3)
+    client.session.close()
+    client.until(Closed)
+    cache = rig.runtime.language.cache
+    assert not any(tensor.any() for tensor in (*cache.keys, *cache.values))
+    rig.open().until(Ready)  # whatever the engine thread still held of the tick before
+    gc.collect()
+
+    assert [it() for it in held] == [None] * 2
+
+
+def test_no_more_voices_outlive_their_sessions_than_there_are_slots(rig: Rig) -> None:
+    held = []
+    for seed in range(3, 4 + SLOTS):
+        client = rig.open(VoiceReference(spoken=whole.voice(seed)))
+        client.until(Ready)
+        (session,) = rig.engine._sessions.values()
+        held.append(weakref.ref(session.__dict__["mouth"].voice))
+        del session
+        client.session.close()
+        client.until(Closed)
+    rig.open().until(Ready)
+    gc.collect()
+
+    assert [it() is None for it in held] == [True] + [False] * SLOTS
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often each thing that a voice or a prompt costs was done."""
+    done: dict[str, int] = {}
+
+    def count(where: Any, name: str) -> None:
+        does = getattr(where, name)
+
+        def counted(*given: Any, **named: Any) -> Any:
+            done[name] = done.get(name, 0) + 1
+            return does(*given, **named)
+
+        monkeypatch.setattr(where, name, counted)
+
+    count(minicpmo.MiniCPMOSenses, "sounds")
+    count(minicpmo.MiniCPMOEar, "listen")
+    count(minicpmo.MiniCPMOOpenings, "opening")
+    count(voices.VoiceReader, "_prompt")
+    count(Token2Wav, "hear")
+    return done
+
+
+def test_what_a_voice_and_a_prompt_cost_is_paid_once_for_all_who_bring_them(
+    build: table.Build, work: dict[str, int]
+) -> None:
+    rig = Rig(build(SLOTS))
+    work.clear()  # the default voice was heard when the model was loaded
+    told = []
+    for _ in range(3):
+        client = rig.open(VoiceReference(heard=whole.voice(21), spoken=whole.voice(22)))
+        told.append(speech_of(talk(client, 2)))
+        client.session.close()
+        client.until(Closed)
+    rig.engine.stop()
+
+    assert work == {"sounds": 1, "listen": 1, "opening": 1, "_prompt": 1, "hear": 1}
+    assert told[1:] == told[:1] * 2
+
+
+def test_one_sample_makes_another_voice(build: table.Build, work: dict[str, int]) -> None:
+    rig, mine = Rig(build(SLOTS)), whole.voice(23)
+    theirs = mine.copy()
+    theirs[-1] += 0.25
+    work.clear()
+    for voice in (mine, theirs):
+        client = rig.open(VoiceReference(heard=voice))
+        client.until(Ready)
+        client.session.close()
+        client.until(Closed)
+    rig.engine.stop()
+
+    assert (work["sounds"], work["listen"], work["_prompt"], work["hear"]) == (2, 2, 2, 2)
+
+
+def test_slots_that_do_not_fit_are_refused_with_the_sum(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, build: table.Build
+) -> None:
+    told = table.footprint(folder, CPU, 512)
+    monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3))
+
+    build(3)
+    with pytest.raises(ConfigurationError) as refused:
+        build(4)
+    text = str(refused.value)
+    assert text.startswith(f"4 slots need {footprint.gib(told.states(4))}: ")
+    assert all(kind in text for kind in told.session)
+    assert "Pass --slots 3 or less" in text
+
+
+# --------------------------------------------------------------------------------------------------- voices
+
+
+def test_language_model_hears_the_default_voice_or_the_sessions_own(rig: Rig) -> None:
+    seconds = (1.5, 3.0)
+    default, own = (
+        rig.open(voice).until(Ready)[0]
+        for voice in (MODELS_VOICE, VoiceReference(whole.voice(1, seconds[1])))
+    )
+
+    assert isinstance(default, Ready)
+    assert isinstance(own, Ready)
+    rows = [rig.runtime.parts.senses.clip_tokens(round(s * whole.RATE)) for s in seconds]
+    assert own.prompt_tokens - default.prompt_tokens == rows[1] - rows[0]
+
+
+def test_missing_parts_of_a_voice_are_the_models_own(rig: Rig) -> None:
+    parts, pcm = rig.runtime.parts, whole.voice(1)
+    assert parts.voices is not None
+    default = parts.voices.default
+
+    assert parts.reference(MODELS_VOICE) is default
+    assert parts.reference(VoiceReference(spoken=pcm)).heard is default.heard
+    heard = parts.reference(VoiceReference(heard=pcm))
+    assert heard.heard is pcm
+    shelf = parts.voices.prompts
+    assert shelf is not None
+    assert torch.equal(shelf.prompt(heard).mel, shelf.prompt(VoiceReference(spoken=pcm)).mel)
+
+
+def test_recording_of_the_operator_is_the_default_voice(folder: Path, tmp_path: Path) -> None:
+    whole.write_wav(tmp_path / "me.wav", whole.voice(4, 2.0))
+    options = SpeechOptions(voice=tmp_path / "me.wav")
+    runtime = table.load(folder, CPU, 512, speech=options)(1)
+
+    assert isinstance(runtime, DuplexRuntime)
+    assert runtime.parts.voices is not None
+    default = runtime.parts.voices.default
+    assert default.heard is not None
+    np.testing.assert_allclose(default.heard, whole.voice(4, 2.0), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [("none.wav", None, "Cannot read"), ("text.wav", b"words", "Cannot use"), ("hush.wav", None, "silent")],
+)
+def test_recording_that_is_no_voice_is_refused(
+    folder: Path, tmp_path: Path, name: str, content: bytes | None, problem: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    elif problem == "silent":
+        whole.write_wav(tmp_path / name, np.zeros(32_000, np.float32))
+
+    with pytest.raises(ConfigurationError, match=problem):
+        table.load(folder, CPU, 512, speech=SpeechOptions(voice=tmp_path / name))
+
+
+def test_without_onnxruntime_registered_voices_remain(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise CheckpointError("Install with: pip install 'antiphon[minicpmo]'")
+
+    monkeypatch.setattr(voices, "_session", missing)
+    info = table.load(folder, CPU, 512)(1).info
+
+    assert not info.clones_voices
+    assert info.voice_ids == {"anna", "default"}
+    whole.write_wav(tmp_path / "me.wav", whole.voice(4))
+    with pytest.raises(CheckpointError, match="antiphon\\[minicpmo\\]"):
+        table.load(folder, CPU, 512, speech=SpeechOptions(voice=tmp_path / "me.wav"))
+
+
+def test_silent_recording_fails_its_session_alone(rig: Rig) -> None:
+    well, ill = rig.open(), rig.open(VoiceReference(spoken=np.zeros(32_000, np.float32)))
+    (failed,) = ill.until(SessionFailed)
+
+    assert isinstance(failed, SessionFailed)
+    assert (failed.reason, failed.field) == ("CONFIG_INVALID", "voice")
+    assert "silent" in failed.message
+    assert any(isinstance(event, Done) for event in talk(well, 1))
+
+
+def test_session_that_leaves_while_its_voice_is_read_gives_its_slot_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, read = threading.Event(), threading.Event()
+
+    def slow(self: object, reference: VoiceReference) -> None:
+        reading.set()
+        assert read.wait(timeout=20)
+
+    monkeypatch.setattr(minicpmo_voice.VoiceShelf, "prompt", slow)
+    client = rig.open(VoiceReference(spoken=whole.voice(1)))
+    assert reading.wait(timeout=20)
+    client.session.close()
+    client.until(Closed)
+    read.set()
+    monkeypatch.undo()
+
+    others = [rig.open() for _ in range(SLOTS)]
+    assert [type(other.until(Ready)[-1]) for other in others] == [Ready] * SLOTS
+    assert client.told.empty()
+
+
+# ---------------------------------------------------------------------------------------- units and windows
+
+
+def test_pictures_with_too_many_slices_fail_their_unit_and_no_other(folder: Path) -> None:
+    rig = Rig(table.load(folder, CPU, 256)(SLOTS))
+    client = rig.open(sees=True)
+    client.until(Ready)
+    client.session.prefill(1, UnitInput(second(0), (picture("b"),) * 4, 9))
+    client.session.prefill(2, UnitInput(second(1), (picture("b"),), 4))
+    for number in (1, 2):
+        client.session.generate(number, False, UnitOverrides())
+        client.session.finalize(number)
+    events = client.until(Finalized, 2)
+    rig.engine.stop()
+
+    heard = [event for event in events if isinstance(event, Prefilled)]
+    assert heard[0].failure is not None
+    assert (heard[0].failure.reason, heard[0].failure.field) == ("INPUT_TOO_LONG", "duplex.frames")
+    assert "max_slice_nums" in heard[0].failure.message
+    assert heard[1].vision_slices == 4
+    assert next(event.end for event in events if isinstance(event, Done)) is End.FAILED
+
+
+def test_conversation_with_a_window_that_remembers_goes_on_for_ever(folder: Path) -> None:
+    build = table.load(folder, CPU, 1024, speech=SpeechOptions(no_speech=True))
+    rig = Rig(build(SLOTS))
+    window = Window(WindowMode.CONTEXT, 600, 560, max_units=5, remembered_tokens=20)
+    client = rig.open(window=window)
+    closed = [event for event in talk(client, 30) if isinstance(event, Finalized)]
+    (session,) = rig.engine._sessions.values()
+    memory = session.context.memory
+    rig.engine.stop()
+
+    assert max(event.context_tokens for event in closed) <= 600
+    assert sum(event.dropped_units for event in closed) == 25
+    assert memory is not None
+    assert len(memory.ids) == 20
+
+
+def test_spoken_sound_is_what_the_vocoder_owes(rig: Rig) -> None:
+    client = rig.open()
+    client.until(Ready)
+    (session,) = rig.engine._sessions.values()
+    owed = {True: 0, False: 0}
+    for event in talk(client, 10):
+        if isinstance(event, Piece) and event.audio is not None:
+            assert np.isfinite(event.audio).all()
+            owed[True] += len(event.audio)
+        if isinstance(event, Done):
+            owed[False] += 960 * event.usage.output_audio_tokens
+    pending = session.__dict__["mouth"]
+
+    # What is held back is at most the fade and the look-ahead of an open turn, and a few codes.
+    assert 0 <= owed[False] - owed[True] <= 3840 + 960 * (len(pending.pending) + 3)
+
+
+# -------------------------------------------------------------------------------------------- spoken answers
+
+
+def test_chinese_is_said_a_few_characters_at_a_time() -> None:
+    voice = Voice(SpeechState(0, torch.Generator()), 714, torch.zeros(1, 4), 0.8)
+    for token, character in enumerate("今天天气很好我们出去吧"):
+        voice.add(token, character, torch.zeros(4))
+    voice.end(torch.zeros(4))
+
+    said: list[SpeechJob] = []
+    while voice.next():
+        assert voice.job is not None
+        said.append(voice.job)
+    assert [len(job.tokens) for job in said] == [4, 4, 3 + 1]
+    assert [job.ends_turn for job in said] == [False, False, True]

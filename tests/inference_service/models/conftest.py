@@ -1,0 +1,5 @@
+"""On one thread."""
+
+from tests.inference_service.support.one_thread import one_thread
+
+__all__ = ["one_thread"]

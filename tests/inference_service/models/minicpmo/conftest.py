@@ -1,0 +1,14 @@
+"""Fixtures of the tests of MiniCPM-o's ear, eye, configuration and loader."""
+
+import pytest
+import torch
+
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load
+from tests.inference_service.models.minicpmo import published
+
+
+@pytest.fixture(scope="session")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> MiniCPMOCheckpoint:
+    """The recorded model in float32, through the loader, from shards."""
+    folder = published.write(tmp_path_factory.mktemp("minicpmo"))
+    return load(folder, torch.device("cpu"), torch.float32)

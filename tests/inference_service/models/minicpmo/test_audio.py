@@ -1,0 +1,252 @@
+"""The ear hears what the recorded one heard: alone, and with others who come and go."""
+
+import copy
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
+from inference_service.models.minicpmo.audio import CAPACITY, Ear
+from inference_service.models.minicpmo.mel import StreamingMel, clip_mels
+from tests.inference_service.engine.support import golden
+from tests.inference_service.models.minicpmo.test_mel import UNITS, random_loudness, second, wave
+
+LIMIT = 5e-5
+HIDDEN = 256
+
+
+@pytest.fixture
+def ear(loaded: MiniCPMOCheckpoint) -> Ear:
+    return loaded.model.ear
+
+
+def recorded(name: str) -> Tensor:
+    return golden.tensors("audio")[name]
+
+
+def clip(pcm: np.ndarray[Any, np.dtype[np.float32]]) -> list[Tensor]:
+    return [torch.from_numpy(mel) for mel in clip_mels(pcm)]
+
+
+class Listener:
+    """One stream: the mel of its units, and its state in the ear."""
+
+    def __init__(self, ear: Ear, pcm: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+        self._mel = StreamingMel()
+        self._seconds = iter(pcm.reshape(-1, 16_000))
+        self.state = ear.initial_state()
+        self.heard: list[Tensor] = []
+
+    def next_mel(self) -> Tensor | None:
+        pcm = next(self._seconds, None)
+        return None if pcm is None else torch.from_numpy(self._mel.feed(pcm))
+
+
+def listen(ear: Ear, listeners: list[Listener]) -> list[Listener]:
+    """One unit of each, in one batch; returns those who had one."""
+    units = [(listener, mel) for listener in listeners if (mel := listener.next_mel()) is not None]
+    if units:
+        embeds, states = ear.encode([mel for _, mel in units], [listener.state for listener, _ in units])
+        for (listener, _), heard, state in zip(units, embeds, states, strict=True):
+            listener.heard.append(heard)
+            listener.state = state
+    return [listener for listener, _ in units]
+
+
+def alone(ear: Ear, pcm: np.ndarray[Any, np.dtype[np.float32]]) -> list[Tensor]:
+    listener = Listener(ear, pcm)
+    while listen(ear, [listener]):
+        pass
+    return listener.heard
+
+
+def recorded_stream() -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.concatenate([second(unit["chunk"]) for unit in UNITS])
+
+
+# ------------------------------------------------------------------------------------------------ as recorded
+
+
+def test_recorded_stream_is_heard_alike(ear: Ear) -> None:
+    embeds = alone(ear, recorded_stream())
+
+    assert len(embeds) == len(UNITS) == 34
+    for unit, heard in enumerate(embeds):
+        assert golden.close_to(heard, recorded(f"stream.embeds.{unit:02}"), LIMIT), unit
+
+
+def test_recorded_lengths_are_reached_and_the_cache_is_dropped_where_it_was(ear: Ear) -> None:
+    listener = Listener(ear, recorded_stream())
+    for unit in UNITS:
+        before = listener.state.length
+        listen(ear, [listener])
+        assert (before, listener.state.length) == (unit["encoder_cache_before"], unit["encoder_cache_after"])
+        assert unit["encoder_cache_reset"] == (listener.state.length <= before), unit["chunk"]
+        assert len(listener.heard[-1]) == unit["embeds"]
+    assert [unit["chunk"] for unit in UNITS if unit["encoder_cache_reset"]] == [29]
+
+
+def test_recorded_encoder_states_and_cache_are_reproduced(ear: Ear) -> None:
+    mel, state, seen = StreamingMel(), ear.initial_state(), 0
+    for unit in range(len(UNITS)):
+        states, (state,) = ear.listen([torch.from_numpy(mel.feed(second(unit)))], [state])
+        expected = golden.tensors("audio").get(f"stream.encoder_out.{unit:02}")
+        if expected is not None:
+            seen += 1
+            assert golden.close_to(states[0], expected, LIMIT), unit
+        if unit == 3:
+            assert state.length == 200
+            for layer, (keys, values) in enumerate(state.cache[:, :, None, :, :200]):
+                assert golden.close_to(keys, recorded(f"stream.kv.k{layer}_after3"), LIMIT)
+                assert golden.close_to(values, recorded(f"stream.kv.v{layer}_after3"), LIMIT)
+    assert seen == 3
+
+
+def test_recorded_reference_and_clips_are_heard_alike_in_one_padded_batch(ear: Ear) -> None:
+    ref = wave("ref_wave_i16")
+
+    heard = ear.encode_clips([clip(ref), clip(ref[:32_000]), clip(wave()[:48_000])])
+
+    for embeds, name in zip(heard, ("ref.embeds", "batch2.embeds_0", "batch2.embeds_1"), strict=True):
+        assert golden.close_to(embeds, recorded(name), LIMIT), name
+
+
+def test_without_blocks_a_clip_hears_all_of_itself(ear: Ear) -> None:
+    open_ear = Ear(replace(ear.config, block=1500), ear.encoder, ear.projection)
+
+    (heard,) = open_ear.encode_clips([clip(wave("ref_wave_i16"))])
+
+    assert golden.close_to(heard, recorded("ref.embeds_full_attention"), LIMIT)
+    assert not golden.close_to(heard, recorded("ref.embeds"), 1e-2)
+
+
+# ------------------------------------------------------------------------------------------------- in company
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_streams_that_come_and_go_are_heard_as_alone(ear: Ear, seed: int) -> None:
+    """Ragged caches, first units beside late ones, pauses, and caches dropped at units 29 and 58."""
+    rng = random.Random(seed)
+    sounds = [random_loudness(100 * seed + i, rng.choice([1, 3, 32, 60])) for i in range(7)]
+    sounds.append(random_loudness(100 * seed + 7, 60))
+    waiting = [Listener(ear, sound) for sound in sounds]
+    expected = [alone(ear, sound) for sound in sounds]
+    everyone, present, dropped = list(waiting), [], 0
+
+    while waiting or present:
+        if waiting and (not present or rng.random() < 0.3):
+            present.append(waiting.pop())
+        chosen = rng.sample(present, rng.randint(1, len(present)))
+        before = [listener.state.length for listener in chosen]
+        heard = listen(ear, chosen)
+        dropped += sum(b > listener.state.length for b, listener in zip(before, chosen, strict=True))
+        present = [listener for listener in present if listener not in chosen or listener in heard]
+
+    assert dropped >= 2, "a long stream drops its cache twice"
+    for listener, own in zip(everyone, expected, strict=True):
+        assert len(listener.heard) == len(own)
+        for one, other in zip(listener.heard, own, strict=True):
+            assert golden.close_to(one, other, LIMIT)
+
+
+def test_recorded_stream_is_heard_alike_among_strangers(ear: Ear) -> None:
+    rng = random.Random(7)
+    listener, strangers, units = Listener(ear, recorded_stream()), [], 0
+    while True:
+        if rng.random() < 0.4:
+            strangers.append(Listener(ear, random_loudness(rng.randrange(1000), rng.randint(1, 20))))
+        company = rng.sample(strangers, rng.randint(0, len(strangers)))
+        company.insert(rng.randint(0, len(company)), listener)
+        heard = listen(ear, company)
+        strangers = [other for other in strangers if other not in company or other in heard]
+        if listener not in heard:
+            break
+        assert golden.close_to(listener.heard[-1], recorded(f"stream.embeds.{units:02}"), LIMIT), units
+        units += 1
+    assert units == 34
+
+
+def test_a_clip_in_a_padded_batch_is_heard_as_alone(ear: Ear) -> None:
+    """Odd lengths too, where the reference's padding reaches into the end of a shorter clip."""
+    lengths = [1, 1_999, 16_001, 37_999, 48_000, 100_159, 480_000, 480_001, 700_000, 25_120]
+    clips = [clip(random_loudness(i, 44)[:length]) for i, length in enumerate(lengths)]
+
+    together = ear.encode_clips(clips)
+
+    for own, embeds in zip(clips, together, strict=True):
+        assert embeds.shape == (sum(ear.clip_tokens(mel.shape[1]) for mel in own), HIDDEN)
+        assert golden.close_to(embeds, ear.encode_clips([own])[0], LIMIT)
+
+
+def test_no_clips_are_no_work(ear: Ear) -> None:
+    assert ear.encode_clips([]) == []
+
+
+# -------------------------------------------------------------------------------------------------- the state
+
+
+def test_a_state_takes_the_same_memory_from_begin_to_end(ear: Ear) -> None:
+    listener = Listener(ear, random_loudness(0, 65))
+    size = listener.state.nbytes
+
+    lengths = []
+    while listen(ear, [listener]):
+        lengths.append(listener.state.length)
+        assert listener.state.nbytes == size
+
+    assert max(lengths) == CAPACITY
+    assert lengths == [50 * (unit % 29 + 1) for unit in range(65)]
+    config = ear.config
+    assert size == 2 * config.layers * config.width * CAPACITY * torch.float32.itemsize
+
+
+def test_what_a_stream_heard_before_its_state_is_never_heard(ear: Ear) -> None:
+    """A state's memory is not cleared, and need not be."""
+    mel = torch.from_numpy(StreamingMel().feed(second(0)))
+    clean, dirty = ear.initial_state(), ear.initial_state()
+    dirty.cache.fill_(torch.nan)
+    clean.cache.zero_()
+
+    assert torch.equal(ear.encode([mel], [clean])[0][0], ear.encode([mel], [dirty])[0][0])
+
+
+def test_what_comes_next_leaves_the_given_state_as_it_was(ear: Ear) -> None:
+    mel = StreamingMel()
+    _, (first,) = ear.encode([torch.from_numpy(mel.feed(second(0)))], [ear.initial_state()])
+    kept = first.cache[..., : first.length, :].clone()
+
+    ear.encode([torch.from_numpy(mel.feed(second(1)))], [first])
+
+    assert first.length == 50
+    assert torch.equal(first.cache[..., : first.length, :], kept)
+
+
+def test_bfloat16_is_near_float32(ear: Ear) -> None:
+    """The recorded runs differ by one percent of their size."""
+    parts = (copy.deepcopy(part).to(torch.bfloat16) for part in (ear.encoder, ear.projection))
+    small = Ear(ear.config, *parts)
+    listener, exact = Listener(small, recorded_stream()), alone(ear, recorded_stream())
+
+    assert listener.state.nbytes == ear.initial_state().nbytes // 2
+    while listen(small, [listener]):
+        pass
+
+    for heard, wanted in zip(listener.heard, exact, strict=True):
+        assert heard.dtype == torch.bfloat16
+        assert (heard.float() - wanted).norm() < 0.03 * wanted.norm()
+
+
+def test_the_first_unit_alone_is_shorter(ear: Ear) -> None:
+    """102 frames at first and 104 later: whichever they bring, they share a batch."""
+    early, late = Listener(ear, recorded_stream()), Listener(ear, recorded_stream())
+    listen(ear, [late])
+
+    listen(ear, [early, late])
+
+    assert golden.close_to(early.heard[0], recorded("stream.embeds.00"), LIMIT)
+    assert golden.close_to(late.heard[1], recorded("stream.embeds.01"), LIMIT)

@@ -1,0 +1,121 @@
+"""What a model takes is known from its configuration, before a byte of it is loaded."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, Qwen3Config
+
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
+from inference_service.engine.batch.decoder import PackedDecoder
+from inference_service.families import minicpmo, minicpmo_voice
+from inference_service.models.minicpmo.config import AudioConfig, MiniCPMOConfig, VisionConfig
+from inference_service.models.minicpmo.sizes import sizes
+from inference_service.models.token2wav.config import Token2WavConfig
+from inference_service.options import SpeechOptions
+
+GB = 1e9
+
+
+def test_weights_are_those_that_are_loaded(loaded: MiniCPMOCheckpoint) -> None:
+    found = sizes(loaded.config, torch.float32, context_entries=1, speech_entries=1).weights
+
+    model = loaded.model
+    parts = {
+        "language model": [model.llm],
+        "eye": [model.vpm, model.resampler],
+        "ear": [model.apm, model.audio_projection_layer],
+        "speech head": [model.tts],
+    }
+    assert found == {
+        part: sum(it.nbytes for module in modules for it in module.parameters())
+        for part, modules in parts.items()
+    }
+
+
+def test_session_state_is_that_which_is_allocated(loaded: MiniCPMOCheckpoint) -> None:
+    found = sizes(loaded.config, torch.float32, context_entries=300, speech_entries=70).session
+
+    model = loaded.model
+    caches = {
+        "context": PackedDecoder(model.llm.model, 1, 300).cache,
+        "speech head": PackedDecoder(model.tts.model, 1, 70).cache,
+    }
+    taken = {
+        name: sum(tensor.nbytes for tensor in (*cache.keys, *cache.values)) for name, cache in caches.items()
+    }
+    assert found == taken | {"ear": model.ear.initial_state().nbytes}
+
+
+def test_bfloat16_takes_half(loaded: MiniCPMOCheckpoint) -> None:
+    whole, half = (
+        sizes(loaded.config, dtype, context_entries=300, speech_entries=70)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+
+    assert {part: 2 * size for part, size in half.weights.items()} == whole.weights
+    assert {kind: 2 * size for kind, size in half.session.items()} == whole.session
+
+
+def test_without_speech_there_is_no_speech_head(loaded: MiniCPMOCheckpoint) -> None:
+    found = sizes(loaded.config, torch.float32, context_entries=1, speech_entries=1, speech=False)
+
+    assert "speech head" not in found.weights
+    assert "speech head" not in found.session
+
+
+def published(tiny: MiniCPMOConfig) -> MiniCPMOConfig:
+    """The sizes of MiniCPM-o 4.5 as published."""
+    language = Qwen3Config(
+        vocab_size=151_748, hidden_size=4096, intermediate_size=12_288, num_hidden_layers=36,
+        num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
+    )  # fmt: skip
+    backbone = LlamaConfig(
+        vocab_size=1, bos_token_id=None, eos_token_id=None, hidden_size=768, intermediate_size=3072,
+        num_hidden_layers=20, num_attention_heads=12, num_key_value_heads=12,
+    )  # fmt: skip
+    return replace(
+        tiny,
+        language=language,
+        audio=AudioConfig(width=1024, layers=24, heads=16, inner=4096, bands=80, pool=5, block=50),
+        vision=replace(
+            VisionConfig(**vars(tiny.vision)), width=1152, layers=27, heads=16, inner=4304, queries=64
+        ),
+        speech=replace(tiny.speech, codes=6561, backbone=backbone),
+        text_tokens=152_064,
+    )
+
+
+@pytest.mark.parametrize("row", ["24 GiB | 1 | 1 | 3", "48 GiB | 11 | 15 | 21", "80 GiB | 27 | 34 | 45"])
+def test_the_sessions_that_the_documentation_promises_fit(loaded: MiniCPMOCheckpoint, row: str) -> None:
+    assert f"| {row} |" in (Path(__file__).parents[4] / "docs/models.md").read_text()
+    memory, *promised = row.replace(" GiB", "").split(" | ")
+    config = published(loaded.config)
+    config = replace(config, vision=replace(config.vision, resolution=448))
+    fit = []
+    for options in (SpeechOptions(), SpeechOptions(vocoder_dtype="bfloat16"), None):
+        voice = options and minicpmo_voice.needs(
+            Token2WavConfig(), options, minicpmo_voice.LONGEST_FRAMES, can_clone=True
+        )
+        told = minicpmo.footprint(config, torch.bfloat16, 8192, voice, torch.device("cuda"))
+        fit.append(told.slots_within(int(memory) * 2**30 - sum(told.weights.values())))
+    assert fit == [int(sessions) for sessions in promised]
+
+
+def test_the_published_model_is_sized_without_memory_for_it(loaded: MiniCPMOCheckpoint) -> None:
+    found = sizes(published(loaded.config), torch.bfloat16, context_entries=8192, speech_entries=512)
+
+    assert {part: round(size / GB, 1) for part, size in found.weights.items()} == {
+        "language model": 16.4,
+        "eye": 1.0,
+        "ear": 0.7,
+        "speech head": 0.6,
+    }
+    assert found.session == {
+        "context": 8192 * 2 * 36 * 8 * 128 * 2,
+        "ear": 1450 * 2 * 24 * 1024 * 2,
+        "speech head": 512 * 2 * 20 * 768 * 2,
+    }
+    assert sum(found.session.values()) == pytest.approx(1.38e9, rel=0.01)

@@ -1,0 +1,235 @@
+"""Recordings become voices, through ONNX files that are made here in the published layout."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+
+from inference_service.checkpoints.voices import (
+    SPEAKER_ENCODER,
+    TOKENIZER,
+    VoiceReader,
+    load_voices,
+    save_voice,
+)
+from inference_service.models.errors import CheckpointError, VoiceError
+from inference_service.models.token2wav import features
+from inference_service.models.token2wav.config import Token2WavConfig
+from tests.inference_service.models.token2wav import published, recorded
+from tests.inference_service.models.token2wav.test_features import noise
+
+CONFIG = Token2WavConfig()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    published.write_tokenizer(tmp_path / TOKENIZER)
+    published.write_speaker_encoder(tmp_path / SPEAKER_ENCODER)
+    return tmp_path
+
+
+def test_prompt_is_what_the_graphs_say_of_the_spectra(folder: Path) -> None:
+    pcm = noise(40_000)
+
+    prompt = VoiceReader(folder, CONFIG).read(pcm)
+
+    mel = features.tokenizer_mel(pcm)
+    pooled = mel[:, : mel.shape[1] // 4 * 4].reshape(128, -1, 4).mean(axis=2).max(axis=0)
+    assert np.abs(prompt.tokens.numpy() - (pooled + 2) * 1000).max() <= 1
+    matrix = torch.randn(80, 192, generator=torch.Generator().manual_seed(5)).numpy()
+    power = (features.speaker_fbank(pcm) ** 2).mean(axis=0)
+    assert np.allclose(prompt.speaker.numpy(), power @ matrix, rtol=1e-4, atol=1e-4)
+    expected = features.prompt_mel(features.resampled(torch.from_numpy(pcm), 16_000, 24_000))
+    assert torch.equal(prompt.mel[:124], expected[:124])
+
+
+def test_prompt_mel_has_two_frames_a_token(folder: Path) -> None:
+    """61.9 tokens' worth of sound: the last frame is held, or what is too much is cut."""
+    for samples in (39_640, 40_000, 40_500):
+        prompt = VoiceReader(folder, CONFIG).read(noise(samples))
+
+        assert len(prompt.tokens) == samples // 160 // 4
+        assert prompt.mel.shape == (2 * len(prompt.tokens), 80)
+
+
+def test_voice_speaks(folder: Path) -> None:
+    model = recorded.model()
+    prompt = VoiceReader(folder, model.config).read(noise(32_000))
+
+    assert model.hear(prompt).flow.frames == 100
+
+
+@pytest.mark.parametrize("rate_hz", [22_050, 44_100, 48_000])
+def test_recording_of_another_rate(folder: Path, rate_hz: int) -> None:
+    reader = VoiceReader(folder, CONFIG)
+    seconds = np.arange(2 * rate_hz) / rate_hz
+    tone = (0.3 * np.sin(2 * np.pi * 440 * seconds)).astype(np.float32)
+    same = (0.3 * np.sin(2 * np.pi * 440 * np.arange(32_000) / 16_000)).astype(np.float32)
+
+    prompt, expected = reader.read(tone, rate_hz), reader.read(same)
+
+    assert prompt.tokens.shape == expected.tokens.shape
+    middle = slice(10, -10)
+    assert float((prompt.mel - expected.mel)[middle, 10:25].abs().max()) < 0.05
+
+
+def test_only_the_beginning_of_a_long_recording_is_used(folder: Path) -> None:
+    reader, pcm = VoiceReader(folder, CONFIG, longest_s=2.0), noise(80_000)
+
+    prompt = reader.read(pcm)
+
+    assert len(prompt.tokens) == 50
+    assert torch.equal(prompt.mel, reader.read(pcm[:32_000]).mel)
+
+
+@pytest.mark.parametrize(
+    ("pcm", "rate_hz", "problem"),
+    [
+        (noise(15_000), 16_000, "1 s or more, not 0.94 s"),
+        (noise(16_000), 11_025, "one of the rates 16000, .* it has 11025"),
+        (np.zeros(16_000, np.float32), 16_000, "silent"),
+        (np.full(16_000, np.nan, np.float32), 16_000, "NaN or infinity"),
+    ],
+)
+def test_useless_recording_is_refused(
+    folder: Path, pcm: NDArray[np.float32], rate_hz: int, problem: str
+) -> None:
+    with pytest.raises(VoiceError, match=problem):
+        VoiceReader(folder, CONFIG).read(pcm, rate_hz)
+
+
+def test_known_recording_is_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = VoiceReader(folder, CONFIG)
+    first = reader.read(noise(24_000))
+    monkeypatch.setattr(reader, "_prompt", None)
+
+    assert reader.read(noise(24_000)) is first
+    with pytest.raises(TypeError):
+        reader.read(noise(24_000), 24_000)
+
+
+def test_few_recordings_are_remembered(folder: Path) -> None:
+    reader = VoiceReader(folder, CONFIG)
+    first = reader.read(noise(16_000))
+    for seed in range(1, 17):
+        reader.read(noise(16_000, seed))
+
+    assert len(reader._known) == 16
+    assert reader.read(noise(16_000)) is not first
+
+
+def test_threads_read_at_the_same_time(folder: Path) -> None:
+    reader = VoiceReader(folder, CONFIG)
+    alone = [VoiceReader(folder, CONFIG).read(noise(16_000, seed)).tokens for seed in range(4)]
+    together: dict[int, torch.Tensor] = {}
+
+    def read(seed: int) -> None:
+        together[seed] = reader.read(noise(16_000, seed)).tokens
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert all(torch.equal(together[seed], alone[seed]) for seed in range(4))
+
+
+# ------------------------------------------------------------------ what may be missing
+
+
+def test_without_onnxruntime_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+    with pytest.raises(CheckpointError, match=r"pip install 'antiphon\[minicpmo\]'"):
+        VoiceReader(folder, CONFIG)
+
+
+@pytest.mark.parametrize("name", [TOKENIZER, SPEAKER_ENCODER])
+def test_missing_graph_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+
+    with pytest.raises(CheckpointError, match=f"has no {name}"):
+        VoiceReader(folder, CONFIG)
+
+
+def test_damaged_graph(folder: Path) -> None:
+    (folder / TOKENIZER).write_bytes(b"no graph at all")
+
+    with pytest.raises(CheckpointError, match=f"{TOKENIZER} is no ONNX file that onnxruntime can run"):
+        VoiceReader(folder, CONFIG)
+
+
+def test_graph_of_other_inputs(folder: Path) -> None:
+    published.write_speaker_encoder(folder / TOKENIZER)
+
+    with pytest.raises(CheckpointError, match="takes 1 inputs and not 2"):
+        VoiceReader(folder, CONFIG)
+
+
+def test_graph_that_hears_other_bands(folder: Path) -> None:
+    published.write_tokenizer(folder / TOKENIZER, bands=80)
+
+    with pytest.raises(CheckpointError, match=f"{TOKENIZER} does not take what it should"):
+        VoiceReader(folder, CONFIG).read(noise(16_000))
+
+
+def test_tokens_out_of_range(folder: Path) -> None:
+    published.write_tokenizer(folder / TOKENIZER, bias=5000.0)
+
+    with pytest.raises(CheckpointError, match=f"{TOKENIZER} does not give tokens below 6561"):
+        VoiceReader(folder, CONFIG).read(noise(16_000))
+
+
+def test_speaker_of_another_width(folder: Path) -> None:
+    published.write_speaker_encoder(folder / SPEAKER_ENCODER, width=256)
+
+    with pytest.raises(CheckpointError, match=f"{SPEAKER_ENCODER} gives 256 numbers and not 192"):
+        VoiceReader(folder, CONFIG).read(noise(16_000))
+
+
+# ------------------------------------------------------------------ registered voices
+
+
+def test_registered_voices_need_no_onnxruntime(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = VoiceReader(folder, CONFIG).read(noise(16_000))
+    save_voice(folder, "default", prompt)
+    save_voice(folder, "anna", prompt)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+    voices = load_voices(folder, CONFIG)
+
+    assert list(voices) == ["anna", "default"]
+    assert torch.equal(voices["anna"].tokens, prompt.tokens)
+    assert torch.equal(voices["anna"].mel, prompt.mel)
+    assert torch.equal(voices["anna"].speaker, prompt.speaker)
+
+
+def test_folder_without_voices(folder: Path) -> None:
+    assert load_voices(folder, CONFIG) == {}
+
+
+@pytest.mark.parametrize("change", ["mel", "speaker", "missing", "damaged", "range"])
+def test_voice_that_does_not_fit_is_named(folder: Path, change: str) -> None:
+    prompt = VoiceReader(folder, CONFIG).read(noise(16_000))
+    tensors = {"tokens": prompt.tokens, "mel": prompt.mel, "speaker": prompt.speaker}
+    if change in ("mel", "speaker"):
+        tensors[change] = tensors[change][:-1].clone()
+    if change == "range":
+        tensors["tokens"] = prompt.tokens + 6561
+    if change == "missing":
+        del tensors["mel"]
+    (folder / "voices").mkdir()
+    path = folder / "voices/bob.safetensors"
+    save_file(tensors, path)
+    if change == "damaged":
+        path.write_text(json.dumps({}))
+
+    with pytest.raises(CheckpointError, match=r"bob.safetensors is (no voice|a voice of another vocoder)"):
+        load_voices(folder, CONFIG)

@@ -1,0 +1,233 @@
+"""Streaming input over gRPC with a real engine and a causal language model made on the spot."""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from antiphon.grpc import get_info
+from antiphon.semconv import Reason
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.app import load_engine
+from inference_service.session.unit import Stream
+from tests.inference_service.engine.support import tiny_causal
+from tests.inference_service.support.caller import Caller, channel_to, until_free
+from tests.support.scripted_engine import running_worker
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "clients/python/examples/stream.py"
+DOCUMENTATION = ROOT / "docs/streaming.md"
+GREEDY = common.SamplingParams(temperature=0.0, ignore_eos=True, max_new_tokens=4)
+NewCaller = Callable[[], Caller]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_causal.save(tmp_path_factory.mktemp("causal") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def greedy(folder: Path) -> Any:
+    return tiny_causal.continued(folder, ends=False)
+
+
+@asynccontextmanager
+async def worker(folder: Path, **options: Any) -> AsyncIterator[tuple[str, NewCaller]]:
+    """A worker that serves the model, and callers of it."""
+    settings = {"model": str(folder), "context_limit": 64, "slots": 2, **options}
+    async with (
+        running_worker(load_engine, **settings) as running,
+        channel_to(running.address) as channel,
+    ):
+        yield running.address, lambda: Caller(channel)
+
+
+async def stream(new_caller: NewCaller, **config: Any) -> Caller:
+    caller = await new_caller().open()
+    await caller.configure(**{"mode": pb.SESSION_MODE_TOKENS, "sampling": GREEDY, **config})
+    return caller
+
+
+def ids(*tokens: int) -> pb.StreamInput:
+    return pb.StreamInput(token_ids=pb.TokenIds(ids=tokens))
+
+
+SILENT_TEMPLATE = (
+    "{% if messages[0].content == 'nothing' %}{% elif messages[0].content == 'boom' %}{{ 1 // 0 }}{% else %}"
+    + tiny_causal.TEMPLATE
+    + "{% endif %}"
+)
+
+
+async def chat(caller: Caller, text: str) -> Any:
+    """The first turn of a session, in which its caller says `text`."""
+    return await caller.unit(1, turn(text))
+
+
+def turn(text: str) -> pb.TurnInput:
+    message = pb.ChatMessage(role=pb.ROLE_USER, content=[pb.Content(text=text)])
+    return pb.TurnInput(messages=[message])
+
+
+async def test_a_template_that_makes_nothing_or_fails_harms_its_caller_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_causal, "TEMPLATE", SILENT_TEMPLATE)
+    target = tiny_causal.save(tmp_path / "tiny")
+    async with worker(target, context_limit=128, slots=4) as (address, new_caller):
+        config = {"mode": pb.SESSION_MODE_CHAT, "sampling": GREEDY}
+        first = await stream(new_caller, **config)
+        alone = (await chat(first, "Hello")).token_ids
+        neighbour, empty, broken = [await stream(new_caller, **config) for _ in range(3)]
+        await empty.prefill(1, turn("nothing"))
+        answers = await chat(broken, "boom")
+        assert answers.done.error.reason == Reason.INFERENCE_FAILED
+        ending = await empty.end()
+        assert (ending.code, ending.reason) == (grpc.StatusCode.INTERNAL, Reason.INFERENCE_FAILED)
+        assert (await chat(neighbour, "Hello")).token_ids == alone
+        for session in (first, neighbour, broken):
+            await session.half_close(*Stream)
+        await until_free(address, 4)
+
+
+def most(count: int) -> common.SamplingParams:
+    return common.SamplingParams(max_new_tokens=count)
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["early", "late"])
+async def test_the_blocks_of_the_example(folder: Path, greedy: Any, is_early: bool) -> None:
+    """[A1 B1 C1] gives D1; [A2 B2] gives C2 D2 E2; [A3 B3] gives C3 D3."""
+    chunks = [((5, 17, 42), 1), ((71, 99), 3), ((123, 200), 2)]
+    async with worker(folder) as (_, new_caller):
+        caller = await stream(new_caller)
+        said = []
+        if is_early:
+            for unit, (chunk, count) in enumerate(chunks, 1):
+                await caller.send_unit(unit, ids(*chunk), sampling=most(count))
+            said = [await caller.answers(unit) for unit in (1, 2, 3)]
+        else:
+            for unit, (chunk, count) in enumerate(chunks, 1):
+                said.append(await caller.unit(unit, ids(*chunk), sampling=most(count)))
+    first, second, third = said
+    assert first.token_ids == greedy([5, 17, 42], 1)
+    c2, d2, e2 = greedy([5, 17, 42, 71, 99], 3)
+    assert second.token_ids == [c2, d2, e2]
+    assert third.token_ids == greedy([5, 17, 42, 71, 99, c2, d2, 123, 200], 2)
+    assert [a.done.usage.cached_tokens for a in said] == [0, 3, 7], "nothing is computed twice"
+    assert [a.finalize.discarded_tokens for a in said] == [1, 1, 1]
+    assert {a.done.finish_reason for a in said} == {pb.FINISH_REASON_LENGTH}
+
+
+async def test_a_chunk_whose_settings_are_refused_is_not_appended(folder: Path, greedy: Any) -> None:
+    async with worker(folder) as (_, new_caller):
+        caller = await stream(new_caller)
+        refused = await caller.unit(1, ids(1, 2), sampling=common.SamplingParams(stop=["x"]))
+        after = await caller.unit(2, ids(3))
+    assert (refused.done.error.reason, refused.done.error.field) == (
+        Reason.PARAMS_INVALID,
+        "run.sampling.stop",
+    )
+    assert refused.finalize.context_tokens == 0
+    assert after.token_ids == greedy([3], 4)
+
+
+async def test_a_cancel_ends_a_long_chunk_at_once(folder: Path) -> None:
+    async with worker(folder, context_limit=256) as (_, new_caller):
+        caller = await stream(new_caller)
+        await caller.send_unit(1, ids(1), sampling=most(250))
+        await caller.read(Stream.PREFILL)
+        first = await caller.read(Stream.GENERATE)
+        await caller.cancel(1)
+        last = first
+        while not last.HasField("done"):
+            last = await caller.read(Stream.GENERATE)
+    assert last.done.end == pb.UNIT_END_CANCELLED
+    assert last.done.usage.output_text_tokens < 250
+
+
+async def test_a_full_context_ends_the_session_with_ok(folder: Path) -> None:
+    async with worker(folder, context_limit=16) as (_, new_caller):
+        caller = await stream(new_caller)
+        answers = await caller.unit(1, ids(*range(10)), sampling=most(16))
+        ending = await caller.end()
+    assert (answers.done.end, len(answers.token_ids)) == (pb.UNIT_END_CONTEXT_FULL, 7)
+    assert ending.code is grpc.StatusCode.OK
+
+
+async def test_idle_streams_hold_their_slots_until_they_end(folder: Path) -> None:
+    async with worker(folder) as (address, new_caller):
+        idle = [await stream(new_caller) for _ in range(2)]
+        for caller in idle:
+            await caller.unit(1, ids(1, 2))
+        refused = new_caller()
+        refused.start(Stream.PREFILL)
+        assert (await refused.end()).reason == Reason.NO_FREE_SLOT
+        await idle[0].half_close(*Stream)
+        await until_free(address, 1)
+        assert (await (await stream(new_caller)).unit(1, ids(3))).token_ids
+
+
+async def test_an_idle_stream_ends_after_its_time(folder: Path) -> None:
+    async with worker(folder) as (address, new_caller):
+        caller = await stream(new_caller, idle_timeout=Duration(nanos=50_000_000))
+        assert (await caller.end()).reason == Reason.IDLE_TIMEOUT
+        await until_free(address, 2)
+
+
+async def test_the_worker_says_what_model_it_serves(folder: Path) -> None:
+    async with worker(folder) as (address, _):
+        info = await get_info(address)
+    assert (info.model, info.context_limit) == ("tiny", 64)
+    assert set(info.modes) == {pb.SESSION_MODE_CHAT, pb.SESSION_MODE_TOKENS}
+
+
+async def test_a_chat_with_the_tokenizer_s_template(folder: Path, greedy: Any) -> None:
+    """Thinking is the template's affair: without it, the prompt holds an empty thought."""
+    words = tiny_causal.tokenizer()
+    message = pb.ChatMessage(role=pb.ROLE_USER, content=[pb.Content(text="answer")])
+    async with worker(folder, context_limit=128) as (_, new_caller):
+        caller = await stream(new_caller, mode=pb.SESSION_MODE_CHAT)
+        said = [
+            await caller.unit(unit, pb.TurnInput(messages=[message], enable_thinking=thinking))
+            for unit, thinking in ((1, False), (2, True))
+        ]
+    for answers, thinking in zip(said, (False, True), strict=True):
+        prompt = words.apply_chat_template(
+            [{"role": "user", "content": "answer"}],
+            add_generation_prompt=True,
+            enable_thinking=thinking,
+            return_dict=False,
+        )
+        assert answers.prefill.prefilled.usage.input_text_tokens == len(prompt)
+        expected = words.decode(greedy(list(prompt), 4), skip_special_tokens=True)
+        assert answers.text == expected.rstrip("\ufffd")
+        assert answers.done.end == pb.UNIT_END_TURN
+
+
+async def test_the_example_of_the_documentation_runs(folder: Path) -> None:
+    async with worker(folder) as (address, _):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(EXAMPLE), address, "think", "answer", stdout=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(60):
+            output, _ = await process.communicate()
+    assert process.returncode == 0
+    lines = output.decode().splitlines()
+    assert [unit for unit in "12" if any(line.startswith(f"{unit}: ended by") for line in lines)] == [
+        "1",
+        "2",
+    ]
+    assert any(re.fullmatch(r"2: \d+ tokens of context, 1 let go", line) for line in lines)
+
+
+def test_the_documentation_shows_the_example() -> None:
+    code = EXAMPLE.read_text().partition('"""\n\n')[2]
+    assert f"```python\n{code}```" in DOCUMENTATION.read_text()

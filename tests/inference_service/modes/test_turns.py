@@ -1,0 +1,316 @@
+"""CHAT over the wire: what a turn may bring, what becomes of it, and which field is at fault."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import Deliver, ModelInfo, OnFatal
+from inference_service.api.setups import ChatMessage, Clip, DuplexSettings, Mode, Picture, TurnInput, Window
+from inference_service.engine.engine import LiveEngine
+from inference_service.errors import UnitRefused
+from inference_service.families import mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.options import WorkerOptions
+from inference_service.rpc.chat_requests import turn_input
+from inference_service.session.unit import Stream
+from tests.inference_service.engine.support import tiny
+from tests.inference_service.support import caller
+from tests.inference_service.support.caller import Caller, channel_to, soon, until_free
+from tests.support.drawing import jpeg
+from tests.support.scripted_engine import running_worker
+
+CHAT = pb.SESSION_MODE_CHAT
+PLAIN = ModelInfo(
+    name="text",
+    context_limit=100,
+    input_sample_rate_hz=0,
+    output_sample_rate_hz=0,
+    unit_seconds=1.0,
+    duplex_defaults=DuplexSettings(),
+    window=Window(),
+    modes=frozenset({Mode.CHAT}),
+    speaks=False,
+)
+ABLE = replace(PLAIN, input_sample_rate_hz=16_000, output_sample_rate_hz=24_000, sees=True, speaks=True)
+RED = jpeg("red", "circle", (64, 48))
+TONE = common.AudioChunk(
+    encoding=common.AUDIO_ENCODING_PCM_S16LE, sample_rate_hz=16_000, data=b"\x00\x40" * 16_000
+)
+
+
+def text(words: str) -> pb.Content:
+    return pb.Content(text=words)
+
+
+IMAGE = pb.Content(image=common.Image(data=RED))
+AUDIO = pb.Content(audio=TONE)
+
+
+def message(*content: pb.Content, role: pb.Role = pb.ROLE_USER) -> pb.ChatMessage:
+    return pb.ChatMessage(role=role, content=content)
+
+
+def turn(*messages: pb.ChatMessage, **fields: Any) -> pb.TurnInput:
+    return pb.TurnInput(messages=messages or [message(text("Hello"))], **fields)
+
+
+# ------------------------------------------------------------------------------------------------- mapping
+
+
+def test_every_field_reaches_the_engine() -> None:
+    given = turn(
+        message(text("Be brief."), role=pb.ROLE_SYSTEM),
+        message(text("What?"), IMAGE, AUDIO),
+        message(text("Nothing."), role=pb.ROLE_ASSISTANT),
+        tts=pb.TtsConfig(enabled=True),
+        image=pb.ImageConfig(max_slice_nums=4, use_image_id=False),
+        omni_mode=True,
+        enable_thinking=True,
+        use_tts_template=True,
+    )
+
+    read = turn_input(given, ABLE)
+
+    system, user, assistant = read.messages
+    assert (system, assistant) == (
+        ChatMessage("system", ("Be brief.",)),
+        ChatMessage("assistant", ("Nothing.",)),
+    )
+    words, picture, clip = user.parts
+    assert (words, picture) == ("What?", Picture(RED))
+    assert isinstance(clip, Clip)
+    np.testing.assert_array_equal(clip.pcm, np.full(16_000, 0.5, np.float32))
+    assert replace(read, messages=()) == TurnInput(
+        (),
+        speaks=True,
+        use_tts_template=True,
+        enable_thinking=True,
+        omni_mode=True,
+        max_slice_nums=4,
+        use_image_id=False,
+    )
+
+
+def test_unset_fields_have_the_defaults() -> None:
+    assert turn_input(turn(), PLAIN) == TurnInput((ChatMessage("user", ("Hello",)),))
+
+
+def test_speech_asked_of_a_model_without_a_voice_is_no_error() -> None:
+    assert turn_input(turn(tts=pb.TtsConfig(enabled=True)), PLAIN).speaks
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+def third(content: pb.Content) -> pb.TurnInput:
+    """A turn in which `content` stands at messages[2].content[1]."""
+    return turn(
+        message(text("Hi")),
+        message(text("Yes?"), role=pb.ROLE_ASSISTANT),
+        message(text("Look"), content),
+    )
+
+
+def silence(**fields: Any) -> pb.Content:
+    chunk = {"encoding": common.AUDIO_ENCODING_PCM_F32LE, "sample_rate_hz": 16_000, "data": bytes(64)}
+    return pb.Content(audio=common.AudioChunk(**{**chunk, **fields}))
+
+
+AT = "turn.messages[2].content[1]"
+REFUSED: dict[str, tuple[pb.TurnInput, ModelInfo, str, str]] = {
+    "no message": (pb.TurnInput(), ABLE, "PARAMS_INVALID", "turn.messages"),
+    "no role": (
+        turn(message(text("Hi")), pb.ChatMessage(content=[text("Hi")])),
+        ABLE,
+        "PARAMS_INVALID",
+        "turn.messages[1].role",
+    ),
+    "unknown role": (turn(message(text("Hi"), role=9)), ABLE, "PARAMS_INVALID", "turn.messages[0].role"),  # type: ignore[arg-type]
+    "no content": (turn(message()), ABLE, "PARAMS_INVALID", "turn.messages[0].content"),
+    "empty part": (third(pb.Content()), ABLE, "PARAMS_INVALID", AT),
+    "picture to the blind": (third(IMAGE), replace(ABLE, sees=False), "CONTENT_UNSUPPORTED", AT),
+    "clip to the deaf": (third(AUDIO), PLAIN, "CONTENT_UNSUPPORTED", AT),
+    "no sample": (third(silence(data=b"")), ABLE, "AUDIO_INVALID", f"{AT}.audio.data"),
+    "other rate": (third(silence(sample_rate_hz=8_000)), ABLE, "AUDIO_INVALID", f"{AT}.audio.sample_rate_hz"),
+    "no number": (
+        third(silence(data=np.full(9, np.nan, "<f4").tobytes())),
+        ABLE,
+        "AUDIO_INVALID",
+        f"{AT}.audio.data",
+    ),
+    "too many slices": (
+        turn(image=pb.ImageConfig(max_slice_nums=10)),
+        ABLE,
+        "PARAMS_INVALID",
+        "turn.image.max_slice_nums",
+    ),
+    "unknown voice": (
+        turn(tts=pb.TtsConfig(enabled=True, voice=common.Voice(voice_id="alto"))),
+        ABLE,
+        "PARAMS_INVALID",
+        "turn.tts.voice.voice_id",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusal_names_the_field(name: str) -> None:
+    given, info, reason, field = REFUSED[name]
+
+    with pytest.raises(UnitRefused) as refused:
+        turn_input(given, info)
+
+    assert (refused.value.failure.reason, refused.value.failure.field) == (reason, field)
+    assert field in refused.value.failure.message
+
+
+# --------------------------------------------------------------------------------------------- real worker
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real engine on a busy machine takes longer than a scripted one."""
+    monkeypatch.setattr(caller, "DEADLINE_S", 60.0)
+
+
+def engine(**changes: Any) -> Callable[[WorkerOptions, Deliver, OnFatal], LiveEngine]:
+    def build(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> LiveEngine:
+        return LiveEngine(DuplexRuntime(mini.parts(*tiny.model(**changes)), 2), 2, deliver, on_fatal)
+
+    return build
+
+
+@asynccontextmanager
+async def chat(*, sees: bool = True, **config: Any) -> AsyncIterator[Caller]:
+    """A CHAT session with a tiny model."""
+    async with running_worker(engine(sees=sees)) as worker, channel_to(worker.address) as channel:
+        session = await Caller(channel).open()
+        sampling = common.SamplingParams(max_new_tokens=24, temperature=1, top_p=1)
+        await session.configure(**{"mode": CHAT, "seed": 1, "sampling": sampling, **config})
+        yield session
+
+
+def sampling(**fields: Any) -> dict[str, Any]:
+    return {"sampling": common.SamplingParams(**fields)}
+
+
+async def test_turn_is_answered_in_text_and_the_session_goes_on() -> None:
+    async with chat() as session:
+        first = await session.unit(1, turn())
+        second = await session.unit(2, turn(), **sampling(max_new_tokens=3, ignore_eos=True))
+
+        assert first.done.end == second.done.end == pb.UNIT_END_TURN
+        assert second.done.finish_reason == pb.FINISH_REASON_LENGTH
+        assert second.done.usage.output_text_tokens == 3
+        assert second.prefill.prefilled.context_tokens == first.prefill.prefilled.context_tokens
+        assert first.samples == 0
+        await session.half_close(*session.calls)
+
+
+async def test_turn_is_spoken_if_asked() -> None:
+    async with chat() as session:
+        answers = await session.unit(
+            1, turn(tts=pb.TtsConfig(enabled=True)), **sampling(seed=2, max_new_tokens=6)
+        )
+
+        assert answers.text
+        assert answers.samples == 960 * answers.done.usage.output_audio_tokens > 0
+        assert answers.done.timings.HasField("vocoder")
+        await session.half_close(*session.calls)
+
+
+async def test_pictures_and_clips_are_counted() -> None:
+    async with chat() as session:
+        answers = await session.unit(1, turn(message(text("What?"), IMAGE, AUDIO)))
+
+        heard = answers.prefill.prefilled
+        assert heard.vision_slices == 1
+        assert (heard.usage.input_vision_tokens, heard.usage.input_audio_tokens) == (tiny.PICTURE_TOKENS, 10)
+        await session.half_close(*session.calls)
+
+
+async def test_same_seed_gives_the_same_answer() -> None:
+    async with chat() as session:
+        told = [(await session.unit(unit, turn(), **sampling(seed=7))).text for unit in (1, 2, 3)]
+
+        assert told[0]
+        assert len(set(told)) == 1
+        await session.half_close(*session.calls)
+
+
+async def test_system_prompt_of_the_config_is_part_of_every_turn() -> None:
+    async with chat(system_prompt="Be very brief, please.") as prompted, chat() as plain:
+        long, short = await prompted.unit(1, turn()), await plain.unit(1, turn())
+
+        difference = (
+            long.prefill.prefilled.usage.input_text_tokens - short.prefill.prefilled.usage.input_text_tokens
+        )
+        assert difference > 10
+        for session in (prompted, plain):
+            await session.half_close(*session.calls)
+
+
+BAD: dict[str, tuple[pb.TurnInput, str, str]] = {
+    "unsupported": (third(IMAGE), "CONTENT_UNSUPPORTED", AT),
+    "no picture": (
+        third(pb.Content(image=common.Image(data=b"GIF89a"))),
+        "IMAGE_INVALID",
+        f"{AT}.image",
+    ),
+    "too long": (turn(message(text("a b " * 400))), "INPUT_TOO_LONG", "turn.messages"),
+    "far too long": (turn(message(text("x" * 1_000_000))), "INPUT_TOO_LONG", "turn.messages"),
+    "long clip": (turn(message(silence(data=bytes(4 * 16_000 * 60)))), "INPUT_TOO_LONG", "turn.messages"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_bad_turn_fails_alone(name: str) -> None:
+    content, reason, field = BAD[name]
+    async with chat(sees=name != "unsupported") as session:
+        failed = await session.unit(1, content)
+        good = await session.unit(2, turn())
+
+        assert (failed.prefill.error.reason, failed.prefill.error.field) == (reason, field)
+        assert failed.done.end == pb.UNIT_END_FAILED
+        assert failed.done.error == failed.prefill.error
+        assert good.done.end == pb.UNIT_END_TURN
+        await session.half_close(*session.calls)
+
+
+async def test_length_and_limit_are_told() -> None:
+    async with chat() as session:
+        failed = await session.unit(1, turn(message(text("a b " * 400))))
+
+        assert "at most 511 leave room for an answer in the context of 512" in failed.prefill.error.message
+        await session.half_close(*session.calls)
+
+
+async def test_cancel_stops_an_answer() -> None:
+    async with chat() as session:
+        await session.send_unit(1, turn(), **sampling(max_new_tokens=400, ignore_eos=True))
+        first = await session.read(Stream.GENERATE)
+        await session.cancel(1)
+        answers = await session.answers(1)
+
+        assert first.text.token_ids
+        assert answers.done.end == pb.UNIT_END_CANCELLED
+        assert answers.done.usage.output_text_tokens < 400
+        assert (await session.unit(2, turn())).done.end == pb.UNIT_END_TURN
+        await session.half_close(*session.calls)
+
+
+async def test_caller_that_goes_away_frees_its_slot() -> None:
+    async with running_worker(engine()) as worker, channel_to(worker.address) as channel:
+        session = await Caller(channel).open()
+        await session.configure(mode=CHAT)
+        await session.send_unit(1, turn(), **sampling(max_new_tokens=400, ignore_eos=True))
+        await session.read(Stream.GENERATE)
+        session.calls[Stream.GENERATE].cancel()
+
+        await soon(until_free(worker.address, 2))

@@ -1,0 +1,113 @@
+"""The administration port: what is there, and what is said of everything else."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from inference_service.api.engine import Deliver, Engine, OnFatal, Ticked
+from inference_service.app import Worker
+from inference_service.errors import ConfigurationError
+from inference_service.options import WorkerOptions
+from inference_service.session.session import Limits
+from tests.inference_service.support.caller import Caller, channel_to, until
+from tests.support.scrape import get
+from tests.support.scripted_engine import RunningWorker, ScriptedEngine, running_worker, telemetry
+
+CANARY = "the heron stands in the reeds"
+
+
+def port_of(worker: RunningWorker) -> int:
+    assert worker.worker.admin_port is not None
+    return worker.worker.admin_port
+
+
+async def test_there_is_none_unless_it_is_asked_for() -> None:
+    async with running_worker(ScriptedEngine()) as worker:
+        assert worker.worker.admin_port is None
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type"), [("/", "text/html"), ("/metrics", "text/plain"), ("/?a=b", "text/html")]
+)
+async def test_a_page_can_be_read(path: str, content_type: str) -> None:
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        page = await get(port_of(worker), path)
+        head = await get(port_of(worker), path, "HEAD")
+    assert page.status == head.status == 200
+    assert page.headers["content-type"].startswith(content_type)
+    assert (head.body, head.headers["content-length"]) == ("", str(len(page.body.encode())))
+
+
+@pytest.mark.parametrize("path", ["/metric", "/metrics/", "//", "/status", "/../metrics"])
+async def test_what_is_not_there_is_404(path: str) -> None:
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        page = await get(port_of(worker), path)
+    assert (page.status, "/metrics" in page.body) == (404, True)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+async def test_pages_are_only_read(method: str) -> None:
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        page = await get(port_of(worker), "/metrics", method)
+    assert (page.status, page.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_the_status_page_shows_sessions_and_ticks() -> None:
+    engine = ScriptedEngine(slots=2)
+    async with running_worker(engine, admin_port=0, worker_id="<w>") as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel, "<b>me</b>").open()
+            await caller.configure(system_prompt=CANARY)
+            await caller.unit(1)
+            engine.on_ticks([Ticked(1234, 0.0, 0.02, 1, 5)])
+            page = (await get(port_of(worker), "/")).body
+    assert "&lt;b&gt;me&lt;/b&gt;" in page
+    assert "<b>me" not in page
+    assert "&lt;w&gt;-" in page
+    assert "attached" in page
+    assert "free" in page
+    assert "KV tokens, 0% of 8,192" in page
+    assert ">22<" in page
+    assert ">1,234<" in page
+    assert "20.0 ms" in page
+    assert "heron" not in page
+    assert "<script" not in page
+
+
+async def test_a_loading_worker_has_its_pages_too(tmp_path: Path) -> None:
+    may_load = threading.Event()
+
+    def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
+        may_load.wait(5)
+        return ScriptedEngine()
+
+    options = WorkerOptions(listen=f"unix:{tmp_path}/worker.sock", admin_port=0)
+    worker = Worker(options, load, Limits(), telemetry())
+    run = asyncio.create_task(worker.run(lambda _: None))
+    await until(lambda: worker.admin_port)
+    page = await get(worker.admin_port or 0, "/")
+    metrics = await get(worker.admin_port or 0, "/metrics")
+    worker.interrupt()
+    await run
+    may_load.set()
+    assert "loading" in page.body
+    assert "antiphon_build_info" in metrics.body
+
+
+@pytest.mark.parametrize("variable", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_METRICS_EXPORTER": "none"}])
+async def test_metrics_that_are_not_scraped_are_not_there(variable: dict[str, str]) -> None:
+    async with running_worker(ScriptedEngine(), observed=telemetry(**variable), admin_port=0) as worker:
+        metrics = await get(port_of(worker), "/metrics")
+        page = await get(port_of(worker), "/")
+    assert (metrics.status, page.status) == (404, 200)
+    assert "OTEL_METRICS_EXPORTER" in metrics.body
+
+
+async def test_a_port_in_use_is_said_in_one_sentence(tmp_path: Path) -> None:
+    async with running_worker(ScriptedEngine(), admin_port=0) as first:
+        options = WorkerOptions(listen=f"unix:{tmp_path}/worker.sock", admin_port=port_of(first))
+        worker = Worker(options, ScriptedEngine().start, Limits(), telemetry())
+        with pytest.raises(ConfigurationError, match="--admin-port"):
+            await worker.run(lambda _: None)

@@ -1,0 +1,214 @@
+"""What a scrape of the worker says."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from antiphon import semconv
+from antiphon.semconv import Phase, Reason, Side
+from inference_service.api.engine import Ticked
+from inference_service.session.unit import Stream
+from tests.inference_service.support.caller import DEADLINE_S, Caller, channel_to, duplex, until
+from tests.support.scrape import Scrape, scrape
+from tests.support.scripted_engine import (
+    INFO,
+    PROMPT_TOKENS,
+    UNIT_TOKENS,
+    Play,
+    RunningWorker,
+    ScriptedEngine,
+    fails,
+    hang,
+    listen,
+    running_worker,
+    telemetry,
+)
+
+CANARY = "the heron stands in the reeds"
+PER_UNIT = len(Phase)
+"""Records of one unit at most: the worker's half of the twelve that both services may make."""
+PER_TICK = 3
+
+
+async def scraped(worker: RunningWorker) -> Scrape:
+    assert worker.worker.admin_port is not None
+    return await scrape(worker.worker.admin_port)
+
+
+async def scraped_until(worker: RunningWorker, condition: Callable[[Scrape], object]) -> Scrape:
+    """The first scrape for which `condition` holds."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition(found := await scraped(worker)):  # noqa: ASYNC110 (nobody announces it)
+            await asyncio.sleep(0.02)
+        return found
+
+
+def records(found: Scrape, *metrics: semconv.Metric) -> float:
+    """How often histograms were given a value."""
+    return sum(found.total(f"{metric.name}_count") for metric in metrics)
+
+
+async def one_session(worker: RunningWorker, units: int = 1) -> None:
+    async with channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure(system_prompt=CANARY)
+        for number in range(1, units + 1):
+            await caller.unit(number)
+        await caller.half_close(Stream.PREFILL)
+        await caller.end()
+
+
+async def test_slots_and_context_are_told_as_they_are() -> None:
+    engine = ScriptedEngine(slots=3)
+    async with running_worker(engine, slots=3, admin_port=0, worker_id="w") as worker:
+        async with channel_to(worker.address) as channel:
+            talking = await Caller(channel).open()
+            await talking.configure()
+            await talking.unit(1)
+            coming = await Caller(channel).open(Stream.PREFILL)
+            engine.slow_cleanup = True
+            ending = await Caller(channel).open()
+            await ending.configure()
+            await ending.half_close(Stream.PREFILL)
+            await until(lambda: engine.session.is_closing)
+            found = await scraped(worker)
+            coming.calls[Stream.PREFILL].cancel()
+            engine.session.finish_cleanup()
+    slots = {state: found.value(semconv.SLOTS.name, state=state) for state in semconv.SlotState}
+    assert slots == {"free": 0, "granted": 1, "attached": 1, "cleaning": 1}
+    [(_, labels)] = [series for series in found.samples if series[0] == semconv.KV_TOKENS.name]
+    assert dict(labels)["worker"].startswith("w-")
+    assert found.total(semconv.KV_TOKENS.name) == 2 * PROMPT_TOKENS + UNIT_TOKENS
+    assert found.total(semconv.KV_CAPACITY.name) == 3 * INFO.context_limit
+
+
+async def test_what_runs_is_told() -> None:
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        found = await scraped(worker)
+    assert found.value(semconv.MODEL_INFO.name, model="scripted", device="cpu") == 1
+    assert found.total(semconv.BUILD_INFO.name) == 1
+
+
+async def test_calls_are_counted_by_method_and_code() -> None:
+    name = f"{semconv.RPC_SERVER_CALL.name}_count"
+    async with running_worker(ScriptedEngine(slots=1), admin_port=0) as worker:
+        await one_session(worker)
+        async with channel_to(worker.address) as channel:
+            owner = await Caller(channel).open()
+            await owner.configure()
+            refused = Caller(channel)
+            refused.start(Stream.GENERATE)
+            assert (await refused.end()).reason == Reason.NO_FREE_SLOT
+            owner.calls[Stream.PREFILL].cancel()
+            found = await scraped_until(worker, lambda s: s.value(name, method="Generate", code="CANCELLED"))
+    for stream in Stream:
+        assert found.value(name, method=stream.value, code="OK") == 1
+    assert found.value(name, method="Generate", code="RESOURCE_EXHAUSTED") == 1
+    assert found.value(name, method="Generate", code="CANCELLED") == 1
+    assert found.value(semconv.ERRORS.name, code=Reason.NO_FREE_SLOT, side=Side.CLIENT) == 1
+
+
+async def test_a_cleaned_slot_is_counted_once() -> None:
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        await one_session(worker)
+        await one_session(worker)
+        assert records(await scraped(worker), semconv.CLEANUP) == 2
+
+
+@pytest.mark.parametrize(
+    ("play", "code", "side"),
+    [
+        (fails(), Reason.INFERENCE_FAILED, Side.SERVER),
+        (fails(Reason.INPUT_TOO_LONG, "too long"), Reason.INPUT_TOO_LONG, Side.CLIENT),
+        (fails("of a kind that nobody knows"), semconv.OTHER, Side.CLIENT),
+    ],
+)
+async def test_a_failed_unit_is_counted_once(play: Play, code: str, side: Side) -> None:
+    async with running_worker(ScriptedEngine(play), admin_port=0) as worker:
+        await one_session(worker, units=2)
+        found = await scraped(worker)
+    assert found.value(semconv.ERRORS.name, code=code, side=side) == 1
+    assert found.total(semconv.ERRORS.name) == 1
+
+
+async def test_errors_are_counted_from_0() -> None:
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        found = await scraped(worker)
+    for code, side in (
+        (Reason.ENGINE_FATAL, Side.SERVER),
+        (Reason.UNIT_TIMEOUT, Side.SERVER),
+        (Reason.UNIT_TIMEOUT, Side.CLIENT),
+        (Reason.INFERENCE_FAILED, Side.SERVER),
+        (Reason.AUDIO_INVALID, Side.CLIENT),
+    ):
+        assert found.value(semconv.ERRORS.name, code=code, side=side) == 0
+    for code in (Reason.IDLE_TIMEOUT, Reason.DRAINING, Reason.LOADING, "CANCELLED"):
+        assert not [labels for name, labels in found.samples if ("code", code) in labels]
+
+
+async def test_input_that_cannot_be_used_is_counted_once() -> None:
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure()
+            await caller.unit(1, duplex(rate=1))
+            found = await scraped(worker)
+    assert found.value(semconv.ERRORS.name, code=Reason.AUDIO_INVALID, side=Side.CLIENT) == 1
+    assert found.total(semconv.ERRORS.name) == 1
+
+
+async def test_a_lost_device_is_an_error_of_ours_and_a_caller_that_goes_is_none() -> None:
+    engine, observed = ScriptedEngine(slots=2), telemetry()
+    async with running_worker(engine, observed=observed) as worker, channel_to(worker.address) as channel:
+        gone, there = await Caller(channel).open(), await Caller(channel).open()
+        gone.calls[Stream.PREFILL].cancel()
+        await gone.ending(Stream.GENERATE)
+        assert Scrape(observed.exposition().decode()).total(semconv.ERRORS.name) == 0
+        engine.break_device()
+        assert (await there.end()).reason == Reason.ENGINE_FATAL
+    found = Scrape(observed.exposition().decode())
+    assert found.value(semconv.ERRORS.name, code=Reason.ENGINE_FATAL, side=Side.SERVER) == 1
+    assert found.total(semconv.ERRORS.name) == 1
+
+
+async def test_units_and_ticks_stay_within_their_budget() -> None:
+    engine = ScriptedEngine(listen(), repeat=True)
+    units = 20
+    async with running_worker(engine, admin_port=0) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure()
+        before = await scraped(worker)
+        for number in range(1, units + 1):
+            await caller.unit(number)
+        after = await scraped(worker)
+        engine.on_ticks([Ticked(1, 0.0, 0.01, 1, 12), Ticked(2, 0.0, 0.03, 1, 0)])
+        ticked = await scraped(worker)
+    everything = [
+        metric for metric in semconv.METRICS if metric.buckets and metric is not semconv.EVENT_LOOP_LAG
+    ]
+    assert 0 < records(after, *everything) - records(before, *everything) <= PER_UNIT * units
+    assert records(ticked, *everything) - records(after, *everything) == 2 * PER_TICK
+    assert ticked.total(f"{semconv.TICK_TOKENS.name}_sum") == 12
+
+
+async def test_series_do_not_grow_with_sessions() -> None:
+    async with running_worker(ScriptedEngine(fails(), forgetful=True), admin_port=0) as worker:
+        for _ in range(10):
+            await one_session(worker)
+        await scraped_until(worker, lambda s: records(s, semconv.EVENT_LOOP_LAG))
+        before = (await scraped(worker)).samples.keys()
+        for _ in range(190):
+            await one_session(worker)
+        assert (await scraped(worker)).samples.keys() == before
+
+
+async def test_nothing_that_was_said_is_told() -> None:
+    async with running_worker(ScriptedEngine(Play(((CANARY, 0.5),))), admin_port=0) as worker:
+        await one_session(worker)
+        assert "heron" not in (await scraped(worker)).exposition
+
+
+async def test_the_event_loop_is_watched() -> None:
+    async with running_worker(ScriptedEngine(hang("prefill")), admin_port=0) as worker:
+        await scraped_until(worker, lambda s: records(s, semconv.EVENT_LOOP_LAG))

@@ -1,0 +1,152 @@
+"""The real engine under observation: a spoken conversation with the shipped checkpoint, in this process."""
+
+import asyncio
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from antiphon import semconv
+from antiphon.semconv import Phase
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import NAMED_TICKS
+from inference_service.app import load_engine
+from inference_service.session.unit import Stream
+from tests.inference_service.observability.test_tracing import STEPS, attribute, ids, new_context, parent
+from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
+from tests.recordings import make
+from tests.support.scrape import Scrape, get, scrape
+from tests.support.scripted_engine import running_worker, telemetry
+
+RATE = 16_000
+SILENCE_S = 7
+CANARY = "the heron stands in the reeds"
+
+
+def seconds() -> list[np.ndarray[Any, Any]]:
+    """A spoken question, and then silence, in whole seconds."""
+    with wave.open(str(Path(make.__file__).parent / "joke.wav")) as file:
+        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
+    padded = np.zeros((-(-len(pcm) // RATE) + SILENCE_S) * RATE, np.float32)
+    padded[: len(pcm)] = pcm
+    return list(padded.reshape(-1, RATE))
+
+
+class Conversation:
+    """What came of one conversation: answers, spans, contexts of its units, a scrape while it was open."""
+
+    def __init__(self) -> None:
+        self.answers: list[UnitAnswers] = []
+        self.contexts: list[str] = []
+        self.spans: list[ReadableSpan] = []
+        self.scrape = Scrape("")
+        self.page = ""
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name == name]
+
+
+async def hold() -> Conversation:
+    """Holds it."""
+    found, exporter = Conversation(), InMemorySpanExporter()
+    async with running_worker(
+        load_engine, observed=telemetry(exporter), slots=2, admin_port=0, seed=1
+    ) as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure(system_prompt=CANARY)
+            for number, pcm in enumerate(seconds(), 1):
+                found.contexts.append(new_context())
+                found.answers.append(await caller.unit(number, duplex(pcm), traceparent=found.contexts[-1]))
+            assert worker.worker.admin_port is not None
+            found.scrape = await scrape(worker.worker.admin_port)
+            found.page = (await get(worker.worker.admin_port, "/")).body
+            await caller.half_close(Stream.PREFILL)
+            await caller.end()
+    found.spans = list(exporter.get_finished_spans())
+    return found
+
+
+@pytest.fixture(scope="module")
+def conversation() -> Conversation:
+    return asyncio.run(hold())
+
+
+def test_the_model_speaks(conversation: Conversation) -> None:
+    """Otherwise the rest proves less than it says."""
+    assert sum(answers.samples for answers in conversation.answers) > RATE
+
+
+def test_every_unit_has_its_three_steps(conversation: Conversation) -> None:
+    steps = [span for span in conversation.spans if span.name in STEPS]
+    assert [span.name for span in steps] == STEPS * len(conversation.answers)
+    assert [parent(span) for span in steps] == [ids(c) for c in conversation.contexts for _ in STEPS]
+
+
+def test_generation_says_what_its_answer_says(conversation: Conversation) -> None:
+    for span, answers in zip(conversation.named(semconv.SPAN_GENERATE), conversation.answers, strict=True):
+        end = pb.UnitEnd.Name(answers.done.end).removeprefix("UNIT_END_").lower()
+        assert attribute(span, semconv.ATTR_UNIT_END) == end
+        usage = answers.done.usage
+        said = usage.output_text_tokens + usage.output_audio_tokens
+        assert attribute(span, semconv.ATTR_GEN_AI_OUTPUT_TOKENS) == said
+
+
+def test_what_is_in_the_context_is_said_at_the_end_of_a_unit(conversation: Conversation) -> None:
+    told = [attribute(span, semconv.ATTR_KV_TOKENS) for span in conversation.named(semconv.SPAN_FINALIZE)]
+    assert told == [answers.finalize.context_tokens for answers in conversation.answers]
+
+
+def test_ticks_link_to_the_unit_that_was_in_them(conversation: Conversation) -> None:
+    ticks = conversation.named(semconv.SPAN_TICK)
+    assert ticks
+    units = [ids(context) for context in conversation.contexts]
+    for tick in ticks:
+        number = attribute(tick, semconv.ATTR_TICK_ID)
+        assert number % NAMED_TICKS == 0
+        [link] = tick.links
+        unit = units.index((link.context.trace_id, link.context.span_id)) + 1
+        [generate] = [
+            span
+            for span in conversation.named(semconv.SPAN_GENERATE)
+            if attribute(span, semconv.ATTR_UNIT) == unit
+        ]
+        assert attribute(generate, semconv.ATTR_TICK_ID) == number
+        assert (generate.start_time or 0) <= (tick.end_time or 0)
+        assert (tick.start_time or 0) <= (generate.end_time or 0)
+
+
+def test_figures_add_up_to_what_was_answered(conversation: Conversation) -> None:
+    found, answers = conversation.scrape, conversation.answers
+    phases = {p: found.value(f"{semconv.UNIT_PHASE.name}_count", phase=p) for p in Phase}
+    spoken = sum(
+        answer.done.HasField("timings") and answer.done.timings.HasField("vocoder") for answer in answers
+    )
+    whole = (Phase.INBOX, Phase.PREFILL, Phase.GENERATE, Phase.FINALIZE)
+    assert {phases[phase] for phase in whole} == {len(answers)}
+    assert phases[Phase.VOCODER] == spoken > 0
+    assert found.total(semconv.KV_TOKENS.name) == answers[-1].finalize.context_tokens
+    assert found.total(semconv.DEVICE_MEMORY.name) > 100 * 2**20
+    ticks = found.total(f"{semconv.TICK.name}_count")
+    assert ticks == found.total(f"{semconv.TICK_BATCH.name}_count")
+    assert ticks == found.total(f"{semconv.TICK_BATCH.name}_sum")  # one session alone
+    # The two tokens that close the last unit wait for the next forward.
+    assert found.total(f"{semconv.TICK_TOKENS.name}_sum") == answers[-1].finalize.context_tokens - 2
+    assert f">{int(ticks):,}<" in conversation.page
+
+
+def test_the_steps_of_a_unit_are_all_that_is_recorded_of_it(conversation: Conversation) -> None:
+    steps = len(conversation.answers) * len(STEPS)
+    assert len(conversation.spans) == steps + len(conversation.named(semconv.SPAN_TICK))
+
+
+def test_nothing_that_was_said_is_anywhere(conversation: Conversation) -> None:
+    said = "".join(answers.text for answers in conversation.answers).split()
+    told = "".join(span.to_json() for span in conversation.spans)
+    told += conversation.scrape.exposition + conversation.page
+    assert "heron" not in told
+    assert [word for word in said if len(word) > 5 and word in told] == []

@@ -1,0 +1,401 @@
+"""The worker's spans: where they hang, what they say, and that each ends however its session does."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from antiphon import semconv
+from antiphon.semconv import METADATA_TRACEPARENT, METADATA_TRACESTATE, METADATA_WORKER_ID, Reason
+from inference_service.api.engine import NAMED_TICKS, SessionFailed, Ticked
+from inference_service.session.session import Limits
+from inference_service.session.unit import Stream
+from tests.inference_service.support.caller import Caller, channel_to, duplex, until
+from tests.support.scripted_engine import (
+    Play,
+    RunningWorker,
+    ScriptedEngine,
+    fails,
+    hang,
+    listen,
+    running_worker,
+    telemetry,
+    turn_end,
+)
+
+STEPS = [semconv.SPAN_PREFILL, semconv.SPAN_GENERATE, semconv.SPAN_FINALIZE]
+CANARY = "the heron stands in the reeds"
+
+_numbers = itertools.count(1)
+
+
+class Traced:
+    """A worker, callers of it, and its spans so far."""
+
+    def __init__(self, worker: RunningWorker, channel: Any, exporter: InMemorySpanExporter) -> None:
+        self.worker = worker
+        self._channel = channel
+        self._exporter = exporter
+
+    def caller(self, *metadata: tuple[str, str]) -> Caller:
+        return Caller(self._channel, None, *metadata)
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return list(self._exporter.get_finished_spans())
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name == name]
+
+
+@asynccontextmanager
+async def traced(
+    engine: ScriptedEngine, environ: dict[str, str] | None = None, **options: Any
+) -> AsyncIterator[Traced]:
+    exporter = InMemorySpanExporter()
+    observed = telemetry(exporter, **(environ or {}))
+    async with running_worker(engine, observed=observed, **options) as worker:
+        async with channel_to(worker.address) as channel:
+            yield Traced(worker, channel, exporter)
+
+
+def new_context(flags: str = "01") -> str:
+    """A trace context that no other test has."""
+    number = next(_numbers)
+    return f"00-{number:032x}-{number:016x}-{flags}"
+
+
+def ids(traceparent: str) -> tuple[int, int]:
+    _, trace, span, _ = traceparent.split("-")
+    return int(trace, 16), int(span, 16)
+
+
+def parent(span: ReadableSpan) -> tuple[int, int]:
+    """Trace and parent of a span."""
+    return span.context.trace_id, span.parent.span_id if span.parent else 0
+
+
+def attribute(span: ReadableSpan, name: str) -> Any:
+    return (span.attributes or {}).get(name)
+
+
+class TestTree:
+    """Where spans hang."""
+
+    async def test_the_steps_of_a_unit_are_children_of_the_callers_span(self) -> None:
+        async with traced(ScriptedEngine(turn_end("Yes."))) as worker:
+            caller = await worker.caller().open()
+            await caller.configure()
+            contexts = [new_context(), new_context()]
+            for number, context in enumerate(contexts, 1):
+                await caller.unit(number, traceparent=context)
+            spans = worker.spans
+        assert [span.name for span in spans] == STEPS * 2
+        assert [parent(span) for span in spans] == [ids(c) for c in contexts for _ in STEPS]
+        assert {span.kind for span in spans} == {SpanKind.SERVER}
+        assert {span.status.status_code for span in spans} == {StatusCode.UNSET}
+
+    async def test_steps_follow_one_another_in_time(self) -> None:
+        async with traced(ScriptedEngine(listen(delay_s=0.02))) as worker:
+            caller = await worker.caller().open()
+            await caller.configure()
+            await caller.unit(1, traceparent=new_context())
+            spans = worker.spans
+        times = [(span.start_time or 0, span.end_time or 0) for span in spans]
+        assert all(start <= end for start, end in times)
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(times))
+        assert times[1][1] - times[1][0] > 15_000_000
+
+    async def test_a_unit_without_a_context_hangs_at_that_of_the_streams(self) -> None:
+        context = new_context()
+        metadata = ((METADATA_TRACEPARENT, context), (METADATA_TRACESTATE, "vendor=1"))
+        async with traced(ScriptedEngine()) as worker:
+            caller = await worker.caller(*metadata).open()
+            await caller.configure()
+            await caller.unit(1)
+            spans = worker.spans
+        assert [parent(span) for span in spans] == [ids(context)] * 3
+        assert {span.context.trace_state.get("vendor") for span in spans} == {"1"}
+
+    @pytest.mark.parametrize("bad", ["nonsense", "00-" + "0" * 32 + "-" + "1" * 16 + "-01", "x" * 9000])
+    async def test_a_malformed_context_counts_as_none(self, bad: str) -> None:
+        context = new_context()
+        async with traced(ScriptedEngine()) as worker:
+            caller = await worker.caller((METADATA_TRACEPARENT, context)).open()
+            await caller.configure()
+            await caller.unit(1, traceparent=bad)
+            assert [parent(span) for span in worker.spans] == [ids(context)] * 3
+
+    async def test_without_any_context_each_unit_is_a_trace_of_its_own(self) -> None:
+        async with traced(ScriptedEngine()) as worker:
+            caller = await worker.caller().open()
+            await caller.configure()
+            for number in (1, 2):
+                await caller.unit(number)
+            first, second = worker.spans[:3], worker.spans[3:]
+        for unit in (first, second):
+            root = unit[0]
+            assert root.parent is None
+            assert [parent(span) for span in unit[1:]] == [(root.context.trace_id, root.context.span_id)] * 2
+        assert first[0].context.trace_id != second[0].context.trace_id
+
+
+class TestSampling:
+    """Who decides whether there are spans at all."""
+
+    async def test_an_unsampled_context_makes_none(self) -> None:
+        async with traced(ScriptedEngine()) as worker:
+            caller = await worker.caller((METADATA_TRACEPARENT, new_context())).open()
+            await caller.configure()
+            await caller.unit(1, traceparent=new_context("00"))
+            assert worker.spans == []
+
+    async def test_a_sampled_context_is_honoured_whatever_the_workers_own_sampler_says(self) -> None:
+        async with traced(ScriptedEngine(), {"OTEL_TRACES_SAMPLER": "always_off"}) as worker:
+            caller = await worker.caller().open()
+            await caller.configure()
+            await caller.unit(1)
+            assert worker.spans == []
+            await caller.unit(2, traceparent=new_context())
+            assert [span.name for span in worker.spans] == STEPS
+
+    async def test_the_workers_own_sampler_decides_once_for_a_session(self) -> None:
+        half = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"}
+        found = set()
+        async with traced(ScriptedEngine(slots=1), half) as worker:
+            for _ in range(40):  # once in 10^12 they are all decided alike
+                before = len(worker.spans)
+                caller = await worker.caller().open()
+                await caller.configure()
+                for number in (1, 2, 3):
+                    await caller.unit(number)
+                await caller.half_close(Stream.PREFILL)
+                await caller.end()
+                found.add(len(worker.spans) - before)
+        assert found == {0, 9}
+
+    async def test_without_an_exporter_there_are_none(self) -> None:
+        async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
+            caller = await Caller(channel, None, (METADATA_TRACEPARENT, new_context())).open()
+            await caller.configure()
+            answers = await caller.unit(1, traceparent=new_context())
+        assert not answers.done.HasField("error")
+
+
+class TestAttributes:
+    """What spans say."""
+
+    async def test_of_session_unit_and_call(self) -> None:
+        async with traced(ScriptedEngine(turn_end("Yes."))) as worker:
+            caller = await worker.caller().open()
+            await caller.configure()
+            answers = await caller.unit(1, traceparent=new_context())
+            prefill, generate, finalize = worker.spans
+            initial = dict(await caller.calls[Stream.PREFILL].initial_metadata())
+        for span, method in ((prefill, "Prefill"), (generate, "Generate"), (finalize, "Finalize")):
+            assert attribute(span, semconv.ATTR_RPC_SYSTEM) == "grpc"
+            assert attribute(span, semconv.ATTR_RPC_METHOD) == f"antiphon.v1.InferenceService/{method}"
+            assert attribute(span, semconv.ATTR_SESSION_ID) == caller.session_id
+            assert attribute(span, semconv.ATTR_UNIT) == 1
+        assert attribute(prefill, semconv.ATTR_WORKER_ID) == initial[METADATA_WORKER_ID]
+        assert attribute(prefill, semconv.ATTR_SLOT) == 0
+        assert attribute(prefill, semconv.ATTR_GEN_AI_INPUT_TOKENS) == 12
+        assert attribute(generate, semconv.ATTR_MODE) == "audio_duplex"
+        assert attribute(generate, semconv.ATTR_GEN_AI_OPERATION) == "duplex"
+        assert attribute(generate, semconv.ATTR_GEN_AI_PROVIDER) == "antiphon"
+        assert attribute(generate, semconv.ATTR_GEN_AI_MODEL) == "scripted"
+        assert attribute(generate, semconv.ATTR_GEN_AI_OUTPUT_TOKENS) == 1
+        assert attribute(generate, semconv.ATTR_UNIT_END) == "turn"
+        assert attribute(generate, semconv.ATTR_GEN_AI_FINISH) == ("eos",)
+        assert attribute(finalize, semconv.ATTR_KV_TOKENS) == answers.finalize.context_tokens
+
+    async def test_nothing_that_was_said(self) -> None:
+        async with traced(ScriptedEngine(turn_end(CANARY))) as worker:
+            caller = await worker.caller().open()
+            await caller.configure(system_prompt=CANARY)
+            answers = await caller.unit(1, traceparent=new_context())
+            assert answers.text == CANARY
+            told = [span.to_json() for span in worker.spans]
+        assert len(told) == 3
+        assert not [text for text in told if "heron" in text]
+
+
+class TestFaults:
+    """Whose fault a failed unit is."""
+
+    @pytest.mark.parametrize(
+        ("play", "reason", "status"),
+        [
+            (fails(), Reason.INFERENCE_FAILED, StatusCode.ERROR),
+            (fails(Reason.INPUT_TOO_LONG, "too long"), Reason.INPUT_TOO_LONG, StatusCode.UNSET),
+        ],
+    )
+    async def test_only_ours_is_an_error(self, play: Play, reason: Reason, status: StatusCode) -> None:
+        async with traced(ScriptedEngine(play)) as worker:
+            caller = await worker.caller().open()
+            await caller.configure()
+            await caller.unit(1, traceparent=new_context())
+            prefill, generate, finalize = worker.spans
+        assert attribute(generate, semconv.ATTR_ERROR_TYPE) == reason
+        assert generate.status.status_code is status
+        assert generate.status.description is None
+        assert [attribute(span, semconv.ATTR_ERROR_TYPE) for span in (prefill, finalize)] == [None, None]
+
+    async def test_input_that_cannot_be_used_fails_both_its_steps(self) -> None:
+        async with traced(ScriptedEngine()) as worker:
+            caller = await worker.caller().open()
+            await caller.configure()
+            await caller.unit(1, duplex(rate=1), traceparent=new_context())
+            errors = [attribute(span, semconv.ATTR_ERROR_TYPE) for span in worker.spans]
+            statuses = {span.status.status_code for span in worker.spans}
+        assert errors == [Reason.AUDIO_INVALID, Reason.AUDIO_INVALID, None]
+        assert statuses == {StatusCode.UNSET}
+
+
+async def in_step(worker: Traced, engine: ScriptedEngine, step: str) -> Caller:
+    """A session whose unit 1 is in the middle of `step`, sampled."""
+    caller = await worker.caller().open()
+    await caller.configure()
+    await caller.send_unit(1, traceparent=new_context())
+    await until(lambda: engine.session.calls and engine.session.calls[-1][:2] == ("finalize", 1))
+    return caller
+
+
+class TestEndings:
+    """A session that ends in the middle of a unit leaves the spans of what was done."""
+
+    @pytest.mark.parametrize("step", STEPS)
+    async def test_cancelled(self, step: str) -> None:
+        engine = ScriptedEngine(hang(step))
+        async with traced(engine) as worker:
+            caller = await in_step(worker, engine, step)
+            caller.calls[Stream.GENERATE].cancel()
+            await until(lambda: engine.session.is_closed)
+            spans = worker.spans
+        assert [span.name for span in spans] == STEPS[: STEPS.index(step) + 1]
+        assert attribute(spans[-1], semconv.ATTR_ERROR_TYPE) == "CANCELLED"
+        assert attribute(spans[-1], semconv.ATTR_RPC_STATUS) == "CANCELLED"
+        assert spans[-1].status.status_code is StatusCode.UNSET
+
+    @pytest.mark.parametrize("step", STEPS)
+    async def test_stalled(self, step: str) -> None:
+        engine = ScriptedEngine(hang(step))
+        async with traced(engine, limits=Limits(unit_s=0.1, cleanup_s=1.0)) as worker:
+            caller = await in_step(worker, engine, step)
+            await caller.end()
+            last = worker.spans[-1]
+        assert (last.name, attribute(last, semconv.ATTR_ERROR_TYPE)) == (step, Reason.UNIT_TIMEOUT)
+        assert last.status.status_code is StatusCode.ERROR
+
+    async def test_a_unit_that_its_caller_never_asked_for_is_no_error_of_ours(self) -> None:
+        async with traced(ScriptedEngine(), limits=Limits(unit_s=0.1, cleanup_s=1.0)) as worker:
+            caller = await worker.caller().open()
+            await caller.configure()
+            await caller.prefill(1, traceparent=new_context())
+            assert (await caller.end()).reason == Reason.UNIT_TIMEOUT
+            spans = worker.spans
+        assert [(span.name, span.status.status_code) for span in spans] == [
+            (semconv.SPAN_PREFILL, StatusCode.UNSET)
+        ]
+
+    async def test_drained(self) -> None:
+        engine = ScriptedEngine(hang("generate"))
+        async with traced(engine, drain_timeout_s=0.05) as worker:
+            caller = await in_step(worker, engine, "generate")
+            worker.worker.worker.interrupt()
+            await caller.end()
+            last = worker.spans[-1]
+        assert (last.name, attribute(last, semconv.ATTR_ERROR_TYPE)) == ("generate", Reason.DRAINING)
+        assert last.status.status_code is StatusCode.UNSET
+
+    @pytest.mark.parametrize(
+        ("play", "reason"),
+        [
+            (Play(breaks_device=True), Reason.ENGINE_FATAL),
+            (Play(fails_session=SessionFailed(Reason.KV_EXHAUSTED, "No room.")), Reason.KV_EXHAUSTED),
+        ],
+    )
+    async def test_failed(self, play: Play, reason: Reason) -> None:
+        async with traced(ScriptedEngine(play)) as worker:
+            caller = await worker.caller().open()
+            await caller.configure()
+            await caller.prefill(1, traceparent=new_context())
+            await caller.generate(1)
+            assert (await caller.end()).reason == reason
+            last = worker.spans[-1]
+        assert (last.name, attribute(last, semconv.ATTR_ERROR_TYPE)) == ("generate", reason)
+        assert last.status.status_code is StatusCode.ERROR
+
+    async def test_both_units_under_way_end(self) -> None:
+        engine = ScriptedEngine(hang("generate"))
+        async with traced(engine) as worker:
+            caller = await in_step(worker, engine, "generate")
+            await caller.prefill(2, traceparent=new_context())
+            await until(lambda: 2 in engine.session.given)
+            caller.calls[Stream.FINALIZE].cancel()
+            await until(lambda: engine.session.is_closed)
+            cut = [(s.name, attribute(s, semconv.ATTR_UNIT)) for s in worker.spans[1:]]
+        assert sorted(cut) == [("generate", 1), ("prefill", 2)]
+
+
+class TestTicks:
+    """Spans of the engine's ticks."""
+
+    def tick(self, number: int, *members: tuple[str, int]) -> Ticked:
+        now = asyncio.get_running_loop().time()
+        return Ticked(number, now - 0.01, now, sessions=len(members) or 1, tokens=40, members=members)
+
+    async def test_a_named_tick_is_a_trace_of_its_own_that_links_to_each_sampled_unit(self) -> None:
+        engine = ScriptedEngine(hang("generate"), slots=3)
+        async with traced(engine) as worker:
+            callers = [await worker.caller().open() for _ in range(3)]
+            contexts = [new_context(), new_context(), new_context("00")]
+            for caller, context in zip(callers, contexts, strict=True):
+                await caller.configure()
+                await caller.send_unit(1, traceparent=context)
+                await until(lambda: engine.session.calls[-1:] and engine.session.calls[-1][0] == "finalize")
+            members = tuple((caller.session_id, 1) for caller in callers)
+            engine.on_ticks([self.tick(NAMED_TICKS, *members), self.tick(NAMED_TICKS + 1)])
+            await until(lambda: worker.named(semconv.SPAN_TICK))
+            [tick] = worker.named(semconv.SPAN_TICK)
+            engine.sessions[0].release("generate", 1)
+            await callers[0].answers(1)
+            [generate] = worker.named(semconv.SPAN_GENERATE)
+        assert tick.parent is None
+        assert tick.context.trace_id not in {ids(context)[0] for context in contexts}
+        assert [(link.context.trace_id, link.context.span_id) for link in tick.links] == [
+            ids(context) for context in contexts[:2]
+        ]
+        assert attribute(tick, semconv.ATTR_TICK_ID) == NAMED_TICKS
+        assert attribute(tick, semconv.ATTR_BATCH_SIZE) == 3
+        assert attribute(tick, semconv.ATTR_BATCH_TOKENS) == 40
+        assert attribute(tick, semconv.ATTR_DEVICE_SECONDS) == pytest.approx(0.01)
+        assert attribute(generate, semconv.ATTR_TICK_ID) == NAMED_TICKS
+
+    async def test_other_units_carry_the_tick_that_brought_their_answer(self) -> None:
+        engine = ScriptedEngine(hang("generate"))
+        async with traced(engine) as worker:
+            caller = await in_step(worker, engine, "generate")
+            engine.on_ticks([self.tick(7)])
+            engine.session.release("generate", 1)
+            await caller.answers(1)
+            assert attribute(worker.named(semconv.SPAN_GENERATE)[0], semconv.ATTR_TICK_ID) == 7
+            assert worker.named(semconv.SPAN_TICK) == []
+
+    async def test_a_tick_without_sampled_units_makes_no_span(self) -> None:
+        engine = ScriptedEngine(hang("generate"))
+        async with traced(engine) as worker:
+            caller = await worker.caller().open()
+            await caller.configure()
+            await caller.send_unit(1, traceparent=new_context("00"))
+            await until(lambda: ("finalize", 1) in engine.session.calls)
+            engine.on_ticks([self.tick(NAMED_TICKS, (caller.session_id, 1), ("gone", 3))])
+            engine.session.release("generate", 1)
+            await caller.answers(1)
+            assert worker.spans == []

@@ -1,0 +1,175 @@
+"""Where a worker listens, and where it refuses to."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.grpc import get_info
+from inference_service.app import EXIT_CONFIGURATION, EXIT_FAULT, Worker, serve
+from inference_service.errors import ConfigurationError
+from inference_service.models.errors import CheckpointError
+from inference_service.options import WorkerOptions
+from inference_service.rpc.server import Address
+from inference_service.session.session import Limits
+from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.support.scripted_engine import ScriptedEngine, running_worker, telemetry
+
+KEY = b"a key of 16 byte"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_local"),
+    [
+        ("127.0.0.1:50051", True),
+        ("127.9.9.9:0", True),
+        ("localhost:1", True),
+        ("[::1]:50051", True),
+        ("unix:/run/w.sock", True),
+        ("0.0.0.0:50051", False),
+        ("[::]:50051", False),
+        ("10.0.0.7:50051", False),
+        ("worker.example:50051", False),
+    ],
+)
+def test_what_is_local(text: str, is_local: bool) -> None:
+    address = Address.parse(text)
+    assert (address.is_local, str(address)) == (is_local, text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "50051", ":50051", "host:", "host:port", "host:65536", "host:-1", "host:\u0663", "unix:"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({}, "--worker-key-file"),
+        ({"insecure_grpc": True}, "--worker-key-file"),
+        ({"worker_key": KEY}, "--insecure-grpc"),
+    ],
+    ids=["nothing", "no key", "no permission"],
+)
+async def test_plain_tcp_beyond_loopback_needs_a_key_and_permission(
+    options: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        Worker(WorkerOptions(listen="0.0.0.0:0", **options), ScriptedEngine().start, Limits(), telemetry())
+
+
+async def test_with_both_a_worker_serves_beyond_loopback() -> None:
+    async with running_worker(
+        ScriptedEngine(), listen="0.0.0.0:0", worker_key=KEY, insecure_grpc=True
+    ) as worker:
+        async with channel_to(worker.address) as channel:
+            await soon(channel.channel_ready())
+
+
+async def test_two_starts_of_a_worker_have_two_ids() -> None:
+    ids = set()
+    for _ in range(2):
+        async with running_worker(ScriptedEngine(), worker_id="w-1") as worker:
+            ids.add((await get_info(worker.address)).worker_id)
+    assert len(ids) == 2
+    assert all(name.startswith("w-1-") for name in ids)
+
+
+async def test_a_worker_on_a_unix_socket_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "worker.sock"
+    async with running_worker(ScriptedEngine(), listen=f"unix:{path}") as worker:
+        assert worker.address == f"unix:{path}"
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure()
+            await caller.unit(1)
+    assert not path.exists()
+
+
+async def test_the_socket_of_a_worker_that_was_killed_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "worker.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        dead.listen()
+    assert path.exists()
+    async with running_worker(ScriptedEngine(), listen=f"unix:{path}") as worker:
+        assert (await get_info(worker.address)).slots == 2
+
+
+async def test_the_socket_of_a_worker_that_lives_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running_worker(ScriptedEngine(slots=3), listen=f"unix:{tmp_path}/w") as worker:
+        code = await serve(WorkerOptions(listen=worker.address), factory=ScriptedEngine().start)
+        assert code == EXIT_CONFIGURATION
+        assert "another process" in capsys.readouterr().err
+        assert (await get_info(worker.address)).slots == 3
+
+
+@pytest.mark.parametrize("path", ["missing/worker.sock", "x" * 120, "file"])
+async def test_a_path_where_no_socket_can_be_is_said_so(
+    tmp_path: Path, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("not a socket")
+    options = WorkerOptions(listen=f"unix:{tmp_path / path}")
+    assert await serve(options, factory=ScriptedEngine().start) == EXIT_CONFIGURATION
+    assert str(tmp_path / path) in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "not a socket"
+
+
+async def test_a_port_in_use_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    async with running_worker(ScriptedEngine()) as worker:
+        code = await serve(WorkerOptions(listen=worker.address), factory=ScriptedEngine().start)
+    assert code == EXIT_CONFIGURATION
+    assert worker.address in capsys.readouterr().err
+
+
+async def test_a_bad_checkpoint_is_a_matter_of_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    def load(*arguments: object) -> ScriptedEngine:
+        raise CheckpointError("There is no model 'x'.")
+
+    assert await serve(WorkerOptions(listen="127.0.0.1:0"), factory=load) == EXIT_CONFIGURATION
+    assert capsys.readouterr().err == "There is no model 'x'.\n"
+
+
+async def test_any_other_failure_to_load_is_a_fault() -> None:
+    def load(*arguments: object) -> ScriptedEngine:
+        raise MemoryError
+
+    assert await serve(WorkerOptions(listen="127.0.0.1:0"), factory=load) == EXIT_FAULT
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"slots": 0},
+        {"threads": 0},
+        {"drain_timeout_s": -1},
+        {"drain_timeout_s": float("inf")},
+        {"context_limit": 0},
+        {"worker_id": "w\n1"},
+        {"worker_key": b""},
+        {"worker_key": b"x" * 15},
+    ],
+)
+def test_options_that_cannot_work(changes: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(changes)).replace("worker_key", "worker key")):
+        WorkerOptions(**changes)  # type: ignore[arg-type]
+
+
+async def test_a_window_that_cannot_be_is_a_matter_of_configuration() -> None:
+    options = WorkerOptions(listen="127.0.0.1:0", window_high=10, window_low=20)
+    assert await serve(options, factory=ScriptedEngine().start) == EXIT_CONFIGURATION
+
+
+async def test_the_window_of_the_options_is_the_default_of_sessions() -> None:
+    engine = ScriptedEngine()
+    async with running_worker(engine, window_high=500) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure()
+        window = engine.session.duplex.window
+    assert (window.high_tokens, window.low_tokens) == (500, 375)

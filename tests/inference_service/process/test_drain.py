@@ -1,0 +1,256 @@
+"""How a worker comes up and goes down."""
+
+import asyncio
+import gc
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from antiphon.semconv import MAX_MESSAGE_BYTES, Reason
+from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
+from inference_service.api.engine import Closed, Deliver, Engine, OnFatal
+from inference_service.app import EXIT_DEVICE_LOST, EXIT_DRAINED, Worker, deliver_on
+from inference_service.options import WorkerOptions
+from inference_service.rpc.server import SERVICES
+from inference_service.session.session import Limits
+from inference_service.session.unit import Stream
+from tests.inference_service.support.caller import Caller, channel_to, soon, until
+from tests.support.scripted_engine import INFO, Play, ScriptedEngine, hang, listen, running_worker, telemetry
+
+Code = grpc.StatusCode
+
+
+async def health(channel: grpc.aio.Channel) -> set[str]:
+    """What the health service says, of the server and of its service."""
+    stub = health_pb2_grpc.HealthStub(channel)
+    answers = [await stub.Check(health_pb2.HealthCheckRequest(service=name)) for name in SERVICES]
+    return {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status) for answer in answers}
+
+
+async def info(channel: grpc.aio.Channel) -> pb.GetInfoResponse:
+    stub: Any = InferenceServiceStub(channel)
+    answer: pb.GetInfoResponse = await soon(stub.GetInfo(pb.GetInfoRequest()))
+    return answer
+
+
+async def test_a_ready_worker_describes_itself() -> None:
+    async with running_worker(ScriptedEngine(slots=3), worker_id="w-1") as worker:
+        async with channel_to(worker.address) as channel:
+            assert await health(channel) == {"SERVING"}
+            caller = await Caller(channel).open()
+            answer = await info(channel)
+            caller.calls[Stream.PREFILL].cancel()
+    assert (answer.model, answer.state) == ("scripted", pb.WORKER_STATE_READY)
+    assert (answer.slots, answer.free_slots, list(answer.modes)) == (3, 2, [pb.SESSION_MODE_AUDIO])
+    assert (answer.context_limit, answer.max_message_bytes) == (INFO.context_limit, MAX_MESSAGE_BYTES)
+    assert (answer.input_sample_rate_hz, answer.output_sample_rate_hz) == (16_000, 24_000)
+    assert answer.duplex_defaults.force_listen_count == 3
+    assert answer.sampling_defaults.max_new_tokens == 20
+    assert answer.version
+
+
+async def test_a_loading_worker_answers_but_takes_no_session(tmp_path: Path) -> None:
+    may_load, engine = threading.Event(), ScriptedEngine()
+
+    def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
+        may_load.wait(5)
+        return engine.start(options, deliver, on_fatal)
+
+    address = f"unix:{tmp_path}/worker.sock"
+    worker = Worker(WorkerOptions(listen=address), load, Limits(), telemetry())
+    is_ready = asyncio.Event()
+    run = asyncio.create_task(worker.run(lambda _: is_ready.set()))
+    async with channel_to(address) as channel:
+        await soon(channel.channel_ready())
+        assert await health(channel) == {"NOT_SERVING"}
+        answer = await info(channel)
+        assert (answer.state, answer.slots, answer.model) == (pb.WORKER_STATE_LOADING, 0, "")
+        early = Caller(channel)
+        early.start(Stream.PREFILL)
+        ending = await early.end()
+        assert (ending.code, ending.reason) == (Code.UNAVAILABLE, Reason.LOADING)
+        may_load.set()
+        await soon(is_ready.wait())
+        assert await health(channel) == {"SERVING"}
+    worker.interrupt()
+    assert await soon(run) == EXIT_DRAINED
+
+
+async def test_a_worker_interrupted_while_it_loads_stops_at_once() -> None:
+    may_load = threading.Event()
+
+    def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
+        may_load.wait(5)
+        return ScriptedEngine()
+
+    worker = Worker(WorkerOptions(listen="127.0.0.1:0"), load, Limits(), telemetry())
+    run = asyncio.create_task(worker.run(lambda _: None))
+    await asyncio.sleep(0.01)
+    worker.interrupt()
+    assert await soon(run) == EXIT_DRAINED
+    may_load.set()
+
+
+async def test_a_drain_lets_sessions_finish() -> None:
+    async with running_worker(ScriptedEngine(), drain_timeout_s=20.0) as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure()
+            worker.worker.interrupt()
+            notice = await caller.read(Stream.GENERATE)
+            assert (notice.unit, notice.go_away.reason) == (0, "draining")
+            assert 15 < notice.go_away.time_left.seconds + 1 <= 20
+            await caller.unit(1)
+            await caller.half_close(Stream.PREFILL)
+            assert (await caller.end()).code is Code.OK
+        assert await soon(asyncio.shield(worker.run)) == EXIT_DRAINED
+
+
+async def test_sessions_are_not_told_before_the_end_is_near() -> None:
+    async with running_worker(ScriptedEngine(), drain_timeout_s=1000.0) as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure()
+            worker.worker.interrupt()
+            await caller.unit(1)
+            assert (await info(channel)).state == pb.WORKER_STATE_DRAINING
+            answers = await caller.unit(2)
+            assert not any(piece.HasField("go_away") for piece in answers.pieces)
+
+
+async def test_sessions_are_told_so_long_before_the_end() -> None:
+    limits = Limits(go_away_ahead_s=0.5, cleanup_s=1.0)
+    async with running_worker(ScriptedEngine(), drain_timeout_s=0.8, limits=limits) as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure()
+            worker.worker.interrupt()
+            notice = await caller.read(Stream.GENERATE)
+            assert notice.HasField("go_away")
+            assert notice.go_away.time_left.ToTimedelta().total_seconds() <= 0.5
+            assert (await caller.end()).reason == Reason.DRAINING
+
+
+async def test_units_accepted_before_the_notice_are_still_served() -> None:
+    engine = ScriptedEngine(hang("generate"))
+    async with running_worker(engine, drain_timeout_s=20.0) as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure()
+            await caller.send_unit(1)
+            await caller.send_unit(2)
+            worker.worker.interrupt()
+            assert (await caller.read(Stream.GENERATE)).HasField("go_away")
+            await until(lambda: ("finalize", 2) in engine.session.calls)
+            engine.session.release("generate", 1)
+            ends = [(await caller.answers(unit)).done.end for unit in (1, 2)]
+    assert ends == [pb.UNIT_END_LISTEN] * 2
+
+
+async def test_a_draining_worker_is_not_serving_and_refuses_new_sessions() -> None:
+    async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
+        owner = await Caller(channel).open()
+        await owner.configure()
+        worker.worker.interrupt()
+        await owner.read(Stream.GENERATE)
+        assert await health(channel) == {"NOT_SERVING"}
+        assert (await info(channel)).state == pb.WORKER_STATE_DRAINING
+        late = Caller(channel)
+        late.start(Stream.PREFILL)
+        ending = await late.end()
+        assert (ending.code, ending.reason) == (Code.UNAVAILABLE, Reason.DRAINING)
+        assert ending.retry_after is not None
+
+
+async def test_a_session_that_has_begun_to_attach_may_finish_attaching() -> None:
+    async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open(Stream.PREFILL)
+        worker.worker.interrupt()
+        await caller.open(Stream.GENERATE, Stream.FINALIZE)
+        await caller.configure()
+        await caller.half_close(Stream.PREFILL)
+        assert (await caller.end()).code is Code.OK
+
+
+async def test_sessions_that_outlast_the_drain_are_ended_and_cleaned() -> None:
+    engine = ScriptedEngine(hang("generate"))
+    async with running_worker(engine, drain_timeout_s=0.05) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure()
+        await caller.send_unit(1)
+        worker.worker.interrupt()
+        ending = await caller.end()
+        assert (ending.code, ending.reason) == (Code.UNAVAILABLE, Reason.DRAINING)
+        assert await soon(asyncio.shield(worker.run)) == EXIT_DRAINED
+    assert engine.session.is_closed
+    assert engine.is_stopped
+
+
+async def test_a_second_signal_ends_at_once() -> None:
+    engine = ScriptedEngine()
+    async with (
+        running_worker(engine, drain_timeout_s=1000.0) as worker,
+        channel_to(worker.address) as channel,
+    ):
+        caller = await Caller(channel).open()
+        await caller.configure()
+        worker.worker.interrupt()
+        worker.worker.interrupt()
+        assert (await caller.end()).reason == Reason.DRAINING
+        assert await soon(asyncio.shield(worker.run)) == EXIT_DRAINED
+    assert engine.session.is_closed
+
+
+async def test_an_idle_worker_stops_at_once() -> None:
+    async with running_worker(ScriptedEngine(), drain_timeout_s=1000.0) as worker:
+        worker.worker.interrupt()
+        assert await soon(asyncio.shield(worker.run)) == EXIT_DRAINED
+
+
+async def test_a_lost_device_ends_every_session_and_the_worker() -> None:
+    engine = ScriptedEngine(listen(), Play(breaks_device=True), slow_cleanup=True)
+    async with running_worker(engine) as worker, channel_to(worker.address) as channel:
+        active, fresh = await Caller(channel).open(), await Caller(channel).open()
+        await active.configure()
+        await active.unit(1)
+        await active.send_last_unit(2)
+        for caller in (active, fresh):
+            ending = await caller.end()
+            assert (ending.code, ending.reason) == (Code.INTERNAL, Reason.ENGINE_FATAL)
+            assert "canary" not in ending.message
+        assert await soon(asyncio.shield(worker.run)) == EXIT_DEVICE_LOST
+
+
+async def test_a_sink_that_fails_costs_other_sessions_nothing() -> None:
+    heard: list[object] = []
+
+    def fail(event: object) -> None:
+        raise RuntimeError("a defect")
+
+    deliver_on(asyncio.get_running_loop())([(fail, Closed()), (heard.append, Closed())])
+    await until(lambda: heard)
+
+
+async def test_the_server_survives_garbage_collection() -> None:
+    async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
+        for _ in range(3):
+            gc.collect()
+        await (await Caller(channel).open()).configure()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+async def test_free_slots_count_only_clean_ones(is_clean: bool) -> None:
+    engine = ScriptedEngine(slots=2, slow_cleanup=not is_clean)
+    async with running_worker(engine) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure()
+        caller.calls[Stream.PREFILL].cancel()
+        await until(lambda: engine.session.is_closing)
+        assert (await info(channel)).free_slots == (2 if is_clean else 1)
+        if not is_clean:
+            engine.session.finish_cleanup()

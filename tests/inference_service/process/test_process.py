@@ -1,0 +1,186 @@
+"""A worker as a process: readiness line, signals, exit codes."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+
+from antiphon.cli.worker_key import VARIABLE as KEY_VARIABLE
+from antiphon.grpc import get_info
+from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, Reason, lease_mac
+from inference_service.session.unit import Stream
+from tests.inference_service.support.caller import Caller, channel_to, soon
+
+ROOT = Path(__file__).parents[3]
+COMMAND = (sys.executable, "-m", "tests.support.scripted_worker")
+START_S = 20.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """A worker in a process of its own."""
+
+    process: asyncio.subprocess.Process
+    address: str
+
+    async def exit_code(self) -> int:
+        return await soon(self.process.wait())
+
+
+@asynccontextmanager
+async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
+    """Starts a scripted worker and waits until it is ready; killed on leaving the block."""
+    started = await asyncio.create_subprocess_exec(
+        *COMMAND, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, env={**os.environ, **environment}
+    )
+    assert started.stdout is not None
+    try:
+        async with asyncio.timeout(START_S):
+            line = (await started.stdout.readline()).decode()
+        assert line.startswith("worker ready on "), line
+        yield Process(started, line.removeprefix("worker ready on ").strip())
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_an_idle_worker_exits_with_0_on_a_signal(number: signal.Signals) -> None:
+    async with process() as worker:
+        worker.process.send_signal(number)
+        assert await worker.exit_code() == 0
+
+
+async def test_two_signals_end_a_busy_worker_at_once() -> None:
+    async with process("--drain-timeout-s", "20") as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure()
+        worker.process.send_signal(signal.SIGTERM)
+        assert (await caller.read(Stream.GENERATE)).HasField("go_away")
+        worker.process.send_signal(signal.SIGTERM)
+        assert (await caller.end()).reason == Reason.DRAINING
+        assert await worker.exit_code() == 0
+
+
+async def test_a_lost_device_exits_with_3() -> None:
+    async with process("--script", "fatal") as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure()
+        await caller.unit(1)
+        await caller.send_last_unit(2)
+        assert (await caller.end()).reason == Reason.ENGINE_FATAL
+        assert await worker.exit_code() == 3
+
+
+async def test_an_engine_that_hangs_exits_with_3() -> None:
+    async with process("--script", "stall", "--step-s", "1") as worker, channel_to(worker.address) as channel:
+        caller, neighbour = await Caller(channel).open(), await Caller(channel).open()
+        await neighbour.configure()
+        await caller.configure()
+        await caller.unit(1)
+        await caller.send_last_unit(2)
+        for session in (caller, neighbour):
+            assert (await session.end()).reason == Reason.ENGINE_FATAL
+        assert await worker.exit_code() == 3
+
+
+async def test_an_exit_with_3_waits_for_no_thread() -> None:
+    code, _ = await exit_of(sys.executable, "-c", _HANGING)
+    assert code == 3
+
+
+_HANGING = """
+import threading
+from antiphon.cli.main import leave, main
+from inference_service import app
+
+async def serve(options):
+    threading.Thread(target=threading.Event().wait).start()
+    return app.EXIT_DEVICE_LOST
+
+app.serve = serve
+leave(main(["worker"]))
+"""
+
+
+async def test_a_killed_worker_is_a_broken_transport() -> None:
+    async with process("--script", "hang") as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure()
+        await caller.send_unit(1)
+        worker.process.kill()
+        ending = await caller.end()
+        assert (ending.code, ending.reason) == (grpc.StatusCode.UNAVAILABLE, "")
+
+
+async def exit_of(*command: str, **environment: str) -> tuple[int, str]:
+    """Exit code and standard error of a worker that does not come up."""
+    failed = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment}
+    )
+    async with asyncio.timeout(START_S):
+        _, said = await failed.communicate()
+    assert failed.returncode is not None
+    return failed.returncode, said.decode()
+
+
+async def test_a_worker_that_cannot_load_its_engine_exits_with_1() -> None:
+    code, said = await exit_of(*COMMAND, "--fault")
+    assert code == 1
+    assert "no room for the model" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "remedy"),
+    [
+        (["--listen", "0.0.0.0:0", "--insecure-grpc"], {}, "--worker-key-file"),
+        (["--listen", "0.0.0.0:0"], {KEY_VARIABLE: "0123456789abcdef"}, "--insecure-grpc"),
+        ([], {KEY_VARIABLE: "too short"}, "openssl rand -hex 32"),
+        (["--worker-key-file", "/does/not/exist"], {}, "/does/not/exist"),
+        ([], {"OTEL_TRACES_SAMPLER": "sometimes"}, "OTEL_TRACES_SAMPLER"),
+    ],
+    ids=["no key", "plain text", "short key", "no file", "no sampler"],
+)
+async def test_a_worker_that_may_not_listen_so_says_why_and_exits_with_2(
+    arguments: list[str], environment: dict[str, str], remedy: str
+) -> None:
+    code, said = await exit_of(sys.executable, "-m", "antiphon.cli", "worker", *arguments, **environment)
+    assert code == 2
+    assert remedy in said.splitlines()[-1]
+
+
+async def test_a_key_from_a_file_counts_before_that_of_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "worker.key"
+    file.write_text("the key of the file\n")
+    async with process("--worker-key-file", str(file), **{KEY_VARIABLE: "another key, as long"}) as worker:
+        worker_id = (await get_info(worker.address)).worker_id
+        mac = lease_mac(b"the key of the file", DEFAULT_POOL, worker_id, 0, 1)
+        async with channel_to(worker.address) as channel:
+            with_lease = Caller(channel, None, (METADATA_LEASE, f"0:1:{mac}"))
+            await (await with_lease.open()).configure()
+
+
+async def test_a_worker_that_cannot_clean_up_ends_at_the_second_signal() -> None:
+    async with process("--slow-cleanup") as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure()
+        worker.process.send_signal(signal.SIGTERM)
+        assert (await caller.read(Stream.GENERATE)).HasField("go_away")
+        worker.process.send_signal(signal.SIGTERM)
+        assert await worker.exit_code() == 0
+
+
+async def test_two_workers_cannot_share_a_port() -> None:
+    async with process() as worker:
+        second = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.scripted_worker", "--listen", worker.address, cwd=ROOT
+        )
+        assert await soon(second.wait()) == 2

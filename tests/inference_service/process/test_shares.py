@@ -1,0 +1,151 @@
+"""One caller's long input beside another's conversation, through a worker with the shipped checkpoint."""
+
+import asyncio
+import threading
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.app import load_engine
+from inference_service.engine.sessions import base
+from inference_service.families import mini
+from inference_service.session.session import Limits
+from inference_service.session.unit import Stream
+from tests.inference_service.support import caller as calling
+from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
+from tests.recordings import make
+from tests.support.drawing import jpeg
+from tests.support.scripted_engine import running_worker
+
+RATE = 16_000
+SILENCE_S = 4
+CHATS = 8
+LONG = "what is three plus four and five times six now " * 185
+"""A prompt of 1,863 tokens; the context holds 2,048."""
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine sessions on one core take their time."""
+    monkeypatch.setattr(calling, "DEADLINE_S", 120.0)
+
+
+def seconds() -> list[np.ndarray[Any, Any]]:
+    """A spoken question and silence."""
+    with wave.open(str(Path(make.__file__).parent / "joke.wav")) as file:
+        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
+    padded = np.zeros((-(-len(pcm) // RATE) + SILENCE_S) * RATE, np.float32)
+    padded[: len(pcm)] = pcm
+    return list(padded.reshape(-1, RATE))
+
+
+def said(answers: UnitAnswers) -> tuple[object, ...]:
+    return answers.text, tuple(answers.token_ids), answers.samples, answers.done.end
+
+
+async def converse(caller: Caller, units: Sequence[np.ndarray[Any, Any]]) -> list[tuple[object, ...]]:
+    """A whole conversation; what was said in each unit."""
+    await caller.configure(seed=1)
+    told = [said(await caller.unit(number, duplex(pcm))) for number, pcm in enumerate(units, 1)]
+    await caller.half_close(*caller.calls)
+    return told
+
+
+async def begin_chat(caller: Caller, number: int) -> None:
+    """A turn with a long prompt, all of it sent."""
+    await caller.configure(
+        mode=pb.SESSION_MODE_CHAT, seed=number, sampling=common.SamplingParams(temperature=0.0)
+    )
+    text = pb.Content(text=f"{number} {LONG}")
+    await caller.send_unit(1, pb.TurnInput(messages=[pb.ChatMessage(role=pb.ROLE_USER, content=[text])]))
+
+
+async def test_a_conversation_passes_eight_chats_whose_prompts_are_being_read() -> None:
+    async with (
+        running_worker(load_engine, slots=CHATS + 1, seed=1) as worker,
+        channel_to(worker.address) as channel,
+    ):
+        alone = await converse(await Caller(channel).open(), seconds())
+        first = await Caller(channel).open()
+        await begin_chat(first, 0)
+        answer_alone = said(await first.answers(1))
+        await first.half_close(*first.calls)
+        await first.end()
+
+        talking = await Caller(channel).open()
+        await talking.configure(seed=1)
+        chats = [await Caller(channel).open() for _ in range(CHATS)]
+        for number, chat in enumerate(chats):
+            await begin_chat(chat, number)
+        answering = [asyncio.create_task(chat.answers(1)) for chat in chats]
+        told = [said(await talking.unit(1, duplex(seconds()[0])))]
+        read_by_then = sum(task.done() for task in answering)
+        for number, pcm in enumerate(seconds()[1:], 2):
+            told.append(said(await talking.unit(number, duplex(pcm))))
+        answers = [said(answer) for answer in await asyncio.gather(*answering)]
+
+    assert told == alone
+    assert any(tokens for _, tokens, *_ in told), "it never spoke"
+    # Behind all of them it would have been the last; each of them takes ten times as long as a unit.
+    assert read_by_then <= 2
+    assert answers[0] == answer_alone
+    assert all(tokens for _, tokens, *_ in answers)
+
+
+async def test_a_chat_that_waits_for_its_turn_is_not_taken_for_one_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last of eight waits several times as long as the worker bears with a unit that does not get on."""
+    monkeypatch.setattr(base, "PROGRESS_S", 0.05)
+    limits = Limits(unit_s=1.0, cleanup_s=1.0)
+    async with (
+        running_worker(load_engine, limits=limits, slots=CHATS, seed=1) as worker,
+        channel_to(worker.address) as channel,
+    ):
+        chats = [await Caller(channel).open() for _ in range(CHATS)]
+        await asyncio.gather(*(begin_chat(chat, number) for number, chat in enumerate(chats)))
+        answers = await asyncio.gather(*(chat.answers(1) for chat in chats))
+
+    assert all(answer.done.end == pb.UNIT_END_TURN for answer in answers)
+    assert max(answer.done.timings.total.ToSeconds() for answer in answers) >= limits.unit_s
+
+
+async def test_sound_never_waits_for_the_pictures_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures that take for ever to decode hold up those who sent them, and nobody else."""
+    hold, decode, decoding = threading.Event(), mini.decode_frame, threading.Event()
+
+    def slow(*given: Any, **named: Any) -> Any:
+        decoding.set()
+        assert hold.wait(timeout=60)
+        return decode(*given, **named)
+
+    picture = common.Image(data=jpeg("red", "circle", (640, 480)))
+    async with (
+        running_worker(load_engine, slots=5, seed=1) as worker,
+        channel_to(worker.address) as channel,
+    ):
+        alone = await converse(await Caller(channel).open(), seconds())
+        monkeypatch.setattr(mini, "decode_frame", slow)
+        flooders = [await Caller(channel).open() for _ in range(4)]
+        try:
+            for flooder in flooders:
+                await flooder.configure(mode=pb.SESSION_MODE_VIDEO, seed=1)
+                for number in (1, 2):
+                    unit = duplex()
+                    unit.frames.extend([picture] * 4)
+                    await flooder.send_unit(number, unit)
+            assert await asyncio.to_thread(decoding.wait, 60)
+            beside = await converse(await Caller(channel).open(), seconds())
+            assert all(not flooder.calls[Stream.PREFILL].done() for flooder in flooders)
+        finally:
+            hold.set()
+        seen = [await flooder.answers(number) for flooder in flooders for number in (1, 2)]
+
+    assert beside == alone
+    assert all(answer.prefill.prefilled.vision_slices == 4 for answer in seen)

@@ -1,0 +1,140 @@
+"""How calls become a session, and which calls do not."""
+
+import gc
+
+import grpc
+import pytest
+
+from antiphon.semconv import ERROR_DOMAIN, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
+from inference_service.session.session import Limits
+from inference_service.session.unit import Stream
+from tests.inference_service.conftest import Served
+from tests.inference_service.support.caller import Caller, soon, until
+from tests.support.scripted_engine import ScriptedEngine
+
+Code = grpc.StatusCode
+
+
+@pytest.mark.parametrize("name", ["x" * 65, "with space"])
+@pytest.mark.parametrize("stream", Stream)
+async def test_a_bad_session_id_is_refused(served: Served, name: str, stream: Stream) -> None:
+    async with served(ScriptedEngine()) as new_caller:
+        caller = new_caller(name)
+        caller.start(stream)
+        ending = await caller.end()
+    assert (ending.code, ending.reason) == (Code.INVALID_ARGUMENT, Reason.METADATA_INVALID)
+    assert (ending.domain, ending.fields) == (ERROR_DOMAIN, (METADATA_SESSION_ID,))
+
+
+async def test_a_second_session_id_is_refused(served: Served) -> None:
+    async with served(ScriptedEngine()) as new_caller:
+        caller = new_caller("one", (METADATA_SESSION_ID, "two"))
+        caller.start(Stream.PREFILL)
+        assert (await caller.end()).reason == Reason.METADATA_INVALID
+
+
+@pytest.mark.parametrize("missing", Stream)
+async def test_a_session_without_one_of_its_streams_times_out(served: Served, missing: Stream) -> None:
+    async with served(ScriptedEngine(slots=1), limits=Limits(attach_s=0.5)) as new_caller:
+        caller = await new_caller().open(*(stream for stream in Stream if stream is not missing))
+        ending = await caller.end()
+        assert (ending.code, ending.reason) == (Code.DEADLINE_EXCEEDED, Reason.ATTACH_TIMEOUT)
+        assert missing.value in ending.message
+        await (await new_caller().open()).configure()  # the slot is free again
+
+
+@pytest.mark.parametrize("phase", ["attaching", "configuring", "active"])
+@pytest.mark.parametrize("stream", Stream)
+async def test_a_second_stream_of_a_kind_is_refused_and_its_owner_not_disturbed(
+    served: Served, phase: str, stream: Stream
+) -> None:
+    async with served(ScriptedEngine()) as new_caller:
+        owner: Caller = new_caller("mine")
+        if phase == "attaching":
+            await owner.open(stream)
+        else:
+            await owner.open()
+        if phase == "active":
+            await owner.configure()
+        thief = new_caller("mine")
+        thief.start(stream)
+        ending = await thief.end()
+        assert (ending.code, ending.reason) == (Code.ALREADY_EXISTS, Reason.STREAM_EXISTS)
+        assert ending.metadata == {"stream": stream.value}
+        if phase == "attaching":
+            await owner.open(*(other for other in Stream if other is not stream))
+        if phase != "active":
+            await owner.configure()
+        await owner.unit(1)
+
+
+async def test_no_free_slot_says_when_to_try_again(served: Served) -> None:
+    async with served(ScriptedEngine(slots=1)) as new_caller:
+        owner = await new_caller().open()
+        late = new_caller()
+        late.start(Stream.GENERATE)
+        ending = await late.end()
+        assert (ending.code, ending.reason) == (Code.RESOURCE_EXHAUSTED, Reason.NO_FREE_SLOT)
+        assert ending.retry_after is not None
+        assert ending.retry_after.nanos > 0
+        await owner.configure()
+
+
+async def initial_metadata(caller: Caller) -> dict[str, str]:
+    return dict(await caller.calls[Stream.PREFILL].initial_metadata() or ())
+
+
+async def test_calls_at_the_same_time_get_no_more_slots_than_there_are(served: Served) -> None:
+    async with served(ScriptedEngine(slots=4)) as new_caller:
+        callers: list[Caller] = [new_caller() for _ in range(30)]
+        for caller in callers:
+            caller.start(Stream.PREFILL)
+        attached = [c for c in callers if METADATA_WORKER_ID in await soon(initial_metadata(c))]
+        refused = [await caller.end() for caller in callers if caller not in attached]
+        for caller in attached:
+            caller.calls[Stream.PREFILL].cancel()
+    assert len(attached) == 4
+    assert {ending.reason for ending in refused} == {Reason.NO_FREE_SLOT}
+
+
+async def test_a_session_id_can_be_used_again_after_the_session(served: Served) -> None:
+    engine = ScriptedEngine(slots=1)
+    async with served(engine) as new_caller:
+        for _ in range(3):
+            caller = await new_caller("again").open()
+            await caller.configure()
+            await caller.unit(1)
+            await caller.half_close(Stream.PREFILL)
+            assert (await caller.end()).code is Code.OK
+
+
+async def test_the_same_session_id_is_refused_while_the_old_session_is_cleaned(served: Served) -> None:
+    engine = ScriptedEngine(slots=2, slow_cleanup=True)
+    async with served(engine) as new_caller:
+        old = await new_caller("again").open()
+        await old.configure()
+        old.calls[Stream.PREFILL].cancel()
+        await until(lambda: engine.session.is_closing)
+        new = new_caller("again")
+        new.start(Stream.PREFILL)
+        assert (await new.end()).reason == Reason.STREAM_EXISTS
+        engine.session.finish_cleanup()
+
+
+async def test_failed_calls_give_their_streams_back_without_the_garbage_collector(served: Served) -> None:
+    """More of them than `max_concurrent_streams` allows at once, on one channel."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with served(ScriptedEngine(slots=1)) as new_caller:
+            for _ in range(60):
+                caller = new_caller("not a name")
+                caller.start(Stream.PREFILL)
+                assert (await caller.end()).reason == Reason.METADATA_INVALID
+            for _ in range(20):
+                caller = await new_caller().open()
+                await caller.send_config(model="unknown")
+                assert (await caller.end()).code is not Code.OK
+            await (await new_caller().open()).configure()
+    finally:
+        gc.enable()

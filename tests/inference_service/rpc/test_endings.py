@@ -1,0 +1,217 @@
+"""Every way out of a session: the three calls end alike, and the slot comes back clean."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from antiphon.semconv import Reason
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import End, SessionFailed
+from inference_service.session.unit import Stream
+from tests.inference_service.conftest import Served
+from tests.inference_service.support.caller import Caller, channel_to, until
+from tests.support.scripted_engine import Play, ScriptedEngine, context_full, hang, listen, running_worker
+
+Code = grpc.StatusCode
+PHASES = ["attaching", "configuring", "active", "prefill", "generate", "finalize", "draining"]
+
+
+async def bring_to(phase: str, caller: Caller, stream: Stream) -> None:
+    """Opens a session with `stream` and leaves it in `phase`."""
+    if phase == "attaching":
+        await caller.open(*{stream, Stream.GENERATE})
+        return
+    await caller.open()
+    if phase == "configuring":
+        return
+    await caller.configure()
+    if phase == "active":
+        return
+    await caller.send_unit(1)
+    if phase == "draining":
+        await caller.half_close(Stream.PREFILL)
+
+
+def engine_for(phase: str) -> ScriptedEngine:
+    hold = "generate" if phase == "draining" else phase
+    return ScriptedEngine(hang(hold) if hold in ("prefill", "generate", "finalize") else listen(), slots=1)
+
+
+async def slot_is_free(new_caller: object) -> None:
+    """The only slot can be taken by a new session within the deadline."""
+    while True:
+        caller: Caller = new_caller()  # type: ignore[operator]
+        caller.start(Stream.PREFILL)
+        metadata = dict(await caller.calls[Stream.PREFILL].initial_metadata())
+        if "antiphon-worker-id" in metadata:
+            caller.calls[Stream.PREFILL].cancel()
+            return
+        assert (await caller.end()).reason == Reason.NO_FREE_SLOT
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("stream", Stream)
+async def test_cancelling_one_call_ends_all_and_frees_the_slot(
+    served: Served, phase: str, stream: Stream
+) -> None:
+    async with served(engine_for(phase)) as new_caller:
+        caller = new_caller()
+        await bring_to(phase, caller, stream)
+        caller.calls[stream].cancel()
+        codes = {(await caller.ending(other)).code for other in caller.calls if other is not stream}
+        assert codes <= {Code.CANCELLED}
+        await asyncio.wait_for(slot_is_free(new_caller), 5)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+async def test_a_caller_that_vanishes_frees_the_slot(phase: str) -> None:
+    engine = engine_for(phase)
+    async with running_worker(engine) as worker:
+        async with channel_to(worker.address) as channel:
+            await bring_to(phase, Caller(channel), Stream.PREFILL)
+        async with channel_to(worker.address) as channel:
+            await asyncio.wait_for(slot_is_free(lambda: Caller(channel)), 5)
+    assert all(session.is_closed for session in engine.sessions)
+
+
+async def test_half_closing_prefill_finishes_what_was_accepted(served: Served) -> None:
+    engine = ScriptedEngine(hang("generate"))
+    async with served(engine) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.send_unit(1)
+        await caller.send_unit(2)
+        await caller.half_close(Stream.PREFILL)
+        await until(lambda: ("finalize", 2) in engine.session.calls)
+        engine.session.release("generate", 1)
+        assert [(await caller.answers(unit)).done.end for unit in (1, 2)] == [pb.UNIT_END_LISTEN] * 2
+        assert (await caller.end()).code is Code.OK
+
+
+async def test_half_closing_everything_at_once_is_a_drain(served: Served) -> None:
+    async with served(ScriptedEngine()) as new_caller:
+        caller = await new_caller().open()
+        await caller.send_config()
+        await caller.send_unit(1)
+        await caller.half_close(*Stream)
+        assert (await caller.read(Stream.PREFILL)).HasField("ready")
+        await caller.answers(1)
+        assert (await caller.end()).code is Code.OK
+
+
+async def test_a_session_without_a_unit_ends_with_ok(served: Served) -> None:
+    async with served(ScriptedEngine()) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.half_close(Stream.PREFILL)
+        assert (await caller.end()).code is Code.OK
+
+
+async def test_a_full_context_is_finalised_then_ends_with_ok(served: Served) -> None:
+    async with served(ScriptedEngine(listen(), context_full())) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.unit(1)
+        answers = await caller.unit(2)
+        assert answers.done.end == pb.UNIT_END_CONTEXT_FULL
+        assert (await caller.end()).code is Code.OK
+
+
+async def test_a_unit_in_flight_behind_a_full_context_is_answered(served: Served) -> None:
+    full = Play(end=End.CONTEXT_FULL, hold="generate")
+    engine = ScriptedEngine(full, context_full())
+    async with served(engine) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.send_unit(1)
+        await caller.send_unit(2)
+        await until(lambda: ("finalize", 2) in engine.session.calls)
+        engine.session.release("generate", 1)
+        ends = [(await caller.answers(unit)).done.end for unit in (1, 2)]
+        ending = await caller.end()
+    assert ends == [pb.UNIT_END_CONTEXT_FULL] * 2
+    assert ending.code is Code.OK
+
+
+async def test_an_engine_that_refuses_the_config_ends_the_session(served: Served) -> None:
+    engine = ScriptedEngine(refuses=SessionFailed(Reason.CONFIG_INVALID, "The prompt is too long."))
+    async with served(engine) as new_caller:
+        caller = await new_caller().open()
+        await caller.send_config()
+        ending = await caller.end()
+    assert (ending.code, ending.reason) == (Code.INVALID_ARGUMENT, Reason.CONFIG_INVALID)
+    assert ending.fields == ("system_prompt",)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [(Reason.KV_EXHAUSTED, Code.RESOURCE_EXHAUSTED), (Reason.INFERENCE_FAILED, Code.INTERNAL)],
+)
+async def test_a_poisoned_session_fails_alone(served: Served, reason: Reason, code: grpc.StatusCode) -> None:
+    poisoned = Play(fails_session=SessionFailed(reason, "It cannot go on."))
+    async with served(ScriptedEngine(poisoned)) as new_caller:
+        neighbour, caller = await new_caller().open(), await new_caller().open()
+        await caller.configure()
+        await neighbour.configure()
+        await caller.send_last_unit(1)
+        ending = await caller.end()
+        assert (ending.code, ending.reason) == (code, reason)
+        await neighbour.half_close(Stream.PREFILL)
+        assert (await neighbour.end()).code is Code.OK
+
+
+async def test_a_defect_of_ours_ends_its_session_without_its_text(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(ScriptedEngine()) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        monkeypatch.setattr("inference_service.rpc.session_calls.inputs.content", lambda *_, **__: 1 / 0)
+        await caller.prefill(1)
+        ending = await caller.end()
+    assert (ending.code, ending.reason) == (Code.INTERNAL, Reason.INFERENCE_FAILED)
+    assert "division" not in ending.message
+    assert "ZeroDivisionError" in caplog.text
+
+
+class TestSlotReuse:
+    """Fill, end, refill: no session starts in a slot that is not clean."""
+
+    async def test_the_streams_end_only_after_cleanup(self, served: Served) -> None:
+        engine = ScriptedEngine(slots=1, slow_cleanup=True)
+        async with served(engine) as new_caller:
+            caller = await new_caller().open()
+            await caller.configure()
+            await caller.half_close(Stream.PREFILL)
+            await until(lambda: engine.session.is_closing)
+            assert not caller.calls[Stream.GENERATE].done()
+            engine.session.finish_cleanup()
+            assert (await caller.end()).code is Code.OK
+
+    async def test_a_slot_being_cleaned_is_not_free(self, served: Served) -> None:
+        engine = ScriptedEngine(slots=1, slow_cleanup=True)
+        async with served(engine) as new_caller:
+            first = await new_caller().open()
+            await first.configure()
+            first.calls[Stream.FINALIZE].cancel()
+            await until(lambda: engine.session.is_closing)
+            early = new_caller()
+            early.start(Stream.PREFILL)
+            assert (await early.end()).reason == Reason.NO_FREE_SLOT
+            engine.slow_cleanup = False
+            engine.session.finish_cleanup()
+            await (await new_caller().open()).configure()
+
+    async def test_nothing_of_a_session_is_seen_by_the_next(self, served: Served) -> None:
+        engine = ScriptedEngine(slots=1)
+        async with served(engine) as new_caller:
+            first = await new_caller().open()
+            await first.configure(system_prompt="canary", seed=1)
+            await first.unit(1)
+            first.calls[Stream.PREFILL].cancel()
+            await until(lambda: engine.session.is_closed)
+            second = await new_caller().open()
+            ready = await second.configure()
+        assert ready.effective.system_prompt == ""
+        assert engine.session.duplex.system_prompt == ""

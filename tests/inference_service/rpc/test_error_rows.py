@@ -1,0 +1,462 @@
+"""The table of errors: each reason, the code that carries it, and when, on a real server.
+
+A reason that is missing here fails the test of the table.
+"""
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from antiphon.grpc import get_info
+from antiphon.semconv import (
+    CLIENT_SIDE_REASONS,
+    DEFAULT_POOL,
+    ERROR_DOMAIN,
+    ITEM_REASONS,
+    MAX_MESSAGE_BYTES,
+    METADATA_LEASE,
+    Reason,
+    lease_mac,
+)
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import Deliver, Engine, Failure, OnFatal, SessionFailed
+from inference_service.app import Worker
+from inference_service.errors import SessionError
+from inference_service.options import WorkerOptions
+from inference_service.session.session import Limits
+from inference_service.session.unit import Stream
+from tests.inference_service.process.test_process import process
+from tests.inference_service.support.caller import DEADLINE_S, Caller, Ending, channel_to, duplex, soon
+from tests.support.scripted_engine import (
+    EVERYTHING,
+    Play,
+    RunningWorker,
+    ScriptedEngine,
+    fails,
+    hang,
+    running_worker,
+    telemetry,
+)
+
+Code = grpc.StatusCode
+KEY = b"a key of 16 byte"
+SOON = Duration(nanos=50_000_000)
+SHORT_S = 0.3
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A worker and whoever calls it."""
+
+    worker: RunningWorker
+    channel: grpc.aio.Channel
+
+    def caller(self, *metadata: tuple[str, str], name: str | None = None) -> Caller:
+        return Caller(self.channel, name, *metadata)
+
+    async def ready(self, **config: Any) -> Caller:
+        """A session that takes units."""
+        caller = await self.caller().open()
+        await caller.configure(**config)
+        return caller
+
+    async def refusal(self, *metadata: tuple[str, str], name: str | None = None) -> Ending:
+        """How a first call is refused."""
+        caller = self.caller(*metadata, name=name)
+        caller.start(Stream.PREFILL)
+        return await caller.end()
+
+    async def lease(self, slot: int, epoch: int) -> tuple[str, str]:
+        """The metadata of a lease as a dispatcher would sign it."""
+        worker_id = (await get_info(self.worker.address)).worker_id
+        mac = lease_mac(KEY, DEFAULT_POOL, worker_id, slot, epoch)
+        return METADATA_LEASE, f"{slot}:{epoch}:{mac}"
+
+
+Provoke = Callable[[Desk], Awaitable[Ending]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. `retry`: RetryInfo says when to try again."""
+
+    reason: Reason
+    code: grpc.StatusCode
+    when: str
+    provoke: Provoke
+    retry: bool = False
+    names_fields: bool = False
+    script: tuple[Play, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    key: bytes | None = None
+
+
+def configured(**config: Any) -> Provoke:
+    """A session whose config is `config`."""
+
+    async def provoke(desk: Desk) -> Ending:
+        caller = await desk.caller().open()
+        await caller.send_config(**config)
+        return await caller.end()
+
+    return provoke
+
+
+def active(act: Callable[[Caller], Awaitable[Any]], **config: Any) -> Provoke:
+    """What a session that takes units does."""
+
+    async def provoke(desk: Desk) -> Ending:
+        caller = await desk.ready(**config)
+        await act(caller)
+        return await caller.end()
+
+    return provoke
+
+
+def attached(act: Callable[[Caller], Awaitable[Any]]) -> Provoke:
+    """What a session without a config does."""
+
+    async def provoke(desk: Desk) -> Ending:
+        caller = await desk.caller().open()
+        await act(caller)
+        return await caller.end()
+
+    return provoke
+
+
+async def _nothing(caller: Caller) -> None:
+    pass
+
+
+async def _three_units(caller: Caller) -> None:
+    for unit in (1, 2, 3):
+        await caller.prefill(unit)
+
+
+async def _too_large(desk: Desk) -> Ending:
+    """gRPC ends the one call; the worker cannot know why, and ends the others as given up."""
+    caller = await desk.ready()
+    await caller.prefill(1, pb.DuplexInput(audio=common.AudioChunk(data=bytes(MAX_MESSAGE_BYTES + 1))))
+    endings = {stream: await caller.ending(stream) for stream in Stream}
+    assert {endings[stream].code for stream in (Stream.GENERATE, Stream.FINALIZE)} == {Code.CANCELLED}
+    return endings[Stream.PREFILL]
+
+
+async def _half_attached(desk: Desk) -> Ending:
+    return await (await desk.caller().open(Stream.PREFILL)).end()
+
+
+async def _second_stream(desk: Desk) -> Ending:
+    owner = await desk.caller(name="mine").open(Stream.PREFILL)
+    ending = await desk.refusal(name="mine")
+    assert not owner.calls[Stream.PREFILL].done()
+    return ending
+
+
+async def _no_room(desk: Desk) -> Ending:
+    owners = [await desk.caller().open() for _ in range(2)]
+    ending = await desk.refusal()
+    assert not any(owner.calls[Stream.PREFILL].done() for owner in owners)
+    return ending
+
+
+async def _no_lease(desk: Desk) -> Ending:
+    return await desk.refusal()
+
+
+async def _forged_lease(desk: Desk) -> Ending:
+    name, token = await desk.lease(0, 1)
+    return await desk.refusal((name, token.replace("0:1:", "0:2:")))
+
+
+async def _stale_lease(desk: Desk) -> Ending:
+    new, old = await desk.lease(0, 2), await desk.lease(0, 1)
+    owner = await desk.caller(new).open()
+    ending = await desk.refusal(old)
+    assert not owner.calls[Stream.PREFILL].done()
+    return ending
+
+
+async def _draining(desk: Desk) -> Ending:
+    owner = await desk.ready()
+    desk.worker.worker.interrupt()
+    await owner.read(Stream.GENERATE)
+    return await desk.refusal()
+
+
+async def _bad_name(desk: Desk) -> Ending:
+    return await desk.refusal(name="two words")
+
+
+async def _loading(_: Desk) -> Ending:
+    loaded = threading.Event()
+
+    def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
+        loaded.wait(DEADLINE_S)
+        return ScriptedEngine().start(options, deliver, on_fatal)
+
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"unix:{folder}/worker.sock"
+        worker = Worker(WorkerOptions(listen=address), load, Limits(), telemetry())
+        run = asyncio.create_task(worker.run(lambda _: None))
+        try:
+            async with channel_to(address) as channel:
+                early = Caller(channel)
+                await soon(channel.channel_ready())
+                early.start(Stream.PREFILL)
+                return await early.end()
+        finally:
+            loaded.set()
+            worker.interrupt()
+            await soon(run)
+
+
+async def _killed(_: Desk) -> Ending:
+    async with process() as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure()
+        worker.process.kill()
+        return await caller.end()
+
+
+ROWS = [
+    Row(
+        Reason.CONFIG_INVALID,
+        Code.INVALID_ARGUMENT,
+        "a field of the config is out of range",
+        configured(duplex=common.DuplexConfig(temperature=9)),
+        names_fields=True,
+    ),
+    Row(
+        Reason.METADATA_INVALID,
+        Code.INVALID_ARGUMENT,
+        "the session id is not 1 to 64 visible characters",
+        _bad_name,
+        names_fields=True,
+    ),
+    Row(
+        Reason.PAYLOAD_INVALID,
+        Code.INVALID_ARGUMENT,
+        "a message holds nothing",
+        active(lambda caller: caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1))),
+        names_fields=True,
+    ),
+    Row(Reason.MODEL_NOT_FOUND, Code.NOT_FOUND, "another model is asked for", configured(model="x")),
+    Row(
+        Reason.VOICE_NOT_FOUND,
+        Code.NOT_FOUND,
+        "a voice is asked for that is not registered",
+        configured(voice=common.Voice(voice_id="x")),
+    ),
+    Row(
+        Reason.MODE_UNSUPPORTED,
+        Code.UNIMPLEMENTED,
+        "the model cannot do the mode",
+        configured(mode=pb.SESSION_MODE_CHAT),
+    ),
+    Row(Reason.LEASE_MISSING, Code.UNAUTHENTICATED, "no lease", _no_lease, key=KEY),
+    Row(Reason.LEASE_INVALID, Code.UNAUTHENTICATED, "a MAC of another lease", _forged_lease, key=KEY),
+    Row(Reason.STALE_LEASE, Code.PERMISSION_DENIED, "the slot saw a higher epoch", _stale_lease, key=KEY),
+    Row(Reason.STREAM_EXISTS, Code.ALREADY_EXISTS, "a second stream of one kind", _second_stream),
+    Row(
+        Reason.CONFIG_REQUIRED,
+        Code.FAILED_PRECONDITION,
+        "a unit comes before the config",
+        attached(lambda caller: caller.prefill(1)),
+    ),
+    Row(
+        Reason.CONFIG_REPEATED,
+        Code.FAILED_PRECONDITION,
+        "a second config comes",
+        active(lambda caller: caller.send_config()),
+    ),
+    Row(
+        Reason.UNIT_OUT_OF_ORDER,
+        Code.FAILED_PRECONDITION,
+        "a unit leaves a gap",
+        active(lambda caller: caller.prefill(2)),
+    ),
+    Row(
+        Reason.UNIT_WINDOW,
+        Code.RESOURCE_EXHAUSTED,
+        "one unit more than may be unfinalised",
+        active(_three_units),
+    ),
+    Row(Reason.MESSAGE_TOO_LARGE, Code.RESOURCE_EXHAUSTED, "a message over 32 MiB", _too_large),
+    Row(Reason.NO_FREE_SLOT, Code.RESOURCE_EXHAUSTED, "all slots are taken", _no_room, retry=True),
+    Row(
+        Reason.KV_EXHAUSTED,
+        Code.RESOURCE_EXHAUSTED,
+        "the context cannot grow",
+        active(lambda caller: caller.send_last_unit(1)),
+        retry=True,
+        script=(Play(fails_session=SessionFailed(Reason.KV_EXHAUSTED, "It cannot grow.")),),
+    ),
+    Row(
+        Reason.ATTACH_TIMEOUT,
+        Code.DEADLINE_EXCEEDED,
+        "two of the three streams do not come",
+        _half_attached,
+        limits=Limits(attach_s=SHORT_S),
+    ),
+    Row(
+        Reason.ATTACH_TIMEOUT,
+        Code.DEADLINE_EXCEEDED,
+        "no config comes",
+        attached(_nothing),
+        limits=Limits(config_s=SHORT_S),
+    ),
+    Row(
+        Reason.UNIT_TIMEOUT,
+        Code.DEADLINE_EXCEEDED,
+        "a unit's Generate does not come",
+        active(lambda caller: caller.prefill(1)),
+        limits=Limits(unit_s=SHORT_S),
+    ),
+    Row(
+        Reason.UNIT_TIMEOUT,
+        Code.DEADLINE_EXCEEDED,
+        "the engine hangs",
+        active(lambda caller: caller.send_last_unit(1)),
+        script=(hang("generate"),),
+        limits=Limits(unit_s=SHORT_S),
+    ),
+    Row(
+        Reason.IDLE_TIMEOUT,
+        Code.DEADLINE_EXCEEDED,
+        "no unit comes for idle_timeout",
+        active(_nothing, idle_timeout=SOON),
+    ),
+    Row(
+        Reason.SESSION_LIMIT,
+        Code.DEADLINE_EXCEEDED,
+        "the session is max_duration old",
+        active(_nothing, max_duration=SOON),
+    ),
+    Row(Reason.LOADING, Code.UNAVAILABLE, "the model is still loading", _loading, retry=True),
+    Row(Reason.WORKER_LOST, Code.UNAVAILABLE, "the transport breaks", _killed),
+    Row(Reason.DRAINING, Code.UNAVAILABLE, "the worker shuts down", _draining, retry=True),
+    Row(
+        Reason.ENGINE_FATAL,
+        Code.INTERNAL,
+        "the device is lost",
+        active(lambda caller: caller.send_last_unit(1)),
+        script=(Play(breaks_device=True),),
+    ),
+    Row(
+        Reason.INFERENCE_FAILED,
+        Code.INTERNAL,
+        "this session alone cannot go on",
+        active(lambda caller: caller.send_last_unit(1)),
+        script=(Play(fails_session=SessionFailed(Reason.INFERENCE_FAILED, "It cannot go on.")),),
+    ),
+]
+
+
+NOT_THE_WORKERS = {
+    Reason.QUEUE_FULL: "the dispatcher's own, see tests/ws_adapter/dispatch/test_inprocess.py",
+    Reason.LEASE_REVOKED: "no dispatcher takes a slot back yet",
+}
+
+
+@asynccontextmanager
+async def desk_of(engine: ScriptedEngine, **options: Any) -> AsyncIterator[Desk]:
+    async with running_worker(engine, **options) as worker, channel_to(worker.address) as channel:
+        yield Desk(worker, channel)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.reason}: {row.when}")
+async def test_a_session_ends_with_its_row(row: Row) -> None:
+    engine = ScriptedEngine(*row.script)
+    async with desk_of(engine, limits=replace(row.limits, cleanup_s=1.0), worker_key=row.key) as desk:
+        ending = await row.provoke(desk)
+    assert ending.code is row.code
+    assert ending.message
+    if row.reason in CLIENT_SIDE_REASONS:
+        assert ending.reason == ""
+    else:
+        assert (ending.reason, ending.domain) == (row.reason, ERROR_DOMAIN)
+    assert (ending.retry_after is not None) == row.retry
+    assert bool(ending.fields) == row.names_fields
+
+
+@dataclass(frozen=True)
+class ItemRow:
+    """One reason of `ItemError`, in answers of a session that goes on."""
+
+    reason: Reason
+    when: str
+    content: pb.DuplexInput | None = None
+    script: Play = field(default_factory=Play)
+    run: dict[str, Any] = field(default_factory=dict)
+    field: str = ""
+    retryable: bool = False
+
+
+PICTURE = common.Image(data=b"\xff\xd8")
+ITEM_ROWS = [
+    ItemRow(Reason.AUDIO_INVALID, "not a number", duplex(np.array([np.nan])), field="duplex.audio.data"),
+    ItemRow(
+        Reason.IMAGE_INVALID,
+        "more pictures than a unit may have",
+        pb.DuplexInput(audio=duplex().audio, frames=[PICTURE] * 5),
+        field="duplex.frames",
+    ),
+    ItemRow(
+        Reason.PARAMS_INVALID,
+        "a parameter of the run is out of range",
+        run={"sampling": common.SamplingParams(top_p=7)},
+        field="run.sampling.top_p",
+    ),
+    ItemRow(
+        Reason.CONTENT_UNSUPPORTED,
+        "the model cannot use it",
+        script=Play(refused=Failure(Reason.CONTENT_UNSUPPORTED, "It has no eyes.", "duplex.frames")),
+        field="duplex.frames",
+    ),
+    ItemRow(
+        Reason.INPUT_TOO_LONG,
+        "it does not fit into the context",
+        script=Play(refused=Failure(Reason.INPUT_TOO_LONG, "It does not fit.", "duplex.audio")),
+        field="duplex.audio",
+    ),
+    ItemRow(Reason.INFERENCE_FAILED, "the unit fails in the model", script=fails(), retryable=True),
+]
+
+
+@pytest.mark.parametrize("row", ITEM_ROWS, ids=lambda row: f"{row.reason}: {row.when}")
+async def test_a_unit_fails_with_its_row_and_the_session_goes_on(row: ItemRow) -> None:
+    engine = ScriptedEngine(row.script, info=EVERYTHING)
+    async with desk_of(engine) as desk:
+        caller = await desk.ready(mode=pb.SESSION_MODE_VIDEO)
+        failed, after = await caller.unit(1, row.content, **row.run), await caller.unit(2)
+    error = failed.done.error
+    assert (failed.done.end, error.reason) == (pb.UNIT_END_FAILED, row.reason)
+    assert (error.field, error.retryable) == (row.field, row.retryable)
+    assert error.message
+    assert after.done.end == pb.UNIT_END_LISTEN
+
+
+def _errors(kind: type[SessionError] = SessionError) -> list[type[SessionError]]:
+    return [kind, *(more for sub in kind.__subclasses__() for more in _errors(sub))]
+
+
+def test_the_table_is_complete() -> None:
+    assert {row.reason for row in ROWS} - ITEM_REASONS == set(Reason) - ITEM_REASONS - set(NOT_THE_WORKERS)
+    assert {row.reason for row in ITEM_ROWS} == ITEM_REASONS
+
+
+def test_every_error_of_the_worker_has_its_row() -> None:
+    rows = {(row.reason, row.code) for row in ROWS}
+    raised = {(kind.reason, kind.code) for kind in _errors() if kind.reason is not None}
+    assert raised == {row for row in rows if row[0] not in CLIENT_SIDE_REASONS}

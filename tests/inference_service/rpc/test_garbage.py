@@ -1,0 +1,79 @@
+"""A session that is over is gone at once; it is too large to wait for the garbage collector."""
+
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from inference_service.rpc.session_calls import SessionHost
+from inference_service.session.session import Limits, Session
+from inference_service.session.unit import Stream
+from tests.inference_service.conftest import Served
+from tests.inference_service.support.caller import Caller, until
+from tests.support.scripted_engine import ScriptedEngine, ScriptedSession, hang, listen
+
+KINDS = (SessionHost, Session, ScriptedSession)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What other tests left is collected; from then on nothing is."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def living() -> list[object]:
+    return [thing for thing in gc.get_objects() if type(thing) in KINDS]
+
+
+async def _ends(caller: Caller) -> None:
+    await caller.configure()
+    await caller.unit(1)
+    await caller.half_close(Stream.PREFILL)
+
+
+async def _breaks_a_rule(caller: Caller) -> None:
+    await caller.configure()
+    await caller.prefill(9)
+
+
+async def _is_refused(caller: Caller) -> None:
+    await caller.send_config(model="another")
+
+
+async def _gives_up(caller: Caller) -> None:
+    await caller.configure()
+    await caller.send_unit(1)
+    caller.calls[Stream.FINALIZE].cancel()
+
+
+async def _is_out_of_time(caller: Caller) -> None:
+    await caller.configure()
+    await caller.prefill(1)
+
+
+async def _never_attaches(caller: Caller) -> None:
+    caller.calls[Stream.PREFILL].cancel()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize(
+    "act", [_ends, _breaks_a_rule, _is_refused, _gives_up, _is_out_of_time, _never_attaches]
+)
+async def test_nothing_of_a_session_outlives_it(
+    served: Served, act: Callable[[Caller], Awaitable[None]]
+) -> None:
+    engine = ScriptedEngine(hang("generate") if act is _gives_up else listen(), forgetful=True)
+    async with served(engine, limits=Limits(unit_s=0.5)) as new_caller:
+        for _ in range(3):
+            caller = new_caller()
+            await (caller.open(Stream.PREFILL) if act is _never_attaches else caller.open())
+            await act(caller)
+            for stream, call in caller.calls.items():
+                if not call.cancelled():
+                    await caller.ending(stream)
+        del caller
+        engine.sessions.clear()
+        await until(lambda: not living())

@@ -1,0 +1,88 @@
+"""What gRPC itself refuses or bounds, by the options of server and channel."""
+
+import asyncio
+import struct
+
+import grpc
+import pytest
+
+from antiphon.errors import ProtocolError
+from antiphon.grpc import Session
+from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.rpc.server import MAX_METADATA_BYTES
+from inference_service.session.unit import Stream
+from tests.inference_service.conftest import Served
+from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.support.scripted_engine import ScriptedEngine, running_worker
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS_FRAME, EMPTY_SETTINGS = 4, bytes(3) + b"\x04" + bytes(5)
+MAX_CONCURRENT_STREAMS, MAX_HEADER_LIST_SIZE = 3, 6
+
+
+async def settings_of(address: str) -> dict[int, int]:
+    """The SETTINGS with which an HTTP/2 server begins."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await soon(asyncio.open_connection(host, int(port)))
+    try:
+        writer.write(PREFACE + EMPTY_SETTINGS)
+        head = await soon(reader.readexactly(9))
+        assert head[3] == SETTINGS_FRAME
+        body = await soon(reader.readexactly(int.from_bytes(head[:3], "big")))
+        return dict(struct.iter_unpack(">HI", body))
+    finally:
+        writer.close()
+        await soon(writer.wait_closed())
+
+
+@pytest.mark.parametrize("slots", [1, 12])
+async def test_a_connection_may_have_the_streams_of_all_slots_and_some(slots: int) -> None:
+    async with running_worker(ScriptedEngine(slots=slots), slots=slots) as worker:
+        settings = await settings_of(worker.address)
+    assert settings[MAX_CONCURRENT_STREAMS] == 4 * slots + 16
+    assert settings[MAX_HEADER_LIST_SIZE] == MAX_METADATA_BYTES
+
+
+async def test_metadata_over_8_kib_is_refused_and_costs_nobody_anything(served: Served) -> None:
+    async with served(ScriptedEngine(slots=2)) as new_caller:
+        neighbour = await new_caller().open()
+        await neighbour.configure()
+        for size in (MAX_METADATA_BYTES, 100 * MAX_METADATA_BYTES):
+            caller: Caller = new_caller(None, ("padding", "x" * size))
+            caller.start(Stream.PREFILL)
+            ending = await caller.end()
+            assert (ending.code, ending.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "")
+        fitting = new_caller(None, ("padding", "x" * (MAX_METADATA_BYTES - 1024)))
+        assert METADATA_WORKER_ID in dict(await soon(fitting.start(Stream.PREFILL).initial_metadata()))
+        await neighbour.unit(1)
+
+
+async def test_a_message_at_the_limit_is_read() -> None:
+    """What is in it is another matter: it holds far more than a second of audio."""
+    async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure()
+        empty = pb.PrefillRequest(
+            unit=1, duplex=pb.DuplexInput(audio=common.AudioChunk(data=bytes(MAX_MESSAGE_BYTES - 100)))
+        )
+        room = MAX_MESSAGE_BYTES - empty.ByteSize()
+        audio = common.AudioChunk(data=bytes(MAX_MESSAGE_BYTES - 100 + room))
+        full = pb.PrefillRequest(unit=1, duplex=pb.DuplexInput(audio=audio))
+        assert full.ByteSize() == MAX_MESSAGE_BYTES
+        await caller.write(Stream.PREFILL, full)
+        assert (await caller.read(Stream.PREFILL)).error.reason == Reason.AUDIO_INVALID
+
+
+async def test_a_message_that_is_too_large_has_that_reason_in_the_client_library() -> None:
+    async with running_worker(ScriptedEngine(slots=1)) as worker:
+        voice = common.Voice(llm_reference=common.AudioChunk(data=bytes(MAX_MESSAGE_BYTES)))
+        with pytest.raises(ProtocolError) as refused:
+            async with Session.open(
+                worker.address, pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO, voice=voice)
+            ):
+                pass
+        assert refused.value.reason == Reason.MESSAGE_TOO_LARGE
+        async with Session.open(worker.address, pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)):
+            pass  # the slot is free again

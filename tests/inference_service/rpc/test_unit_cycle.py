@@ -1,0 +1,189 @@
+"""The ordinary life of a session on a real server: config, units, drain."""
+
+import grpc
+import numpy as np
+import pytest
+
+from antiphon.semconv import METADATA_LEASE, METADATA_TRACEPARENT, METADATA_WORKER_ID
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.session.unit import Stream
+from tests.inference_service.conftest import Served
+from tests.inference_service.support.caller import duplex, soon
+from tests.support.scripted_engine import TALK, ScriptedEngine, listen, speak
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+async def test_each_call_is_told_at_once_who_serves_it(served: Served) -> None:
+    async with served(ScriptedEngine(), worker_id="w-7") as new_caller:
+        caller = new_caller()
+        for stream in Stream:
+            metadata = await soon(caller.start(stream).initial_metadata())
+            assert dict(metadata)[METADATA_WORKER_ID].startswith("w-7-")
+
+
+async def test_the_config_is_answered_by_what_the_session_gets(served: Served) -> None:
+    async with served(ScriptedEngine(), worker_id="w-7") as new_caller:
+        caller = await new_caller().open()
+        ready = await caller.configure(language="en", duplex=common.DuplexConfig(temperature=0.5))
+    assert ready.worker_id.startswith("w-7-")
+    assert (ready.model, ready.prompt_tokens) == ("scripted", 10)
+    assert (ready.input_sample_rate_hz, ready.output_sample_rate_hz) == (16_000, 24_000)
+    assert (ready.context_limit, ready.max_units_in_flight, ready.unit_duration.seconds) == (4096, 2, 1)
+    assert ready.effective.duplex.temperature == 0.5
+    assert list(ready.ignored_fields) == ["language"]
+
+
+async def test_the_config_reaches_the_engine(served: Served) -> None:
+    engine = ScriptedEngine()
+    async with served(engine) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure(system_prompt="Be brief.", seed=3)
+    assert (engine.session.duplex.system_prompt, engine.session.duplex.seed) == ("Be brief.", 3)
+
+
+async def test_sessions_without_a_seed_draw_theirs_from_the_worker_s(served: Served) -> None:
+    seeds = []
+    for _ in range(2):
+        engine = ScriptedEngine()
+        async with served(engine, seed=11) as new_caller:
+            for _ in range(2):
+                await (await new_caller().open()).configure()
+        seeds.append([session.setup.seed for session in engine.sessions])
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 2
+
+
+async def test_a_turn_is_heard_spoken_and_closed(served: Served) -> None:
+    async with served(ScriptedEngine(*TALK)) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        said = [await caller.unit(unit) for unit in range(1, 6)]
+    assert [unit.text for unit in said] == ["", "", "Hello there", " how are", " you?"]
+    assert [unit.samples for unit in said] == [0, 0, 24_000, 24_000, 12_000]
+    assert [unit.done.end for unit in said] == [
+        pb.UNIT_END_LISTEN,
+        pb.UNIT_END_LISTEN,
+        pb.UNIT_END_CHUNK,
+        pb.UNIT_END_CHUNK,
+        pb.UNIT_END_TURN,
+    ]
+
+
+async def test_done_is_in_the_unit_s_last_message_and_audio_is_float32(served: Served) -> None:
+    async with served(ScriptedEngine(speak("a", "b"))) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        pieces = (await caller.unit(1)).pieces
+    assert [piece.HasField("done") for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    audio = pieces[0].audio
+    assert (audio.encoding, audio.sample_rate_hz) == (common.AUDIO_ENCODING_PCM_F32LE, 24_000)
+    assert np.max(np.abs(np.frombuffer(audio.data, "<f4"))) == pytest.approx(0.1, abs=0.01)
+
+
+async def test_a_listening_unit_carries_no_audio(served: Served) -> None:
+    async with served(ScriptedEngine(listen())) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        pieces = (await caller.unit(1)).pieces
+    assert len(pieces) == 1
+    assert not pieces[0].HasField("audio")
+    assert not pieces[0].HasField("text")
+
+
+async def test_usage_is_the_unit_s_and_session_usage_the_sum(served: Served) -> None:
+    async with served(ScriptedEngine()) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        units = [await caller.unit(unit) for unit in (1, 2, 3)]
+    assert [unit.done.usage.input_audio_tokens for unit in units] == [10, 10, 10]
+    assert [unit.finalize.session_usage.input_audio_tokens for unit in units] == [10, 20, 30]
+    assert units[2].finalize.context_tokens == 10 + 3 * 12
+    assert units[0].prefill.prefilled.timings.prefill.nanos > 0
+
+
+async def test_requests_may_be_written_ahead_of_every_answer(served: Served) -> None:
+    async with served(ScriptedEngine(*TALK)) as new_caller:
+        caller = await new_caller().open()
+        await caller.send_config()
+        await caller.send_unit(1)
+        await caller.send_unit(2)
+        assert (await caller.read(Stream.PREFILL)).HasField("ready")
+        for unit in range(1, 40):
+            await caller.answers(unit)
+            await caller.send_unit(unit + 2)
+
+
+async def test_finalize_and_generate_may_arrive_before_the_prefill(served: Served) -> None:
+    engine = ScriptedEngine()
+    async with served(engine) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.finalize(1)
+        await caller.generate(1)
+        await caller.prefill(1)
+        await caller.answers(1)
+    assert [call[0] for call in engine.session.calls][:3] == ["prefill", "generate", "finalize"]
+
+
+async def test_audio_reaches_the_engine_as_it_was_sent(served: Served) -> None:
+    engine = ScriptedEngine()
+    ramp = np.linspace(-1, 1, 8000, dtype="<f4")
+    async with served(engine) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.unit(1, duplex(ramp))
+        heard = engine.session.heard[1]
+    np.testing.assert_array_equal(heard, ramp)
+
+
+async def test_force_listen_passes_through(served: Served) -> None:
+    engine = ScriptedEngine(speak("Hello"))
+    async with served(engine) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        answers = await caller.unit(1, force_listen=True)
+    assert (answers.done.end, answers.text) == (pb.UNIT_END_LISTEN, "")
+    assert engine.session.calls[1][:3] == ("generate", 1, True)
+
+
+async def test_sampling_of_one_unit_passes_through_and_holds_for_that_unit(served: Served) -> None:
+    engine = ScriptedEngine()
+    async with served(engine) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.unit(1, sampling=common.SamplingParams(temperature=0.25, seed=4))
+        await caller.unit(2)
+    overrides = [call[3] for call in engine.session.calls if call[0] == "generate"]
+    assert (overrides[0].temperature, overrides[0].seed) == (0.25, 4)
+    assert (overrides[1].temperature, overrides[1].seed) == (None, None)
+
+
+async def test_sessions_side_by_side_do_not_mix(served: Served) -> None:
+    engine = ScriptedEngine(speak("Hello"), slots=3)
+    async with served(engine) as new_caller:
+        callers = [await new_caller().open() for _ in range(3)]
+        for number, caller in enumerate(callers):
+            await caller.configure(system_prompt=f"prompt {number}")
+        for number, caller in enumerate(callers):
+            await caller.send_unit(1, duplex(np.full(16_000, number / 10)))
+        for caller in callers:
+            assert (await caller.answers(1)).text == "Hello"
+    assert [s.duplex.system_prompt for s in engine.sessions] == ["prompt 0", "prompt 1", "prompt 2"]
+    assert [round(float(s.heard[1][0]), 3) for s in engine.sessions] == [0.0, 0.1, 0.2]
+
+
+@pytest.mark.parametrize("trace", [TRACE, "nonsense"])
+async def test_a_lease_and_any_trace_context_are_accepted(served: Served, trace: str) -> None:
+    async with served(ScriptedEngine()) as new_caller:
+        caller = new_caller(None, (METADATA_LEASE, "0:1:abc"), (METADATA_TRACEPARENT, trace))
+        await caller.open()
+        await caller.configure()
+        message = pb.PrefillRequest(unit=1, duplex=duplex(), traceparent=trace)
+        await caller.write(Stream.PREFILL, message)
+        await caller.generate(1)
+        await caller.finalize(1)
+        await caller.answers(1)
+        await caller.half_close(Stream.PREFILL)
+        assert (await caller.end()).code is grpc.StatusCode.OK

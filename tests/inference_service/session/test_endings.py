@@ -1,0 +1,186 @@
+"""How a session ends: drained, full, failed, abandoned; and what follows in which order."""
+
+import pytest
+
+from antiphon.semconv import Reason
+from inference_service.api.engine import Closed, Done, End, Piece, Prefilled, Ready, SessionFailed
+from inference_service.errors import Draining
+from inference_service.session.session import GoAway, Limits, Phase
+from inference_service.session.unit import Run, Stream
+from tests.inference_service.support.session_world import INPUT, Stage
+
+
+def test_half_closing_prefill_drains_and_ends_with_ok() -> None:
+    stage = Stage().active()
+    stage.ask(1)
+    stage.call("half_close", Stream.PREFILL, stage.now)
+    assert stage.session.phase is Phase.DRAINING
+    stage.work()
+    assert stage.acts == ["open", "cleaning", "clean", "end"]
+    assert stage.outcome is None
+    assert [a.unit for a in stage.answers(Stream.FINALIZE)] == [1]
+
+
+def test_half_closing_prefill_without_a_unit_ends_with_ok() -> None:
+    stage = Stage().active()
+    stage.call("half_close", Stream.PREFILL, stage.now)
+    stage.work()
+    assert (stage.session.phase, stage.outcome) == (Phase.CLOSED, None)
+
+
+def test_a_session_half_closed_before_it_is_ready_still_becomes_ready() -> None:
+    stage = Stage().attach_all()
+    stage.configure()
+    stage.call("half_close", Stream.PREFILL, stage.now)
+    stage.event(Ready(10))
+    stage.work()
+    assert (len(stage.answers(Stream.PREFILL)), stage.outcome) == (1, None)
+
+
+def test_half_closing_prefill_before_the_config_ends_the_session() -> None:
+    stage = Stage().attach_all()
+    stage.call("half_close", Stream.PREFILL, stage.now)
+    assert stage.reason == Reason.CONFIG_REQUIRED
+
+
+@pytest.mark.parametrize("stream", [Stream.GENERATE, Stream.FINALIZE])
+def test_half_closing_a_stream_with_accepted_units_unasked_is_out_of_order(stream: Stream) -> None:
+    stage = Stage().active()
+    stage.call("prefill", 1, INPUT, stage.now)
+    stage.call("half_close", stream, stage.now)
+    stage.work()
+    assert stage.reason == Reason.UNIT_OUT_OF_ORDER
+
+
+@pytest.mark.parametrize("stream", [Stream.GENERATE, Stream.FINALIZE])
+def test_a_unit_accepted_after_such_a_half_close_is_out_of_order(stream: Stream) -> None:
+    stage = Stage().active()
+    stage.call("half_close", stream, stage.now)
+    assert not stage.session.is_over
+    stage.call("prefill", 1, INPUT, stage.now)
+    stage.work()
+    assert stage.reason == Reason.UNIT_OUT_OF_ORDER
+
+
+def test_half_closing_everything_after_the_last_request_is_a_drain() -> None:
+    stage = Stage().active()
+    stage.ask(1)
+    for stream in (Stream.FINALIZE, Stream.GENERATE, Stream.PREFILL):
+        stage.call("half_close", stream, stage.now)
+    stage.work()
+    assert stage.outcome is None
+
+
+def test_asking_for_a_unit_that_prefill_never_brought_is_out_of_order() -> None:
+    stage = Stage().active()
+    stage.call("generate", 1, Run(), stage.now)
+    stage.call("half_close", Stream.PREFILL, stage.now)
+    stage.work()
+    assert stage.reason == Reason.UNIT_OUT_OF_ORDER
+
+
+@pytest.mark.parametrize(("method", "arguments"), [("generate", (Run(),)), ("finalize", ())])
+def test_asking_for_more_than_prefill_brought_is_out_of_order(
+    method: str, arguments: tuple[object, ...]
+) -> None:
+    stage = Stage().active()
+    stage.ask(1)
+    stage.call("half_close", Stream.PREFILL, stage.now)
+    stage.call(method, 2, *arguments, stage.now)
+    stage.work()
+    assert stage.reason == Reason.UNIT_OUT_OF_ORDER
+
+
+def test_a_full_context_is_finalised_and_then_ends_with_ok() -> None:
+    stage = Stage().active()
+    stage.ask(1)
+    stage.work(End.CONTEXT_FULL)
+    assert [a.unit for a in stage.answers(Stream.FINALIZE)] == [1]
+    assert (stage.session.phase, stage.outcome) == (Phase.CLOSED, None)
+
+
+def test_a_unit_accepted_before_the_context_was_full_is_still_answered() -> None:
+    stage = Stage().active()
+    stage.ask(1)
+    stage.ask(2)
+    stage.work(End.CONTEXT_FULL)
+    assert [a.unit for a in stage.answers(Stream.FINALIZE)] == [1, 2]
+
+
+def test_units_that_come_after_a_full_context_are_not_heard() -> None:
+    stage = Stage().active()
+    stage.ask(1)
+    stage.event(stage.engine.step())
+    stage.event(stage.engine.step(End.CONTEXT_FULL))
+    stage.ask(2)
+    assert not stage.session.is_over
+    stage.work()
+    assert [a.unit for a in stage.answers(Stream.FINALIZE)] == [1]
+    assert stage.outcome is None
+
+
+def test_the_streams_end_only_after_the_engine_is_clean() -> None:
+    stage = Stage().active()
+    stage.session.fail(Draining("bye"), stage.now)
+    assert stage.acts == ["open", "cleaning"]
+    stage.event(Closed())
+    assert stage.acts == ["open", "cleaning", "clean", "end"]
+
+
+def test_an_engine_that_never_cleans_up_holds_the_slot_but_not_the_streams() -> None:
+    stage = Stage(Limits(cleanup_s=5)).active()
+    stage.session.fail(Draining("bye"), stage.now)
+    stage.wait(5)
+    assert stage.acts == ["open", "cleaning", "end"]
+    stage.event(Closed())
+    assert stage.acts == ["open", "cleaning", "end", "clean"]
+
+
+def test_an_abandoned_session_ends_at_once() -> None:
+    stage = Stage().active()
+    stage.session.abandon(Draining("bye"), stage.now)
+    assert stage.acts == ["open", "cleaning", "end"]
+
+
+def test_the_first_end_of_a_session_counts() -> None:
+    stage = Stage().active()
+    stage.call("prefill", 9, INPUT, stage.now)
+    stage.session.fail(Draining("late"), stage.now)
+    stage.work()
+    assert stage.reason == Reason.UNIT_OUT_OF_ORDER
+
+
+def test_nothing_is_answered_after_the_end() -> None:
+    stage = Stage().active()
+    stage.ask(1)
+    stage.session.fail(Draining("bye"), stage.now)
+    sent = len(stage.sent)
+    for event in (Prefilled(1), Piece(1, "late"), Done(1, End.LISTEN, None, 0)):
+        stage.event(event)
+    stage.ask(2)
+    stage.session.go_away(GoAway(1.0, "late"))
+    assert len(stage.sent) == sent
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (Reason.KV_EXHAUSTED, Reason.KV_EXHAUSTED),
+        (Reason.ENGINE_FATAL, Reason.ENGINE_FATAL),
+        (Reason.CONFIG_INVALID, Reason.CONFIG_INVALID),
+        (Reason.INFERENCE_FAILED, Reason.INFERENCE_FAILED),
+        ("SOMETHING_NEW", Reason.INFERENCE_FAILED),
+    ],
+)
+def test_an_engine_that_gives_a_session_up_says_why(said: str, expected: Reason) -> None:
+    stage = Stage().active()
+    stage.event(SessionFailed(said, "It cannot go on."))
+    stage.work()
+    assert stage.reason == expected
+
+
+def test_an_engine_that_closes_unasked_fails_the_session() -> None:
+    stage = Stage().active()
+    stage.event(Closed())
+    assert stage.acts == ["open", "cleaning", "clean", "end"]
+    assert stage.reason == Reason.INFERENCE_FAILED

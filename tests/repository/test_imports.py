@@ -1,0 +1,361 @@
+"""The import walls of the architecture, kept by reading the source.
+
+A wall counts every import a file names, wherever it stands: inside a function, under `TYPE_CHECKING`, or as
+a literal argument of `import_module`. A wall that is `deep` also follows the module-level imports of our own
+modules, so that a forbidden module cannot come in through a neighbour.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "antiphon": ROOT / "clients/python/antiphon",
+    "ws_adapter": ROOT / "ws_adapter",
+    "inference_service": ROOT / "inference_service",
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module named by an import; `from a import b` names `a.b`, which may be a module or an attribute."""
+
+    module: str
+    line: int
+    at_load: bool
+    """True when loading the file runs the import: not in a function, not under TYPE_CHECKING."""
+
+
+@dataclass(frozen=True)
+class Wall:
+    """No file of `sources` may import anything of `forbidden`."""
+
+    name: str
+    sources: tuple[str, ...]
+    forbidden: tuple[str, ...]
+    deep: bool = False
+
+
+WALLS = [
+    Wall("adapter knows neither worker nor torch", ("ws_adapter",), ("inference_service", "torch")),
+    Wall("worker knows no adapter", ("inference_service",), ("ws_adapter",)),
+    Wall("dialects do no I/O", ("ws_adapter.protocol",), ("asyncio", "socket", "grpc"), deep=True),
+    Wall("scheduler needs no torch", ("inference_service.engine.batch.scheduler",), ("torch",), deep=True),
+    Wall("sessions need no torch", ("inference_service.session.session",), ("torch",), deep=True),
+    Wall(
+        "models know nothing of gRPC, sessions or JSON",
+        ("inference_service.models",),
+        (
+            "grpc",
+            "google",
+            "antiphon",
+            "inference_service.session.session",
+            "inference_service.servicers",
+            "inference_service.rpc.server",
+            "json",
+            "msgspec",
+        ),
+    ),
+    Wall(
+        "telemetry knows neither service",
+        ("antiphon.telemetry",),
+        ("ws_adapter", "inference_service", "torch", "grpc"),
+        deep=True,
+    ),
+    Wall(
+        "the log's format and the names need no library",
+        ("antiphon.telemetry.logs", "antiphon.semconv"),
+        ("opentelemetry", "prometheus_client"),
+        deep=True,
+    ),
+    Wall(
+        "packages do not import tests",
+        ("antiphon", "ws_adapter", "inference_service"),
+        ("tests", "conftest", "pytest"),
+    ),
+]
+
+
+def imports_of(source: str, module: str, *, is_package: bool = False) -> list[Import]:
+    """Every import in `source`, the text of `module`; relative ones are resolved against it."""
+    found: list[Import] = []
+    package = module.split(".") if is_package else module.split(".")[:-1]
+
+    def visit(node: ast.AST, at_load: bool) -> None:
+        match node:
+            case ast.Import(names=names):
+                found.extend(Import(alias.name, node.lineno, at_load) for alias in names)
+            case ast.ImportFrom(names=names):
+                base = package[: len(package) - node.level + 1] if node.level else []
+                stem = ".".join([*base, *([node.module] if node.module else [])])
+                found.extend(
+                    Import(stem if alias.name == "*" else f"{stem}.{alias.name}", node.lineno, at_load)
+                    for alias in names
+                )
+            case ast.Call(args=[ast.Constant(value=str(name)), *_]) if _is_import_call(node.func):
+                found.append(Import(name, node.lineno, at_load))
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                at_load = False
+            case ast.If(test=test) if "TYPE_CHECKING" in ast.unparse(test):
+                for statement in node.body:
+                    visit(statement, False)
+                for statement in node.orelse:
+                    visit(statement, at_load)
+                return
+        for child in ast.iter_child_nodes(node):
+            visit(child, at_load)
+
+    visit(ast.parse(source), True)
+    return found
+
+
+def _is_import_call(function: ast.expr) -> bool:
+    return ast.unparse(function).split(".")[-1] in {"import_module", "__import__"}
+
+
+def is_within(module: str, prefix: str) -> bool:
+    """Whether `module` is `prefix` or lies inside it."""
+    return module == prefix or module.startswith(prefix + ".")
+
+
+class SourceTree:
+    """The modules of some packages and what each imports. `packages` maps import names to folders."""
+
+    def __init__(self, packages: dict[str, Path]) -> None:
+        self.imports: dict[str, list[Import]] = {}
+        self.files: dict[str, Path] = {}
+        for package, folder in packages.items():
+            for file in sorted(folder.rglob("*.py")):
+                parts = [package, *file.relative_to(folder).with_suffix("").parts]
+                is_package = parts[-1] == "__init__"
+                module = ".".join(parts[:-1] if is_package else parts)
+                self.files[module] = file
+                self.imports[module] = imports_of(file.read_text(), module, is_package=is_package)
+
+    def modules(self, prefixes: tuple[str, ...]) -> list[str]:
+        return [m for m in self.imports if any(is_within(m, prefix) for prefix in prefixes)]
+
+    def violations(self, wall: Wall) -> list[str]:
+        """One line for each forbidden import, with the way to it."""
+        found = []
+        for module in self.modules(wall.sources):
+            for imported, way in self._reached(module, wall.deep):
+                if any(is_within(imported.module, name) for name in wall.forbidden):
+                    found.append(f"{' -> '.join(way)} imports {imported.module} in line {imported.line}")
+        return found
+
+    def _reached(self, module: str, deep: bool) -> Iterator[tuple[Import, tuple[str, ...]]]:
+        seen = {module}
+        queue: list[tuple[str, ...]] = [(module,)]
+        while queue:
+            way = queue.pop(0)
+            for imported in self.imports[way[-1]]:
+                if len(way) == 1 or imported.at_load:
+                    yield imported, way
+                target = self.owner(imported.module)
+                if deep and imported.at_load and target and target not in seen:
+                    seen.add(target)
+                    queue.append((*way, target))
+
+    def owner(self, name: str) -> str | None:
+        """The module of this tree that importing `name` reads: itself, or the one it is an attribute of."""
+        parent = name.rpartition(".")[0]
+        return name if name in self.imports else parent if parent in self.imports else None
+
+
+@pytest.fixture(scope="module")
+def tree() -> SourceTree:
+    return SourceTree(PACKAGES)
+
+
+@pytest.mark.parametrize("wall", WALLS, ids=lambda wall: wall.name)
+def test_wall_stands(tree: SourceTree, wall: Wall) -> None:
+    for source in wall.sources:
+        assert tree.modules((source,)), f"no such module: {source}. Has it moved? Then move its wall too"
+    assert tree.violations(wall) == []
+
+
+def meeting_points(tree: SourceTree, shared: str, *services: str) -> set[str]:
+    """The modules of package `shared` that every one of `services` imports."""
+    used = [
+        {tree.owner(imported.module) for m in tree.modules((service,)) for imported in tree.imports[m]}
+        for service in services
+    ]
+    return {module for module in set.intersection(*used) if module and is_within(module, shared)}
+
+
+def test_services_meet_only_in_messages_names_and_telemetry(tree: SourceTree) -> None:
+    met = meeting_points(tree, "antiphon", "ws_adapter", "inference_service")
+
+    shared = ("antiphon.semconv", "antiphon.telemetry", "antiphon.v1")
+    assert [m for m in met if not any(is_within(m, name) for name in shared)] == []
+
+
+def strangers(imports: list[Import], generated: set[str]) -> list[Import]:
+    """Imports of modules named as in `generated`, but not as part of `antiphon.v1`."""
+    return [
+        i for i in imports if generated & set(i.module.split(".")) and not is_within(i.module, "antiphon.v1")
+    ]
+
+
+def test_generated_code_is_imported_only_as_antiphon_v1(tree: SourceTree) -> None:
+    generated = {file.stem for file in (PACKAGES["antiphon"] / "v1").glob("*_pb2*.py")}
+    assert generated
+
+    for module, imports in tree.imports.items():
+        assert strangers(imports, generated) == [], tree.files[module]
+        outside = [i for i in imports if is_within(i.module, "clients") or is_within(i.module, "protos")]
+        assert outside == [], tree.files[module]
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A library that our `owners` change inside; all others import no more of it than `outside`."""
+
+    library: str
+    owners: tuple[str, ...]
+    outside: tuple[str, ...]
+
+
+INSIDES = [
+    Inside("h2", ("ws_adapter.worker.transport.http2_control",), ("h2.errors", "h2.events", "h2.exceptions")),
+    Inside(
+        "websockets",
+        ("ws_adapter.web.websocket", "ws_adapter.web.http1"),
+        (
+            "websockets.asyncio.server",
+            "websockets.datastructures.Headers",
+            "websockets.http11.Request",
+            "websockets.http11.Response",
+            "websockets.typing",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("inside", INSIDES, ids=lambda inside: inside.library)
+def test_the_inside_of_a_library_is_the_affair_of_its_owners(tree: SourceTree, inside: Inside) -> None:
+    for owner in inside.owners:
+        assert any(is_within(imported.module, inside.library) for imported in tree.imports[owner])
+    for module in tree.modules(("ws_adapter",)):
+        used = [i.module for i in tree.imports[module] if is_within(i.module, inside.library)]
+        inner = [name for name in used if not any(is_within(name, outer) for outer in inside.outside)]
+        assert module in inside.owners or inner == [], module
+
+
+def scripted_names(source: str) -> list[str]:
+    """Classes and functions of `source` that call themselves scripted, fake, dummy or mock."""
+    words = ("scripted", "fake", "dummy", "mock")
+    return [
+        node.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and any(word in node.name.lower() for word in words)
+    ]
+
+
+def test_transports_are_written_to_by_write_alone(tree: SourceTree) -> None:
+    """`writelines` of some versions of Python never says that its buffer is full; see docs/decisions.md."""
+    assert [module for module, file in tree.files.items() if ".writelines(" in file.read_text()] == []
+
+
+def test_scripted_models_live_only_under_tests(tree: SourceTree) -> None:
+    for module, file in tree.files.items():
+        assert scripted_names(file.read_text()) == [], module
+
+
+# The checker itself, on sources that break the rules.
+
+TORCHLESS = Wall("no torch", ("box.pure",), ("torch",))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch",
+        "import torch.nn as nn",
+        "from torch import nn",
+        "from torch.nn.functional import *",
+        "import os, torch",
+        "def late():\n    import torch",
+        "try:\n    import torch\nexcept ImportError:\n    torch = None",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
+        "import importlib\ntorch = importlib.import_module('torch')",
+        "torch = __import__('torch.nn')",
+    ],
+)
+def test_checker_sees_every_form_of_import(tmp_path: Path, source: str) -> None:
+    (tmp_path / "pure.py").write_text(source)
+
+    assert len(SourceTree({"box": tmp_path}).violations(TORCHLESS)) == 1
+
+
+@pytest.mark.parametrize("source", ["import torchvision", "from . import torch", "'import torch'", "# torch"])
+def test_checker_leaves_innocents_alone(tmp_path: Path, source: str) -> None:
+    (tmp_path / "pure.py").write_text(source)
+
+    assert SourceTree({"box": tmp_path}).violations(TORCHLESS) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "module", "is_package", "expected"),
+    [
+        ("from . import b", "box.a", False, "box.b"),
+        ("from .b import C", "box.a", False, "box.b.C"),
+        ("from ..d import C", "box.inner.a", False, "box.d.C"),
+        ("from . import b", "box.inner", True, "box.inner.b"),
+        ("from .. import d", "box.inner", True, "box.d"),
+    ],
+)
+def test_checker_resolves_relative_imports(source: str, module: str, is_package: bool, expected: str) -> None:
+    assert [i.module for i in imports_of(source, module, is_package=is_package)] == [expected]
+
+
+def test_deep_wall_looks_behind_a_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "pure.py").write_text("from . import middle")
+    (tmp_path / "middle.py").write_text("from box.heavy import load")
+    (tmp_path / "heavy.py").write_text("import torch\ndef load(): ...")
+    tree = SourceTree({"box": tmp_path})
+    deep = Wall("no torch", ("box.pure",), ("torch",), deep=True)
+
+    assert tree.violations(TORCHLESS) == []
+    assert tree.violations(deep) == ["box.pure -> box.middle -> box.heavy imports torch in line 1"]
+
+
+def test_deep_wall_does_not_follow_what_loading_does_not_run(tmp_path: Path) -> None:
+    (tmp_path / "pure.py").write_text("import box.middle")
+    (tmp_path / "middle.py").write_text("def late():\n    import torch")
+    deep = Wall("no torch", ("box.pure",), ("torch",), deep=True)
+
+    assert SourceTree({"box": tmp_path}).violations(deep) == []
+
+
+def test_checker_sees_where_two_services_meet(tmp_path: Path) -> None:
+    packages = {name: tmp_path / name for name in ("left", "right", "both")}
+    for folder in packages.values():
+        folder.mkdir()
+    (packages["both"] / "place.py").write_text("A = B = 1")
+    (packages["both"] / "other.py").write_text("C = 1")
+    (packages["left"] / "one.py").write_text("from both.place import A\nimport both.other")
+    (packages["right"] / "two.py").write_text("from both import place")
+
+    assert meeting_points(SourceTree(packages), "both", "left", "right") == {"both.place"}
+
+
+def test_checker_sees_generated_code_under_another_name() -> None:
+    good = imports_of("from antiphon.v1 import common_pb2", "box.a")
+    bad = imports_of("import common_pb2\nfrom box.v1.common_pb2 import Image", "box.a")
+
+    assert strangers(good, {"common_pb2"}) == []
+    assert strangers(bad, {"common_pb2"}) == bad
+
+
+def test_checker_sees_scripted_models() -> None:
+    assert scripted_names("class ScriptedModel: ...\ndef make_fake(): ...\nclass Engine: ...") == [
+        "ScriptedModel",
+        "make_fake",
+    ]

@@ -1,0 +1,118 @@
+"""The dispatcher signs what the worker reads: the two halves of a lease together."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from antiphon.semconv import METADATA_LEASE, Reason
+from inference_service.errors import LeaseInvalid, StaleLease
+from inference_service.session.leases import Lease, LeaseReader
+from inference_service.session.slots import SlotTable
+from tests.ws_adapter.dispatch.test_inprocess import KnownFleet
+from tests.ws_adapter.support.stage import ManualClock
+from ws_adapter.dispatch import base
+from ws_adapter.dispatch.base import POOL
+from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
+from ws_adapter.process.errors import AttachFailed
+from ws_adapter.protocol.core.kind import Kind
+
+KEY = b"a key of 16 byte"
+
+
+def new_dispatcher(
+    key: bytes | None = KEY, clock: ManualClock | None = None, a: int = 2
+) -> InProcessDispatcher:
+    """One in front of a worker `a` with so many slots."""
+    return InProcessDispatcher(KnownFleet(a=a), clock or ManualClock(), QueueRules(), key)
+
+
+@asynccontextmanager
+async def granted(dispatcher: InProcessDispatcher) -> AsyncIterator[base.Lease]:
+    """A lease, while it is held."""
+    async with dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, 0.0) as ticket:
+        async for update in ticket.updates():
+            if isinstance(update, base.Lease):
+                yield update
+
+
+def read(lease: base.Lease, key: bytes | None = KEY, worker_id: str | None = None) -> Lease | None:
+    return LeaseReader(key, worker_id or lease.worker_id).read([(METADATA_LEASE, lease.token)])
+
+
+async def test_a_worker_reads_the_lease_that_was_made_for_it() -> None:
+    async with granted(new_dispatcher()) as lease:
+        assert read(lease) == (lease.slot, lease.epoch)
+
+
+async def test_no_other_worker_and_no_other_key_will_do() -> None:
+    async with granted(new_dispatcher()) as lease:
+        with pytest.raises(LeaseInvalid):
+            read(lease, worker_id="b")
+        with pytest.raises(LeaseInvalid):
+            read(lease, key=b"another key, as long")
+
+
+async def test_a_dispatcher_without_a_key_is_refused_by_a_worker_with_one() -> None:
+    async with granted(new_dispatcher(key=None)) as lease:
+        assert read(lease, key=None) is None
+        with pytest.raises(LeaseInvalid):
+            read(lease)
+
+
+async def test_leases_of_a_slot_follow_one_another() -> None:
+    dispatcher, slots = new_dispatcher(a=1), SlotTable(1)
+    for _ in range(3):
+        async with granted(dispatcher) as lease:
+            slot = slots.acquire(read(lease))
+            slots.clean(slot)
+            slots.free(slot)
+
+
+async def test_a_dispatcher_that_starts_again_goes_on_above_the_epochs_of_the_one_before() -> None:
+    clock = ManualClock()
+    async with granted(new_dispatcher(clock=clock)) as before:
+        pass
+    await clock.advance(1.0)
+    async with granted(new_dispatcher(clock=clock)) as after:
+        assert after.epoch > before.epoch
+
+
+async def attach(dispatcher: InProcessDispatcher, slots: SlotTable) -> None:
+    """What the adapter does with a lease that the worker refuses."""
+    async with granted(dispatcher) as lease:
+        try:
+            slots.acquire(read(lease))
+        except LeaseInvalid:
+            raise AttachFailed(Reason.LEASE_INVALID) from None
+        except StaleLease:
+            raise AttachFailed(Reason.STALE_LEASE) from None
+
+
+async def test_a_refused_lease_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(AttachFailed):
+        await attach(new_dispatcher(key=None), SlotTable(2))
+    assert "--worker-key-file" in caplog.text
+
+
+async def test_a_wall_clock_that_went_back_between_two_starts_costs_one_lease() -> None:
+    slots, later = SlotTable(1), ManualClock()
+    await later.advance(3600.0)
+    async with granted(new_dispatcher(clock=later, a=1)) as lease:
+        slot = slots.acquire(read(lease))
+        slots.clean(slot)
+        slots.free(slot)
+    dispatcher = new_dispatcher(a=1)
+    with pytest.raises(AttachFailed):
+        await attach(dispatcher, slots)
+    async with granted(dispatcher) as fresh:
+        assert slots.acquire(read(fresh)) == 0
+
+
+async def test_slots_take_turns() -> None:
+    """A slot that cannot be had is not the only one that is tried."""
+    dispatcher, slots = new_dispatcher(a=3), set()
+    for _ in range(3):
+        async with granted(dispatcher) as lease:
+            slots.add(lease.slot)
+    assert slots == {0, 1, 2}

@@ -1,0 +1,122 @@
+"""What installing the distribution promises: a light base, pins that fit together, files that ship."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from glob import glob
+from pathlib import Path
+
+import pytest
+
+import antiphon
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PINS = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+
+HEAVY = {
+    *("torch", "transformers", "tokenizers", "safetensors", "msgspec", "pybase64", "soxr"),
+    *("opentelemetry", "prometheus_client"),
+}
+OTHER_PACKAGES = {"ws_adapter", "inference_service"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level names of the modules that a fresh interpreter holds after running `code`."""
+    report = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["antiphon", "antiphon_command", "antiphon.cli.main", "antiphon.semconv"])
+def test_base_install_stays_light(module: str) -> None:
+    assert loaded_by(f"import {module}") & (HEAVY | OTHER_PACKAGES) == set()
+
+
+def test_no_module_of_the_sdk_needs_an_extra_to_load() -> None:
+    """`antiphon.telemetry` is the services' own, with an extra of its own."""
+    walk = (
+        "import importlib, pkgutil, antiphon\n"
+        "for found in pkgutil.walk_packages(antiphon.__path__, 'antiphon.'):\n"
+        "    if found.name.endswith('.__main__') or '.telemetry.' in found.name: continue\n"
+        "    importlib.import_module(found.name)"
+    )
+
+    assert loaded_by(walk) & (HEAVY | OTHER_PACKAGES) == set()
+
+
+def test_loaded_by_sees_a_heavy_module() -> None:
+    assert "msgspec" in loaded_by("import msgspec")
+
+
+def requirements(*groups: str) -> dict[str, str]:
+    """Name -> the rest of the line, for the base dependencies and the extras named."""
+    lines = [*PROJECT["dependencies"], *(r for g in groups for r in PROJECT["optional-dependencies"][g])]
+    split = (re.fullmatch(r"([A-Za-z0-9_.-]+)(.*)", line) for line in lines)
+    return {m[1]: m[2] for m in split if m and m[1] != PROJECT["name"]}
+
+
+@pytest.mark.parametrize("library", ["h2", "websockets"])
+def test_libraries_that_are_changed_inside_have_an_upper_bound(library: str) -> None:
+    assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter")[library])
+
+
+def test_everything_asked_for_is_pinned() -> None:
+    asked = requirements(*PROJECT["optional-dependencies"])
+
+    assert asked.keys() - PINS.keys() == set()
+
+
+def test_generator_is_the_oldest_grpcio_supported() -> None:
+    """Generated code refuses a runtime older than its generator."""
+    oldest = PINS["grpcio-tools"]
+    generated = (ROOT / "clients/python/antiphon/v1/inference_service_pb2_grpc.py").read_text()
+
+    assert requirements("dev")["grpcio-tools"] == f"=={oldest}"
+    for name, bounds in requirements("worker").items():
+        if name.startswith("grpcio"):
+            assert bounds.startswith(f">={oldest},"), name
+    assert f"GRPC_GENERATED_VERSION = '{oldest}'" in generated
+
+
+def test_protobuf_bound_is_that_of_the_generated_code() -> None:
+    generated = (ROOT / "clients/python/antiphon/v1/common_pb2.py").read_text()
+    major, minor = re.findall(r"Protobuf Python Version: (\d+)\.(\d+)", generated)[0]
+
+    assert requirements()["protobuf"].startswith(f">={major}.{minor},")
+
+
+def test_version_is_told_once() -> None:
+    assert antiphon.__version__ == PROJECT["version"]
+
+
+@pytest.mark.parametrize("package", ["clients/python/antiphon", "ws_adapter", "inference_service"])
+def test_packages_say_that_they_are_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_protos_ship_as_links_not_copies() -> None:
+    sources = {file.name: file for file in (ROOT / "protos/antiphon/v1").glob("*.proto")}
+    shipped = {file.name: file for file in (ROOT / "clients/python/antiphon/v1").glob("*.proto")}
+
+    assert shipped.keys() == sources.keys()
+    for name, file in shipped.items():
+        assert file.is_symlink(), name
+        assert file.resolve() == sources[name], name
+
+
+@pytest.mark.parametrize(
+    ("package", "file"),
+    [
+        ("ws_adapter", "sounds/antiphon-mini.wav"),
+        ("inference_service", "checkpoints/antiphon-mini/config.json"),
+    ],
+)
+def test_files_that_are_no_code_ship(package: str, file: str) -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+
+    assert any(file in glob(pattern, root_dir=ROOT / package, recursive=True) for pattern in told[package])

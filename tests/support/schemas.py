@@ -1,0 +1,146 @@
+"""Holds events against the published schemas, in the files that are checked in.
+
+Events of the server are checked more strictly than a client should: a field that the schema does not name is
+an error here, whereas a client has to ignore what it does not know.
+"""
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+
+FOLDER: Final = Path(__file__).parents[2] / "docs/protocol"
+DIALECTS: Final = ("realtime", "realtime_chat", "earlier", "duplex", "chat", "transcription")
+
+_CLIENT: Final = "ClientEvent"
+_SERVER: Final = "ServerEvent"
+
+Event = dict[str, Any]
+
+
+def check_client(dialect: str, event: Any) -> None:
+    """Fails unless `event` is one that a client of `dialect` may send."""
+    fault = _fault(dialect, _CLIENT, event)
+    assert fault is None, fault
+
+
+def check_server(dialect: str, event: Any) -> None:
+    """Fails unless `event` is one that the server may send in `dialect`."""
+    fault = _fault(dialect, _SERVER, event)
+    assert fault is None, fault
+
+
+def is_client_event(dialect: str, event: Any) -> bool:
+    """Whether a client of `dialect` may send `event`."""
+    return _fault(dialect, _CLIENT, event) is None
+
+
+class Observer:
+    """Checks a conversation on `path`; where that leaves two dialects, what the server says tells which."""
+
+    def __init__(self, path: str) -> None:
+        self._dialects = _spoken_on(path)
+        self._sent: list[Any] = []
+        self._refused = False
+
+    def server_said(self, event: Any) -> None:
+        """Fails if no dialect is left in which the server may send `event` after all that it sent."""
+        self._dialects = _narrowed(self._dialects, _SERVER, event)
+        self._refused = self._refused or event["type"] == "error"
+
+    def client_was_heard(self, event: Any) -> None:
+        """Fails if `event`, which the server accepted, is none that a client may send."""
+        _narrowed(self._dialects, _CLIENT, event)
+
+    def client_said(self, event: Any) -> None:
+        """Remembers `event` for `end`."""
+        self._sent.append(event)
+
+    def end(self) -> None:
+        """Fails if the server accepted all that the client said, and something of that no client may send."""
+        for event in [] if self._refused else self._sent:
+            self.client_was_heard(event)
+
+
+def load(name: str) -> Event:
+    """A checked-in document."""
+    document: Event = json.loads((FOLDER / name).read_text())
+    return document
+
+
+def resolve(document: Any, pointer: str) -> Any:
+    """What a `#/...` reference inside `document` points at."""
+    for part in pointer.removeprefix("#/").split("/"):
+        document = document[part]
+    return document
+
+
+def examples(dialect: str) -> list[Event]:
+    """The published examples of a dialect."""
+    return [json.loads(line) for line in (FOLDER / f"examples/{dialect}.jsonl").open()]
+
+
+def _spoken_on(path: str) -> tuple[str, ...]:
+    if "transcription" in path:
+        return ("transcription",)
+    if path.startswith("/ws/"):
+        return ("chat",) if path.startswith("/ws/chat") else ("duplex",)
+    if "mode=" in path:
+        return ("realtime_chat",) if "mode=chat" in path else ("realtime", "earlier")
+    return ("realtime", "earlier", "realtime_chat", "transcription")
+
+
+def _narrowed(dialects: Iterable[str], side: str, event: Any) -> tuple[str, ...]:
+    faults = {dialect: _fault(dialect, side, event) for dialect in dialects}
+    left = tuple(dialect for dialect, fault in faults.items() if fault is None)
+    assert left, "; ".join(f"{dialect}: {fault}" for dialect, fault in faults.items())
+    return left
+
+
+def _fault(dialect: str, side: str, event: Any) -> str | None:
+    """What is wrong with `event`, in short."""
+    if not isinstance(event, dict):
+        return f"an event is an object, not {type(event).__name__}"
+    name, kind = event.get("type"), event.get("kind")
+    known = _validators(dialect, side)
+    # A request without a name is told from others by being the only one.
+    validator = known.get(f"{name} {kind}", known.get(str(name), known.get("")))
+    if validator is None:
+        return f"no {side} of {dialect}: type {name!r}, kind {kind!r}"
+    for error in validator.iter_errors(event):
+        return f"{name}, {error.json_path}: {error.message:.300}"
+    return None
+
+
+@cache
+def _validators(dialect: str, side: str) -> dict[str, Draft202012Validator]:
+    """A validator for each event by its `type`, or `type` and `kind`."""
+    document = load(f"{dialect}.schema.json")
+    definitions = document["$defs"]
+    if side == _SERVER:
+        for name in _reached(definitions, side):
+            if "properties" in definitions[name]:
+                definitions[name]["additionalProperties"] = False
+    uri = f"urn:{dialect}:{side}"
+    registry: Registry[Any] = Registry().with_resource(uri, Resource.from_contents(document))
+    made = {}
+    for choice in definitions[side]["oneOf"]:
+        fields = definitions[choice["$ref"].rpartition("/")[2]]["properties"]
+        name = " ".join(fields[part]["const"] for part in ("type", "kind") if part in fields)
+        made[name] = Draft202012Validator({"$ref": f"{uri}{choice['$ref']}"}, registry=registry)
+    return made
+
+
+def _reached(definitions: Event, start: str) -> set[str]:
+    """Names of `start` and of all that it refers to."""
+    found, left = set(), [start]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += [part.partition('"')[0] for part in json.dumps(definitions[name]).split("#/$defs/")[1:]]
+    return found

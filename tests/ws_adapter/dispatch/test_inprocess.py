@@ -1,0 +1,548 @@
+"""The queue in front of the slots."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from antiphon.semconv import Reason
+from tests.ws_adapter.support.stage import ManualClock
+from ws_adapter.dispatch.base import POOL, Lease, QueuePlace
+from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
+from ws_adapter.process.errors import (
+    AttachFailed,
+    DispatcherUnavailable,
+    QueueFull,
+    WaitCancelled,
+    WaitExpired,
+)
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.worker.registry import Fleet, WorkerInfo
+
+
+class KnownFleet(Fleet):
+    """Workers that a test puts there and takes away."""
+
+    def __init__(self, **slots: int) -> None:
+        super().__init__(())
+        self.slots = slots
+        self.suspected: list[str] = []
+
+    def ready(self) -> list[tuple[str, WorkerInfo]]:
+        return [
+            (f"{name}:1", WorkerInfo(name, "antiphon-mini", count, frozenset(), frozenset({Mode.AUDIO})))
+            for name, count in self.slots.items()
+        ]
+
+    def suspect(self, target: str) -> None:
+        self.suspected.append(target)
+
+    def set(self, **slots: int) -> None:
+        self.slots = slots
+        self.changed()
+
+
+@dataclass
+class Caller:
+    """Somebody who wants a slot, and keeps it until told to leave."""
+
+    places: list[QueuePlace] = field(default_factory=list)
+    lease: Lease | None = None
+    error: BaseException | None = None
+    leave: asyncio.Event = field(default_factory=asyncio.Event)
+    task: "asyncio.Task[None] | None" = None
+
+
+class Queue:
+    """A dispatcher with its fleet, clock and callers."""
+
+    def __init__(self, fleet: KnownFleet, **rules: Any) -> None:
+        self.fleet = fleet
+        self.clock = ManualClock()
+        self.dispatcher = InProcessDispatcher(fleet, self.clock, QueueRules(**rules))
+        self.callers: list[Caller] = []
+        self.granted: list[Caller] = []
+
+    async def enter(
+        self,
+        max_wait: float = 0.0,
+        again: bool = False,
+        kind: Kind = Kind.AUDIO_DUPLEX,
+        label: str = "",
+    ) -> Caller:
+        caller = Caller()
+        self.callers.append(caller)
+        caller.task = asyncio.create_task(self._hold(caller, max_wait, again, kind, label))
+        await settle()
+        return caller
+
+    async def _hold(self, caller: Caller, max_wait: float, again: bool, kind: Kind, label: str) -> None:
+        try:
+            async with self.dispatcher.acquire(POOL, kind, max_wait, label=label, again=again) as ticket:
+                async for update in ticket.updates():
+                    if isinstance(update, Lease):
+                        caller.lease = update
+                        self.granted.append(caller)
+                    else:
+                        assert update.ticket_id == ticket.id
+                        caller.places.append(update)
+                await caller.leave.wait()
+        except Exception as error:
+            caller.error = error
+
+    async def leave(self, caller: Caller) -> None:
+        caller.leave.set()
+        await settle()
+
+    async def vanish(self, caller: Caller) -> None:
+        assert caller.task is not None
+        caller.task.cancel()
+        await settle()
+
+    async def end(self) -> None:
+        for caller in self.callers:
+            assert caller.task is not None
+            caller.task.cancel()
+        await asyncio.gather(*(caller.task for caller in self.callers if caller.task), return_exceptions=True)
+        self.dispatcher.close()
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def queue(fleet: KnownFleet | None = None, **rules: Any) -> AsyncIterator[Queue]:
+    stage = Queue(fleet or KnownFleet(a=1), **rules)
+    try:
+        yield stage
+    finally:
+        await stage.end()
+        assert (await stage.dispatcher.status(POOL)).queue_length == 0
+        assert stage.clock.timers == 0
+
+
+async def test_free_slot_is_granted_without_a_place() -> None:
+    async with queue() as stage:
+        caller = await stage.enter()
+
+        assert caller.places == []
+        assert caller.lease is not None
+        assert (caller.lease.target, caller.lease.worker_id, caller.lease.slot) == ("a:1", "a", 0)
+
+
+async def test_waiting_callers_are_told_their_place_and_then_every_three_seconds() -> None:
+    async with queue() as stage:
+        await stage.enter()
+        second, third = await stage.enter(), await stage.enter()
+
+        assert [(p.position, p.queue_length) for p in second.places] == [(1, 1)]
+        assert [(p.position, p.queue_length) for p in third.places] == [(2, 2)]
+        assert second.places[0].ticket_id.startswith("ticket_")
+        await stage.clock.advance(2.9)
+        assert len(third.places) == 1
+        await stage.clock.advance(0.1)
+        await settle()
+        assert len(third.places) == 2
+        await stage.clock.advance(3.0)
+        await settle()
+        assert len(third.places) == 3
+
+
+async def test_slots_go_out_in_order_of_arrival() -> None:
+    async with queue() as stage:
+        callers = [await stage.enter() for _ in range(5)]
+        for caller in callers:
+            await stage.leave(caller)
+
+        assert stage.granted == callers
+
+
+async def learn(stage: Queue, seconds: float, *kinds: Kind) -> None:
+    """Three sessions of each kind, one after another, each as long."""
+    for kind in (*kinds, *kinds, *kinds):
+        caller = await stage.enter(kind=kind)
+        await stage.clock.advance(seconds)
+        await stage.leave(caller)
+
+
+async def test_estimate_follows_the_protocol() -> None:
+    async with queue(KnownFleet(a=2)) as stage:
+        await learn(stage, 120, Kind.AUDIO_DUPLEX)
+        await stage.enter()
+        await stage.clock.advance(30)
+        await stage.enter()
+        await stage.clock.advance(10)
+
+        third, fourth = await stage.enter(), await stage.enter()
+
+        assert third.places[0].estimated_wait_s == pytest.approx(80.0)
+        assert fourth.places[0].estimated_wait_s == pytest.approx(110.0)
+
+
+async def test_first_ticket_is_told_what_running_sessions_have_done_and_that_it_is_a_guess() -> None:
+    """Of two that run, each is taken to last as long again as it has, and then the next as long as both."""
+    async with queue(KnownFleet(a=2)) as stage:
+        await stage.enter()
+        await stage.clock.advance(10)
+        await stage.enter()
+        await stage.clock.advance(7)
+
+        waiting = [await stage.enter() for _ in range(3)]
+
+        told = [(caller.places[0].estimated_wait_s, caller.places[0].estimate_is_guess) for caller in waiting]
+        assert told == [(7, True), (17, True), (7 + 2 * 12, True)]
+
+
+async def test_estimate_is_no_guess_once_three_sessions_of_each_kind_before_it_are_over() -> None:
+    async with queue() as stage:
+        await learn(stage, 10, Kind.AUDIO_DUPLEX)
+        await stage.enter()
+
+        waiting = [await stage.enter(kind=kind) for kind in (Kind.CHAT, Kind.AUDIO_DUPLEX)]
+
+        told = [caller.places[0] for caller in waiting]
+        assert told[0].estimated_wait_s == pytest.approx(10)
+        assert [place.estimate_is_guess for place in told] == [False, True]
+
+
+async def test_leaving_closes_the_gap() -> None:
+    async with queue() as stage:
+        await stage.enter()
+        second, third = await stage.enter(), await stage.enter()
+
+        await stage.vanish(second)
+        await stage.clock.advance(3)
+        await settle()
+
+        assert third.places[-1].position == 1
+        assert third.places[-1].queue_length == 1
+
+
+async def test_slot_of_a_caller_who_vanished_goes_to_the_next() -> None:
+    async with queue() as stage:
+        first, second = await stage.enter(), await stage.enter()
+
+        await stage.vanish(first)
+
+        assert second.lease is not None
+
+
+async def test_slot_granted_to_a_caller_that_vanishes_in_the_same_moment_goes_to_the_next() -> None:
+    async with queue() as stage:
+        first, second, third = [await stage.enter() for _ in range(3)]
+        first.leave.set()
+        assert second.task is not None
+        second.task.cancel()
+        await settle()
+
+        assert third.lease is not None
+
+
+async def test_full_queue_refuses_and_keeps_nothing() -> None:
+    async with queue(capacity=2) as stage:
+        for _ in range(3):
+            await stage.enter()
+
+        late = await stage.enter()
+
+        assert isinstance(late.error, QueueFull)
+        assert (await stage.dispatcher.status(POOL)).queue_length == 2
+
+
+async def test_queue_is_never_full_while_a_slot_is_free() -> None:
+    async with queue(KnownFleet(a=5), capacity=1) as stage:
+        for _ in range(5):
+            assert (await stage.enter()).error is None
+
+
+async def test_longest_wait() -> None:
+    async with queue() as stage:
+        await stage.enter()
+        caller = await stage.enter(max_wait=7)
+        await stage.clock.advance(6.9)
+        await settle()
+        assert caller.error is None
+
+        await stage.clock.advance(0.2)
+        await settle()
+
+        assert isinstance(caller.error, WaitExpired)
+
+
+async def test_caller_who_lost_its_worker_goes_to_the_head() -> None:
+    async with queue() as stage:
+        first = await stage.enter()
+        await stage.enter()
+
+        again = await stage.enter(again=True)
+        await stage.leave(first)
+
+        assert again.lease is not None
+        assert stage.granted == [first, again]
+
+
+async def test_epochs_rise_and_are_unique() -> None:
+    async with queue(KnownFleet(a=2, b=2)) as stage:
+        for _ in range(4):
+            await stage.enter()
+        await stage.leave(stage.callers[1])
+        await stage.enter()
+
+        epochs = [c.lease.epoch for c in stage.granted if c.lease]
+        assert epochs == sorted(set(epochs))
+
+
+async def test_least_busy_worker_comes_first() -> None:
+    async with queue(KnownFleet(a=1, b=3)) as stage:
+        targets = [c.lease.worker_id for c in [await stage.enter() for _ in range(4)] if c.lease]
+
+        assert targets[:2] == ["b", "b"]
+        assert sorted(targets) == ["a", "b", "b", "b"]
+
+
+async def test_worker_that_failed_an_attach_is_suspected() -> None:
+    async with queue() as stage:
+
+        async def attach(reason: Reason) -> None:
+            async with stage.dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, 0.0) as ticket:
+                async for _ in ticket.updates():
+                    pass
+                raise AttachFailed(reason)
+
+        for reason in (Reason.WORKER_LOST, Reason.NO_FREE_SLOT):
+            with pytest.raises(AttachFailed):
+                await attach(reason)
+
+        assert stage.fleet.suspected == ["a:1"]
+
+
+async def test_callers_wait_for_a_worker_and_then_are_told_that_there_is_none() -> None:
+    async with queue(KnownFleet()) as stage:
+        waiting = await stage.enter()
+        await stage.clock.advance(9.9)
+        await settle()
+        assert waiting.error is None
+        assert waiting.places[0].estimated_wait_s == 0.0
+
+        await stage.clock.advance(0.2)
+        await settle()
+
+        assert isinstance(waiting.error, DispatcherUnavailable)
+        assert isinstance((await stage.enter()).error, DispatcherUnavailable)
+
+
+async def test_worker_that_comes_in_time_serves_those_who_wait() -> None:
+    async with queue(KnownFleet()) as stage:
+        waiting = await stage.enter()
+        await stage.clock.advance(9)
+
+        stage.fleet.set(a=1)
+        await settle()
+
+        assert waiting.lease is not None
+        await stage.clock.advance(60)
+        await settle()
+        assert waiting.error is None
+
+
+async def test_worker_that_comes_late_serves_those_who_come_then() -> None:
+    async with queue(KnownFleet()) as stage:
+        await stage.clock.advance(11)
+        stage.fleet.set(a=1)
+
+        assert (await stage.enter()).lease is not None
+
+
+async def test_estimate_without_a_worker_is_the_longest_wait() -> None:
+    async with queue(KnownFleet()) as stage:
+        place = (await stage.enter(max_wait=30)).places[0]
+        assert (place.estimated_wait_s, place.estimate_is_guess) == (30.0, True)
+
+
+async def test_restarted_worker_has_all_its_slots() -> None:
+    async with queue() as stage:
+        await stage.enter()
+        second = await stage.enter()
+
+        stage.fleet.set(b=1)
+        await settle()
+
+        assert second.lease is not None
+
+
+async def test_hundred_callers_at_once_never_hold_more_than_four_slots() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    most = 0
+    async with queue(KnownFleet(a=3, b=1), capacity=1000) as stage:
+        callers = [await stage.enter() for _ in range(100)]
+        while any(caller.lease is None for caller in callers):
+            held = {(c.lease.worker_id, c.lease.slot) for c in callers if c.lease and not c.leave.is_set()}
+            holding = [c for c in callers if c.lease and not c.leave.is_set()]
+            assert len(held) == len(holding)
+            most = max(most, len(holding))
+            await stage.leave(dice.choice(holding))
+
+        assert most == 4
+        assert stage.granted == callers
+
+
+async def test_status_counts() -> None:
+    async with queue(KnownFleet(a=2, b=1)) as stage:
+        for _ in range(5):
+            await stage.enter()
+
+        status = await stage.dispatcher.status(POOL)
+
+        assert (status.workers, status.slots, status.free_slots, status.queue_length) == (2, 3, 0, 2)
+        assert stage.dispatcher.is_contended(POOL)
+
+
+async def test_all_kinds_stand_in_one_queue() -> None:
+    async with queue() as stage:
+        first = await stage.enter()
+        second = await stage.enter(kind=Kind.OMNI_DUPLEX)
+        third = await stage.enter(kind=Kind.AUDIO_DUPLEX)
+
+        assert [caller.places[0].position for caller in (second, third)] == [1, 2]
+        for caller in (first, second, third):
+            await stage.leave(caller)
+        assert stage.granted == [first, second, third]
+
+
+async def test_estimate_counts_each_kind_by_itself() -> None:
+    async with queue(KnownFleet(a=2)) as stage:
+        await learn(stage, 90, Kind.OMNI_DUPLEX)
+        await learn(stage, 120, Kind.AUDIO_DUPLEX)
+        await stage.enter(kind=Kind.OMNI_DUPLEX)
+        await stage.enter(kind=Kind.AUDIO_DUPLEX)
+
+        waiting = [
+            await stage.enter(kind=kind) for kind in (Kind.OMNI_DUPLEX, Kind.AUDIO_DUPLEX, Kind.AUDIO_DUPLEX)
+        ]
+
+        assert [caller.places[0].estimated_wait_s for caller in waiting] == pytest.approx([90, 120, 180])
+
+
+async def test_estimate_is_capped_by_what_is_left_of_the_limit_of_each_kind() -> None:
+    limits = {Kind.AUDIO_DUPLEX: 50.0, Kind.OMNI_DUPLEX: 30.0}
+    async with queue(KnownFleet(a=2), session_limits_s=limits) as stage:
+        await learn(stage, 90, Kind.OMNI_DUPLEX, Kind.AUDIO_DUPLEX)
+        await stage.enter(kind=Kind.OMNI_DUPLEX)
+        await stage.enter(kind=Kind.AUDIO_DUPLEX)
+        await stage.clock.advance(10)
+
+        waiting = [await stage.enter(kind=Kind.OMNI_DUPLEX) for _ in range(2)]
+
+        assert [caller.places[0].estimated_wait_s for caller in waiting] == [20, 40]
+
+
+async def test_session_over_its_usual_length_counts_five_seconds() -> None:
+    async with queue() as stage:
+        await learn(stage, 90, Kind.OMNI_DUPLEX)
+        await stage.enter(kind=Kind.OMNI_DUPLEX)
+        await stage.clock.advance(500)
+
+        assert (await stage.enter()).places[0].estimated_wait_s == 5
+
+
+async def test_position_never_grows() -> None:
+    """Not even when somebody who lost its worker goes ahead."""
+    async with queue() as stage:
+        await stage.enter()
+        second, third = await stage.enter(), await stage.enter()
+
+        again = await stage.enter(again=True)
+        for _ in range(3):
+            await stage.clock.advance(3)
+            await settle()
+
+        for caller in (second, third, again):
+            positions = [place.position for place in caller.places]
+            assert positions == sorted(positions, reverse=True)
+        assert again.places[0].position == 1
+        assert third.places[-1].queue_length == 3
+
+
+async def test_callers_who_lost_their_workers_keep_their_order() -> None:
+    async with queue() as stage:
+        first = await stage.enter()
+        await stage.enter()
+        lost = [await stage.enter(again=True) for _ in range(2)]
+
+        await stage.leave(first)
+        await stage.leave(lost[0])
+
+        assert stage.granted == [first, *lost]
+
+
+async def test_cancelled_ticket_leaves_the_queue() -> None:
+    async with queue() as stage:
+        await stage.enter()
+        second, third = await stage.enter(), await stage.enter()
+
+        assert await stage.dispatcher.cancel(POOL, second.places[0].ticket_id)
+        await settle()
+        await stage.clock.advance(3)
+        await settle()
+
+        assert isinstance(second.error, WaitCancelled)
+        assert third.places[-1].position == 1
+        assert not await stage.dispatcher.cancel(POOL, second.places[0].ticket_id)
+
+
+async def test_ticket_that_has_its_slot_cannot_be_cancelled() -> None:
+    """Also in the moment between the grant and its being told."""
+    async with queue() as stage:
+        first, second = await stage.enter(), await stage.enter()
+        ticket_id = second.places[0].ticket_id
+
+        stage.fleet.set(a=1, b=1)
+        assert not await stage.dispatcher.cancel(POOL, ticket_id)
+        await settle()
+
+        assert second.lease is not None
+        assert second.error is None
+        assert first.error is None
+
+
+async def test_cancelled_ticket_gets_no_slot_that_becomes_free_at_the_same_time() -> None:
+    async with queue() as stage:
+        first, second, third = [await stage.enter() for _ in range(3)]
+        assert first.places == []
+
+        cancelling = stage.dispatcher.cancel(POOL, second.places[0].ticket_id)
+        first.leave.set()
+        assert await cancelling
+        await settle()
+
+        assert isinstance(second.error, WaitCancelled)
+        assert second.lease is None
+        assert third.lease is not None
+
+
+async def test_view() -> None:
+    async with queue(capacity=7) as stage:
+        await stage.enter(kind=Kind.OMNI_DUPLEX, label="running")
+        await stage.clock.advance(30)
+        await stage.enter(label="waiting")
+        await stage.clock.advance(2)
+
+        view = await stage.dispatcher.view(POOL)
+
+        assert view.capacity == 7
+        [running], [waiting] = view.running, view.waiting
+        assert (running.worker_id, running.slot, running.kind) == ("a", 0, Kind.OMNI_DUPLEX)
+        assert (running.elapsed_s, running.remaining_s, running.remaining_is_guess) == (32, 32, True)
+        assert running.started_at == stage.clock.unix() - 32
+        assert (waiting.label, waiting.kind, waiting.waited_s) == ("waiting", Kind.AUDIO_DUPLEX, 2)
+        assert waiting.enqueued_at == stage.clock.unix() - 2
+        assert (waiting.place.position, waiting.place.estimated_wait_s) == (1, 32)

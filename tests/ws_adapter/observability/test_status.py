@@ -1,0 +1,151 @@
+"""The status page and its figures, on the administration port."""
+
+import html.parser
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from antiphon.telemetry.page import MOST_ROWS
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.ws_adapter.observability.test_metrics import scrape
+from tests.ws_adapter.support.conversation import append
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import Stage, running_adapter
+from ws_adapter.observability.metrics import RECENT_S, Recent
+from ws_adapter.observability.status import LeaseStatus, Status, WaitStatus, WorkerStatus
+from ws_adapter.observability.status_page import render
+
+NOTHING = Status(
+    version="1",
+    is_ready=False,
+    is_draining=False,
+    time=0.0,
+    workers=[],
+    slots={"free": 0, "granted": 0, "attached": 0, "cleaning": 0},
+    leases=[],
+    queue=[],
+    queue_capacity=10,
+    recent_units=0,
+    recent_misses=0,
+    sessions=0,
+    cpu_cores=0.0,
+    loop_lag_ms=0.0,
+    inflight_bytes=0,
+)
+
+
+class Page(html.parser.HTMLParser):
+    """The text of a page, and the names of its tags and attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + " "
+
+
+async def status_of(stage: Stage) -> dict[str, Any]:
+    code, head, body = await scrape(stage, "/status.json")
+    assert (code, "application/json" in head) == (200, True)
+    told: dict[str, Any] = json.loads(body)
+    return told
+
+
+async def test_page_and_figures_say_who_talks_and_who_waits() -> None:
+    async with running_worker(ScriptedEngine(listen(), slots=1), slots=1) as worker:
+        async with running_adapter(worker.address, admin_port=0) as stage:
+            async with stage.client() as talking, stage.client() as waiting:
+                await talking.begin()
+                await talking.send(append())
+                await talking.expect("listen")
+                await waiting.expect("session.queued")
+                told = await status_of(stage)
+                code, head, body = await scrape(stage, "/")
+
+    assert [(w["state"], w["model"], w["slots"], w["held"]) for w in told["workers"]] == [
+        ("ready", "scripted", 1, 1)
+    ]
+    assert told["slots"] == {"free": 0, "granted": 0, "attached": 1, "cleaning": 0}
+    (lease,), (place,) = told["leases"], told["queue"]
+    assert (lease["state"], lease["mode"], lease["slot"]) == ("attached", "audio_duplex", 0)
+    assert lease["age_s"] >= 0
+    assert (place["position"], place["ticket_id"]) == (1, waiting.events[0]["ticket_id"])
+    assert place["estimate_is_guess"] is True
+    assert (told["recent_units"], told["recent_misses"], told["sessions"]) == (1, 0, 2)
+    page = Page(body)
+    assert (code, "text/html" in head) == (200, True)
+    for text in (
+        told["workers"][0]["worker_id"],
+        place["ticket_id"],
+        "audio duplex",
+        "deadline misses",
+        "s (a guess)",
+    ):
+        assert text in page.text
+
+
+async def test_page_loads_nothing_and_runs_nothing() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False, admin_port=0) as stage:
+        _, head, body = await scrape(stage, "/")
+
+    page = Page(body)
+    assert not page.tags & {"script", "link", "img", "iframe", "form"}
+    assert not page.attributes & {"src", "href", "onclick"}
+    assert "url(" not in body
+    assert "default-src 'none'" in head
+    assert "no worker is ready" in page.text
+
+
+async def test_only_an_admin_sees_the_page(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice", "admin")
+    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
+    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
+        for path in ("/", "/status.json"):
+            seen = [
+                (await scrape(stage, path, headers))[0]
+                for headers in ({}, keys.bearer("alice"), keys.bearer("admin"))
+            ]
+            assert seen == [401, 403, 200]
+
+
+def test_what_others_have_named_is_text_in_the_page() -> None:
+    evil = "<script>alert(1)</script>"
+    page = render(
+        replace(
+            NOTHING,
+            workers=[WorkerStatus(evil, "ready", evil, evil, 1, 0)],
+            leases=[LeaseStatus(evil, 0, 1, "attached", "chat", 1.0)],
+            queue=[WaitStatus(1, evil, "chat", 1.0, 1.0, True)],
+        )
+    )
+
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") == 5
+
+
+def test_page_stays_one_that_can_be_read() -> None:
+    many = [WaitStatus(number, f"ticket_{number}", "chat", 1.0, 1.0, False) for number in range(1000)]
+    page = render(replace(NOTHING, queue=many))
+
+    assert len(re.findall("ticket_", page)) == MOST_ROWS
+    assert f"and {1000 - MOST_ROWS} more" in page
+
+
+def test_recent_looks_back_five_minutes() -> None:
+    recent = Recent()
+
+    assert recent.look(0.0, 0, 0) == (0, 0)
+    assert recent.look(100.0, 50, 1) == (50, 1)
+    assert recent.look(RECENT_S + 50.0, 60, 1) == (60, 1)
+    assert recent.look(RECENT_S + 100.0, 70, 2) == (20, 1)

@@ -1,0 +1,186 @@
+"""When the adapter is too busy: for new sessions, and for new input."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.ws_adapter.support.stage import ManualClock
+from ws_adapter.process.clock import Timer
+from ws_adapter.process.load import NEWCOMER_CPU, SAMPLE_S, SAMPLES, Load, LoadLimits, Share
+
+WINDOW_S = SAMPLE_S * (SAMPLES - 1)
+
+
+class Busy:
+    """A process whose use of the CPU is set by hand, under a `Load` that watches it."""
+
+    def __init__(self, max_cpu: float = 0.5, max_loop_lag_s: float = 0.25, max_bytes: int = 1000) -> None:
+        self.clock = ManualClock()
+        self._used = 0.0
+        self._since = self.clock.now()
+        self._cores = 0.0
+        self.load = Load(LoadLimits(max_cpu, max_loop_lag_s, max_bytes), self.clock, self._cpu_time)
+        self.load.start()
+
+    def _cpu_time(self) -> float:
+        return self._used + (self.clock.now() - self._since) * self._cores
+
+    def use(self, cores: float) -> None:
+        self._used, self._since, self._cores = self._cpu_time(), self.clock.now(), cores
+
+
+async def test_cpu_is_a_mean_over_the_last_seconds() -> None:
+    busy = Busy()
+    assert busy.load.cpu == 0
+    busy.use(0.4)
+    await busy.clock.advance(10)
+    assert busy.load.cpu == pytest.approx(0.4)
+
+    busy.use(1.0)
+    await busy.clock.advance(WINDOW_S / 2)
+
+    assert busy.load.cpu == pytest.approx(0.7)
+
+
+async def test_busy_process_takes_no_session_until_it_is_less_busy() -> None:
+    busy = Busy()
+    busy.use(0.6)
+    await busy.clock.advance(10)
+    assert not busy.load.admit()
+
+    busy.use(0.3)
+    await busy.clock.advance(WINDOW_S)
+
+    assert busy.load.admit()
+
+
+async def test_crowd_is_counted_before_it_can_be_measured() -> None:
+    busy = Busy()
+    admitted = sum(busy.load.admit() for _ in range(5000))
+    assert admitted == pytest.approx(0.5 / NEWCOMER_CPU, abs=1)
+
+    await busy.clock.advance(WINDOW_S + SAMPLE_S)
+
+    assert busy.load.admit(), "what they really cost is known by now: nothing"
+
+
+class LateClock:
+    """Runs a timer only when it is told to, as late as it is told."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.due = (0.0, lambda: None)
+
+    def now(self) -> float:
+        return self.time
+
+    def unix(self) -> float:
+        return self.time
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        self.due = (when, callback)
+        return asyncio.get_running_loop().call_soon(lambda: None)
+
+    def fire(self, late_s: float) -> None:
+        when, callback = self.due
+        self.time = when + late_s
+        callback()
+
+
+async def test_late_event_loop_takes_no_session() -> None:
+    clock = LateClock()
+    load = Load(LoadLimits(0.5, 0.25, 0), clock, lambda: 0.0)
+    load.start()
+    for _ in range(SAMPLES):
+        clock.fire(late_s=0.2)
+    assert load.loop_lag_s == pytest.approx(0.2)
+    assert load.admit()
+    for _ in range(SAMPLES):
+        clock.fire(late_s=0.3)
+
+    assert not load.admit()
+
+
+async def test_very_late_event_loop_drops_input_until_it_is_in_time_again() -> None:
+    clock = LateClock()
+    load = Load(LoadLimits(0, 0.25, 0), clock, lambda: 0.0)
+    load.start()
+    clock.fire(late_s=0.49)
+    assert not load.is_late
+    clock.fire(late_s=0.5)
+    assert load.is_late
+    clock.fire(late_s=0.1)
+
+    assert not load.is_late
+
+
+async def test_nothing_is_sampled_where_no_limit_is_set() -> None:
+    busy = Busy(max_cpu=0, max_loop_lag_s=0)
+    busy.use(9)
+    await busy.clock.advance(10)
+
+    assert busy.clock.timers == 0
+    assert busy.load.admit()
+
+
+async def test_stop_leaves_no_timer() -> None:
+    busy = Busy()
+    await busy.clock.advance(3)
+    busy.load.stop()
+
+    assert busy.clock.timers == 0
+
+
+async def test_bytes_of_all_sessions_are_added_up() -> None:
+    load = Busy(max_bytes=1000).load
+    first, second = Share(load), Share(load)
+    first.hold(600)
+    second.hold(399)
+    assert not load.is_full
+    second.hold(400)
+    assert load.is_full
+
+    first.hold(0)
+
+    assert not load.is_full
+    assert load.inflight_bytes == 400
+
+
+async def test_share_of_a_session_that_is_over_stays_empty() -> None:
+    load = Busy(max_bytes=1000).load
+    share = Share(load)
+    share.hold(600)
+    share.end()
+    share.hold(700)
+
+    assert load.inflight_bytes == 0
+
+
+async def test_half_of_the_bytes_is_for_those_who_have_a_slot() -> None:
+    load = Busy(max_bytes=1000).load
+    share = Share(load)
+    share.hold(499)
+    assert not load.is_filling
+    share.hold(500)
+
+    assert load.is_filling
+    assert not load.is_full
+
+
+async def test_no_new_session_while_all_bytes_are_in_flight() -> None:
+    load = Busy(max_bytes=1000).load
+    share = Share(load)
+    share.hold(1000)
+    assert not load.admit()
+    share.hold(999)
+
+    assert load.admit()
+
+
+async def test_bytes_without_a_bound() -> None:
+    load = Busy(max_bytes=0).load
+    Share(load).hold(10**12)
+
+    assert not load.is_full
+    assert not load.is_filling

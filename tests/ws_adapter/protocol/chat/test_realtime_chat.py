@@ -1,0 +1,822 @@
+"""G3 in mode chat: turn after turn on one socket, each with a slot of its own. Sections 3 and 9."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.semconv import Reason
+from tests.ws_adapter.support.chat_conversation import SPOKEN, USER, RealtimeChatJar, append, f32, request
+from tests.ws_adapter.support.conversation import CLOSE, Event, codes, kinds
+from ws_adapter.protocol.chat.realtime_chat import MOST_WAITING
+from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME
+from ws_adapter.protocol.core.config import ChatSetup
+from ws_adapter.protocol.core.signals import Finish, GoingAway, UnitEnd
+from ws_adapter.protocol.core.state import State
+from ws_adapter.protocol.core.turn import Generation
+from ws_adapter.protocol.media.reference_voice import Voice
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import VERDICTS
+
+SESSION = "sess_0123456789ab"
+
+
+def active(**limits: Any) -> RealtimeChatJar:
+    jar = RealtimeChatJar(**limits)
+    jar.activate()
+    return jar
+
+
+def code_of(events: list[Event]) -> str:
+    (code,) = codes(events)
+    return code
+
+
+def concluded(jar: RealtimeChatJar, close: int, *told: str) -> None:
+    """Fails unless the last events were `told` and the connection closes."""
+    assert kinds(jar.sent)[-len(told) :] == list(told)
+    assert jar.closed is not None
+    assert jar.closed.code == close
+    assert jar.after_close == []
+
+
+# --------------------------------------------------------------------------------------- the opening
+
+
+def test_slot_is_taken_at_once_and_always_told() -> None:
+    jar = RealtimeChatJar()
+    assert jar.slots == ["take"]
+
+    assert jar.grant() == [{"type": "session.queue_done"}]
+
+
+def test_queue_events_of_the_first_wait() -> None:
+    jar = RealtimeChatJar()
+    jar.queue(2, 3, 35.04)
+    jar.queue(1, 2, 12.5)
+    jar.grant()
+
+    place = {"position": 2, "estimated_wait_s": 35.0, "estimate_is_guess": False, "queue_length": 3}
+    assert jar.sent[0] == {"type": "session.queued", "ticket_id": "ticket_5f0c9a17be42", **place}
+    assert kinds(jar.sent) == ["session.queued", "session.queue_update", "session.queue_done"]
+
+
+def test_created() -> None:
+    jar = RealtimeChatJar()
+    created = jar.activate(prompt_tokens=12)
+
+    assert created == {
+        "type": "session.created",
+        "metrics": {"n_past_max": 8192, "prompt_length": 12},
+        "session_id": SESSION,
+        "mode": "turn_based",
+        "usage": {
+            "total_tokens": 12,
+            "input_tokens": 12,
+            "output_tokens": 0,
+            "input_token_details": {
+                "text_tokens": 12,
+                "audio_tokens": 0,
+                "vision_tokens": 0,
+                "cached_tokens": 0,
+            },
+            "output_token_details": {"text_tokens": 0, "audio_tokens": 0},
+        },
+    }
+    assert jar.configured[0].setup == ChatSetup()
+
+
+def test_settings() -> None:
+    jar = RealtimeChatJar()
+    jar.activate(
+        {
+            "system_prompt": "Be brief.",
+            "instructions": "Be long.",
+            "model": "antiphon-mini",
+            "seed": 7,
+            "voice": {"tts_ref_audio_base64": f32()},
+        }
+    )
+
+    (opened,) = jar.configured
+    assert isinstance(opened.setup, ChatSetup)
+    assert (opened.setup.system_prompt, opened.setup.model, opened.setup.seed) == (
+        "Be brief.",
+        "antiphon-mini",
+        7,
+    )
+    assert opened.setup.voice.speech_reference is not None
+
+
+def test_what_is_not_honoured_is_reported() -> None:
+    jar = RealtimeChatJar()
+    created = jar.activate(
+        {
+            "config": {"top_k": 5, "generate_audio": True, "max_slice_nums": 2, "oddity": 1, "top_p": None},
+            "tools": [{}],
+            "voice": {"ref_audio_base64": f32()},
+        },
+        ignored_fields=("voice.llm_reference",),
+    )
+
+    assert created["unsupported_fields"] == [
+        "config.top_k",
+        "config.oddity",
+        "tools",
+        "voice.ref_audio_base64",
+    ]
+
+
+def test_settings_hold_for_the_turns() -> None:
+    jar = RealtimeChatJar()
+    jar.activate({"max_slice_nums": 3, "use_tts": False})
+    jar.client(append(tts={"enabled": True}))
+
+    assert jar.turn.max_slice_nums == 3
+    assert not jar.turn.speaks
+
+
+@pytest.mark.parametrize("worker", [Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND])
+def test_settings_that_the_worker_refuses_may_be_corrected(worker: Reason) -> None:
+    jar = RealtimeChatJar()
+    jar.grant()
+    jar.init()
+    assert code_of(jar.fail(worker)) == "invalid_payload"
+    assert jar.closed is None
+    jar.grant()
+    jar.init({"system_prompt": "Other."})
+
+    assert kinds(jar.ready()) == ["session.created"]
+    assert len(jar.configured) == 2
+
+
+def test_lost_worker_is_configured_again() -> None:
+    jar = RealtimeChatJar()
+    jar.grant()
+    jar.init({"system_prompt": "Be brief."})
+    jar.machine.displaced()
+    jar.queue()
+    jar.grant()
+
+    assert kinds(jar.ready()) == ["session.created"]
+    assert jar.configured[0] == jar.configured[1]
+    assert kinds(jar.sent) == ["session.queue_done", "session.created"]
+
+
+# ----------------------------------------------------------------------------------------- the turns
+
+
+def test_streamed_answer() -> None:
+    jar = active()
+    jar.sent.clear()
+    jar.client(append(input_id="in-1"))
+    jar.prefilled()
+    jar.say("Sev", SPOKEN)
+    jar.say("")
+    jar.say("en.")
+    jar.now += 0.25
+    jar.done()
+
+    ids = {"session_id": SESSION, "input_id": "in-1", "response_id": "resp_000000000001"}
+    delta = {"type": "response.output.delta", "metrics": {}, **ids}
+    usage = {
+        "total_tokens": 31,
+        "input_tokens": 27,
+        "output_tokens": 4,
+        "input_token_details": {"text_tokens": 27, "audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0},
+        "output_token_details": {"text_tokens": 4, "audio_tokens": 0},
+    }
+    assert jar.sent == [
+        {**delta, "kind": "text", "text": "Sev"},
+        {**delta, "kind": "audio", "audio": base64.b64encode(SPOKEN).decode()},
+        {**delta, "kind": "text", "text": "en."},
+        {
+            "type": "response.done",
+            "metrics": {
+                "kv_cache_length": 31,
+                "n_past_max": 8192,
+                "wall_clock_ms": 250.0,
+                "n_tokens": 4,
+                "n_tts_tokens": 0,
+            },
+            **ids,
+            "text": "Seven.",
+            "reason": "turn_end",
+            "usage": usage,
+        },
+    ]
+
+
+def test_answer_at_once() -> None:
+    jar = active()
+    jar.sent.clear()
+    jar.client(append(streaming=False))
+    jar.prefilled()
+    jar.say("Sev", SPOKEN)
+    jar.say("en.", SPOKEN)
+    jar.done()
+
+    assert kinds(jar.sent) == ["response.done"]
+    assert jar.sent[0]["text"] == "Seven."
+    assert jar.sent[0]["audio"] == base64.b64encode(2 * SPOKEN).decode()
+
+
+def test_speech_is_off_unless_it_is_asked_for() -> None:
+    jar = active()
+    jar.client(append())
+    assert not jar.turn.speaks
+    assert jar.turn.generation == Generation(512, 0.7, 0.8, 1.0)
+    jar.answer()
+    jar.client(append(tts={"enabled": True}))
+    jar.next_slot()
+
+    assert jar.turn.speaks
+
+
+def test_input_id_is_made_up_where_none_is_given() -> None:
+    jar = active()
+    jar.client(append())
+    jar.client(append())
+    first = jar.answer()[-1]
+    jar.next_slot()
+    second = jar.answer()[-1]
+
+    assert first["input_id"].startswith("input_")
+    assert len({first["input_id"], second["input_id"], first["response_id"], second["response_id"]}) == 4
+
+
+@pytest.mark.parametrize(
+    ("end", "finish", "reason"),
+    [
+        (UnitEnd.TURN, Finish.EOS, "turn_end"),
+        (UnitEnd.TURN, Finish.STOP, "turn_end"),
+        (UnitEnd.TURN, Finish.LENGTH, "length"),
+        (UnitEnd.CONTEXT_FULL, Finish.LENGTH, "length"),
+        (UnitEnd.CANCELLED, None, "cancelled"),
+    ],
+)
+def test_reason_of_the_end(end: UnitEnd, finish: Finish | None, reason: str) -> None:
+    jar = active()
+    jar.client(append())
+
+    assert jar.done(end, finish)[-1]["reason"] == reason
+    assert jar.closed is None
+
+
+def test_what_a_turn_asks_for_in_vain_is_reported() -> None:
+    jar = RealtimeChatJar()
+    jar.activate(speaks=False)
+    jar.client(append(tts={"enabled": True, "mode": "omni", "ref_audio_data": f32()}))
+    assert not jar.turn.speaks
+
+    assert jar.done()[-1]["unsupported_fields"] == ["tts.enabled", "tts.mode", "tts.ref_audio_data"]
+
+
+def test_voice_of_a_turn() -> None:
+    jar = active()
+    jar.client(append())
+    jar.answer()
+    jar.client(append(tts={"enabled": True, "ref_audio_path": "amber"}))
+    jar.next_slot()
+
+    assert jar.configured[1].setup == ChatSetup(voice=Voice(voice_id="amber"))
+    assert "unsupported_fields" not in jar.answer()[-1]
+
+
+def test_voice_of_a_turn_that_the_worker_does_not_have() -> None:
+    jar = active()
+    jar.client(append())
+    jar.answer()
+    jar.client(append(tts={"enabled": True, "ref_audio_path": "amber"}))
+    jar.grant()
+    told = jar.fail(Reason.VOICE_NOT_FOUND)
+
+    assert kinds(told) == ["error:invalid_payload", "response.done"]
+    assert told[1]["reason"] == "error"
+    assert jar.slots == ["take", "leave", "take", "leave"]
+    assert jar.closed is None
+
+
+# ------------------------------------------------------------------------------------------ the slots
+
+
+def test_first_slot_serves_the_first_turn_and_goes_back() -> None:
+    jar = active()
+    jar.client(append())
+    assert jar.slots == ["take"]
+    jar.answer()
+
+    assert jar.slots == ["take", "leave"]
+
+
+def test_first_slot_goes_back_without_input() -> None:
+    jar = active(init_timeout_s=20.0)
+    jar.sent.clear()
+    jar.wait(19.9)
+    assert jar.slots == ["take"]
+    jar.wait(0.1)
+
+    assert jar.slots == ["take", "leave"]
+    assert jar.sent == []
+    assert jar.closed is None
+
+
+def test_later_turn_takes_a_slot_silently() -> None:
+    jar = active()
+    jar.client(append())
+    jar.answer()
+    jar.sent.clear()
+    jar.client(append())
+    assert jar.slots == ["take", "leave", "take"]
+    assert len(jar.runs) == 1
+    assert jar.next_slot() == []
+
+    assert len(jar.runs) == 2
+    assert jar.configured[0] == jar.configured[1]
+
+
+def test_later_turn_that_waits_is_told_so() -> None:
+    jar = active()
+    for _ in range(2):
+        jar.client(append())
+        jar.answer()
+        jar.sent.clear()
+        jar.client(append())
+        jar.queue(2, 3)
+        jar.queue(1, 2)
+        jar.next_slot()
+        assert kinds(jar.sent) == ["session.queued", "session.queue_update", "session.queue_done"]
+        jar.answer()
+        jar.client(append())
+        jar.next_slot()
+
+
+def test_turns_wait_in_order_at_most_four() -> None:
+    jar = active()
+    for number in range(MOST_WAITING + 1):
+        assert jar.client(append(input_id=f"in-{number}")) == []
+    fifth = jar.client(append(input_id="in-5"))
+    assert code_of(fifth) == "invalid_event"
+    assert fifth[0]["error"]["input_id"] == "in-5"
+    answered = []
+    for number in range(MOST_WAITING + 1):
+        answered.append(jar.answer()[-1]["input_id"])
+        if number < MOST_WAITING:
+            jar.next_slot()
+
+    assert answered == [f"in-{number}" for number in range(MOST_WAITING + 1)]
+    assert jar.slots == ["take", "leave"] * (MOST_WAITING + 1)
+
+
+def test_time_is_judged_before_content() -> None:
+    jar = active()
+    for _ in range(MOST_WAITING + 1):
+        jar.client(append())
+
+    assert code_of(jar.client(append(streaming="no"))) == "invalid_payload", "its form comes before all"
+    assert code_of(jar.client({"type": "input.append", "input": {"messages": []}})) == "invalid_event"
+
+
+def test_worker_that_is_lost_between_two_turns_costs_nothing() -> None:
+    jar = active()
+    assert jar.fail(Reason.WORKER_LOST) == []
+    assert jar.slots == ["take", "leave"]
+    jar.client(append())
+    jar.next_slot()
+
+    assert kinds(jar.answer()) == ["text", "response.done"]
+
+
+def test_worker_that_goes_away_is_left_between_two_turns() -> None:
+    jar = active()
+    jar.worker(GoingAway(5.0))
+
+    assert jar.slots == ["take", "leave"]
+    assert jar.closed is None
+
+
+def test_worker_that_goes_away_ends_its_turn() -> None:
+    jar = active()
+    jar.client(append())
+    jar.worker(GoingAway(5.0))
+
+    assert kinds(jar.answer()) == ["text", "response.done"]
+    assert jar.closed is None
+
+
+def test_worker_that_has_gone_away_during_a_turn() -> None:
+    jar = active()
+    jar.client(append())
+    jar.worker(GoingAway(5.0))
+    jar.fail(Reason.SESSION_LIMIT)
+
+    concluded(jar, 1012, "session.closed")
+    assert jar.sent[-1]["reason"] == "server_shutdown"
+
+
+def test_held_bytes_are_given_back() -> None:
+    jar = active()
+    jar.client(append(USER))
+    assert jar.machine.held_bytes == len("Name a prime.")
+    jar.answer()
+
+    assert jar.machine.held_bytes == 0
+
+
+# -------------------------------------------------------------------------------------- the failures
+
+
+@pytest.mark.parametrize("reason", [Reason.IMAGE_INVALID, Reason.CONTENT_UNSUPPORTED, Reason.INPUT_TOO_LONG])
+def test_turn_that_fails_by_its_input(reason: Reason) -> None:
+    jar = active()
+    jar.client(append(input_id="in-1"))
+    told = jar.done(UnitEnd.FAILED, None, failure=reason, field="turn.messages[0].content[1].image")
+
+    assert kinds(told) == ["error:invalid_payload", "response.done"]
+    assert told[0]["error"]["param"] == "input.messages[0].content[1].image"
+    assert told[0]["error"]["message"].startswith("input.messages[0].content[1].image: ")
+    assert told[0]["error"]["input_id"] == told[1]["input_id"] == "in-1"
+    assert told[1]["reason"] == "error"
+    assert jar.slots == ["take", "leave"]
+
+
+def test_third_failure_in_a_row_ends_the_session() -> None:
+    jar = active()
+    for number in range(3):
+        jar.client(append())
+        if number:
+            jar.next_slot()
+        told = jar.done(UnitEnd.FAILED, None, failure=Reason.INFERENCE_FAILED)
+        assert kinds(told)[:2] == ["error:inference_error", "response.done"]
+
+    concluded(jar, 1011, "session.closed")
+    assert jar.sent[-1]["reason"] == "backend_error"
+
+
+def test_failures_with_a_success_between_them_do_not_end_it() -> None:
+    jar = active()
+    for number in range(6):
+        jar.client(append())
+        if number:
+            jar.next_slot()
+        if number % 3 == 2:
+            jar.answer()
+        else:
+            jar.done(UnitEnd.FAILED, None, failure=Reason.INFERENCE_FAILED)
+
+    assert jar.closed is None
+
+
+def test_answer_too_long_to_be_sent_at_once() -> None:
+    jar = active()
+    jar.client(append(streaming=False))
+    for _ in range(2):
+        assert jar.say("", bytes(12 * 2**20)) == []
+    told = jar.say("", bytes(12 * 2**20))
+
+    assert kinds(told) == ["error:inference_error", "response.done"]
+    assert "with streaming" in told[0]["error"]["message"]
+    assert jar.slots == ["take", "leave"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "close", "told"),
+    [
+        (Reason.WORKER_LOST, 1011, ["error:inference_error", "session.closed"]),
+        (Reason.ENGINE_FATAL, 1011, ["error:inference_error", "session.closed"]),
+        (Reason.UNIT_TIMEOUT, 1011, ["error:inference_error", "session.closed"]),
+        (Reason.KV_EXHAUSTED, 1013, ["error:inference_error", "session.closed"]),
+        (Reason.CONFIG_INVALID, 1008, ["error:invalid_payload", "session.closed"]),
+        (Reason.MODE_UNSUPPORTED, 1008, ["error:unsupported_mode"]),
+        (Reason.SESSION_LIMIT, 1000, ["session.closed"]),
+    ],
+)
+def test_worker_that_fails_during_a_turn(reason: Reason, close: int, told: list[str]) -> None:
+    jar = active()
+    jar.client(append())
+    jar.fail(reason)
+
+    concluded(jar, close, *told)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "close"),
+    [
+        (VERDICTS[Reason.QUEUE_FULL], "queue_full", 1013),
+        (errors.QUEUE_TIMEOUT, "queue_timeout", 1013),
+        (errors.QUEUE_CANCELLED, "queue_cancelled", 1000),
+        (errors.NO_WORKER, "service_unavailable", 1013),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_no_slot(verdict: errors.Verdict, code: str, close: int, is_first: bool) -> None:
+    jar = RealtimeChatJar()
+    if not is_first:
+        jar.activate()
+        jar.client(append())
+        jar.answer()
+        jar.client(append())
+    jar.do(jar.machine.refused(verdict))
+
+    concluded(jar, close, f"error:{code}")
+
+
+# ------------------------------------------------------------------------------------ the state table
+
+
+def in_state(state: State) -> RealtimeChatJar:
+    jar = RealtimeChatJar()
+    if state is not State.QUEUED:
+        jar.grant()
+    if state in (State.CONFIGURING, State.ACTIVE):
+        jar.init()
+    if state is State.ACTIVE:
+        jar.ready()
+    assert jar.machine.state is state  # type: ignore[attr-defined]
+    jar.sent.clear()
+    return jar
+
+
+OPEN = [State.QUEUED, State.CONNECTED, State.CONFIGURING, State.ACTIVE]
+
+
+@pytest.mark.parametrize("state", OPEN)
+def test_close(state: State) -> None:
+    jar = in_state(state)
+    jar.client(CLOSE)
+
+    concluded(jar, 1000, "session.closed")
+    assert jar.sent[-1]["reason"] == "user_stop"
+    assert ("session_id" in jar.sent[-1]) == (state is State.ACTIVE)
+
+
+def test_close_during_a_turn_answers_it() -> None:
+    jar = active()
+    jar.client(append())
+    jar.say("Sev")
+    jar.client({"type": "session.close"})
+
+    concluded(jar, 1000, "text", "session.closed")
+
+
+def test_close_tells_what_the_session_used() -> None:
+    jar = active()
+    jar.client(append())
+    jar.answer()
+    jar.client(CLOSE)
+
+    assert jar.sent[-1]["usage"]["total_tokens"] == 31
+
+
+@pytest.mark.parametrize("state", OPEN)
+def test_unknown_event(state: State) -> None:
+    jar = in_state(state)
+
+    assert code_of(jar.client({"type": "input_audio_buffer.append", "audio": ""})) == "unknown_event"
+    assert jar.closed is None
+
+
+@pytest.mark.parametrize("state", OPEN)
+def test_opener_of_the_earlier_dialect(state: State) -> None:
+    jar = in_state(state)
+    told = jar.client({"type": "session.update", "session": {"instructions": "Be brief."}})
+
+    assert code_of(told) == "invalid_event"
+    assert "session.init" in told[0]["error"]["message"]
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.CONNECTED])
+def test_input_before_the_opener(state: State) -> None:
+    jar = in_state(state)
+    told = jar.client(append(input_id="in-1"))
+
+    assert code_of(told) == "not_ready"
+    assert told[0]["error"]["input_id"] == "in-1"
+
+
+@pytest.mark.parametrize("state", [State.CONFIGURING, State.ACTIVE])
+def test_second_opener(state: State) -> None:
+    jar = in_state(state)
+
+    assert code_of(jar.init()) == "invalid_event"
+
+
+def test_opener_and_input_are_held_in_the_queue() -> None:
+    jar = in_state(State.QUEUED)
+    assert jar.init({"system_prompt": "Be brief."}) == []
+    assert jar.client(append(input_id="in-1")) == []
+    assert code_of(jar.init()) == "invalid_event"
+    jar.grant()
+    assert kinds(jar.ready()) == ["session.created"]
+    assert len(jar.runs) == 1
+
+    assert jar.answer()[-1]["input_id"] == "in-1"
+
+
+def test_input_is_held_while_the_worker_is_configured() -> None:
+    jar = in_state(State.CONFIGURING)
+    assert jar.client(append()) == []
+    jar.ready()
+
+    assert len(jar.runs) == 1
+
+
+@pytest.mark.parametrize("payload", [None, 7, {"seed": -1}, {"model": "other"}, {"config": {"top_k": 0}}])
+def test_invalid_opener_changes_nothing(payload: Any) -> None:
+    jar = in_state(State.CONNECTED)
+    told = jar.client({"type": "session.init", "payload": payload})
+
+    assert code_of(told) == ("missing_field" if payload is None else "invalid_payload")
+    assert jar.configured == []
+    assert jar.init() == []
+    assert len(jar.configured) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        (None, "missing_field", "input"),
+        ({}, "missing_field", "input.messages"),
+        (request({"role": "user"}), "missing_field", "input.messages[0].content"),
+        (request(streaming=7), "invalid_payload", "input.streaming"),
+        (request(generation={"top_p": 2}), "invalid_payload", "input.generation.top_p"),
+        (request(tts={"ref_audio_data": "?"}), "invalid_payload", "input.tts.ref_audio_data"),
+        (request(input_id="x" * 129), "invalid_payload", "input.input_id"),
+    ],
+)
+def test_invalid_input_changes_nothing(fields: Any, code: str, param: str) -> None:
+    jar = active()
+    told = jar.client({"type": "input.append", "input": fields})
+
+    assert code_of(told) == code
+    assert told[0]["error"]["param"] == param
+    assert jar.runs == []
+    jar.client(append())
+    assert len(jar.runs) == 1
+
+
+@pytest.mark.parametrize("state", OPEN)
+def test_no_json(state: State) -> None:
+    jar = in_state(state)
+    jar.client(b"{")
+
+    concluded(jar, 1003, "error:invalid_json")
+
+
+@pytest.mark.parametrize("state", OPEN)
+def test_binary_frame(state: State) -> None:
+    jar = in_state(state)
+    jar.do(jar.machine.binary_frame(jar.now))
+
+    concluded(jar, 1003, "error:invalid_frame")
+
+
+def test_invalid_utf8() -> None:
+    jar = active()
+    jar.sent.clear()
+    jar.client(b'"\xff"')
+
+    assert jar.sent == []
+    assert jar.closed is not None
+    assert jar.closed.code == 1007
+
+
+def test_flood_of_errors() -> None:
+    jar = active()
+    for _ in range(20):
+        jar.client({"type": "x"})
+    assert jar.closed is None
+    jar.client({"type": "x"})
+
+    concluded(jar, 1008, "error:rate_limited")
+
+
+def test_flood_of_events() -> None:
+    jar = active()
+    for number in range(1001):
+        jar.now += 0.001
+        if number % 20 == 0:
+            jar.now += 0.001
+        jar.client({"type": "session.init", "payload": {}}) if number % 60 == 0 else jar.client(append())
+        if jar.closed is not None:
+            break
+
+    concluded(jar, 1008, "error:rate_limited")
+
+
+# ------------------------------------------------------------------------------------------- the clocks
+
+
+def test_no_opener_in_time() -> None:
+    jar = RealtimeChatJar(init_timeout_s=20.0)
+    jar.grant()
+    jar.wait(20.0)
+
+    concluded(jar, 1000, "session.closed")
+    assert jar.sent[-1]["reason"] == "timeout"
+
+
+def test_idle_between_turns() -> None:
+    jar = active(chat_idle_s=600.0)
+    jar.client(append())
+    assert jar.wait(10_000.0) == [], "a turn may take as long as the worker lets it"
+    jar.answer()
+    jar.wait(599.9)
+    assert jar.closed is None
+    jar.client({"type": "x"})
+    jar.wait(599.9)
+    assert jar.closed is None
+    jar.wait(0.1)
+
+    concluded(jar, 1000, "session.closed")
+    assert jar.sent[-1]["reason"] == "timeout"
+
+
+# ------------------------------------------------------------------------------------------ the ends
+
+
+@pytest.mark.parametrize("state", OPEN)
+def test_server_that_ends(state: State) -> None:
+    jar = in_state(state)
+    assert jar.machine.is_waiting == (state is State.QUEUED)
+    jar.do(jar.machine.shut_down())
+
+    if state is State.QUEUED:
+        concluded(jar, 1013, "error:service_unavailable")
+    else:
+        concluded(jar, 1012, "session.closed")
+
+
+def test_client_that_does_not_read() -> None:
+    jar = active()
+    jar.do(jar.machine.slow_consumer())
+
+    concluded(jar, 1008, "session.closed")
+    assert jar.sent[-1]["reason"] == "slow_consumer"
+
+
+def test_no_room_for_input() -> None:
+    jar = active()
+    told = jar.client(append(input_id="in-1"), drops_input=True)
+
+    assert code_of(told) == "service_unavailable"
+    assert told[0]["error"]["input_id"] == "in-1"
+    assert jar.closed is None
+    jar.client(append())
+    assert len(jar.runs) == 1
+
+
+def test_no_room_for_a_voice_in_the_queue() -> None:
+    jar = RealtimeChatJar()
+    jar.client({"type": "session.init", "payload": {"voice": {"ref_audio": f32()}}}, drops_input=True)
+
+    concluded(jar, 1013, "error:service_unavailable")
+
+
+def test_large_input_is_read_beside_the_event_loop() -> None:
+    jar = RealtimeChatJar(read_now=False)
+    jar.activate()
+    event = append({"role": "user", "content": "x" * LARGE_FRAME})
+    jar.client(event)
+    assert jar.runs == []
+    assert jar.machine.held_bytes == len(json.dumps(event))
+    jar.read()
+
+    assert len(jar.runs) == 1
+    assert jar.machine.held_bytes == LARGE_FRAME
+
+
+@pytest.mark.parametrize("content", [7, "y" * LARGE_FRAME])
+def test_client_that_goes_while_its_input_is_read(content: Any) -> None:
+    jar = RealtimeChatJar(read_now=False)
+    jar.activate()
+    jar.client(append({"role": "user", "content": "x" * LARGE_FRAME}, {"role": "user", "content": content}))
+    jar.machine.disconnected()
+
+    assert jar.read() == []
+    assert jar.runs == []
+
+
+def test_nothing_is_said_after_the_end() -> None:
+    jar = active()
+    jar.client(append())
+    jar.client(CLOSE)
+    before = list(jar.sent)
+    jar.say("more")
+    jar.done()
+    jar.fail(Reason.WORKER_LOST)
+    jar.queue()
+    jar.grant()
+    jar.ready()
+    jar.client(append())
+    jar.do(jar.machine.binary_frame(jar.now))
+    jar.do(jar.machine.refused(errors.NO_WORKER))
+    jar.do(jar.machine.shut_down())
+    jar.do(jar.machine.slow_consumer())
+    jar.do(jar.machine.congested(True, jar.now))
+    jar.do(jar.machine.withdrawn([]))
+    jar.do(jar.machine.tick(jar.now + 1000, False))
+
+    assert jar.sent == before
+    assert jar.machine.deadline is None

@@ -1,0 +1,709 @@
+"""Dialect C: one request, one answer. Sections 5, 6.5, 6.6 and 7 as it sees them."""
+
+import base64
+import io
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from antiphon.semconv import Reason
+from tests.ws_adapter.support.chat_conversation import SPOKEN, USER, ChatJar, f32, request, user
+from tests.ws_adapter.support.conversation import Event
+from tests.ws_adapter.support.duplex_conversation import pictured
+from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES
+from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME, State
+from ws_adapter.protocol.core.config import ChatSetup
+from ws_adapter.protocol.core.signals import Finish, GoingAway, Tokens, UnitEnd
+from ws_adapter.protocol.core.turn import Generation, Message, Picture, Speech
+from ws_adapter.protocol.media.reference_voice import Voice
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import VERDICTS, CloseCode
+
+
+def refused(jar: ChatJar, *, code: str, close: int, told: str = "") -> None:
+    """Fails unless the last word was this error, and the connection closes."""
+    assert jar.sent[-1]["type"] == "error"
+    assert jar.sent[-1]["code"] == code
+    assert told in jar.sent[-1]["error"]
+    assert jar.closed is not None
+    assert jar.closed.code == close
+    assert jar.machine.is_over
+    assert jar.after_close == []
+
+
+# ---------------------------------------------------------------------------------------- the answer
+
+
+def test_streamed_answer() -> None:
+    jar = ChatJar()
+    jar.ask()
+    jar.prefilled()
+    jar.say("Sev")
+    jar.say("en.", SPOKEN)
+    jar.say("", SPOKEN)
+    jar.say("")
+    jar.done()
+
+    audio = base64.b64encode(SPOKEN).decode()
+    assert jar.sent == [
+        {"type": "prefill_done", "input_tokens": 27},
+        {"type": "chunk", "text_delta": "Sev", "audio_data": None},
+        {"type": "chunk", "text_delta": "en.", "audio_data": audio},
+        {"type": "chunk", "text_delta": "", "audio_data": audio},
+        {
+            "type": "done",
+            "text": "Seven.",
+            "generated_tokens": 4,
+            "input_tokens": 27,
+            "audio_data": None,
+            "recording_session_id": "sess_0123456789ab-1",
+        },
+    ]
+    assert jar.closed is not None
+    assert (jar.closed.code, jar.closed.reason) == (1000, "done")
+    assert jar.slots == ["take"]
+
+
+def test_answer_at_once() -> None:
+    jar = ChatJar()
+    jar.ask(streaming=False)
+    jar.prefilled()
+    jar.say("Sev", SPOKEN)
+    jar.say("en.", SPOKEN)
+    assert jar.machine.held_bytes == 2 * len(SPOKEN)
+    jar.done()
+
+    assert [event["type"] for event in jar.sent] == ["prefill_done", "done"]
+    assert jar.sent[-1]["text"] == "Seven."
+    assert jar.sent[-1]["audio_data"] == base64.b64encode(2 * SPOKEN).decode()
+
+
+def test_answer_of_text_alone_at_once() -> None:
+    jar = ChatJar()
+    jar.ask(streaming=False)
+    jar.say("Seven.")
+    jar.done()
+
+    assert jar.sent[-1]["audio_data"] is None
+
+
+def test_answer_too_long_to_be_sent_at_once() -> None:
+    jar = ChatJar()
+    jar.ask(streaming=False)
+    for _ in range(3):
+        jar.say("", bytes(12 * 2**20))
+
+    refused(jar, code="inference_error", close=1011, told="ask for it with streaming")
+
+
+@pytest.mark.parametrize(("end", "finish"), [(UnitEnd.TURN, Finish.LENGTH), (UnitEnd.CONTEXT_FULL, None)])
+def test_answer_that_was_cut_short_is_an_answer(end: UnitEnd, finish: Finish | None) -> None:
+    jar = ChatJar()
+    jar.ask()
+    jar.say("Sev")
+    jar.done(end, finish)
+
+    assert (jar.sent[-1]["type"], jar.sent[-1]["text"]) == ("done", "Sev")
+
+
+# ----------------------------------------------------------------------------------------- the queue
+
+
+def test_no_queue_events_without_a_wait() -> None:
+    jar = ChatJar()
+    jar.client(request())
+    jar.grant()
+
+    assert jar.sent == []
+    assert jar.slots == ["take"]
+
+
+def test_queue_events_of_a_wait() -> None:
+    jar = ChatJar()
+    jar.client(request())
+    jar.queue(2, 3, 35.04)
+    jar.queue(1, 2, 12.5)
+    jar.grant()
+
+    place = {"position": 2, "estimated_wait_s": 35.0, "eta_seconds": 35.0, "queue_length": 3}
+    ticket = {"ticket_id": "ticket_5f0c9a17be42", "estimate_is_guess": False}
+    update = {"position": 1, "estimated_wait_s": 12.5, "eta_seconds": 12.5, "queue_length": 2}
+    assert jar.sent == [
+        {"type": "queued", **place, **ticket},
+        {"type": "queue_update", **update, **ticket},
+        {"type": "queue_done"},
+    ]
+
+
+def test_slot_is_taken_when_the_request_is_read() -> None:
+    jar = ChatJar()
+    assert jar.slots == []
+    assert jar.machine.is_waiting
+    jar.client(request())
+    assert jar.slots == ["take"]
+    assert jar.machine.is_waiting
+    jar.grant()
+    assert not jar.machine.is_waiting
+
+
+def test_lost_worker_is_replaced_without_a_word() -> None:
+    jar = ChatJar()
+    jar.client(request())
+    jar.queue()
+    jar.grant()
+    jar.machine.displaced()
+    jar.queue()
+    jar.grant()
+    jar.ready()
+
+    assert [event["type"] for event in jar.sent] == ["queued", "queue_done"]
+    assert len(jar.configured) == 2
+    assert len(jar.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "close"),
+    [
+        (VERDICTS[Reason.QUEUE_FULL], "queue_full", 1013),
+        (VERDICTS[Reason.NO_FREE_SLOT], "worker_busy", 1013),
+        (errors.QUEUE_TIMEOUT, "queue_timeout", 1013),
+        (errors.QUEUE_CANCELLED, "queue_cancelled", 1000),
+        (errors.NO_WORKER, "service_unavailable", 1013),
+        (errors.CONNECT_FAILED, "worker_connect_failed", 1013),
+    ],
+)
+def test_no_slot(verdict: errors.Verdict, code: str, close: int) -> None:
+    jar = ChatJar()
+    jar.client(request())
+    jar.do(jar.machine.refused(verdict))
+
+    refused(jar, code=code, close=close)
+
+
+# --------------------------------------------------------------------------------------- the request
+
+
+def test_defaults() -> None:
+    jar = ChatJar()
+    jar.ask()
+
+    turn = jar.turn
+    assert turn.messages == (Message("user", ("Name a prime.",)),)
+    assert turn.generation == Generation(512, 0.7, 0.8, 1.0)
+    assert turn.speaks
+    assert (turn.use_tts_template, turn.omni_mode, turn.enable_thinking) == (False, False, False)
+    assert (turn.max_slice_nums, turn.use_image_id) == (None, True)
+    assert jar.configured[0].setup == ChatSetup()
+
+
+def test_everything_is_honoured() -> None:
+    jar = ChatJar()
+    jar.ask(
+        {"role": "system", "content": "Be brief."},
+        {"role": "assistant", "content": [{"type": "text", "text": "Hm?"}]},
+        USER,
+        generation={"max_new_tokens": 64, "temperature": 0, "top_p": 1, "length_penalty": 1.1},
+        tts={"enabled": False},
+        image={"max_slice_nums": 4, "use_image_id": False},
+        omni_mode=True,
+        enable_thinking=True,
+    )
+
+    turn = jar.turn
+    assert [message.role for message in turn.messages] == ["system", "assistant", "user"]
+    assert turn.generation == Generation(64, 0, 1, 1.1)
+    assert (turn.speaks, turn.omni_mode, turn.enable_thinking) == (False, True, True)
+    assert (turn.max_slice_nums, turn.use_image_id) == (4, False)
+
+
+def test_tts_template_is_ored_with_enabled() -> None:
+    jar = ChatJar()
+    jar.ask(tts={"enabled": False}, use_tts_template=True)
+
+    assert jar.turn.speaks
+    assert jar.turn.use_tts_template
+
+
+def test_type_and_unknown_fields_are_not_looked_at() -> None:
+    jar = ChatJar()
+    jar.ask(type=7, model=None, session_id="x", messages=[{**USER, "name": 3}])
+
+    assert len(jar.runs) == 1
+
+
+def test_only_the_first_frame_counts() -> None:
+    jar = ChatJar()
+    jar.ask()
+    jar.client(b"\xff\xff")
+    jar.client(request())
+    jar.do(jar.machine.binary_frame(jar.now))
+    jar.prefilled()
+    jar.client(b"{")
+
+    assert [event["type"] for event in jar.sent] == ["prefill_done"]
+    assert jar.slots == ["take"]
+    assert jar.closed is None
+
+
+def test_picture_and_clip() -> None:
+    jar = ChatJar()
+    picture = pictured()
+    jar.ask(
+        user(
+            {"type": "text", "text": "What is this?"},
+            {"type": "image", "data": picture},
+            {"type": "audio", "data": f32(0.5), "sample_rate": 16_000},
+        )
+    )
+
+    text, image, clip = jar.turn.messages[0].parts
+    assert text == "What is this?"
+    assert image == Picture(base64.b64decode(picture))
+    assert isinstance(clip, Speech)
+    assert np.array_equal(np.frombuffer(clip.data, "<f4"), np.full(8000, 0.1, "<f4"))
+
+
+def wav(samples: "np.ndarray[Any, Any]", rate: int, channels: int = 1) -> bytes:
+    data = samples.astype("<i2").tobytes()
+    layout = struct.pack("<HHIIHH", 1, channels, rate, rate * 2 * channels, 2 * channels, 16)
+    body = b"fmt " + struct.pack("<I", 16) + layout + b"data" + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WAVE" + body
+
+
+@pytest.mark.parametrize("rate", [8_000, 24_000, 44_100, 48_000])
+@pytest.mark.parametrize("encoding", ["f32", "wav"])
+def test_clips_are_resampled(rate: int, encoding: str) -> None:
+    jar = ChatJar()
+    tone = 0.5 * np.sin(np.arange(rate) * 2 * np.pi * 440 / rate)
+    data = wav(tone * 32767, rate) if encoding == "wav" else tone.astype("<f4").tobytes()
+    # The rate of a WAV file is its own affair.
+    said = {"sample_rate": rate} if encoding == "f32" else {"sample_rate": 16_000}
+    jar.ask(user({"type": "audio", "data": base64.b64encode(data).decode(), **said}))
+
+    (clip,) = jar.turn.messages[0].parts
+    assert isinstance(clip, Speech)
+    heard = np.frombuffer(clip.data, "<f4")
+    assert abs(heard.size - 16_000) <= 1
+    assert np.abs(np.fft.rfft(heard[:16_000])).argmax() == 440
+
+
+def test_samples_that_were_clipped_are_counted_and_clipped() -> None:
+    jar = ChatJar()
+    jar.ask(user({"type": "audio", "data": f32(0.01, level=2.0)}))
+
+    (clip,) = jar.turn.messages[0].parts
+    assert isinstance(clip, Speech)
+    assert np.frombuffer(clip.data, "<f4").max() == 1.0
+
+
+def test_voice() -> None:
+    jar = ChatJar()
+    jar.ask(tts={"enabled": True, "ref_audio_data": f32(1.0), "ref_audio_path": "unknown"})
+
+    reference = np.full(16_000, 0.1, "<f4").tobytes()
+    assert jar.configured[0].setup == ChatSetup(voice=Voice(speech_reference=reference))
+
+
+def test_voice_by_id() -> None:
+    jar = ChatJar()
+    jar.ask(tts={"ref_audio_path": "../../voices/Amber.wav"})
+
+    assert jar.configured[0].setup == ChatSetup(voice=Voice(voice_id="amber"))
+
+
+def reported(**fields: Any) -> Any:
+    ready = fields.pop("ready", {})
+    jar = ChatJar()
+    jar.client(request(**fields))
+    jar.grant()
+    jar.ready(**ready)
+    jar.done()
+    assert jar.sent[-1]["type"] == "done"
+    return jar.sent[-1].get("unsupported_fields")
+
+
+def test_what_is_not_honoured_is_reported() -> None:
+    deaf = {"ignored_fields": ("voice.speech_reference",)}
+    mute = {"speaks": False}
+
+    assert reported(tts={"enabled": True, "mode": "default"}) is None
+    assert reported(tts={"mode": "voice_cloning", "language": "de"}) == ["tts.mode", "tts.language"]
+    assert reported(tts={"ref_audio_data": f32()}, ready=deaf) == ["tts.ref_audio_data"]
+    assert reported(tts={"ref_audio_data": f32()}) is None
+    assert reported(tts={"ref_audio_path": "amber"}, ready={"ignored_fields": ("voice.voice_id",)}) == [
+        "tts.ref_audio_path"
+    ]
+    assert reported(ready=mute) is None
+    assert reported(tts={"enabled": True}, ready=mute) == ["tts.enabled"]
+    assert reported(use_tts_template=True, ready=mute) == ["use_tts_template"]
+
+
+def test_model_without_a_voice_writes() -> None:
+    jar = ChatJar()
+    jar.client(request(tts={"enabled": True}))
+    jar.grant()
+    jar.ready(speaks=False)
+
+    assert not jar.turn.speaks
+
+
+# -------------------------------------------------------------------------------------- bad requests
+
+LONG = "x" * 32_769
+MISSING = [
+    (request(messages=None), "messages is missing"),
+    (request(messages=[]), "messages is missing"),
+    ({}, "messages is missing"),
+    (request({"content": "x"}), "messages[0].role is missing"),
+    (request({"role": "user"}), "messages[0].content is missing"),
+    (request({"role": "user", "content": ""}), "messages[0].content is missing"),
+    (request({"role": "user", "content": []}), "messages[0].content is missing"),
+    (request(user({"text": "x"})), "messages[0].content[0].type is missing"),
+    (request(user({"type": "text"})), "messages[0].content[0].text is missing"),
+    (request(user({"type": "text", "text": ""})), "messages[0].content[0].text is missing"),
+    (request(user({"type": "image", "data": None})), "messages[0].content[0].data is missing"),
+    (request(user({"type": "audio"})), "messages[0].content[0].data is missing"),
+]
+INVALID: list[tuple[Any, str]] = [
+    ([], "an event is a JSON object, got a list"),
+    (request(messages={}), "messages: expected a list, got an object"),
+    (request(*[USER] * 257), "messages: expected at most 256 messages, got 257"),
+    (request({"role": "assistant", "content": "x"}), "messages: at least one user message is needed"),
+    (request({"role": "tool", "content": "x"}), 'messages[0].role: expected "'),
+    (
+        request(USER, {"role": "user", "content": 7}),
+        "messages[1].content: expected a string or a list, got 7",
+    ),
+    (request(user({"type": "smell"})), 'messages[0].content[0].type: expected "text" or "image" or "audio"'),
+    (
+        request(user({"type": "video", "data": "AAAA", "stack_frames": 1})),
+        "chat_video: send its frames as image",
+    ),
+    (request(user({"type": ["text"]})), "messages[0].content[0].type"),
+    (request(user({"type": "text", "text": 7})), "messages[0].content[0].text: expected a string, got 7"),
+    (
+        request(user({"type": "image", "data": "AAAA"})),
+        "messages[0].content[0].data: expected a JPEG, PNG or WebP",
+    ),
+    (request(user(*[{"type": "image", "data": "AAAA"}] * 5)), "at most 4 pictures in one message, got 5"),
+    (request(user({"type": "audio", "data": "???"})), "messages[0].content[0].data: expected base64"),
+    (request(user({"type": "audio", "data": "AAA="})), "expected a WAV file or whole float32 samples"),
+    (
+        request(user({"type": "audio", "data": f32(), "sample_rate": 7999})),
+        "sample_rate: expected an integer",
+    ),
+    (request(user({"type": "audio", "data": f32(), "sample_rate": 48_001})), "from 8000 to 48000, got 48001"),
+    (request(user({"type": "audio", "data": f32(0.01, level=np.nan)})), "expected finite samples"),
+    (request(user({"type": "audio", "data": f32(0.01, level=17.0)})), "not float32 PCM in [-1, 1]"),
+    (request(streaming="yes"), 'streaming: expected true or false, got "yes"'),
+    (request(generation=[]), "generation: expected an object, got a list"),
+    (
+        request(generation={"max_new_tokens": 0}),
+        "generation.max_new_tokens: expected an integer from 1 to 4096",
+    ),
+    (request(generation={"max_new_tokens": 4097}), "got 4097"),
+    (
+        request(generation={"temperature": 2.1}),
+        "generation.temperature: expected a number from 0 to 2, got 2.1",
+    ),
+    (request(generation={"top_p": 0}), "generation.top_p: expected a number above 0 up to 1, got 0"),
+    (
+        request(generation={"length_penalty": 0.05}),
+        "generation.length_penalty: expected a number from 0.1 to 5",
+    ),
+    (request(tts={"mode": "loud"}), 'tts.mode: expected "'),
+    (request(tts={"enabled": 1}), "tts.enabled: expected true or false, got 1"),
+    (
+        request(tts={"ref_audio_data": f32(0.4)}),
+        "tts.ref_audio_data: expected 0.5 s to 30 s of audio, got 0.4 s",
+    ),
+    (
+        request(tts={"ref_audio_path": "/etc/passwd"}),
+        "tts.ref_audio_path: expected the id of a registered voice",
+    ),
+    (request(image={"max_slice_nums": 10}), "image.max_slice_nums: expected an integer from 1 to 9, got 10"),
+    (request(image={"use_image_id": "no"}), "image.use_image_id: expected true or false"),
+]
+
+
+@pytest.mark.parametrize(("event", "told"), MISSING, ids=[told for _, told in MISSING])
+def test_missing_field(event: Any, told: str) -> None:
+    jar = ChatJar()
+    jar.client(event)
+
+    refused(jar, code="missing_field", close=1008, told=told)
+    assert jar.slots == []
+
+
+@pytest.mark.parametrize(("event", "told"), INVALID, ids=[told for _, told in INVALID])
+def test_invalid_field(event: Any, told: str) -> None:
+    jar = ChatJar()
+    jar.client(event)
+
+    refused(jar, code="invalid_payload", close=1008, told=told)
+    assert jar.slots == []
+
+
+def test_too_much_audio_in_all_messages() -> None:
+    jar = ChatJar()
+    clip = {"type": "audio", "data": f32(151, rate=8000), "sample_rate": 8000}
+    jar.client(request(user(clip), user(clip)))
+
+    refused(jar, code="invalid_payload", close=1008, told="at most 300 s of audio in all messages, got 302 s")
+
+
+def test_too_much_for_the_worker() -> None:
+    file = io.BytesIO()
+    Image.frombytes("RGB", (580, 580), np.random.default_rng(1).bytes(580 * 580 * 3)).save(file, "PNG")
+    picture = base64.b64encode(file.getvalue()).decode()
+    count = MAX_MEDIA_BYTES // len(file.getvalue()) + 1
+    jar = ChatJar()
+    jar.client(request(*[user({"type": "image", "data": picture})] * count))
+
+    refused(jar, code="invalid_payload", close=1008, told="at most 30 MiB of pictures and clips")
+
+
+@pytest.mark.parametrize("frame", [b"{", b"", b'{"messages": NaN}', b"[" * 100_000])
+def test_no_json(frame: bytes) -> None:
+    jar = ChatJar()
+    jar.client(frame)
+
+    refused(jar, code="invalid_json", close=1003)
+
+
+def test_binary_frame() -> None:
+    jar = ChatJar()
+    jar.do(jar.machine.binary_frame(jar.now))
+
+    refused(jar, code="invalid_frame", close=1003)
+
+
+def test_invalid_utf8_is_closed_without_an_event() -> None:
+    jar = ChatJar()
+    jar.client(b'{"messages":"\xff"}')
+
+    assert jar.sent == []
+    assert jar.closed is not None
+    assert jar.closed.code == 1007
+
+
+def test_flood_of_frames() -> None:
+    jar = ChatJar()
+    jar.ask()
+    for _ in range(999):
+        jar.client(b"")
+    assert jar.closed is None
+    jar.client(b"")
+
+    refused(jar, code="rate_limited", close=1008)
+
+
+# ----------------------------------------------------------------------------- what is read elsewhere
+
+
+def test_large_request_is_read_beside_the_event_loop() -> None:
+    jar = ChatJar(read_now=False)
+    frame = json.dumps(request({"role": "user", "content": "x" * LARGE_FRAME})).encode()
+    jar.client(frame)
+    assert jar.apart is not None
+    assert jar.machine.held_bytes == len(frame)
+    jar.client(request())
+    assert jar.wait(30.0) == [], "the request is there, it only has to be read"
+    jar.read()
+
+    assert jar.slots == ["take"]
+    assert jar.machine.held_bytes == LARGE_FRAME
+
+
+def test_large_request_that_is_refused() -> None:
+    jar = ChatJar(read_now=False)
+    jar.client(request({"role": "user", "content": "x" * LARGE_FRAME}, streaming=7))
+    jar.read()
+
+    refused(jar, code="invalid_payload", close=1008, told="streaming")
+
+
+def test_client_that_goes_while_its_request_is_read() -> None:
+    jar = ChatJar(read_now=False)
+    jar.client(request({"role": "user", "content": "x" * LARGE_FRAME}))
+    jar.machine.disconnected()
+
+    assert jar.read() == []
+    assert jar.slots == []
+
+
+# ------------------------------------------------------------------------------------------ the ends
+
+
+def test_no_request_in_time() -> None:
+    jar = ChatJar(init_timeout_s=20.0)
+    assert jar.wait(19.9) == []
+    jar.wait(0.1)
+
+    refused(jar, code="init_timeout", close=1008, told="within 20 s")
+
+
+def test_no_time_limit_once_the_request_is_there() -> None:
+    jar = ChatJar()
+    jar.client(request())
+
+    assert jar.wait(10_000.0) == []
+    assert jar.machine.deadline is None
+
+
+def test_no_room() -> None:
+    jar = ChatJar()
+    jar.client(request(), drops_input=True)
+
+    refused(jar, code="service_unavailable", close=1013)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "close"),
+    [
+        (Reason.MODE_UNSUPPORTED, "unsupported_mode", 1008),
+        (Reason.MODEL_NOT_FOUND, "invalid_payload", 1008),
+        (Reason.VOICE_NOT_FOUND, "invalid_payload", 1008),
+        (Reason.CONFIG_INVALID, "invalid_payload", 1008),
+        (Reason.KV_EXHAUSTED, "inference_error", 1013),
+        (Reason.UNIT_TIMEOUT, "inference_error", 1011),
+        (Reason.ENGINE_FATAL, "inference_error", 1011),
+        (Reason.WORKER_LOST, "inference_error", 1011),
+        (Reason.LEASE_REVOKED, "inference_error", 1011),
+        (Reason.MESSAGE_TOO_LARGE, "inference_error", 1011),
+    ],
+)
+@pytest.mark.parametrize("state", [State.PREFILL, State.GENERATE])
+def test_worker_that_fails(reason: Reason, code: str, close: int, state: State) -> None:
+    jar = ChatJar()
+    jar.ask()
+    if state is State.GENERATE:
+        jar.prefilled()
+    jar.fail(reason)
+
+    refused(jar, code=code, close=close)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "close"),
+    [
+        (Reason.AUDIO_INVALID, "invalid_payload", 1008),
+        (Reason.IMAGE_INVALID, "invalid_payload", 1008),
+        (Reason.PARAMS_INVALID, "invalid_payload", 1008),
+        (Reason.CONTENT_UNSUPPORTED, "invalid_payload", 1008),
+        (Reason.INPUT_TOO_LONG, "invalid_payload", 1008),
+        (Reason.INFERENCE_FAILED, "inference_error", 1011),
+    ],
+)
+def test_turn_that_fails(reason: Reason, code: str, close: int) -> None:
+    jar = ChatJar()
+    jar.ask()
+    jar.done(UnitEnd.FAILED, None, failure=reason)
+
+    refused(jar, code=code, close=close)
+
+
+def test_turn_that_fails_by_a_part_says_which() -> None:
+    jar = ChatJar()
+    jar.ask()
+    field = "turn.messages[0].content[1].image"
+    jar.done(UnitEnd.FAILED, None, failure=Reason.CONTENT_UNSUPPORTED, field=field)
+
+    refused(
+        jar, code="invalid_payload", close=1008, told="messages[0].content[1].image: the model cannot take"
+    )
+
+
+def test_turn_that_the_worker_gave_up() -> None:
+    jar = ChatJar()
+    jar.ask()
+    jar.done(UnitEnd.CANCELLED, None)
+
+    refused(jar, code="inference_error", close=1011)
+
+
+def test_worker_that_goes_away_lets_the_turn_end() -> None:
+    jar = ChatJar()
+    jar.ask()
+    jar.worker(GoingAway(5.0))
+    jar.say("Seven.")
+    jar.done()
+
+    assert jar.sent[-1]["type"] == "done"
+
+
+def test_worker_that_has_gone_away() -> None:
+    jar = ChatJar()
+    jar.ask()
+    jar.worker(GoingAway(5.0))
+    jar.fail(Reason.SESSION_LIMIT)
+
+    refused(jar, code="service_unavailable", close=CloseCode.SERVICE_RESTART)
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_server_that_ends_turns_away_who_waits(is_asked: bool) -> None:
+    jar = ChatJar()
+    if is_asked:
+        jar.client(request())
+    jar.do(jar.machine.shut_down())
+
+    refused(jar, code="service_unavailable", close=1013)
+
+
+def test_server_that_ends_during_the_answer() -> None:
+    jar = ChatJar()
+    jar.ask()
+    jar.do(jar.machine.shut_down())
+
+    refused(jar, code="service_unavailable", close=1012)
+
+
+def test_client_that_does_not_read() -> None:
+    jar = ChatJar()
+    jar.ask()
+    jar.do(jar.machine.slow_consumer())
+
+    refused(jar, code="slow_consumer", close=1008)
+
+
+def test_key_that_is_withdrawn() -> None:
+    jar = ChatJar()
+    jar.do(jar.machine.ended(errors.KEY_WITHDRAWN))
+
+    refused(jar, code="unauthorized", close=3000)
+
+
+def test_nothing_is_said_after_the_end() -> None:
+    jar = ChatJar()
+    jar.ask()
+    jar.done()
+    before: list[Event] = list(jar.sent)
+    jar.say("more")
+    jar.done()
+    jar.fail(Reason.WORKER_LOST)
+    jar.queue()
+    jar.grant()
+    jar.client(request())
+    jar.do(jar.machine.binary_frame(jar.now))
+    jar.do(jar.machine.refused(errors.NO_WORKER))
+    jar.do(jar.machine.shut_down())
+    jar.do(jar.machine.slow_consumer())
+    jar.do(jar.machine.congested(True, jar.now))
+    jar.do(jar.machine.withdrawn([]))
+    jar.do(jar.machine.tick(jar.now + 100, False))
+
+    assert jar.sent == before
+    assert jar.machine.deadline is None
+
+
+def test_tokens_of_all_kinds_count_as_input() -> None:
+    jar = ChatJar()
+    jar.ask()
+    jar.prefilled(Tokens(input_text=5, input_audio=20, input_vision=64))
+
+    assert jar.sent == [{"type": "prefill_done", "input_tokens": 89}]

@@ -1,0 +1,366 @@
+"""`session.init`: the `config` table, prompts, voices, and what is said about bad values."""
+
+import base64
+import io
+import struct
+import wave
+
+import numpy as np
+import pytest
+
+from tests.ws_adapter.support.conversation import CATALOGUE, Conversation, Event, codes
+from ws_adapter.protocol.core.config import DEFAULT_PROMPT, DuplexConfig, SessionSetup
+
+# ------------------------------------------------------------------------------------------------ config
+
+IN_RANGE = [
+    ("generate_audio", [True, False]),
+    ("ls_mode", ["explicit"]),
+    ("force_listen_count", [0, 3, 60]),
+    ("max_new_speak_tokens_per_chunk", [1, 20, 100]),
+    ("decode_mode", ["sampling", "greedy"]),
+    ("temperature", [0, 0.7, 2]),
+    ("top_k", [1, 20, 1000]),
+    ("top_p", [0.001, 0.8, 1]),
+    ("text_repetition_penalty", [0.5, 1.05, 2]),
+    ("text_repetition_window_size", [0, 512, 8192]),
+    ("length_penalty", [0.1, 1.1, 5]),
+    ("listen_prob_scale", [0, 1.0, 10]),
+    ("listen_top_k", [None, 1, 5]),
+    ("tts_temperature", [0, 0.8, 2]),
+    ("chunk_ms", [1000]),
+    ("sample_rate", [16000]),
+]
+
+OUT_OF_RANGE = [
+    ("generate_audio", [1, "true", []]),
+    ("ls_mode", ["implicit", "", 1]),
+    ("force_listen_count", [-1, 61, 1.5, "3", True]),
+    ("max_new_speak_tokens_per_chunk", [0, 101]),
+    ("decode_mode", ["beam", 0]),
+    ("temperature", [-0.1, 2.1, "0.7", False]),
+    ("top_k", [0, 1001, 20.0]),
+    ("top_p", [0, 1.01]),
+    ("text_repetition_penalty", [0.49, 2.01]),
+    ("text_repetition_window_size", [-1, 8193]),
+    ("length_penalty", [0.09, 5.01, {}]),
+    ("listen_prob_scale", [-1, 10.5]),
+    ("listen_top_k", [0, -3, "1"]),
+    ("tts_temperature", [-1, 3]),
+    ("chunk_ms", [500, 999, "1000"]),
+    ("sample_rate", [8000, 24000]),
+    ("max_slice_nums", [0, 10]),
+]
+
+
+def init(payload: Event, catalogue: object = CATALOGUE) -> tuple[SessionSetup | None, list[Event]]:
+    talk = Conversation(catalogue=catalogue)  # type: ignore[arg-type]
+    talk.connect()
+    events = talk.client({"type": "session.init", "payload": payload})
+    return (talk.configured[0].setup if talk.configured else None), events
+
+
+def accepted(payload: Event) -> SessionSetup:
+    setup, events = init(payload)
+    assert events == []
+    assert setup is not None
+    return setup
+
+
+def refused(payload: Event) -> Event:
+    setup, events = init(payload)
+    assert setup is None
+    assert len(events) == 1
+    error: Event = events[0]["error"]
+    return error
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in IN_RANGE for value in values])
+def test_config_in_range(key: str, value: object) -> None:
+    setup = accepted({"config": {key: value}})
+
+    assert getattr(setup.duplex, key) == value
+    assert setup.unsupported == ()
+
+
+def test_table_is_complete() -> None:
+    assert {key for key, _ in IN_RANGE} == set(DuplexConfig.__struct_fields__)
+    assert {key for key, _ in OUT_OF_RANGE} == set(DuplexConfig.__struct_fields__) | {"max_slice_nums"}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in OUT_OF_RANGE for value in values])
+@pytest.mark.parametrize("alias", ["config", "duplex"])
+def test_config_out_of_range(alias: str, key: str, value: object) -> None:
+    error = refused({alias: {key: value}})
+
+    assert error["code"] == "invalid_payload"
+    assert error["param"] == f"payload.{alias}.{key}"
+    assert error["message"].startswith(f"payload.{alias}.{key}: expected ")
+
+
+def test_unset_config_is_left_to_the_model() -> None:
+    assert accepted({}).duplex == DuplexConfig()
+
+
+def test_null_in_config_equals_absence() -> None:
+    assert accepted({"config": dict.fromkeys(DuplexConfig.__struct_fields__)}).duplex == DuplexConfig()
+
+
+def test_config_wins_over_its_alias() -> None:
+    assert accepted({"config": {"top_k": 5}, "duplex": {"top_k": 6}}).duplex.top_k == 5
+
+
+def test_unknown_config_keys_are_listed() -> None:
+    assert accepted({"duplex": {"top_k": 5, "magic": 1}}).unsupported == ("duplex.magic",)
+
+
+def test_list_of_unknown_keys_is_bounded() -> None:
+    unsupported = accepted({"config": {f"{number}" * 200: 1 for number in range(500)}}).unsupported
+
+    assert len(unsupported) == 64
+    assert max(map(len, unsupported)) == 128
+
+
+def test_slices_inside_config_are_known() -> None:
+    assert accepted({"config": {"max_slice_nums": 9}}).unsupported == ()
+
+
+@pytest.mark.parametrize(
+    ("use_tts", "generate_audio", "result"),
+    [(False, None, False), (False, True, False), (True, False, False), (True, None, None)],
+)
+def test_use_tts_false_means_no_audio(
+    use_tts: bool, generate_audio: bool | None, result: bool | None
+) -> None:
+    setup = accepted({"use_tts": use_tts, "config": {"generate_audio": generate_audio}})
+
+    assert setup.duplex.generate_audio is result
+
+
+def test_messages_name_field_expectation_and_what_came() -> None:
+    def message(payload: Event) -> str:
+        text: str = refused(payload)["message"]
+        return text
+
+    assert message({"config": {"top_k": 0}}) == (
+        "payload.config.top_k: expected an integer from 1 to 1000, got 0"
+    )
+    assert message({"config": {"top_p": 0}}) == (
+        "payload.config.top_p: expected a number above 0 up to 1, got 0"
+    )
+    assert message({"config": {"decode_mode": "beam"}}) == (
+        'payload.config.decode_mode: expected "greedy" or "sampling", got "beam"'
+    )
+    assert message({"use_tts": "yes"}) == 'payload.use_tts: expected true or false, got "yes"'
+    assert message({"config": [1]}) == "payload.config: expected an object, got a list"
+
+
+# ----------------------------------------------------------------------------------------------- payload
+
+
+def test_payload_is_required() -> None:
+    talk = Conversation()
+    talk.connect()
+
+    for event in ({"type": "session.init"}, {"type": "session.init", "payload": None}):
+        error = talk.client(event)[0]["error"]
+        assert (error["code"], error["param"]) == ("missing_field", "payload")
+
+
+@pytest.mark.parametrize(
+    ("payload", "prompt"),
+    [
+        ({}, DEFAULT_PROMPT),
+        ({"system_prompt": "A"}, "A"),
+        ({"instructions": "B"}, "B"),
+        ({"system_prompt": "A", "instructions": "B"}, "A"),
+        ({"system_prompt": None, "instructions": "B"}, "B"),
+        ({"system_prompt": "x" * 32_768}, "x" * 32_768),
+    ],
+)
+def test_prompt(payload: Event, prompt: str) -> None:
+    assert accepted(payload).system_prompt == prompt
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("system_prompt", "x" * 32_769),
+        ("system_prompt", 5),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("seed", 10**400),
+        ("seed", 1.5),
+        ("max_slice_nums", 10),
+        ("tools", {}),
+        ("model", "gpt-9"),
+        ("voice", "amber"),
+        ("config", "fast"),
+    ],
+)
+def test_bad_payload_field(field: str, value: object) -> None:
+    error = refused({field: value})
+
+    assert (error["code"], error["param"]) == ("invalid_payload", f"payload.{field}")
+
+
+def test_seed_and_model() -> None:
+    setup = accepted({"seed": 2**63 - 1, "model": "antiphon-mini"})
+
+    assert (setup.seed, setup.model) == (2**63 - 1, "antiphon-mini")
+
+
+def test_mode_is_ignored() -> None:
+    accepted({"mode": ["anything"]})
+
+
+def test_models_and_voices_are_left_to_the_worker_while_none_is_known() -> None:
+    setup, _ = init({"model": "gpt-9", "voice": {"ref_audio_path": "who"}}, catalogue=None)
+
+    assert setup is not None
+    assert setup.voice.voice_id == "who"
+
+
+# ------------------------------------------------------------------------------------------------- voice
+
+
+def base64_of(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def tone(seconds: float, rate: int = 16_000) -> np.ndarray:
+    return (0.5 * np.sin(np.arange(round(seconds * rate)) * 2 * np.pi * 220 / rate)).astype("<f4")
+
+
+def wav(samples: np.ndarray, rate: int = 16_000, width: int = 2, channels: int = 1) -> bytes:
+    """A PCM WAV file; every channel holds `samples`."""
+    scaled = (samples * (2 ** (8 * width - 1) - 1)).astype("<i8")
+    frames = np.repeat(scaled, channels).astype("<i8").tobytes()
+    data = b"".join(frames[i : i + width] for i in range(0, len(frames), 8))
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(channels)
+        writer.setsampwidth(width)
+        writer.setframerate(rate)
+        writer.writeframes(data)
+    return file.getvalue()
+
+
+def float_wav(samples: np.ndarray, rate: int = 16_000) -> bytes:
+    data = samples.astype("<f4").tobytes()
+    layout = struct.pack("<HHIIHH", 3, 1, rate, rate * 4, 4, 32)
+    chunks = b"fmt " + struct.pack("<I", 16) + layout + b"data" + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", len(chunks) + 4) + b"WAVE" + chunks
+
+
+def reference(data: bytes) -> np.ndarray:
+    found = accepted({"voice": {"ref_audio_base64": base64_of(data)}}).voice.llm_reference
+    assert found is not None
+    return np.frombuffer(found, "<f4")
+
+
+def test_raw_reference() -> None:
+    np.testing.assert_array_equal(reference(tone(0.5).tobytes()), tone(0.5))
+
+
+@pytest.mark.parametrize("width", [2, 3, 4])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_wav_reference(width: int, channels: int) -> None:
+    heard = reference(wav(tone(0.5), width=width, channels=channels))
+
+    np.testing.assert_allclose(heard, tone(0.5), atol=1e-4)
+
+
+def test_float_wav_reference() -> None:
+    np.testing.assert_array_equal(reference(float_wav(tone(0.5))), tone(0.5))
+
+
+@pytest.mark.parametrize("rate", [8_000, 24_000, 44_100, 48_000])
+def test_reference_is_resampled(rate: int) -> None:
+    heard = reference(wav(tone(1.0, rate), rate=rate))
+
+    assert heard.size == 16_000
+    np.testing.assert_allclose(heard[2000:14_000], tone(1.0)[2000:14_000], atol=0.02)
+
+
+def test_data_prefix_is_removed() -> None:
+    text = "data:audio/wav;base64," + base64_of(wav(tone(0.5)))
+
+    assert accepted({"voice": {"ref_audio": text}}).voice.llm_reference is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("too short", tone(0.49).tobytes()),
+        ("too long", tone(30.1).tobytes()),
+        ("too long in a file", wav(tone(31.5, 8_000), rate=8_000)),
+        ("broken sample", tone(0.5).tobytes() + b"x"),
+        ("not a number", np.full(16_000, np.nan, "<f4").tobytes()),
+        ("infinite in a file", float_wav(np.full(16_000, np.inf, "<f4"))),
+        ("not audio", np.full(16_000, 1e6, "<f4").tobytes()),
+        ("8 bits", wav(tone(1.0), width=2)[:34] + b"\x08\x00" + wav(tone(1.0), width=2)[36:]),
+        ("3 channels", wav(tone(0.5), channels=3)),
+        ("rate too low", wav(tone(1.0, 7_999), rate=7_999)),
+        ("rate too high", wav(tone(1.0), rate=96_000)),
+        ("header only", b"RIFF\x24\x00\x00\x00WAVE"),
+        ("not a WAV file", b"RIFF" + bytes(200)),
+        ("truncated", wav(tone(1.0))[:20_000]),
+        ("no samples", wav(tone(0.0))),
+        ("lying chunk", b"RIFF\x24\x00\x00\x00WAVEfmt \xff\xff\x00\x00" + bytes(60)),
+    ],
+)
+def test_bad_reference(name: str, data: bytes) -> None:
+    error = refused({"voice": {"tts_ref_audio_base64": base64_of(data)}})
+
+    assert error["code"] == "invalid_payload"
+    assert error["param"] == "payload.voice.tts_ref_audio_base64"
+
+
+def test_reference_that_is_not_base64() -> None:
+    assert refused({"ref_audio": "%%%"})["param"] == "payload.ref_audio"
+
+
+def test_places_of_a_reference() -> None:
+    low, middle, high = (base64_of((tone(0.5) * gain).tobytes()) for gain in (0.1, 0.2, 0.3))
+
+    setup = accepted(
+        {
+            "ref_audio_base64": low,
+            "defaults": {"ref_audio": middle},
+            "voice": {"ref_audio": high},
+            "tts_ref_audio": low,
+        }
+    )
+
+    assert setup.voice.llm_reference == base64.b64decode(high)
+    assert setup.voice.speech_reference == base64.b64decode(low)
+
+
+@pytest.mark.parametrize("path", ["amber", "Amber.wav", "/etc/voices/AMBER.WAV", "..\\amber.mp3"])
+def test_registered_voice(path: str) -> None:
+    assert accepted({"voice": {"ref_audio_path": path}}).voice.voice_id == "amber"
+
+
+@pytest.mark.parametrize("path", ["beryl", "/etc/passwd", "am ber", "../", "x" * 65])
+def test_unregistered_voice(path: str) -> None:
+    assert refused({"ref_audio_path": path})["param"] == "payload.ref_audio_path"
+
+
+def test_audio_wins_over_a_registered_voice() -> None:
+    voice = accepted(
+        {"voice": {"ref_audio": base64_of(tone(0.5).tobytes()), "ref_audio_path": "amber"}}
+    ).voice
+
+    assert voice.voice_id is None
+
+
+def test_bad_voice_leaves_no_trace() -> None:
+    talk = Conversation()
+    talk.connect()
+
+    assert codes(talk.client({"type": "session.init", "payload": {"voice": {"ref_audio": "QUJD"}}})) == [
+        "invalid_payload"
+    ]
+    assert talk.client({"type": "session.init", "payload": {}}) == []
+    assert talk.configured[0].setup.voice.llm_reference is None

@@ -1,0 +1,211 @@
+"""Time goes on for clients that send an utterance and then wait."""
+
+from typing import Any
+
+from tests.ws_adapter.support.conversation import Conversation, append, kinds, ready_signal
+from ws_adapter.protocol.core.signals import Finalized, UnitDone, UnitEnd
+
+
+def active(**options: Any) -> Conversation:
+    talk = Conversation(**options)
+    talk.activate()
+    return talk
+
+
+def listen_through(talk: Conversation, seconds: float) -> list[float]:
+    """Lets `seconds` pass while the worker listens at once; returns when each unit was given to it."""
+    start, given, answered = talk.now, [], len(talk.runs)
+    while talk.now < start + seconds:
+        talk.wait(1 / 16)
+        for run in talk.runs[answered:]:
+            given.append(talk.now - start)
+            talk.finish(run.unit)
+        answered = len(talk.runs)
+    return given
+
+
+def finish_waiting(talk: Conversation, start: int = 1) -> None:
+    unit = start
+    while unit <= len(talk.runs):
+        talk.finish(unit)
+        unit += 1
+
+
+def test_burst_is_followed_by_silence() -> None:
+    talk = active()
+    talk.client(append(4.0, input_id="q"))
+    finish_waiting(talk)
+
+    given = listen_through(talk, 15)
+
+    assert given == [1.25 + n for n in range(10)]
+    tail = talk.sent[-10:]
+    assert kinds(tail) == ["listen"] * 10
+    assert all(event["metrics"]["injected_silence"] for event in tail)
+    assert {event["input_id"] for event in tail} == {"q"}
+    assert talk.runs[-1].audio == bytes(64_000)
+
+
+def test_burst_may_come_in_many_appends() -> None:
+    talk = active()
+    for _ in range(8):
+        talk.client(append(0.5))
+        talk.wait(1 / 8)
+    finish_waiting(talk)
+
+    assert listen_through(talk, 2)[0] == 1.125
+
+
+def test_isolated_append_is_followed_by_silence_later() -> None:
+    talk = active()
+    talk.client(append(1.0))
+    finish_waiting(talk)
+
+    assert listen_through(talk, 5.5) == [3.0, 4.0, 5.0]
+
+
+def test_short_isolated_append_runs_first_and_then_silence() -> None:
+    talk = active()
+    talk.client(append(0.3))
+
+    assert listen_through(talk, 4.5) == [1.25, 3.0, 4.0]
+
+
+def test_continuous_stream_that_stops_gets_no_silence() -> None:
+    talk = active()
+    for _ in range(5):
+        talk.client(append(1.0))
+        finish_waiting(talk, len(talk.runs))
+        talk.wait(1.0)
+
+    assert listen_through(talk, 30) == []
+
+
+def test_appends_three_seconds_apart_are_each_isolated() -> None:
+    talk = active()
+    talk.client(append(1.0))
+    finish_waiting(talk)
+    talk.wait(2.99)
+    talk.wait(0.01)
+    talk.client(append(1.0))
+    finish_waiting(talk, 2)
+
+    assert 3.0 in listen_through(talk, 3.5)
+
+
+def test_silence_goes_on_while_the_model_speaks_and_stops_at_the_end_of_its_turn() -> None:
+    talk = active(silence_tail_units=2)
+    talk.client(append(2.0))
+    finish_waiting(talk)
+    unit = 2
+    for _ in range(2):
+        talk.wait(1.25)
+        unit += 1
+    talk.finish(3)
+    talk.speak(4)
+    for unit in range(5, 12):
+        talk.wait(1.0)
+        assert len(talk.runs) == unit
+        talk.speak(unit, end=UnitEnd.TURN if unit == 11 else UnitEnd.CHUNK)
+
+    talk.wait(60)
+
+    assert len(talk.runs) == 11
+    assert talk.sent[-1]["reason"] == "turn_end"
+
+
+def test_turn_that_answers_the_last_real_unit_needs_no_silence() -> None:
+    talk = active()
+    talk.client(append(2.0))
+    talk.finish(1)
+    talk.speak(2, end=UnitEnd.TURN)
+
+    assert listen_through(talk, 20) == []
+
+
+def test_turn_that_ended_before_all_was_heard_is_no_answer() -> None:
+    talk = active()
+    talk.client(append(4.0))
+    talk.speak(1, end=UnitEnd.TURN)
+    finish_waiting(talk, 2)
+
+    assert listen_through(talk, 3) == [1.25, 2.25]
+
+
+def test_append_stops_the_silence() -> None:
+    talk = active()
+    talk.client(append(2.0))
+    finish_waiting(talk)
+    assert listen_through(talk, 2.5) == [1.25, 2.25]
+
+    talk.client(append(1.0, input_id="b"))
+    finish_waiting(talk, 5)
+    talk.wait(0.9)
+    talk.client(append(1.0, input_id="c"))
+    finish_waiting(talk, 6)
+
+    assert listen_through(talk, 20) == []
+
+
+def test_interruption_without_audio_is_no_utterance() -> None:
+    talk = active()
+    talk.client({"type": "input.append", "input": {"force_listen": True}})
+    finish_waiting(talk)
+
+    assert listen_through(talk, 10) == []
+
+
+def test_silence_waits_until_real_units_have_run() -> None:
+    talk = active()
+    talk.client(append(5.0))
+    talk.wait(10)
+    assert len(talk.runs) == 2
+
+    for unit in (1, 2, 3, 4):
+        talk.worker(UnitDone(unit, UnitEnd.LISTEN, 100), Finalized(unit))
+
+    talk.wait(0)
+    assert len(talk.runs) == 6
+    assert talk.runs[5].audio == bytes(64_000)
+
+
+def test_held_burst_counts_from_the_beginning_of_the_session() -> None:
+    talk = Conversation()
+    talk.client({"type": "session.init", "payload": {}})
+    talk.client(append(3.0))
+    talk.wait(30)
+    talk.connect()
+    talk.worker(ready_signal())
+    finish_waiting(talk)
+
+    assert listen_through(talk, 2.5) == [1.25, 2.25]
+
+
+def test_second_and_a_half_at_once_is_no_burst() -> None:
+    talk = active()
+    talk.client(append(1.5))
+    finish_waiting(talk)
+
+    assert listen_through(talk, 3.5) == [1.25, 3.0]
+
+
+def test_silence_after_an_early_turn_is_limited_again() -> None:
+    talk = active(silence_tail_units=2)
+    talk.client(append(4.0))
+    talk.speak(1, end=UnitEnd.TURN)
+    finish_waiting(talk, 2)
+
+    assert listen_through(talk, 20) == [1.25, 2.25]
+
+
+def test_silence_waits_while_the_client_does_not_read() -> None:
+    talk = active()
+    talk.client(append(2.0))
+    finish_waiting(talk)
+    talk.do(talk.dialect.congested(True, talk.now))
+
+    talk.wait(30)
+    assert len(talk.runs) == 2
+    talk.do(talk.dialect.congested(False, talk.now))
+    talk.wait(0)
+    assert len(talk.runs) == 3

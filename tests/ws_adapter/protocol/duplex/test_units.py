@@ -1,0 +1,649 @@
+"""Cutting input into units, dropping stale ones, and forcing the model to listen."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ws_adapter.support.conversation import (
+    SPEECH,
+    Conversation,
+    append,
+    codes,
+    kinds,
+    pcm,
+    ready_signal,
+)
+from ws_adapter.protocol.core.signals import Finalized, Piece, UnitDone, UnitEnd
+from ws_adapter.protocol.wire.limits import MOST_AT_WORKER
+from ws_adapter.worker.stream_call import WRITES_WAITING
+
+
+def active(**options: Any) -> Conversation:
+    talk = Conversation(**{"silence_tail_units": 0, **options})
+    talk.activate()
+    return talk
+
+
+def samples(count: int, **fields: Any) -> dict[str, Any]:
+    return append(count / 16_000, **fields)
+
+
+def finish_all(talk: Conversation, start: int = 1) -> list[dict[str, Any]]:
+    """Lets the worker listen through every unit it is given."""
+    sent = len(talk.sent)
+    unit = start
+    while unit <= len(talk.runs):
+        talk.finish(unit)
+        unit += 1
+    return talk.sent[sent:]
+
+
+# ------------------------------------------------------------------------------------------ 6.1 cutting
+
+
+@pytest.mark.parametrize(("count", "units"), [(16_000, 1), (32_000, 2), (31_999, 1), (48_001, 3)])
+def test_whole_units_are_cut_in_order(count: int, units: int) -> None:
+    talk = active()
+
+    talk.client(samples(count))
+    finish_all(talk)
+
+    assert len(talk.runs) == units
+    assert {len(run.audio) for run in talk.runs} == {64_000}
+
+
+def test_the_rest_stays_and_the_next_append_joins_it() -> None:
+    talk = active()
+    talk.client({"type": "input.append", "input": {"audio": pcm(1.5, 0.1)}})
+    talk.client({"type": "input.append", "input": {"audio": pcm(0.5, 0.2)}})
+
+    second = np.frombuffer(talk.runs[1].audio, "<f4")
+
+    np.testing.assert_array_equal(second, np.repeat(np.float32([0.1, 0.2]), 8000))
+
+
+@pytest.mark.parametrize("count", [15_840, 15_999])
+def test_nearly_a_unit_is_padded_at_once(count: int) -> None:
+    talk = active()
+
+    talk.client(samples(count))
+    event = finish_all(talk)[0]
+
+    assert event["metrics"]["padded_samples"] == 16_000 - count
+    assert np.frombuffer(talk.runs[0].audio, "<f4")[count:].any() == False  # noqa: E712
+
+
+def test_nearly_a_unit_waits_if_something_is_carried() -> None:
+    talk = active()
+    talk.client(samples(100))
+
+    talk.client(samples(15_850))
+
+    assert talk.runs == []
+
+
+@pytest.mark.parametrize("count", [1, 3_999, 4_000, 15_839])
+def test_short_append_waits_and_runs_after_the_flush_time(count: int) -> None:
+    talk = active()
+
+    assert talk.client(samples(count)) == []
+    talk.wait(1.24)
+    assert talk.runs == []
+    talk.wait(0.02)
+    assert len(talk.runs) == 1
+    assert finish_all(talk)[0]["metrics"]["padded_samples"] == 16_000 - count
+
+
+def test_flush_time_counts_from_the_last_append() -> None:
+    talk = active()
+    talk.client(samples(100, input_id="a"))
+    talk.wait(1.0)
+    talk.client(samples(100, input_id="b"))
+
+    talk.wait(1.0)
+    assert talk.runs == []
+    talk.wait(0.25)
+    assert finish_all(talk)[0]["input_id"] == "b"
+
+
+def speaking(**options: Any) -> Conversation:
+    """A response is open; the last unit was cut just now."""
+    talk = active(**options)
+    talk.client(append())
+    talk.speak(1)
+    return talk
+
+
+def run_times(talk: Conversation, seconds: float, appends: dict[float, float]) -> list[float]:
+    """When units were given to a worker that speaks on at once; `appends` are lengths by their times."""
+    start, given = talk.now, []
+    moments = sorted({*appends, *np.arange(0.0, seconds, 1 / 64).tolist(), seconds})
+    for moment in moments:
+        talk.wait(start + moment - talk.now)
+        if moment in appends:
+            talk.client(append(appends[moment]))
+        for run in talk.runs[len(given) + 1 :]:
+            given.append(moment)
+            talk.speak(run.unit)
+    return given
+
+
+def test_short_append_while_the_model_speaks_runs_as_soon_as_a_unit_is_late() -> None:
+    talk = speaking()
+    talk.wait(1.0)
+    talk.client(samples(4_800, input_id="last of the file"))
+
+    talk.wait(0.19)
+    assert len(talk.runs) == 1
+    talk.wait(0.02)
+    assert len(talk.runs) == 2
+    event = talk.speak(2)[0]
+    assert (event["input_id"], event["metrics"]["padded_samples"]) == ("last of the file", 11_200)
+
+
+def test_short_append_waits_for_the_flush_time_while_the_model_listens() -> None:
+    talk = active()
+    talk.client(append())
+    talk.finish(1)
+    talk.wait(1.0)
+    talk.client(samples(4_800))
+
+    talk.wait(1.24)
+    assert len(talk.runs) == 1
+    talk.wait(0.02)
+    assert len(talk.runs) == 2
+
+
+def test_short_append_inside_a_live_stream_leaves_no_hole() -> None:
+    """A recording that ends after 2.3 s, and then silence: in whole seconds, sent when they begin or end."""
+    by_append = {1.0: 1.0, 2.0: 0.3, 3.0: 1.0, 4.0: 1.0, 5.0: 1.0}
+    by_sound = {1.0: 1.0, 1.3: 0.3, 2.3: 1.0, 3.3: 1.0, 4.3: 1.0}
+
+    assert run_times(speaking(), 5.5, by_append) == pytest.approx([1.0, 2.2, 3.0, 4.0, 5.0], abs=0.02)
+    assert run_times(speaking(), 5.5, by_sound) == pytest.approx([1.0, 2.2, 2.3, 3.3, 4.3], abs=0.02)
+
+
+@pytest.mark.parametrize("piece", [0.02, 0.2, 0.5])
+def test_steady_stream_is_never_padded_by_a_little_jitter(piece: float) -> None:
+    """Appends come when their sound is over, each up to 0.15 s later than that."""
+    random = np.random.default_rng(7)
+    count = round(20 / piece)
+    arrivals = np.maximum.accumulate(random.uniform(0, 0.15, count) + piece * np.arange(1, count + 1))
+    arrivals += 1e-6 * np.arange(count)
+    talk = speaking()
+    run_times(talk, 21.0, dict.fromkeys(arrivals.tolist(), piece))
+
+    assert len(talk.runs) == 21
+    assert not any("padded_samples" in event.get("metrics", {}) for event in talk.sent)
+
+
+def test_what_a_stall_held_up_is_not_torn() -> None:
+    """Nothing comes for 1.5 s, and then all of it at once, in appends of 20 ms."""
+    talk = speaking()
+    talk.wait(1.5)
+    for _ in range(75):
+        talk.client(append(0.02))
+        talk.wait(0.001)
+    talk.speak(2)
+    talk.wait(0.05)
+
+    assert len(talk.runs) == 2
+    assert not any("padded_samples" in event.get("metrics", {}) for event in talk.sent)
+
+
+def test_appends_that_are_all_a_little_short_keep_the_pace() -> None:
+    """0.96 s every 0.96 s: whenever two of them are needed for a unit, the one that is there is padded."""
+    talk = speaking()
+    given = run_times(talk, 30.0, {0.96 * n: 0.96 for n in range(1, 31)})
+
+    late = max(at - second for second, at in enumerate(given, 1))
+    assert late < 0.25
+
+
+def test_short_append_behind_fed_silence_is_late_a_second_after_that() -> None:
+    talk = active(silence_tail_units=10)
+    talk.client(append(2.0))
+    talk.finish(1)
+    talk.speak(2)
+    talk.wait(2.3)
+    assert [talk.runs[-1].unit, talk.runs[-1].audio] == [4, bytes(64_000)]
+    talk.speak(3)
+    talk.speak(4)
+    talk.client(samples(4_800))
+
+    talk.wait(1.1)
+    assert len(talk.runs) == 4
+    talk.wait(0.1)
+    assert len(talk.runs) == 5
+
+
+def test_held_input_is_not_late() -> None:
+    talk = Conversation(silence_tail_units=0)
+    talk.client({"type": "session.init", "payload": {}})
+    talk.client(append(1.5))
+    talk.wait(30.0)
+    talk.connect()
+    talk.worker(ready_signal())
+    talk.speak(1)
+
+    talk.wait(1.1)
+    assert len(talk.runs) == 1
+    talk.wait(0.2)
+    assert len(talk.runs) == 2
+
+
+def test_force_listen_flushes_the_carry_with_its_append() -> None:
+    talk = active()
+    talk.client(samples(4_000))
+
+    talk.client(samples(16_000, force_listen=True))
+
+    assert [run.force_listen for run in talk.runs] == [True, True]
+    assert finish_all(talk)[1]["metrics"]["padded_samples"] == 12_000
+
+
+@pytest.mark.parametrize("audio", [{}, {"audio": None}, {"audio": ""}])
+def test_force_listen_without_audio_is_a_unit_of_silence(audio: dict[str, Any]) -> None:
+    talk = active()
+
+    talk.client({"type": "input.append", "input": {**audio, "force_listen": True}})
+
+    assert [(run.audio, run.force_listen) for run in talk.runs] == [(bytes(64_000), True)]
+
+
+def test_force_listen_without_audio_flushes_the_carry_instead() -> None:
+    talk = active()
+    talk.client(samples(4_000))
+
+    talk.client({"type": "input.append", "input": {"hints": {"force_listen": True}}})
+
+    assert len(talk.runs) == 1
+    assert talk.runs[0].audio != bytes(64_000)
+
+
+@pytest.mark.parametrize("value", [{}, {"audio": None}, {"audio": ""}, {"audio": {"data": ""}}])
+def test_no_audio_is_a_missing_field(value: dict[str, Any]) -> None:
+    error = active().client({"type": "input.append", "input": value})[0]["error"]
+
+    assert (error["code"], error["param"]) == ("missing_field", "input.audio")
+
+
+def test_input_is_required() -> None:
+    error = active().client({"type": "input.append"})[0]["error"]
+
+    assert (error["code"], error["param"]) == ("missing_field", "input")
+
+
+def test_more_than_a_minute_is_refused_whole() -> None:
+    talk = active()
+
+    assert codes(talk.client(samples(960_001))) == ["invalid_payload"]
+    talk.wait(5)
+    assert talk.runs == []
+
+
+def test_a_minute_is_accepted_whole() -> None:
+    talk = active()
+
+    talk.client(samples(960_000))
+
+    assert len(finish_all(talk)) == 60
+
+
+def test_every_append_is_answered_alone_or_joined() -> None:
+    talk = active()
+    for number in range(8):
+        talk.client(samples(4_000, input_id=f"in-{number}"))
+
+    assert [event["input_id"] for event in finish_all(talk)] == ["in-3", "in-7"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"audio": pcm()},
+        {"audio_base64": pcm()},
+        {"audio_data": pcm()},
+        {"audio": {"data": pcm()}},
+        {"audio": {"base64": pcm()}},
+        {"audio": {"audio_base64": pcm()}},
+        {"audio": None, "audio_data": pcm()},
+        {"audio": pcm(), "format": "f32", "sample_rate": 16000},
+        {"audio": pcm(), "sample_rate_hz": 16000},
+        {"audio": pcm(), "max_slice_nums": 9},
+    ],
+)
+def test_spellings_of_audio(fields: dict[str, Any]) -> None:
+    talk = active()
+
+    assert talk.client({"type": "input.append", "input": fields}) == []
+    assert len(talk.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("audio", 5),
+        ("audio", []),
+        ("force_listen", "yes"),
+        ("input_id", 7),
+        ("input_id", "x" * 129),
+        ("format", "mp3"),
+        ("sample_rate", 8000),
+        ("sample_rate_hz", 24000),
+        ("max_slice_nums", 0),
+        ("video_frames", "jpeg"),
+        ("hints", True),
+    ],
+)
+def test_bad_append_field(field: str, value: object) -> None:
+    talk = active()
+    event = {"type": "input.append", "input": {"audio": pcm(), field: value}}
+
+    error = talk.client(event)[0]["error"]
+
+    assert (error["code"], error["param"]) == ("invalid_payload", f"input.{field}")
+    assert talk.runs == []
+
+
+# ------------------------------------------------------------------------------------------- 6.6 values
+
+
+def encoded(values: np.ndarray) -> str:
+    return base64.b64encode(values.tobytes()).decode()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 16.1, -1e30])
+def test_values_that_are_no_audio(bad: float) -> None:
+    audio = np.zeros(16_000, "<f4")
+    audio[5] = bad
+    talk = active()
+
+    assert codes(talk.client({"type": "input.append", "input": {"audio": encoded(audio)}})) == [
+        "invalid_payload"
+    ]
+    assert talk.runs == []
+
+
+def test_loud_audio_is_clipped_and_counted() -> None:
+    audio = np.zeros(16_000, "<f4")
+    audio[:3] = 1.5, -16.0, 1.0
+    talk = active()
+    talk.client({"type": "input.append", "input": {"audio": encoded(audio)}})
+
+    assert finish_all(talk)[0]["metrics"]["clipped_samples"] == 2
+    assert np.frombuffer(talk.runs[0].audio, "<f4")[:4].tolist() == [1.0, -1.0, 1.0, 0.0]
+
+
+def test_pcm16_is_scaled() -> None:
+    audio = np.array([-32768, 16384, 0] + [0] * 15_997, "<i2")
+    talk = active()
+    talk.client({"type": "input.append", "input": {"audio": encoded(audio), "format": "pcm16"}})
+
+    assert np.frombuffer(talk.runs[0].audio, "<f4")[:3].tolist() == [-1.0, 0.5, 0.0]
+
+
+@pytest.mark.parametrize(("data", "encoding"), [(b"abcde", "f32"), (b"abc", "pcm16")])
+def test_broken_last_sample(data: bytes, encoding: str) -> None:
+    event = {"audio": base64.b64encode(data).decode(), "format": encoding}
+
+    assert codes(active().client({"type": "input.append", "input": event})) == ["invalid_payload"]
+
+
+def test_frames_are_counted_and_not_looked_at() -> None:
+    talk = active()
+    talk.client(append(video_frames=["no base64", {"data": "x"}, ""]), is_proper=False)
+    talk.client(append(frames=["x"]))
+
+    events = finish_all(talk)
+
+    assert [event["metrics"].get("ignored_frames") for event in events] == [3, 1]
+
+
+# -------------------------------------------------------------------------------- 6.3 newest wins
+
+
+def test_stale_units_are_dropped_when_a_newer_append_waits() -> None:
+    talk = active()
+    for number in range(6):
+        talk.client(append(input_id=f"in-{number}"))
+    talk.wait(3.1)
+    talk.client(append(input_id="new"))
+
+    talk.finish(1)
+
+    # Units 3 to 6 had waited too long; their listens keep their places, behind units 1 and 2.
+    talk.finish(2)
+    told = [(e["input_id"], e["metrics"].get("dropped"), e.get("chunk_index")) for e in talk.sent[-6:]]
+    assert told == [
+        ("in-0", None, 0),
+        ("in-1", None, 1),
+        ("in-2", True, 2),
+        ("in-3", True, 3),
+        ("in-4", True, 4),
+        ("in-5", True, 5),
+    ]
+    assert [e["metrics"]["dropped_total"] for e in talk.sent[-4:]] == [1, 2, 3, 4]
+    assert [run.unit for run in talk.runs] == [1, 2, 3]
+    assert talk.finish(3)[0]["input_id"] == "new"
+
+
+def test_unit_that_waited_exactly_as_long_as_allowed_still_runs() -> None:
+    talk = active()
+    for _ in range(4):
+        talk.client(append())
+    talk.wait(3.0)
+
+    assert not any("dropped" in event["metrics"] for event in finish_all(talk))
+
+
+def test_units_of_the_newest_append_never_drop_each_other() -> None:
+    talk = active()
+    talk.client(append(40.0))
+    talk.wait(30)
+
+    events = finish_all(talk)
+
+    assert len(events) == 40
+    assert not any("dropped" in event["metrics"] for event in events)
+
+
+def test_more_waiting_units_than_allowed_drop_the_oldest_at_once() -> None:
+    talk = active(max_waiting_units=4)
+    for number in range(8):
+        talk.client(append(input_id=f"in-{number}"))
+
+    events = finish_all(talk)
+
+    assert [e["input_id"] for e in events] == [f"in-{number}" for number in range(8)]
+    assert [e["input_id"] for e in events if e["metrics"].get("dropped")] == ["in-2", "in-3"]
+
+
+def test_more_waiting_bytes_than_allowed_drop_the_oldest_at_once() -> None:
+    talk = active(max_waiting_bytes=3 * 64_000)
+    for _ in range(7):
+        talk.client(append())
+
+    assert sum(bool(e["metrics"].get("dropped")) for e in finish_all(talk)) == 2
+
+
+def test_dropped_unit_inside_a_response_is_answered_by_the_one_that_speaks() -> None:
+    talk = active(max_waiting_units=1)
+    for number in range(4):
+        talk.client(append(input_id=f"in-{number}"))
+    talk.speak(1)
+    talk.speak(2)
+
+    events = talk.speak(3)
+
+    assert [e["kind"] for e in talk.sent if e.get("metrics", {}).get("dropped")] == []
+    assert events[0]["metrics"]["dropped_total"] == 1
+    assert events[0]["input_id"] == "in-3"
+    assert events[0]["chunk_index"] == 3
+
+
+def test_force_listen_of_a_dropped_unit_moves_to_the_next() -> None:
+    talk = active(max_waiting_units=1)
+    talk.client(append(2.0))
+    talk.client(append(force_listen=True))
+    talk.client(append())
+
+    finish_all(talk)
+
+    assert [run.force_listen for run in talk.runs] == [False, False, True]
+
+
+# ----------------------------------------------------------------------------------- 6.4 force_listen
+
+
+def test_force_listen_stops_a_unit_of_whose_answer_nothing_was_sent() -> None:
+    talk = active()
+    talk.client(append(3.0))
+    talk.worker(Piece(1, "Seven", SPEECH))
+
+    talk.client(append(2.0, force_listen=True))
+
+    assert talk.cancelled == [2]
+    first = talk.worker(Piece(1, "teen", SPEECH), UnitDone(1, UnitEnd.CHUNK, 150), Finalized(1))
+    assert kinds([*first, *talk.finish(2, UnitEnd.CANCELLED), *finish_all(talk, 3)]) == ["listen"] * 5
+    assert not any("response_id" in event for event in talk.sent)
+    assert [run.force_listen for run in talk.runs] == [False, False, True, True, True]
+
+
+def test_force_listen_stops_a_unit_with_its_first_word() -> None:
+    """Stopped before, the model would begin its answer in the next unit."""
+    talk = active()
+    talk.client(append(2.0))
+
+    talk.client(append(force_listen=True))
+    assert talk.cancelled == []
+    talk.worker(Piece(1, "Seven", b""))
+    talk.worker(Piece(1, "", SPEECH))
+    assert talk.cancelled == [2]
+    assert kinds([*talk.finish(1, UnitEnd.CANCELLED), *finish_all(talk, 2)]) == ["listen"] * 3
+    assert not any("response_id" in event for event in talk.sent)
+
+
+def test_units_that_listen_anyway_are_not_cancelled() -> None:
+    talk = active()
+    for _ in range(5):
+        talk.client(append(force_listen=True))
+
+    assert kinds(finish_all(talk)) == ["listen"] * 5
+    assert talk.cancelled == []
+
+
+def test_force_listen_with_nothing_at_the_worker_cancels_nothing() -> None:
+    talk = active()
+    talk.client(append())
+    talk.finish(1)
+
+    talk.client(append(force_listen=True))
+
+    assert talk.cancelled == []
+
+
+def test_force_listen_inside_a_response_silences_it_at_once() -> None:
+    talk = active()
+    talk.client(append(4.0))
+    opened = talk.speak(1)[0]["response_id"]
+    talk.worker(Piece(2, "eight", SPEECH))
+
+    events = talk.client(append(input_id="stop", force_listen=True))
+
+    assert events == []
+    assert talk.cancelled == [3]
+    second = talk.worker(UnitDone(2, UnitEnd.CHUNK, 150), Finalized(2))
+    third = talk.finish(3, UnitEnd.CANCELLED)
+    fourth = talk.finish(4)
+    fifth = talk.finish(5)
+    assert kinds([*second, *third, *fourth, *fifth]) == ["listen"] * 4
+    assert second[0]["response_id"] == opened
+    assert not any("response_id" in e for e in [*third, *fourth, *fifth])
+    assert [run.force_listen for run in talk.runs[3:]] == [True, True]
+    assert fifth[0]["input_id"] == "stop"
+
+
+def test_no_worker_is_given_more_units_at_once_than_can_be_written() -> None:
+    talk = Conversation()
+    talk.activate(max_units_in_flight=1000)
+    talk.client(append(20.0))
+
+    assert len(talk.runs) == MOST_AT_WORKER
+    assert 2 * MOST_AT_WORKER + 1 < WRITES_WAITING
+
+
+def test_force_listen_again_cancels_each_unit_only_once() -> None:
+    talk = active()
+    talk.client(append(4.0))
+    talk.speak(1)
+    for _ in range(30):
+        talk.client(append(force_listen=True))
+    assert talk.cancelled == [3]
+    talk.finish(2, UnitEnd.CANCELLED)
+
+    assert talk.cancelled == [3]
+
+
+def test_end_of_turn_in_a_silenced_unit_adds_nothing() -> None:
+    talk = active()
+    talk.client(append(2.0))
+    talk.speak(1)
+    talk.client(append(force_listen=True))
+
+    assert kinds(talk.speak(2, end=UnitEnd.TURN)) == ["listen"]
+
+
+def test_force_listen_with_nothing_in_flight_is_closed_by_its_own_unit() -> None:
+    talk = active()
+    talk.client(append())
+    opened = talk.speak(1)[0]["response_id"]
+
+    talk.client(append(force_listen=True))
+
+    assert talk.cancelled == []
+    assert talk.finish(2)[0]["response_id"] == opened
+
+
+def test_force_listen_takes_back_what_was_not_sent_yet() -> None:
+    talk = active(hold_output=True)
+    talk.client(append(2.0, input_id="a"))
+    talk.flush_output()
+    first = talk.speak(1)
+    second = talk.speak(2)
+    assert kinds([*first, *second]) == ["text", "audio", "text", "audio"]
+
+    talk.client(append(input_id="stop", force_listen=True))
+
+    taken_back = talk.sent[-2:]
+    assert kinds(talk.sent) == ["session.queue_done", "session.created", "listen", "listen"]
+    assert taken_back[0]["response_id"] == first[0]["response_id"]
+    assert "response_id" not in taken_back[1]
+    assert [event["chunk_index"] for event in taken_back] == [0, 1]
+    assert [event["metrics"]["kv_cache_length"] for event in taken_back] == [101, 102]
+    assert "response_id" not in talk.finish(3)[0]
+
+
+def test_unit_whose_text_went_out_still_gets_its_listen() -> None:
+    talk = active(hold_output=True)
+    talk.client(append())
+    talk.flush_output()
+    talk.speak(1)
+    talk.flush_output(1)
+
+    talk.client(append(force_listen=True))
+
+    assert kinds(talk.sent)[-2:] == ["text", "listen"]
+    assert talk.sent[-1]["metrics"] == talk.sent[-2]["metrics"]
+    assert "chunk_index" not in talk.sent[-1]
+
+
+def test_turn_that_ends_before_its_cancel_arrives_opens_no_response() -> None:
+    talk = active()
+    talk.client(append())
+    talk.client(append(force_listen=True))
+
+    assert kinds([*talk.speak(1, end=UnitEnd.TURN), *talk.finish(2)]) == ["listen"] * 2
+    assert not any("response_id" in event for event in talk.sent)

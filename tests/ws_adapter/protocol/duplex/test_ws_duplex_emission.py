@@ -1,0 +1,387 @@
+"""What a unit looks like on `/ws/duplex`: one flat `result`, in order, whatever became of the unit."""
+
+import base64
+from typing import Any
+
+import pytest
+
+from antiphon.semconv import Reason
+from tests.ws_adapter.support.conversation import SPEECH, Event
+from tests.ws_adapter.support.duplex_conversation import PAUSE, STOP, DuplexConversation, chunk, names
+from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Timings, Tokens, UnitDone, UnitEnd
+
+ALWAYS = {
+    "type",
+    "is_listen",
+    "text",
+    "audio_data",
+    "end_of_turn",
+    "current_time",
+    "kv_cache_length",
+    "cost_llm_ms",
+    "cost_tts_prep_ms",
+    "cost_tts_ms",
+    "cost_token2wav_ms",
+    "cost_all_ms",
+    "prefill_ms",
+    "wall_clock_ms",
+    "n_tokens",
+    "n_tts_tokens",
+    "vision_slices",
+    "vision_tokens",
+    "server_send_ts",
+}
+"""Fields of every result."""
+
+
+def active(**options: Any) -> DuplexConversation:
+    talk = DuplexConversation(**options)
+    talk.activate()
+    return talk
+
+
+@pytest.fixture
+def talk() -> DuplexConversation:
+    return active()
+
+
+def test_prepared() -> None:
+    assert DuplexConversation().activate() == {
+        "type": "prepared",
+        "prompt_length": 58,
+        "session_id": "omni_k3f9",
+    }
+
+
+def test_prepared_names_the_recording() -> None:
+    prepared = DuplexConversation(recording_id="omni_k3f9-2").activate()
+
+    assert prepared["recording_session_id"] == "omni_k3f9-2"
+
+
+def test_fields_not_honoured_are_listed() -> None:
+    prepared = DuplexConversation().activate(
+        {"config": {"top_k": 5, "nonsense": 1}},
+        ignored_fields=("duplex.listen_top_k", "voice.llm_reference", "voice.speech_reference"),
+    )
+
+    assert prepared["unsupported_fields"] == [
+        "config.nonsense",
+        "config.listen_top_k",
+        "ref_audio_base64",
+        "tts_ref_audio_base64",
+    ]
+
+
+# ------------------------------------------------------------------------------------------- one result
+
+
+def test_listening_unit(talk: DuplexConversation) -> None:
+    talk.client(chunk())
+
+    assert talk.finish(1) == [
+        {
+            "type": "result",
+            "is_listen": True,
+            "text": "",
+            "audio_data": None,
+            "end_of_turn": False,
+            "current_time": 1,
+            "kv_cache_length": 101,
+            "cost_llm_ms": 0,
+            "cost_tts_prep_ms": 0,
+            "cost_tts_ms": 0,
+            "cost_token2wav_ms": 0,
+            "cost_all_ms": 0,
+            "prefill_ms": 0,
+            "wall_clock_ms": 0,
+            "n_tokens": 1,
+            "n_tts_tokens": 0,
+            "vision_slices": 0,
+            "vision_tokens": 0,
+            "server_send_ts": 0,
+        }
+    ]
+
+
+def test_speaking_unit(talk: DuplexConversation) -> None:
+    talk.client(chunk())
+
+    assert talk.worker(Prefilled(1, Timings(prefill=9.1), vision_slices=1)) == []
+    assert talk.worker(Piece(1, "Se", SPEECH[:400]), Piece(1, "ven", SPEECH[400:])) == []
+    events = talk.worker(
+        UnitDone(
+            1,
+            UnitEnd.TURN,
+            168,
+            Tokens(input_audio=10, input_vision=64, output_text=6, output_audio=25),
+            Timings(decode=41.0, speech=88.0, vocoder=35.5, total=170.0),
+        )
+    )
+
+    assert len(events) == 1
+    result = events[0]
+    assert base64.b64decode(result.pop("audio_data"), validate=True) == SPEECH
+    assert result == {
+        "type": "result",
+        "is_listen": False,
+        "text": "Seven",
+        "end_of_turn": True,
+        "current_time": 1,
+        "kv_cache_length": 168,
+        "cost_llm_ms": 41.0,
+        "cost_tts_prep_ms": 0,
+        "cost_tts_ms": 88.0,
+        "cost_token2wav_ms": 35.5,
+        "cost_all_ms": 164.5,
+        "prefill_ms": 9.1,
+        "wall_clock_ms": 0,
+        "n_tokens": 6,
+        "n_tts_tokens": 25,
+        "vision_slices": 1,
+        "vision_tokens": 64,
+        "server_send_ts": 0,
+    }
+
+
+def test_a_turn_of_three_units(talk: DuplexConversation) -> None:
+    talk.client(chunk(4.0))
+    results = [*talk.speak(1, "One"), *talk.speak(2, "two"), *talk.speak(3, "three", UnitEnd.TURN)]
+    results += talk.finish(4)
+
+    assert names(results) == ["speak", "speak", "speak", "listen"]
+    assert [result["end_of_turn"] for result in results] == [False, False, True, False]
+    assert [result["current_time"] for result in results] == [1, 2, 3, 4]
+
+
+def test_speech_without_samples_has_no_audio(talk: DuplexConversation) -> None:
+    talk.client(chunk())
+
+    result = talk.finish(1, UnitEnd.CHUNK, "Seven")[0]
+
+    assert (result["is_listen"], result["text"], result["audio_data"]) == (False, "Seven", None)
+
+
+def test_results_come_in_input_order(talk: DuplexConversation) -> None:
+    talk.client(chunk(2.0))
+
+    assert talk.worker(UnitDone(2, UnitEnd.LISTEN, 120), Finalized(2)) == []
+    results = talk.worker(UnitDone(1, UnitEnd.LISTEN, 110), Finalized(1))
+
+    assert [(e["current_time"], e["kv_cache_length"]) for e in results] == [(1, 110), (2, 120)]
+
+
+# --------------------------------------------------------------------------------------------- failures
+
+
+def test_failed_unit_is_an_error_and_a_listen(talk: DuplexConversation) -> None:
+    talk.client(chunk(2.0))
+    talk.speak(1)
+
+    events = talk.finish(2, UnitEnd.FAILED, "half a wo", failure=Reason.INFERENCE_FAILED)
+
+    assert names(events) == ["error:inference_error", "listen"]
+    assert events[0]["error"] == events[0]["message"]
+    assert events[1].keys() == ALWAYS
+    assert (events[1]["text"], events[1]["audio_data"]) == ("", None)
+    assert talk.dialect.is_over is False
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.AUDIO_INVALID,
+        Reason.IMAGE_INVALID,
+        Reason.PARAMS_INVALID,
+        Reason.CONTENT_UNSUPPORTED,
+        Reason.INPUT_TOO_LONG,
+    ],
+)
+def test_input_refused_by_the_worker(talk: DuplexConversation, reason: Reason) -> None:
+    talk.client(chunk(5.0))
+
+    for unit in range(1, 6):
+        events = talk.finish(unit, UnitEnd.FAILED, failure=reason)
+        assert names(events) == ["error:invalid_payload", "listen"]
+
+    assert talk.dialect.is_over is False
+
+
+def test_three_failures_in_a_row_end_the_session(talk: DuplexConversation) -> None:
+    talk.client(chunk(5.0))
+    for unit in (1, 2):
+        talk.finish(unit, UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
+
+    events = talk.finish(3, UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
+
+    assert names(events) == ["error:inference_error", "listen", "stopped"]
+    assert events[-1] == {"type": "stopped", "session_id": "omni_k3f9", "reason": "error"}
+    assert talk.closed is not None
+    assert talk.closed.code == 1011
+
+
+def test_cancelled_unit_is_a_listen(talk: DuplexConversation) -> None:
+    talk.client(chunk())
+
+    assert names(talk.finish(1, UnitEnd.CANCELLED)) == ["listen"]
+
+
+@pytest.mark.parametrize(
+    ("end", "text", "told"),
+    [(UnitEnd.CONTEXT_FULL, "Seven", "speak"), (UnitEnd.CONTEXT_FULL, "", "listen")],
+)
+def test_context_full_comes_behind_the_result(
+    talk: DuplexConversation, end: UnitEnd, text: str, told: str
+) -> None:
+    talk.client(chunk(2.0))
+
+    events = talk.finish(1, end, text)
+
+    assert names(events) == [told, "stopped"]
+    assert events[-1] == {"type": "stopped", "session_id": "omni_k3f9", "reason": "context_full"}
+    assert talk.closed is not None
+    assert talk.closed.code == 1000
+
+
+def test_context_at_the_models_limit(talk: DuplexConversation) -> None:
+    talk.client(chunk())
+
+    events = talk.finish(1, context_tokens=8192)
+
+    assert names(events) == ["listen", "stopped"]
+    assert events[0]["kv_cache_length"] == 8192
+
+
+# -------------------------------------------------------------------------------------- dropped, forced
+
+
+def stalled(**options: Any) -> DuplexConversation:
+    """Two units at the worker, and four more that wait, the oldest of them too long."""
+    talk = active(**options)
+    for _ in range(6):
+        talk.client(chunk())
+        talk.wait(1)
+    return talk
+
+
+def test_dropped_units_are_answered_in_their_place() -> None:
+    talk = stalled()
+
+    results = [*talk.finish(1), *talk.finish(2)]
+
+    assert [result.get("dropped") for result in results] == [None, None, True]
+    assert results[-1].keys() == ALWAYS | {"dropped", "dropped_total"}
+    assert results[-1]["dropped_total"] == 1
+    assert [result["current_time"] for result in results] == [1, 2, 3]
+
+
+def test_length_of_the_context_never_falls_over_dropped_units() -> None:
+    talk = stalled()
+
+    results = [*talk.finish(1), *talk.finish(2), *talk.finish(3)]
+
+    lengths = [result["kv_cache_length"] for result in results]
+    assert lengths == sorted(lengths)
+    assert 0 not in lengths
+
+
+def test_no_listen_for_a_dropped_unit_inside_a_response() -> None:
+    talk = stalled()
+
+    results = [*talk.speak(1), *talk.speak(2), *talk.speak(3, end=UnitEnd.TURN)]
+
+    assert names(results) == ["speak", "speak", "speak"]
+    assert results[-1]["dropped_total"] == 1
+    assert results[-1]["current_time"] == 4
+
+
+def test_force_listen_takes_back_what_was_not_sent() -> None:
+    talk = active(hold_output=True)
+    talk.client(chunk(3.0))
+    talk.speak(1)
+    talk.flush_output()
+    talk.speak(2)
+
+    talk.client(chunk(force_listen=True))
+    talk.finish(3, UnitEnd.CANCELLED)
+    talk.finish(4)
+
+    results = [event for event in talk.sent if event["type"] == "result"]
+    assert names(results) == ["speak", "listen", "listen", "listen"]
+    assert [result["current_time"] for result in results] == [1, 2, 3, 4]
+    assert talk.cancelled == [3]
+    assert talk.runs[-1].force_listen is True
+
+
+def test_force_listen_on_every_chunk_is_one_listen_each(talk: DuplexConversation) -> None:
+    for unit in range(1, 8):
+        talk.client(chunk(0.9, force_listen=True))
+        assert names(talk.finish(unit)) == ["listen"]
+
+    assert [run.force_listen for run in talk.runs] == [True] * 7
+
+
+def test_interrupt_ends_a_response_at_the_next_unit(talk: DuplexConversation) -> None:
+    talk.client(chunk())
+    talk.speak(1)
+    talk.client({"type": "interrupt"})
+    talk.client(chunk(2.0))
+
+    assert [run.force_listen for run in talk.runs] == [False, True, False]
+    assert names([*talk.finish(2), *talk.speak(3)]) == ["listen", "speak"]
+    assert talk.cancelled == []
+
+
+def test_interrupt_reaches_the_unit_that_waits_longest(talk: DuplexConversation) -> None:
+    talk.client(chunk(4.0))
+    talk.client({"type": "interrupt"})
+
+    talk.finish(1)
+    talk.finish(2)
+
+    assert [run.force_listen for run in talk.runs] == [False, False, True, False]
+
+
+def test_silence_is_never_made_up(talk: DuplexConversation) -> None:
+    talk.client(chunk(5.0))
+    for unit in range(1, 6):
+        talk.finish(unit)
+
+    assert talk.wait(60) == []
+    assert len(talk.runs) == 5
+
+
+def test_last_event_answers_everything(talk: DuplexConversation) -> None:
+    talk.client(chunk(4.0))
+    talk.client(PAUSE)
+    talk.client(STOP)
+    talk.finish(1)
+
+    assert names(talk.sent)[-1] == "stopped"
+    assert talk.after_close == []
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+
+def errors(events: list[Event]) -> list[str]:
+    return [event["code"] for event in events if event["type"] == "error"]
+
+
+def test_errors_are_limited(talk: DuplexConversation) -> None:
+    events = [event for _ in range(21) for event in talk.client({"type": "nonsense"})]
+
+    assert errors(events) == ["unknown_event"] * 20 + ["rate_limited"]
+    assert talk.closed is not None
+    assert talk.closed.code == 1008
+
+
+def test_events_are_limited(talk: DuplexConversation) -> None:
+    talk.wait(5)
+    for _ in range(1000):
+        talk.client({"type": "resume"})
+    assert talk.closed is None
+
+    assert errors(talk.client({"type": "resume"})) == ["rate_limited"]
+    assert talk.closed is not None
+    assert talk.closed.code == 1008

@@ -1,0 +1,395 @@
+"""Section 8.3 and the column T of 7.2: what a client may send, and how the rest is refused."""
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ws_adapter.support.transcription_conversation import (
+    COMMIT,
+    FINAL,
+    UPDATE,
+    TranscriptionConversation,
+    append,
+    codes,
+    pcm16,
+)
+from ws_adapter.protocol.core.signals import UnitEnd
+from ws_adapter.protocol.transcription.utterance import BYTES_PER_S, LARGEST_BYTES
+
+
+def refused(*events: Any) -> tuple[str, str]:
+    """Code and text of the error that the last of these is answered by; the others are not answered."""
+    talk = TranscriptionConversation()
+    told = talk.client(*events)
+    assert [event["type"] for event in told] == ["error"]
+    assert list(told[0]) == ["type", "error", "code"]
+    assert talk.closed is None
+    return told[0]["code"], told[0]["error"]
+
+
+# --------------------------------------------------------------------------------------------------- 8.3
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"{",
+        b"hello",
+        b'{"type":"input_audio_buffer.commit","final":NaN}',
+        b'{"type":"session.update","model":Infinity}',
+        b'{"type":"session.update"}{}',
+        b"[" * 100_000,
+    ],
+)
+def test_not_json(frame: bytes) -> None:
+    assert refused(frame) == ("invalid_json", "Invalid JSON")
+
+
+@pytest.mark.parametrize("frame", [b"[]", b"null", b"7", b'"session.update"', b"true"])
+def test_not_an_object(frame: bytes) -> None:
+    code, text = refused(frame)
+
+    assert code == "processing_error"
+    assert "JSON object" in text
+
+
+@pytest.mark.parametrize(
+    ("event", "name"),
+    [
+        ({}, "None"),
+        ({"type": None}, "None"),
+        ({"type": 5}, "5"),
+        ({"type": ["x"]}, "a list"),
+        ({"type": ""}, ""),
+        ({"type": "response.create"}, "response.create"),
+        ({"type": "input_audio_buffer.clear"}, "input_audio_buffer.clear"),
+        ({"type": "session.create"}, "session.create"),
+        ({"type": "session.init", "payload": {}}, "session.init"),
+        ({"type": "session.close"}, "session.close"),
+        ({"type": "transcription.done"}, "transcription.done"),
+        ({"type": "x" * 10_000}, "a string"),
+        ({"type": 1e400}, "a number out of range"),
+    ],
+)
+def test_unknown_type(event: dict[str, Any], name: str) -> None:
+    frame = json.dumps(event).replace("Infinity", "1e400").encode()
+
+    assert refused(frame) == ("unknown_event", f"Unknown event type: {name}")
+
+
+def test_binary_frame_leaves_the_socket_open() -> None:
+    talk = TranscriptionConversation()
+
+    (error,) = talk.do(talk.dialect.binary_frame(talk.now))
+
+    assert error["code"] == "invalid_frame"
+    assert "text frames only" in error["error"]
+    assert talk.closed is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"model": None},
+        {"model": ""},
+        {"model": 5},
+        {"model": ["antiphon-mini"]},
+        {"session": {"model": "antiphon-mini"}},
+    ],
+)
+def test_update_without_a_model(fields: dict[str, Any]) -> None:
+    code, text = refused({"type": "session.update", **fields})
+
+    assert code == "invalid_event"
+    assert "Missing required field: model" in text
+
+
+def test_everything_else_in_an_update_is_ignored() -> None:
+    talk = TranscriptionConversation()
+
+    told = talk.client({**UPDATE, "language": 7, "prompt": ["x"], "session": None, "temperature": "hot"})
+
+    assert told == []
+    assert talk.client(COMMIT) == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"audio": None}, {"audio": 5}, {"audio": [1]}, {"data": "AAAA"}])
+def test_append_without_audio(fields: dict[str, Any]) -> None:
+    code, text = refused({"type": "input_audio_buffer.append", **fields})
+
+    assert code == "processing_error"
+    assert "audio" in text
+
+
+@pytest.mark.parametrize(
+    "audio",
+    [
+        "",
+        " ",
+        "?",
+        "AAA",
+        "AA==",
+        "AAAAA===",
+        pcm16(2000)[:-1],
+        pcm16(2000) + "AA==",
+        base64.b64encode(bytes(4097)).decode(),
+    ],
+    ids=lambda audio: f"{len(audio)}",
+)
+def test_audio_that_is_none(audio: str) -> None:
+    code, text = refused({"type": "input_audio_buffer.append", "audio": audio})
+
+    assert code == "invalid_audio"
+    assert "Invalid audio data" in text
+
+
+def test_refused_append_is_not_applied() -> None:
+    talk = TranscriptionConversation()
+    talk.begin(0.0)
+
+    talk.client({"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(3999)).decode()})
+
+    assert talk.dialect.held_bytes == 0
+
+
+@pytest.mark.parametrize("final", [None, 2, -1, 1.5, "maybe", "", "truee", [], {"final": True}, "t"])
+def test_final_that_is_no_boolean(final: Any) -> None:
+    code, text = refused(UPDATE, {**COMMIT, "final": final})
+
+    assert code == "processing_error"
+    assert text.startswith("final: expected true or false, got ")
+
+
+WORDS = [("true", True), ("yes", True), ("on", True), ("1", True)]
+WORDS += [("false", False), ("no", False), ("off", False), ("0", False)]
+
+
+@pytest.mark.parametrize(
+    ("final", "is_final"),
+    [
+        (True, True),
+        (False, False),
+        (1, True),
+        (0, False),
+        *((form(word), truth) for word, truth in WORDS for form in (str.lower, str.upper, str.title)),
+    ],
+)
+def test_final_in_every_spelling(final: Any, is_final: bool) -> None:
+    talk = TranscriptionConversation()
+    talk.begin()
+
+    assert talk.client({**COMMIT, "final": final}) == []
+
+    assert talk.runs[-1].ends is is_final
+
+
+def test_with_duplicate_keys_the_last_counts() -> None:
+    talk = TranscriptionConversation()
+    talk.begin()
+
+    assert talk.client(b'{"type":"input_audio_buffer.commit","final":true,"final":false}') == []
+
+    assert not talk.runs[-1].ends
+
+
+def test_invalid_utf8_closes_without_an_event() -> None:
+    talk = TranscriptionConversation()
+
+    assert talk.client(b'{"type":"\xff"}') == []
+
+    assert talk.closed is not None
+    assert talk.closed.code == 1007
+    assert talk.client(UPDATE) == []
+
+
+# ------------------------------------------------------------------------------------------------- audio
+
+
+def test_audio_is_little_endian_int16() -> None:
+    samples = np.array([0, 1, -1, 32767, -32768, 12345], "<i2")
+    talk = TranscriptionConversation()
+    talk.begin(0.0)
+
+    talk.client(
+        {"type": "input_audio_buffer.append", "audio": base64.b64encode(samples.tobytes()).decode()}, FINAL
+    )
+
+    heard = np.frombuffer(talk.runs[0].audio, "<f4")
+    assert np.array_equal(heard, samples.astype(np.float32) / np.float32(32768))
+
+
+def test_white_space_in_base64_is_removed() -> None:
+    talk = TranscriptionConversation()
+    talk.begin(0.0)
+    spaced = "\n".join([pcm16(300)[:60], pcm16(300)[60:]])
+
+    assert talk.client({"type": "input_audio_buffer.append", "audio": spaced}, FINAL) == []
+
+    assert talk.samples == 300
+
+
+def test_audio_goes_by_the_second() -> None:
+    talk = TranscriptionConversation()
+    talk.begin(0.0)
+
+    for _ in range(24):
+        talk.client(append(0.128))
+        talk.wait(0.128)
+
+    sizes = [len(run.audio) // 4 for run in talk.runs]
+    assert all(16_000 <= size <= 18_048 for size in sizes)
+    assert talk.dialect.held_bytes == 24 * 4096, "none of them is closed yet"
+
+
+def test_less_than_a_second_goes_when_it_has_waited() -> None:
+    talk = TranscriptionConversation()
+    talk.begin(0.0)
+    talk.client(append(0.25))
+    talk.wait(0.5)
+    talk.client(append(0.25))
+    talk.wait(0.49)
+    assert talk.runs == []
+
+    talk.wait(0.01)
+
+    assert [len(run.audio) // 4 for run in talk.runs] == [8_000]
+    assert not talk.runs[0].ends
+
+
+def test_client_that_does_not_pace_itself_makes_few_large_units() -> None:
+    talk = TranscriptionConversation()
+    talk.client(UPDATE, COMMIT, *[append(0.128)] * 500, FINAL)
+    talk.serve()
+
+    assert len(talk.runs) == 7, "no more than fit the way to a worker"
+    assert {len(run.audio) for run in talk.runs} == {2 * LARGEST_BYTES}
+    talk.complete()
+
+    assert talk.samples == 500 * 2048
+    assert len(talk.runs) == 16
+    assert [run.ends for run in talk.runs] == [False] * 15 + [True]
+
+
+def test_worker_that_takes_fewer_units_gets_fewer() -> None:
+    talk = TranscriptionConversation()
+    talk.client(UPDATE, COMMIT, append(30.0))
+
+    talk.serve(max_units_in_flight=2)
+
+    assert len(talk.runs) == 2
+    talk.finish(1)
+    assert len(talk.runs) == 3
+
+
+def test_client_that_does_not_read_holds_the_worker_up() -> None:
+    talk = TranscriptionConversation()
+    talk.begin()
+
+    talk.do(talk.dialect.congested(True, talk.now))
+    talk.client(append(3.0))
+    talk.wait(5.0)
+    assert talk.samples == 16_000
+    talk.do(talk.dialect.congested(False, talk.now))
+
+    assert talk.samples == 64_000
+
+
+# -------------------------------------------------------------------------------------------- the bound
+
+
+def test_audio_that_waits_is_bounded() -> None:
+    talk = TranscriptionConversation(transcription_buffer_s=3.0)
+    talk.client(append(2.5))
+
+    (error,) = talk.client(append(0.6))
+
+    assert error["code"] == "buffer_full"
+    assert "3 s" in error["error"]
+    assert codes(talk.client(append(0.6))) == ["buffer_full"], "each append beyond it"
+    assert talk.client(append(0.5)) == [], "what fits still fits"
+    assert talk.dialect.held_bytes == 3 * BYTES_PER_S
+
+
+def test_bound_by_default_is_half_an_hour() -> None:
+    talk = TranscriptionConversation()
+    talk.client(*[append(60.0)] * 30)
+
+    assert codes(talk.client(append(0.001))) == ["buffer_full"]
+
+
+def test_bound_is_for_all_that_waits() -> None:
+    talk = TranscriptionConversation(transcription_buffer_s=3.0)
+    talk.client(UPDATE, COMMIT, append(1.0), FINAL, COMMIT, append(1.0), FINAL, append(1.0))
+    assert codes(talk.client(append(0.1))) == ["buffer_full"]
+
+    talk.serve()
+
+    assert talk.client(append(1.0)) == [], "the first second is at the worker"
+    assert talk.dialect.held_bytes == 4 * BYTES_PER_S
+    talk.complete()
+    assert talk.dialect.held_bytes == 3 * BYTES_PER_S
+
+
+def test_lost_audio_makes_room() -> None:
+    talk = TranscriptionConversation(transcription_buffer_s=60.0)
+    talk.client(UPDATE, COMMIT, append(50.0))
+    talk.serve(max_units_in_flight=1)
+
+    talk.finish(1, end=UnitEnd.FAILED)
+
+    assert talk.dialect.held_bytes == 0
+
+
+def test_without_room_in_the_server_an_append_is_refused() -> None:
+    talk = TranscriptionConversation()
+    talk.begin()
+    held = talk.dialect.held_bytes
+
+    (error,) = talk.do(talk.dialect.text_frame(json.dumps(append(2.0)).encode(), talk.now, drops_input=True))
+
+    assert error["code"] == "buffer_full"
+    assert talk.dialect.held_bytes == held
+    assert talk.do(talk.dialect.text_frame(json.dumps(FINAL).encode(), talk.now, drops_input=True)) == []
+    assert talk.runs[-1].ends
+
+
+# ---------------------------------------------------------------------------------------------- a flood
+
+
+def test_errors_beyond_twenty_in_a_second_are_counted_and_not_sent() -> None:
+    talk = TranscriptionConversation()
+
+    assert codes(talk.client(*[b"x"] * 50)) == ["invalid_json"] * 20
+    assert talk.notes == []
+    talk.wait(1.0)
+
+    assert talk.notes == ["30 errors were not sent, beyond 20 in a second"]
+    assert codes(talk.client(b"x")) == ["invalid_json"]
+    assert talk.closed is None
+    assert talk.client(UPDATE, COMMIT) == []
+    assert talk.slot == "wanted"
+
+
+def test_flood_that_goes_on_is_answered_twenty_times_a_second() -> None:
+    talk = TranscriptionConversation()
+
+    for _ in range(40):
+        talk.client(*[b"x"] * 5)
+        talk.wait(0.1)
+    talk.wait(1.0)
+
+    assert codes(talk.sent[1:]) == ["invalid_json"] * 80
+    assert sum(int(note.split()[0]) for note in talk.notes) == 120
+
+
+def test_what_becomes_of_utterances_is_told_in_a_flood() -> None:
+    talk = TranscriptionConversation()
+    talk.begin()
+    talk.client(*[b"x"] * 50)
+
+    assert codes(talk.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]

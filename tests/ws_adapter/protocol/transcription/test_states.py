@@ -1,0 +1,495 @@
+"""Section 8.2: every cell of the state table of transcription, and the rules under it."""
+
+import pytest
+
+from tests.ws_adapter.support.transcription_conversation import (
+    COMMIT,
+    CREATED_EVENT,
+    EMPTY,
+    FINAL,
+    UPDATE,
+    TranscriptionConversation,
+    append,
+    codes,
+    delta,
+    done,
+)
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.signals import Piece, UnitEnd
+from ws_adapter.protocol.transcription.utterance import MOST_AHEAD
+
+TWO_MODELS = Catalogue(models={"antiphon-mini", "other"}, voices=set())
+OTHER = {"type": "session.update", "model": "other"}
+
+
+def test_created_comes_first_and_nothing_is_asked_for() -> None:
+    talk = TranscriptionConversation()
+
+    assert talk.sent == [CREATED_EVENT]
+    assert list(talk.sent[0]) == ["type", "id", "created"]
+    assert talk.slot == "none"
+    assert talk.dialect.deadline is None
+    assert talk.dialect.is_waiting
+
+
+# --------------------------------------------------------------------------------------------- NO_MODEL
+
+
+def test_no_model_append_is_kept() -> None:
+    talk = TranscriptionConversation()
+
+    assert talk.client(append(1.5)) == []
+    assert talk.client(UPDATE, COMMIT) == []
+    talk.serve()
+
+    assert talk.samples == 24_000
+
+
+@pytest.mark.parametrize("commit", [COMMIT, FINAL])
+def test_no_model_commit_is_refused_and_audio_kept(commit: dict[str, object]) -> None:
+    talk = TranscriptionConversation()
+    talk.client(append())
+
+    (error,) = talk.client(commit)
+
+    assert error["code"] == "model_not_validated"
+    assert "session.update" in error["error"]
+    assert talk.slot == "none"
+    talk.client(UPDATE, COMMIT)
+    talk.serve()
+    assert talk.samples == 16_000
+
+
+def test_no_model_update_makes_ready() -> None:
+    talk = TranscriptionConversation()
+
+    assert talk.client(UPDATE) == []
+    assert talk.client(COMMIT) == []
+    assert talk.slot == "wanted"
+
+
+def test_model_is_checked_against_what_is_served() -> None:
+    talk = TranscriptionConversation()
+
+    (error,) = talk.client({"type": "session.update", "model": "whisper-9"})
+
+    assert error["code"] == "model_not_found"
+    assert "whisper-9" in error["error"]
+    assert "antiphon-mini" in error["error"]
+    assert codes(talk.client(COMMIT)) == ["model_not_validated"]
+
+
+def test_without_a_known_worker_any_model_is_taken() -> None:
+    talk = TranscriptionConversation(catalogue=None)
+
+    assert talk.client({"type": "session.update", "model": "whisper-9"}, COMMIT) == []
+    assert talk.slot == "wanted"
+
+
+def test_long_name_of_a_model_is_not_repeated_whole() -> None:
+    talk = TranscriptionConversation()
+
+    (error,) = talk.client({"type": "session.update", "model": "m" * 10_000})
+
+    assert len(error["error"]) < 1000
+
+
+# ------------------------------------------------------------------------------------------------ READY
+
+
+def test_ready_append_is_kept_for_the_next_utterance() -> None:
+    talk = TranscriptionConversation()
+
+    assert talk.client(UPDATE, append()) == []
+
+    assert talk.slot == "none"
+
+
+def test_ready_commit_opens_with_the_kept_audio_first() -> None:
+    talk = TranscriptionConversation()
+    talk.client(UPDATE, append(level=1), COMMIT, append(level=2))
+
+    talk.serve()
+
+    assert talk.samples == 32_000
+    assert talk.levels == [1, 2]
+    assert talk.runs[0].begins
+    assert not any(run.ends for run in talk.runs)
+
+
+def test_ready_final_with_kept_audio_is_an_utterance() -> None:
+    talk = TranscriptionConversation()
+
+    assert talk.client(UPDATE, append(), FINAL) == []
+    talk.serve()
+
+    assert [(run.begins, run.ends) for run in talk.runs] == [(True, True)]
+    assert talk.complete(" one") == [delta(" one"), done(" one", completion=1)]
+
+
+def test_ready_final_without_audio_is_ignored_and_has_no_after_effect() -> None:
+    talk = TranscriptionConversation()
+
+    assert talk.client(UPDATE, FINAL, FINAL) == []
+    assert talk.slot == "none"
+
+    talk.begin()
+    assert talk.complete() == []
+    assert talk.client(append()) == []
+    assert not any(run.ends for run in talk.runs)
+
+
+def test_ready_update_changes_the_model() -> None:
+    talk = TranscriptionConversation(TWO_MODELS)
+
+    talk.client(UPDATE, OTHER, COMMIT)
+    talk.grant()
+
+    assert [setup.model for setup in talk.setups] == ["other"]
+
+
+# ------------------------------------------------------------------------------------------------- OPEN
+
+
+def test_open_append_waits_for_a_slot_and_is_fed() -> None:
+    talk = TranscriptionConversation()
+    talk.client(UPDATE, COMMIT, append())
+    assert talk.runs == []
+
+    talk.serve()
+    talk.client(append())
+
+    assert [(run.begins, run.ends) for run in talk.runs] == [(True, False), (False, False)]
+
+
+def test_open_commit_is_ignored() -> None:
+    talk = TranscriptionConversation()
+    talk.begin()
+
+    assert talk.client(COMMIT, COMMIT) == []
+    talk.client(append(), FINAL)
+
+    assert [run.begins for run in talk.runs] == [True, False, False]
+    assert codes(talk.complete()) == ["transcription.done"]
+    assert talk.client(FINAL) == []
+
+
+def test_open_final_finishes() -> None:
+    talk = TranscriptionConversation()
+    talk.begin(1.25)
+
+    talk.client(append(0.25), FINAL)
+
+    assert talk.samples == 24_000
+    assert [run.ends for run in talk.runs] == [False, True]
+    assert talk.complete() == [done(completion=2)]
+
+
+def test_open_final_without_further_audio_still_ends_the_utterance() -> None:
+    talk = TranscriptionConversation()
+    talk.begin()
+
+    talk.client(FINAL)
+
+    assert [len(run.audio) // 4 for run in talk.runs] == [16_000, 0]
+    assert talk.runs[-1].ends
+    assert codes(talk.complete()) == ["transcription.done"]
+
+
+def test_open_update_is_for_the_next_utterance() -> None:
+    talk = TranscriptionConversation(TWO_MODELS)
+    talk.begin()
+
+    talk.client(OTHER, FINAL)
+    talk.complete()
+    talk.client(COMMIT)
+    talk.wait()
+
+    assert talk.left == 1, "the worker was configured for another model"
+    talk.serve()
+    assert [setup.model for setup in talk.setups] == ["antiphon-mini", "other"]
+
+
+def test_failed_update_never_revokes_an_earlier_one() -> None:
+    talk = TranscriptionConversation()
+    talk.client(UPDATE)
+
+    assert codes(talk.client({"type": "session.update", "model": "none"})) == ["model_not_found"]
+    assert codes(talk.client({"type": "session.update"})) == ["invalid_event"]
+
+    assert talk.client(COMMIT) == []
+    assert talk.slot == "wanted"
+
+
+# -------------------------------------------------------------------------------------------- FINISHING
+
+
+def finishing() -> TranscriptionConversation:
+    talk = TranscriptionConversation(TWO_MODELS)
+    talk.begin()
+    talk.client(FINAL)
+    return talk
+
+
+def test_finishing_append_is_kept_for_the_next_utterance() -> None:
+    talk = finishing()
+
+    talk.client(append(0.5))
+    assert talk.samples == 16_000
+    talk.complete()
+    talk.client(COMMIT, FINAL)
+    talk.wait()
+
+    assert talk.samples == 24_000
+    assert [run.begins for run in talk.runs] == [True, False, True]
+
+
+def test_finishing_commit_is_remembered() -> None:
+    talk = finishing()
+
+    assert talk.client(COMMIT, append()) == []
+    assert talk.samples == 16_000, "one utterance after another"
+    assert codes(talk.complete()) == ["transcription.done"]
+    talk.wait()
+
+    assert talk.samples == 32_000
+    assert talk.runs[-1].begins
+    talk.client(append())
+    assert not any(run.ends for run in talk.runs[2:])
+
+
+def test_finishing_final_ends_the_remembered_utterance() -> None:
+    talk = finishing()
+
+    talk.client(COMMIT, append(), FINAL)
+    talk.complete()
+    talk.wait()
+
+    assert talk.runs[-1].ends
+    assert codes(talk.complete()) == ["transcription.done"]
+
+
+def test_finishing_final_with_kept_audio_is_an_utterance() -> None:
+    talk = finishing()
+
+    talk.client(append(), FINAL)
+    talk.complete()
+    talk.wait()
+
+    assert (talk.runs[-1].begins, talk.runs[-1].ends) == (True, True)
+
+
+def test_finishing_final_without_audio_is_ignored() -> None:
+    talk = finishing()
+
+    assert talk.client(FINAL, FINAL) == []
+
+    assert codes(talk.complete()) == ["transcription.done"]
+    assert talk.wait(1.0) == []
+
+
+def test_finishing_update_is_for_what_is_committed_after_it() -> None:
+    talk = finishing()
+
+    talk.client(COMMIT, OTHER, append(), FINAL, COMMIT)
+    talk.complete()
+    talk.wait()
+    assert [setup.model for setup in talk.setups] == ["antiphon-mini"], "the second was committed before"
+    talk.complete()
+    talk.wait()
+    talk.serve()
+
+    assert [setup.model for setup in talk.setups] == ["antiphon-mini", "other"]
+
+
+def test_utterances_that_arrive_ahead_queue_in_order() -> None:
+    talk = TranscriptionConversation()
+    talk.client(UPDATE)
+    for level in (1, 2, 3):
+        talk.client(COMMIT, append(level=level), FINAL)
+    talk.serve()
+
+    events = []
+    for word in (" one", " two", " three"):
+        events += talk.complete(word)
+        talk.wait()
+
+    assert events == [
+        event for word in (" one", " two", " three") for event in (delta(word), done(word, completion=1))
+    ]
+    assert talk.levels == [1, 2, 3]
+    assert talk.taken == 1
+
+
+def test_utterances_ahead_are_bounded() -> None:
+    talk = TranscriptionConversation()
+    talk.client(UPDATE, COMMIT, append(), FINAL)
+    for _ in range(MOST_AHEAD):
+        assert talk.client(COMMIT, FINAL) == []
+
+    (error,) = talk.client(COMMIT)
+
+    assert error["code"] == "buffer_full"
+    assert talk.client(FINAL) == [], "there is nothing that it could end"
+    talk.serve()
+    assert len(talk.complete()) == 1 + MOST_AHEAD
+
+
+# --------------------------------------------------------------------------------------------- SKIPPING
+
+
+def skipping() -> TranscriptionConversation:
+    talk = TranscriptionConversation(TWO_MODELS)
+    talk.begin()
+    assert codes(talk.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]
+    return talk
+
+
+def test_skipping_append_is_discarded() -> None:
+    talk = skipping()
+
+    assert talk.client(append(2.0)) == []
+    talk.client(COMMIT, FINAL)
+
+    assert talk.samples == 16_000
+    assert talk.sent[-1] == EMPTY
+
+
+def test_skipping_append_is_still_looked_at() -> None:
+    talk = skipping()
+
+    assert codes(talk.client({"type": "input_audio_buffer.append", "audio": "?"})) == ["invalid_audio"]
+
+
+def test_skipping_commit_opens() -> None:
+    talk = skipping()
+
+    assert talk.client(COMMIT, append()) == []
+    talk.wait()
+
+    assert [run.begins for run in talk.runs] == [True, True]
+
+
+def test_skipping_final_makes_ready_without_a_reply() -> None:
+    talk = skipping()
+
+    assert talk.client(append(), FINAL) == []
+    assert talk.client(append(0.5), FINAL) == []
+    talk.wait()
+
+    assert talk.samples == 24_000
+    assert codes(talk.complete()) == ["transcription.done"]
+
+
+def test_skipping_update_is_for_the_next_utterance() -> None:
+    talk = skipping()
+
+    talk.client(OTHER, COMMIT)
+    talk.wait()
+    talk.serve()
+
+    assert [setup.model for setup in talk.setups] == ["antiphon-mini", "other"]
+
+
+# ------------------------------------------------------------------------------------------------ rules
+
+
+def test_empty_utterance_is_done_without_the_model() -> None:
+    talk = TranscriptionConversation()
+
+    assert talk.client(UPDATE, COMMIT) == []
+    assert talk.client(FINAL) == [EMPTY]
+
+    assert (talk.taken, talk.left, talk.slot) == (1, 1, "none"), "the place in the queue is given up"
+    assert talk.heard == []
+
+
+def test_empty_utterance_between_others_waits_for_its_turn() -> None:
+    talk = TranscriptionConversation()
+    talk.begin()
+
+    assert talk.client(FINAL, COMMIT, FINAL, COMMIT, append(), FINAL) == []
+    assert talk.complete("a") == [delta("a"), done("a", completion=2), EMPTY]
+    talk.wait()
+
+    assert talk.complete("b") == [delta("b"), done("b", completion=1)]
+
+
+def test_done_is_the_deltas_joined_and_no_delta_is_empty() -> None:
+    talk = TranscriptionConversation()
+    talk.begin()
+
+    talk.worker(Piece(1, "", b""), Piece(1, " good", b""), Piece(1, "", b""), Piece(1, " mor", b""))
+    talk.finish(1, "ning", sampled=9)
+    talk.client(FINAL)
+    talk.complete()
+
+    assert talk.sent[1:] == [
+        delta(" good"),
+        delta(" mor"),
+        delta("ning"),
+        done(" good morning", completion=10),
+    ]
+
+
+def test_usage_of_an_utterance_is_its_own() -> None:
+    talk = TranscriptionConversation()
+    talk.begin(3.0)
+    for run in list(talk.runs):
+        talk.finish(run.unit, sampled=4)
+    talk.client(FINAL)
+    talk.finish(len(talk.runs), end=UnitEnd.TURN, sampled=5)
+    assert talk.sent[-1] == done(completion=4 * (len(talk.runs) - 1) + 5)
+
+    talk.client(COMMIT, append(), FINAL)
+    talk.wait()
+    talk.finish(len(talk.runs), end=UnitEnd.TURN, sampled=2)
+
+    assert talk.sent[-1] == done(completion=2)
+    assert list(talk.sent[-1]) == ["type", "text", "usage"]
+    assert list(talk.sent[-1]["usage"]) == [
+        "prompt_tokens",
+        "total_tokens",
+        "completion_tokens",
+        "prompt_tokens_details",
+        "completion_tokens_details",
+    ]
+
+
+def test_deltas_come_while_audio_still_arrives() -> None:
+    talk = TranscriptionConversation()
+    talk.begin()
+
+    assert talk.worker(Piece(1, " good", b"")) == [delta(" good")]
+    assert talk.client(append()) == []
+    assert talk.worker(Piece(2, " morning", b"")) == [delta(" morning")]
+
+
+def test_late_words_of_a_failed_utterance_are_not_those_of_the_next() -> None:
+    talk = TranscriptionConversation()
+    talk.begin(1.0)
+    talk.client(append())
+    assert len(talk.runs) == 2
+
+    assert codes(talk.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]
+    assert talk.cancelled == [2]
+    talk.client(COMMIT, append(), FINAL)
+    talk.wait()
+
+    assert talk.finish(2, " late", end=UnitEnd.CANCELLED) == []
+    assert talk.finish(3, " new", end=UnitEnd.TURN) == [delta(" new"), done(" new", completion=1)]
+
+
+def test_utterance_that_failed_after_its_final_leaves_the_rest_alone() -> None:
+    talk = TranscriptionConversation()
+    talk.begin()
+    talk.client(FINAL, COMMIT, append(0.5), FINAL, append(0.25))
+
+    assert codes(talk.finish(1, end=UnitEnd.FAILED)) == ["processing_error"]
+    talk.wait()
+
+    assert talk.samples == 24_000
+    assert codes(talk.complete()) == ["transcription.done"]
+    talk.client(FINAL)
+    talk.wait()
+    assert talk.samples == 28_000

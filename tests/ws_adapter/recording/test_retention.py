@@ -1,0 +1,211 @@
+"""How long recordings stay."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ws_adapter.support.recordings import NOBODY, append, noise, read_recording, recording_to
+from tests.ws_adapter.support.stage import ManualClock
+from ws_adapter.recording.folder import Client
+from ws_adapter.recording.recorder import Recorder, Recording
+
+
+async def keep(root: Path, clock: ManualClock, seconds: float = 1, **options: Any) -> str:
+    """Records a session of so much audio; returns the recording's id."""
+    async with recording_to(root, clock, **options) as recorder:
+        recording = recorder.begin("s", "audio", NOBODY)
+        recording.up(append(noise(seconds)))
+        recording.end("user_stop", None)
+    return recording.recording_id
+
+
+def kept(root: Path) -> set[str]:
+    return {path.name for path in root.iterdir()}
+
+
+def used(root: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in root.rglob("*"))
+
+
+async def test_the_oldest_recordings_go_when_there_is_too_much(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with recording_to(tmp_path, clock, max_bytes=200_000) as recorder:
+        names = []
+        for _ in range(6):
+            recording = recorder.begin("s", "audio", NOBODY)
+            recording.up(append(noise(1)))
+            recording.end("user_stop", None)
+            names.append(recording.recording_id)
+
+    assert kept(tmp_path) == set(names[-2:])
+    assert used(tmp_path) < 200_000
+
+
+async def test_recordings_of_earlier_runs_count(tmp_path: Path) -> None:
+    clock = ManualClock()
+    names = [await keep(tmp_path, clock) for _ in range(4)]
+    for age, name in enumerate(names):
+        for path in (tmp_path / name, *(tmp_path / name).rglob("*")):
+            os.utime(path, (1000 - age, 1000 - age))
+
+    latest = await keep(tmp_path, clock, max_bytes=250_000)
+
+    assert kept(tmp_path) == {names[0], names[1], latest}
+
+
+async def test_recordings_go_when_they_are_too_old(tmp_path: Path) -> None:
+    clock = ManualClock()
+    old, young = await keep(tmp_path, clock), await keep(tmp_path, clock)
+    for name, age in ((old, 101), (young, 99)):
+        for path in (tmp_path / name, *(tmp_path / name).rglob("*")):
+            os.utime(path, (clock.unix() - age, clock.unix() - age))
+
+    async with recording_to(tmp_path, clock, max_age_s=100):
+        pass
+
+    assert kept(tmp_path) == {young}
+
+
+async def test_the_bounds_are_off_at_zero(tmp_path: Path) -> None:
+    clock = ManualClock()
+    name = await keep(tmp_path, clock)
+    await clock.advance(1e9)
+
+    other = await keep(tmp_path, clock)
+
+    assert kept(tmp_path) == {name, other}
+
+
+async def test_nothing_but_recordings_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere-0123abcd"
+    for folder in (root / "photos", root / "notes-0123abcd", elsewhere):
+        folder.mkdir(parents=True)
+        (folder / "keep.txt").write_text("mine")
+    (elsewhere / "meta.json").write_text("{}")
+    (root / "photos/meta.json").write_text("{}")
+    (root / "link-0123abcd").symlink_to(elsewhere, target_is_directory=True)
+    (root / "meta.json").write_text("{}")
+
+    async with recording_to(root, max_age_s=0.001, max_bytes=1):
+        pass
+
+    assert kept(root) == {"photos", "notes-0123abcd", "link-0123abcd", "meta.json"}
+    assert kept(elsewhere) == {"keep.txt", "meta.json"}
+    assert not caplog.records
+
+
+async def test_a_link_inside_a_recording_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "keep.txt").write_text("mine")
+    name = await keep(tmp_path / "root", ManualClock())
+    (tmp_path / "root" / name / "up").symlink_to(outside, target_is_directory=True)
+
+    async with recording_to(tmp_path / "root", max_bytes=1):
+        pass
+
+    assert kept(tmp_path / "root") == set()
+    assert kept(outside) == {"keep.txt"}
+
+
+async def test_a_running_recording_stops_rather_than_passing_the_bound(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with recording_to(tmp_path, max_bytes=300_000) as recorder:
+        recording = recorder.begin("s", "audio", NOBODY)
+        for _ in range(20):
+            recording.up(append(noise(1)))
+        recording.end("user_stop", "w1/0")
+        other = recorder.begin("s", "audio", NOBODY)
+        other.up(append(noise(1)))
+        other.end("user_stop", None)
+
+    assert kept(tmp_path) == {other.recording_id}, "the stopped one ended and was the oldest"
+    assert (recorder.counts.complete, recorder.counts.incomplete) == (1, 1)
+    assert [line.levelname for line in caplog.records] == ["WARNING"]
+
+
+FLOODER = Client("192.0.2.66")
+
+
+def begin(recorder: Recorder, client: Client, seconds: int = 0) -> Recording:
+    recording = recorder.begin("s", "audio", client)
+    for _ in range(seconds):
+        recording.up(append(noise(1)))
+    return recording
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_flooder_loses_his_own_recordings_and_nobody_elses(tmp_path: Path, at_once: bool) -> None:
+    async with recording_to(tmp_path, max_bytes=600_000) as recorder:
+        others = [begin(recorder, Client(f"192.0.2.{host}"), 1) for host in range(4)]
+        for other in others:
+            other.end("user_stop", None)
+        flood = []
+        for _ in range(40):
+            flood.append(begin(recorder, FLOODER, 1))
+            if not at_once:
+                flood[-1].end("user_stop", None)
+        for recording in flood if at_once else ():
+            recording.end("user_stop", None)
+
+    assert {other.recording_id for other in others} < kept(tmp_path)
+    assert at_once or flood[-1].recording_id in kept(tmp_path), "his newest are kept"
+    assert used(tmp_path) < 600_000
+
+
+async def test_who_is_recorded_at_length_makes_room_for_others(tmp_path: Path) -> None:
+    async with recording_to(tmp_path, max_bytes=600_000) as recorder:
+        long = begin(recorder, FLOODER, 20)
+        other = begin(recorder, NOBODY, 2)
+        other.end("user_stop", None)
+        long.end("user_stop", None)
+
+    assert kept(tmp_path) == {other.recording_id}
+    assert "stopped" not in read_recording(tmp_path / other.recording_id).meta
+    assert (recorder.counts.complete, recorder.counts.incomplete) == (1, 1)
+
+
+async def test_one_session_has_its_share_and_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with recording_to(tmp_path, max_bytes=2_000_000, most_of_all=0.125) as recorder:
+        long, short = begin(recorder, NOBODY, 20), begin(recorder, NOBODY, 2)
+        for recording in (long, short):
+            recording.end("user_stop", None)
+
+    assert kept(tmp_path) == {long.recording_id, short.recording_id}
+    assert "largest size allowed for one" in read_recording(tmp_path / long.recording_id).meta["stopped"]
+    assert used(tmp_path / long.recording_id) < 2_000_000 / 8 + 100_000
+    assert not caplog.records, "nothing is wrong with the disk"
+
+
+async def test_callers_of_earlier_runs_are_told_apart(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with recording_to(tmp_path, clock) as recorder:
+        first = begin(recorder, Client("192.0.2.1", "a key"), 1)
+        first.end("user_stop", None)
+        for _ in range(6):
+            begin(recorder, FLOODER, 1).end("user_stop", None)
+    for path in (tmp_path / first.recording_id, *(tmp_path / first.recording_id).iterdir()):
+        os.utime(path, (1000, 1000))
+
+    async with recording_to(tmp_path, clock, max_bytes=300_000) as recorder:
+        latest = begin(recorder, FLOODER, 1)
+        latest.end("user_stop", None)
+
+    assert {first.recording_id, latest.recording_id} <= kept(tmp_path), "though the first is the oldest"
+    assert used(tmp_path) < 300_000
+
+
+async def test_a_summary_that_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
+    clock = ManualClock()
+    name = await keep(tmp_path, clock)
+    (tmp_path / name / "meta.json").write_bytes(b"\xff{")
+
+    async with recording_to(tmp_path, clock, max_bytes=1):
+        pass
+
+    assert kept(tmp_path) == set()

@@ -1,0 +1,446 @@
+"""Recordings of real conversations: complete, exact, and nothing that a client could notice."""
+
+import asyncio
+import base64
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.support.process import run_cli
+from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker, speak, turn_end
+from tests.ws_adapter.support.conversation import CLOSE, Event
+from tests.ws_adapter.support.process import ADMIT_ALL
+from tests.ws_adapter.support.recordings import Read, b64, failing, noise, read_recording, read_wav
+from tests.ws_adapter.support.stage import PATIENCE_S, Client, Stage, running_adapter, until
+from tests.ws_adapter.worker.test_session_streams import JPEG
+from ws_adapter.recording import folder
+from ws_adapter.web.keys import make_key
+
+PICTURE = b"\xff\xd8\xff\xe0 no camera saw this"
+
+
+@asynccontextmanager
+async def recorded_stage(recordings: Path | None, *script: Any, **options: Any) -> AsyncIterator[Stage]:
+    """An adapter with a scripted worker; on leaving the block the recordings are written."""
+    engine = ScriptedEngine(*(script or TALK), slots=2)
+    async with running_worker(engine, slots=engine.slots) as worker:
+        async with running_adapter(worker.address, recordings=recordings, **options) as stage:
+            yield stage
+
+
+async def converse(client: Client, units: int = len(TALK)) -> list[Event]:
+    """A whole conversation; returns what the client sent."""
+    voice = {"ref_audio_base64": b64(noise(0.5))}
+    sent = [{"type": "session.init", "payload": {"system_prompt": "Sei kurz.", "voice": voice}}]
+    await client.expect("session.queue_done")
+    await client.send(sent[0])
+    await client.expect("session.created")
+    for number in range(units):
+        fields = {"audio": b64(noise(1)), "video_frames": [b64(PICTURE)], "input_id": f"in-{number}"}
+        sent.append({"type": "input.append", "input": fields})
+        await client.send(sent[-1])
+        while (await client.next())["kind"] not in ("listen", "audio"):
+            pass
+    sent.append(CLOSE)
+    await client.send(CLOSE)
+    await client.rest()
+    return sent
+
+
+def find(recordings: Path) -> list[Read]:
+    return [read_recording(recordings / name) for name in sorted(os.listdir(recordings))]
+
+
+def whole(read: Read, value: Any) -> Any:
+    """An event of the recording with files in the place of the references to them: as it was sent."""
+    if isinstance(value, list):
+        return [whole(read, item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "samples" in value:
+        return b64(read.samples(value))
+    if "file" in value:
+        return b64((read.folder / value["file"]).read_bytes())
+    return {key: whole(read, item) for key, item in value.items()}
+
+
+def gist(events: list[Event]) -> list[tuple[Any, ...]]:
+    """What does not differ between two runs of one conversation."""
+    names = ("type", "kind", "text", "audio", "reason", "input_id", "chunk_index")
+    return [tuple(event.get(name) for name in names) for event in events]
+
+
+async def test_a_recording_holds_every_event_and_every_sample(tmp_path: Path) -> None:
+    async with recorded_stage(tmp_path) as stage, stage.client() as client:
+        sent = await converse(client)
+    (read,) = find(tmp_path)
+
+    assert [whole(read, event) for event in read.events("up")] == sent
+    assert [whole(read, event) for event in read.events("down")] == client.events
+    assert [line["seq"] for line in read.lines] == list(range(len(sent) + len(client.events)))
+    times = [line["ts"] for line in read.lines]
+    assert times == sorted(times)
+
+
+async def test_its_tracks_play_what_both_sides_said(tmp_path: Path) -> None:
+    async with recorded_stage(tmp_path) as stage, stage.client() as client:
+        await converse(client)
+    (read,) = find(tmp_path)
+
+    up_hz, up = read_wav(read.folder / "up.wav")
+    down_hz, down = read_wav(read.folder / "down.wav")
+    assert (up_hz, down_hz) == (16_000, 24_000)
+    spoken = [event["audio"] for event in read.events("down") if "audio" in event]
+    assert len(spoken) == 3
+    silence = np.ones(len(down), bool)
+    for clip in spoken:
+        silence[clip["start"] : clip["start"] + clip["samples"]] = False
+    assert not down[silence].any()
+    assert len(up) >= len(TALK) * 16_000
+
+
+async def test_its_summary_says_who_when_where_and_why(tmp_path: Path) -> None:
+    async with recorded_stage(tmp_path) as stage, stage.client(user_agent_header="probe/1") as client:
+        await converse(client)
+    (read,) = find(tmp_path)
+
+    created = next(event for event in client.events if event["type"] == "session.created")
+    assert created["recording_session_id"] == read.folder.name
+    assert read.meta.pop("worker").endswith(("/0", "/1"))
+    assert read.meta.pop("created_at") < read.meta["ended_at"]
+    assert read.meta.pop("audio_started_at") < read.meta.pop("ended_at")
+    assert 0 < read.meta.pop("duration_s") < 60
+    assert read.meta == {
+        "session_id": created["session_id"],
+        "mode": "audio",
+        "client": {"address": "127.0.0.1", "user_agent": "probe/1"},
+        "close_reason": "user_stop",
+    }
+
+
+async def test_a_program_that_calls_itself_something_odd_is_recorded(tmp_path: Path) -> None:
+    async with recorded_stage(tmp_path) as stage:
+        host, port = stage.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"GET /v1/realtime?mode=audio HTTP/1.1\r\nHost: here\r\nConnection: Upgrade\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nUser-Agent: \xff\xfe" + 999 * b"x" + b"\r\n\r\n"
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            await reader.readuntil(b"session.queue_done")
+        writer.close()
+    (read,) = find(tmp_path)
+
+    assert read.meta["client"]["user_agent"] == "??" + 254 * "x"
+    assert read.meta["close_reason"] == "disconnected"
+
+
+async def test_no_recording_is_made_or_told_of_by_default(tmp_path: Path) -> None:
+    async with recorded_stage(None) as stage, stage.client() as client:
+        await converse(client)
+
+    assert all("recording_session_id" not in event for event in client.events)
+
+
+async def test_two_sessions_with_one_label_are_recorded_apart(tmp_path: Path) -> None:
+    async def duplex(stage: Stage, text: str) -> Event:
+        async with stage.client(stage.address.replace("http", "ws") + "/ws/duplex/adx_k3f9") as client:
+            await client.expect("queue_done")
+            await client.send({"type": "prepare", "system_prompt": text})
+            prepared = await client.expect("prepared")
+            await client.send({"type": "audio_chunk", "audio_base64": b64(noise(1))})
+            await client.expect("result")
+            await both.wait()
+            await client.send({"type": "stop"})
+            await client.rest()
+            return prepared
+
+    both = asyncio.Barrier(2)
+    async with recorded_stage(tmp_path, speak("Hello")) as stage:
+        one, other = await asyncio.gather(duplex(stage, "one"), duplex(stage, "other"))
+
+    assert one["session_id"] == other["session_id"] == "adx_k3f9"
+    assert one["recording_session_id"] != other["recording_session_id"]
+    for prepared, text in ((one, "one"), (other, "other")):
+        read = read_recording(tmp_path / prepared["recording_session_id"])
+        assert [event["type"] for event in read.events("up")] == ["prepare", "audio_chunk", "stop"]
+        assert read.events("up")[0]["system_prompt"] == text
+        assert read.events("down")[2]["audio_data"]["file"] == "down.wav"
+        assert read.meta["session_id"] == "adx_k3f9"
+        assert len(read_wav(read.folder / "up.wav")[1]) == 16_000
+
+
+async def test_a_session_of_the_earlier_dialect_is_told_of_its_recording(tmp_path: Path) -> None:
+    async with recorded_stage(tmp_path, speak("Hello")) as stage, stage.client() as client:
+        await client.expect("session.queue_done")
+        await client.send({"type": "session.update", "session": {"instructions": "Sei kurz."}})
+        created = await client.expect("session.created")
+        samples = (noise(1) * 30_000).astype("<i2")
+        await client.send({"type": "input_audio_buffer.append", "audio": b64(samples), "format": "pcm16"})
+        await client.expect("response.output_audio.delta")
+        await client.send(CLOSE)
+        await client.rest()
+    (read,) = find(tmp_path)
+
+    assert created["recording_session_id"] == read.folder.name
+    assert [whole(read, event) for event in read.events("down")] == client.events
+    assert np.array_equal(read_wav(read.folder / "up.wav")[1] * 32768, samples)
+
+
+async def test_frames_that_are_refused_are_recorded_too(tmp_path: Path) -> None:
+    async with recorded_stage(tmp_path) as stage, stage.client() as client:
+        await client.begin()
+        await client.send({"type": "input.append", "input": {"audio": "!"}}, {"type": "nonsense"})
+        await client.socket.send(b"\x01\x02")
+        await client.rest()
+    (read,) = find(tmp_path)
+
+    assert read.events("up")[1:] == [
+        {"type": "input.append", "input": {"audio": "!"}},
+        {"type": "nonsense"},
+        None,
+    ]
+    (line,) = [line for line in read.lines if "unreadable" in line]
+    assert line["unreadable"] == {"bytes": 2, "binary": True, "head": "\x01\x02"}
+    codes = [event["error"]["code"] for event in read.events("down") if event["type"] == "error"]
+    assert codes == ["invalid_payload", "unknown_event", "invalid_frame"]
+
+
+async def test_a_client_that_vanishes_in_the_queue_leaves_a_whole_recording(tmp_path: Path) -> None:
+    async with recorded_stage(tmp_path) as stage:
+        async with stage.client() as one, stage.client() as other, stage.client() as third:
+            await one.begin()
+            await other.begin()
+            await third.expect("session.queued")
+            third.vanish()
+            await until(lambda: any("ended_at" in meta.read_text() for meta in tmp_path.glob("*/meta.json")))
+    ended = [read for read in find(tmp_path) if read.meta["close_reason"] == "disconnected"]
+    (read,) = [read for read in ended if "worker" not in read.meta]
+
+    assert [event["type"] for event in read.events("down")] == ["session.queued"]
+
+
+async def test_what_waits_at_the_end_of_the_adapter_is_written(tmp_path: Path) -> None:
+    async with recorded_stage(tmp_path) as stage, stage.client() as client:
+        await client.begin()
+        stage.adapter.interrupt()
+        stage.adapter.interrupt()
+        await client.rest()
+    (read,) = find(tmp_path)
+
+    assert [whole(read, event) for event in read.events("down")] == client.events
+    assert read.meta["close_reason"] == "server_shutdown"
+    assert "ended_at" in read.meta
+
+
+async def test_no_secret_is_in_a_recording(tmp_path: Path) -> None:
+    secret, key = make_key("alice")
+    keys = tmp_path / "keys"
+    keys.write_text(key.line)
+    recordings = tmp_path / "recordings"
+    async with recorded_stage(recordings, auth="keys", keys=keys, auth_query=True) as stage:
+        for how in (
+            {"additional_headers": {"Authorization": f"Bearer {secret}"}},
+            {"subprotocols": ["realtime", f"openai-insecure-api-key.{secret}"]},
+            {"url": f"{stage.url}&token={secret}"},
+        ):
+            async with stage.client(**how) as client:
+                await converse(client)
+    reads = find(recordings)
+
+    assert [read.meta["client"]["key"] for read in reads] == ["alice"] * 3
+    for read in reads:
+        for name in ("meta.json", "stream.jsonl"):
+            text = (read.folder / name).read_text()
+            assert secret not in text
+            assert key.hash not in text
+
+
+def test_a_folder_that_cannot_be_used_is_told_before_anybody_connects(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    done = run_cli("adapter", "--worker", "127.0.0.1:1", "--port", "0", "--recordings", tmp_path / "file")
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"Cannot record into {tmp_path}/file: File exists. Name a folder that can be written to with "
+        "--recordings, or leave the option out.\n"
+    )
+
+
+# ---------------------------------------------------------------------------------------- bad disks
+
+
+@pytest.mark.parametrize("after", [0, 1, 6])
+@pytest.mark.parametrize("name", ["mkdir", "open", "pwrite", "replace"])
+async def test_a_broken_disk_changes_no_public_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, after: int
+) -> None:
+    async with recorded_stage(None) as stage, stage.client() as plain:
+        await converse(plain)
+
+    monkeypatch.setattr(os, name, failing(name, after))
+    async with recorded_stage(tmp_path) as stage, stage.client() as client:
+        await converse(client)
+
+    assert gist(client.events) == gist(plain.events)
+    assert client.close_code == plain.close_code == 1000
+
+
+async def test_a_folder_that_is_removed_meanwhile_changes_no_public_event(tmp_path: Path) -> None:
+    async with recorded_stage(None) as stage, stage.client() as plain:
+        await converse(plain)
+
+    async with recorded_stage(tmp_path / "here") as stage, stage.client() as client:
+        (tmp_path / "here").rename(tmp_path / "gone")
+        await converse(client)
+
+    assert gist(client.events) == gist(plain.events)
+    assert os.listdir(tmp_path) == ["gone"]
+
+
+LIMIT_BYTES = 200_000
+
+LIMITED_ADAPTER = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT_BYTES}, {LIMIT_BYTES}))
+from antiphon.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+async def test_files_that_may_not_grow_stay_whole_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    """A real adapter, which the system allows no file larger than three seconds of input."""
+    async with recorded_stage(None) as stage, stage.client() as plain:
+        await converse(plain)
+
+    recordings = tmp_path / "recordings"
+    engine = ScriptedEngine(*TALK, slots=2)
+    async with running_worker(engine, slots=2) as worker:
+        adapter = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", LIMITED_ADAPTER, "adapter", "--port", "0", *ADMIT_ALL),
+            *("--worker", worker.address, "--recordings", recordings),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert adapter.stdout is not None
+            async with asyncio.timeout(6 * PATIENCE_S):
+                ready = (await adapter.stdout.readline()).decode()
+            address = ready.removeprefix("adapter ready on ").strip()
+            remote = replace(stage, address=address)
+            await remote.until(ready=True)
+            async with remote.client() as client:
+                await converse(client)
+            adapter.terminate()
+            async with asyncio.timeout(PATIENCE_S):
+                _, log = await adapter.communicate()
+        finally:
+            if adapter.returncode is None:
+                adapter.kill()
+                await adapter.wait()
+
+    assert adapter.returncode == 0
+    assert gist(client.events) == gist(plain.events)
+    (read,) = find(recordings)
+    assert read.meta["stopped"] == "File too large"
+    assert read.meta["close_reason"] == "user_stop"
+    assert len(read_wav(read.folder / "up.wav")[1]) == 48_000
+    assert [event["type"] for event in read.events("up")] == ["session.init"] + 3 * ["input.append"]
+    assert log.decode().count("recordings in") == 1
+
+
+@pytest.mark.parametrize("path", ["/ws/chat", "/v1/realtime?mode=chat"])
+async def test_a_chat_is_recorded_with_its_pictures_and_clips(tmp_path: Path, path: str) -> None:
+    voice, clip = noise(0.5), noise(0.25, rate_hz=8_000)
+    parts = [
+        {"type": "image", "data": base64.b64encode(JPEG).decode()},
+        {"type": "audio", "data": b64(clip), "sample_rate": 8_000},
+    ]
+    asked = {
+        "messages": [{"role": "user", "content": parts}],
+        "tts": {"enabled": True, "ref_audio_data": b64(voice)},
+        "streaming": False,
+    }
+    engine = ScriptedEngine(turn_end("Yes.", seconds=0.5), info=EVERYTHING)
+    async with running_worker(engine) as worker:
+        async with running_adapter(worker.address, recordings=tmp_path) as stage:
+            async with stage.client(stage.address.replace("http", "ws", 1) + path) as client:
+                if path == "/ws/chat":
+                    await client.send(asked)
+                    await client.rest()
+                else:
+                    await client.begin()
+                    await client.send({"type": "input.append", "input": asked})
+                    await client.expect_until("response.done")
+                    await client.send(CLOSE)
+                    await client.rest()
+
+    (read,) = find(tmp_path)
+    (recorded,) = [event for event in read.events("up") if "messages" in event.get("input", event)]
+    assert whole(read, recorded.get("input", recorded)) == asked
+    fields = recorded.get("input", recorded)
+    assert fields["messages"][0]["content"][1]["data"]["sample_rate"] == 8_000
+    said = client.events[-1] if path == "/ws/chat" else client.events[-2]
+    assert whole(read, read.events("down")[client.events.index(said)]) == said
+    name = "recording_session_id"
+    assert read.folder.name == next(event[name] for event in client.events if name in event)
+    assert read.meta["mode"] == "chat"
+    assert read.meta["close_reason"] == ("done" if path == "/ws/chat" else "user_stop")
+
+
+def pictured(count: int, **fields: Any) -> dict[str, Any]:
+    return {"type": "input.append", "input": {"audio": b64(noise(1)), **fields, "frames": ["AAAA"] * count}}
+
+
+async def test_a_frame_that_was_refused_leaves_no_files(tmp_path: Path) -> None:
+    async with recorded_stage(tmp_path) as stage, stage.client() as client:
+        await client.begin()
+        await client.send({"type": "input.append", "input": {"audio": b64(noise(1)[:-1].tobytes()[:-1])}})
+        await client.socket.send(json.dumps(pictured(20_000)))
+        for _ in range(2):
+            assert (await client.expect("error"))["error"]["code"] == "invalid_payload"
+        await client.send(CLOSE)
+        await client.rest()
+
+    (read,) = find(tmp_path)
+    assert sorted(os.listdir(read.folder)) == ["meta.json", "stream.jsonl"]
+    assert [line["frame"] is None for line in read.lines if line["dir"] == "up"] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert read.events("up")[1]["input"]["audio"].keys() == {"bytes"}
+
+
+async def test_files_of_a_frame_and_of_a_session_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "FILES_OF_A_SESSION", 300)
+    async with recorded_stage(tmp_path) as stage, stage.client() as client:
+        await client.begin()
+        for _ in range(2):
+            # A session without video passes pictures over, however many.
+            await client.socket.send(json.dumps(pictured(2_000)))
+            while (await client.next()).get("input_id") is None:
+                pass
+        await client.send(CLOSE)
+        await client.rest()
+
+    (read,) = find(tmp_path)
+    files = os.listdir(read.folder / "up")
+    assert len(files) == 300
+    assert sum(name.startswith("000") and "-256." in name for name in files) == 1
+    assert read.meta["omitted_files"] == 4_000 - 300
+    assert [len(event["input"]["frames"]) for event in read.events("up")[1:3]] == [2_000, 2_000]
+    assert read.events("up")[2]["input"]["frames"][-1] == {"bytes": 3}

@@ -1,0 +1,179 @@
+"""Settings that cannot work are told in one sentence."""
+
+import dataclasses
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ws_adapter.options import AdapterOptions
+from ws_adapter.process import descriptors
+from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.wire.limits import Limits
+from ws_adapter.web.allowance import BURST_S, LINES, LINES_PER_S
+from ws_adapter.web.websocket import SMALL_BURST, SMALL_FRAGMENT, SMALL_MESSAGE, SMALL_PER_S
+
+WORKERS = ("127.0.0.1:50051",)
+
+
+def test_defaults_are_those_of_the_protocol() -> None:
+    options = AdapterOptions(workers=WORKERS)
+
+    assert (options.host, options.port, options.queue_capacity) == ("127.0.0.1", 8006, 1000)
+    assert options.message_bytes_of(Kind.TRANSCRIPTION) == 16_777_216
+    assert options.message_bytes_of(Kind.CHAT) == 2 * 16_777_216
+    assert (options.auth, options.auth_query, options.allowed_origins) == ("off", False, None)
+    assert (options.queue_update_s, options.queue_max_wait_s) == (3, 0)
+    assert (options.default_realtime_mode, options.drain_timeout_s) == ("video", 60)
+    assert (options.no_worker_grace_s, options.tls_cert, options.tls_key) == (10, None, None)
+
+
+@pytest.mark.parametrize(("kind", "limit_s"), [(Kind.AUDIO_DUPLEX, 600), (Kind.OMNI_DUPLEX, 300)])
+def test_default_limits_are_those_of_the_protocol(kind: Kind, limit_s: float) -> None:
+    limits = AdapterOptions(workers=WORKERS).limits(kind)
+
+    assert limits == Limits(
+        session_limit_s=limit_s,
+        pause_timeout_s=60,
+        init_timeout_s=20,
+        duplex_idle_s=60,
+        unit_flush_s=1.25,
+        max_lag_s=3,
+        max_waiting_units=32,
+        max_waiting_bytes=8_388_608,
+        silence_tail_units=10,
+        max_append_s=60,
+    )
+
+
+def test_documentation_names_every_option_and_its_default() -> None:
+    text = (Path(__file__).parents[3] / "docs/adapter.md").read_text()
+    rows = dict(re.findall(r"^\| `--([a-z-]+)[^`]*` \| ([^|]+) \|", text, re.MULTILINE))
+
+    for field in dataclasses.fields(AdapterOptions):
+        name = {"workers": "worker", "worker_key": "worker-key-file"}.get(field.name, field.name)
+        told = rows.pop(name.replace("_", "-"))
+        if field.default is not dataclasses.MISSING and not isinstance(field.default, bool | None):
+            assert told == (f"{field.default:g}" if isinstance(field.default, float) else str(field.default))
+    assert rows == {}
+
+
+def test_page_on_being_exposed_names_the_limits_that_hold() -> None:
+    text = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    section = text.split("## Exposed to the internet")[1].split("\n## ")[0]
+    told = re.findall(r"`--([a-z-]+)` ([0-9.]+)", section)
+
+    assert len(told) == 6
+    for name, value in told:
+        assert float(value) == AdapterOptions.__dataclass_fields__[name.replace("-", "_")].default, name
+    assert f"{SMALL_BURST} small frames at once and {SMALL_PER_S:g} a second" in section
+    assert f"below {SMALL_FRAGMENT // 1024} KiB, messages below {SMALL_MESSAGE // 1024} KiB" in section
+    assert f"{LINES} lines of the log at once and {LINES_PER_S:g} a second" in section
+    assert BURST_S == 10
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
+def test_loopback_needs_no_permission(host: str) -> None:
+    AdapterOptions(workers=WORKERS, host=host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
+def test_beyond_loopback_needs_permission(host: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(f"Refusing to listen on {host} without a key")):
+        AdapterOptions(workers=WORKERS, host=host)
+    AdapterOptions(workers=WORKERS, host=host, allow_anonymous=True)
+    AdapterOptions(workers=WORKERS, host=host, auth="keys", keys=Path("keys"))
+
+
+def test_administration_beyond_loopback_needs_keys_whatever_is_allowed() -> None:
+    for given in ({}, {"allow_anonymous": True}):
+        with pytest.raises(ConfigurationError, match="Refusing to serve the administration"):
+            AdapterOptions(workers=WORKERS, admin_host="0.0.0.0", **given)
+    AdapterOptions(workers=WORKERS, admin_host="0.0.0.0", auth="keys", keys=Path("keys"))
+
+
+def test_more_waiting_clients_than_open_files_are_refused() -> None:
+    command = [sys.executable, "-m", "antiphon.cli", "adapter", "--port", "0", "--worker", WORKERS[0]]
+    # The limit of the process that is started, not of this one.
+    limited = ["sh", "-c", 'ulimit -n 1000 && exec "$@"', "sh", *command]
+
+    told = subprocess.run(limited, capture_output=True, text=True, timeout=60, check=False)
+
+    assert told.returncode == 2
+    assert (
+        "1000 waiting clients and all else need 1256 open files; this process may have 1000." in told.stderr
+    )
+    assert "ulimit -Hn 1256, or pass a smaller --queue-capacity" in told.stderr
+
+
+def test_adapter_takes_all_open_files_that_it_may_have() -> None:
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, most - 1), most))
+        descriptors.reserve(1)
+
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+
+
+def test_tls_listens_where_it_is_told_and_needs_permission_too() -> None:
+    tls: dict[str, Any] = {"tls_cert": Path("c"), "tls_key": Path("k"), "tls_host": "0.0.0.0"}
+
+    with pytest.raises(ConfigurationError, match=r"Refusing to listen on 0\.0\.0\.0 without a key"):
+        AdapterOptions(workers=WORKERS, **tls)
+    AdapterOptions(workers=WORKERS, **tls, auth="keys", keys=Path("keys"))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"workers": ()}, "No worker is named"),
+        ({"workers": ("",)}, "No worker is named"),
+        ({"workers": ("localhost",)}, "Cannot reach a worker at 'localhost': give host:port or unix:path."),
+        ({"workers": ("localhost:grpc",)}, "Cannot reach a worker at 'localhost:grpc'"),
+        ({"workers": ("127.0.0.1:0",)}, "Cannot reach a worker at '127.0.0.1:0'"),
+        ({"workers": (*WORKERS, "unix:")}, "Cannot reach a worker at 'unix:'"),
+        ({"workers": ("http://localhost:50051",)}, "Cannot reach a worker at 'http://localhost:50051'"),
+        ({"port": 65_536}, "port must be 0 to 65535, not 65536."),
+        ({"queue_capacity": 0}, "queue_capacity must be at least 1, not 0."),
+        ({"init_timeout_s": 30}, "init_timeout_s must be below 30, not 30:"),
+        ({"init_timeout_s": 0}, "init_timeout_s must be above 0, not 0."),
+        ({"unit_flush_s": float("nan")}, "unit_flush_s must be above 0, not nan."),
+        ({"drain_timeout_s": -1}, "drain_timeout_s must be 0 or more, not -1."),
+        ({"session_limit_audio_s": float("inf")}, "session_limit_audio_s must be 0 or more, not inf."),
+        ({"session_limit_video_s": -1}, "session_limit_video_s must be 0 or more, not -1."),
+        ({"pause_timeout_s": 0}, "pause_timeout_s must be 1 to 300, not 0:"),
+        ({"pause_timeout_s": 301}, "pause_timeout_s must be 1 to 300, not 301:"),
+        ({"pause_timeout_s": float("nan")}, "pause_timeout_s must be 1 to 300, not nan:"),
+        ({"tls_port": -1}, "tls_port must be 0 to 65535, not -1."),
+        (
+            {"default_realtime_mode": "speech"},
+            "default_realtime_mode must be video or audio or chat or transcription, not speech.",
+        ),
+        ({"auth": "on"}, "auth must be off or keys, not on."),
+        ({"auth": "keys"}, "Pass --auth keys and --keys FILE, or neither."),
+        ({"keys": Path("keys")}, "Pass --auth keys and --keys FILE, or neither."),
+        ({"auth_query": True}, "auth_query means nothing without keys."),
+        (
+            {"auth": "keys", "keys": Path("keys"), "allow_anonymous": True},
+            "Leave out --allow-anonymous or --auth keys",
+        ),
+        ({"tls_cert": Path("c")}, "Pass --tls-cert and --tls-key."),
+        ({"tls_key": Path("k")}, "Pass --tls-cert and --tls-key."),
+        ({"tls_host": "127.0.0.1"}, "tls_host means nothing without TLS."),
+        ({"allowed_origins": ()}, "allowed_origins names no origin."),
+        ({"allowed_origins": ("example.org",)}, "allowed_origins must be like https://example.org"),
+        ({"allowed_origins": ("https://example.org/",)}, "without a path, not https://example.org/."),
+        ({"trusted_proxies": ("10.0.0.1/8",)}, "trusted_proxies must be like 10.0.0.0/8"),
+        ({"connections_per_address": -1}, "connections_per_address must be 0 or more, not -1."),
+    ],
+)
+def test_bad_values(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(text)):
+        AdapterOptions(**{"workers": WORKERS, **change})

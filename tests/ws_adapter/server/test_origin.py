@@ -1,0 +1,139 @@
+"""Web pages of other origins."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
+
+ALLOWED = ("https://example.org", "http://localhost:3000")
+
+
+async def status_of(stage: Stage, **headers: str) -> int:
+    try:
+        async with connect(stage.url, additional_headers=headers):
+            return 101
+    except InvalidStatus as refusal:
+        return refusal.response.status_code
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://example.org", 101),
+        ("HTTPS://Example.ORG", 101),
+        ("http://localhost:3000", 101),
+        ("http://example.org", 403),
+        ("https://example.org:8443", 403),
+        ("https://example.org.evil.net", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+async def test_only_allowed_origins_connect(origin: str, status: int) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False, allowed_origins=ALLOWED) as stage:
+        assert await status_of(stage, Origin=origin) == status
+
+
+async def test_clients_that_name_no_origin_connect() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker:
+        async with running_adapter(worker.address, allowed_origins=ALLOWED) as stage:
+            async with stage.client() as client:
+                await client.begin()
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:3000", 101),
+        ("https://app.localhost", 101),
+        ("http://127.0.0.1:8080", 101),
+        ("http://[::1]:8080", 101),
+        ("https://anybody.example", 403),
+        ("https://localhost.example", 403),
+        ("http://192.168.1.5", 403),
+        ("http://printer", 403),
+        ("http://[::1", 403),
+        ("null", 403),
+    ],
+)
+async def test_by_default_a_browser_on_this_machine_brings_local_pages_alone(
+    origin: str, status: int
+) -> None:
+    """Attack: a page that the operator looks at opens a session on the port of this machine."""
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        assert await status_of(stage, Origin=origin) == status
+
+
+async def test_from_elsewhere_any_origin_by_default_and_everywhere_if_so_named() -> None:
+    elsewhere = {"X-Forwarded-For": "203.0.113.5", "Origin": "https://anybody.example"}
+    async with running_adapter("127.0.0.1:1", wait=False, trusted_proxies=("127.0.0.1",)) as stage:
+        assert await status_of(stage, **elsewhere) == 101
+    async with running_adapter("127.0.0.1:1", wait=False, allowed_origins=("*",)) as stage:
+        assert await status_of(stage, Origin="https://anybody.example") == 101
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8006", 200),
+        ("127.0.0.1:8006", 200),
+        ("[::1]:8006", 200),
+        ("192.168.1.5:8006", 200),
+        ("gateway", 200),
+        ("example.org", 200),
+        ("rebound.example:8006", 403),
+        ("localhost.rebound.example", 403),
+        ("127.0.0.1.rebound.example", 403),
+    ],
+)
+async def test_page_whose_name_was_made_to_mean_this_machine_learns_nothing(host: str, status: int) -> None:
+    """Attack: to the browser such a page is of the same origin, and names none."""
+    options: dict[str, Any] = {"admin_port": 0, "allowed_origins": ALLOWED}
+    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
+        port = int(stage.address.rsplit(":", 1)[1])
+        assert await status_for(port, "/status", host) == status
+        assert await status_for(port, "/api/queue", host) == status
+        assert stage.adapter.admin_port is not None
+        assert await status_for(stage.adapter.admin_port, "/metrics", host) == status
+
+
+async def status_for(port: int, path: str, host: str) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    async with asyncio.timeout(PATIENCE_S):
+        line = await reader.readline()
+        await reader.read()
+    writer.close()
+    return int(line.split()[1])
+
+
+async def test_refusal_is_json() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False, allowed_origins=ALLOWED) as stage:
+        for path, expected in (("/status", 403), ("/api/queue", 403), ("/health", 200), ("/readyz", 503)):
+            status, _, body = await stage.request(path, headers={"Origin": "https://evil.net"})
+            assert status == expected
+            if status == 403:
+                assert body["error"]["code"] == "forbidden"
+                assert body["detail"] == body["error"]["message"]
+
+
+async def test_no_page_gives_up_the_places_of_others() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False, allowed_origins=ALLOWED) as stage:
+        evil = {"Origin": "https://evil.net"}
+        assert (await stage.request("/api/queue/ticket_1", "DELETE", evil))[0] == 403
+
+
+async def test_origin_counts_also_with_a_good_key(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice")
+    options = {"auth": "keys", "keys": keys.path, "allowed_origins": ALLOWED}
+    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
+        assert await status_of(stage, Origin="https://evil.net", **keys.bearer("alice")) == 403
+        assert await status_of(stage, Origin=ALLOWED[0], **keys.bearer("alice")) == 101
+        assert await status_of(stage, Origin=ALLOWED[0]) == 401

@@ -1,0 +1,176 @@
+"""The end of an adapter: readiness first, then those who wait, then those who talk."""
+
+import asyncio
+import signal
+import time
+
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.conversation import CLOSE, append, codes
+from tests.ws_adapter.support.process import adapter_process
+from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, running_adapter, until
+from ws_adapter.app import serve
+from ws_adapter.options import AdapterOptions
+
+
+async def test_drain() -> None:
+    clock = ManualClock()
+    engine = ScriptedEngine(listen(), slots=1)
+    async with running_worker(engine, slots=1) as worker:
+        async with running_adapter(worker.address, clock=clock) as stage:
+            async with stage.client() as talking, stage.client() as waiting:
+                await talking.begin()
+                await waiting.expect("session.queued")
+
+                stage.adapter.interrupt()
+                await stage.until(draining=True)
+
+                assert (await stage.request("/readyz"))[0] == 503
+                events, code = await waiting.end()
+                assert (codes(events), code) == (["service_unavailable"], 1013)
+                async with stage.client() as late:
+                    events, code = await late.end()
+                    assert (codes(events), code) == (["service_unavailable"], 1013)
+                await clock.advance(59)
+                await talking.send(append())
+                await talking.expect("listen")
+                await clock.advance(1)
+                events, code = await talking.end()
+                assert [e["reason"] for e in events] == ["server_shutdown"]
+                assert code == 1012
+            async with asyncio.timeout(PATIENCE_S):
+                assert await stage.task == 0
+        assert clock.timers == 0
+
+
+async def test_newcomers_are_turned_away_in_the_words_of_their_dialect() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker:
+        async with running_adapter(worker.address) as stage, stage.client() as client:
+            await client.begin()
+            stage.adapter.interrupt()
+            await stage.until(draining=True)
+            url = stage.address.replace("http", "ws") + "/ws/duplex/adx_1"
+            async with stage.client(url) as late:
+                [event], code = await late.end()
+                assert (event["type"], event["code"], code) == ("error", "service_unavailable", 1013)
+                assert event["error"] == event["message"]
+            async with stage.client(stage.url.replace("audio", "chat")) as lost:
+                events, code = await lost.end()
+                assert (codes(events), code) == (["unsupported_mode"], 1008)
+
+
+async def test_drain_ends_when_the_last_session_does() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker:
+        async with running_adapter(worker.address) as stage, stage.client() as client:
+            await client.begin()
+            stage.adapter.interrupt()
+            await stage.until(draining=True)
+            await client.send(CLOSE)
+            events, code = await client.end()
+            assert ([e["reason"] for e in events], code) == (["user_stop"], 1000)
+            async with asyncio.timeout(PATIENCE_S):
+                assert await stage.task == 0
+
+
+async def test_sessions_that_outlast_the_drain_end_one_after_another() -> None:
+    clock = ManualClock()
+    engine = ScriptedEngine(listen(), slots=3)
+    async with running_worker(engine, slots=3) as worker:
+        async with running_adapter(worker.address, clock=clock) as stage:
+            async with stage.client() as first, stage.client() as second, stage.client() as third:
+                ends: list[int] = []
+                clients = (first, second, third)
+                for client in clients:
+                    await client.begin()
+                readers = [asyncio.create_task(client.end()) for client in clients]
+                stage.adapter.interrupt()
+                await stage.until(draining=True)
+                for elapsed in range(60):
+                    await clock.advance(1)
+                    await asyncio.sleep(0.005)
+                    if sum(reader.done() for reader in readers) > len(ends):
+                        ends.append(elapsed + 1)
+                await asyncio.gather(*readers)
+                assert [client.close_code for client in clients] == [1012] * 3
+                assert len(ends) == 3
+                assert 38 <= ends[0] <= 44
+                assert ends[-1] <= 60
+
+
+async def test_second_signal_ends_at_once() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker:
+        async with running_adapter(worker.address) as stage, stage.client() as client:
+            await client.begin()
+            stage.adapter.interrupt()
+            await stage.until(draining=True)
+            stage.adapter.interrupt()
+            events, code = await client.end()
+            assert ([e["reason"] for e in events], code) == (["server_shutdown"], 1012)
+            async with asyncio.timeout(PATIENCE_S):
+                assert await stage.task == 0
+
+
+async def test_process_drains_on_sigterm_and_exits_clean() -> None:
+    engine = ScriptedEngine(listen())
+    async with (
+        running_worker(engine) as worker,
+        adapter_process(worker.address, "--drain-timeout-s", "0.4") as (process, address),
+    ):
+        url = address.replace("http", "ws") + "/v1/realtime?mode=audio"
+        async with connect(url, compression=None) as socket:
+            client = Client(socket)
+            await client.expect_until("session.queue_done")
+            started = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            events, code = await client.end()
+            assert ([e["reason"] for e in events], code) == (["server_shutdown"], 1012)
+            assert time.monotonic() - started > 0.3
+        async with asyncio.timeout(PATIENCE_S):
+            assert await process.wait() == 0
+        await until(lambda: all(session.is_closed for session in engine.sessions))
+
+
+async def test_process_ends_at_once_on_the_second_sigterm() -> None:
+    engine = ScriptedEngine(listen())
+    async with (
+        running_worker(engine) as worker,
+        adapter_process(worker.address, "--drain-timeout-s", "3600") as (process, address),
+    ):
+        url = address.replace("http", "ws") + "/v1/realtime?mode=audio"
+        async with connect(url, compression=None) as socket:
+            client = Client(socket)
+            await client.expect_until("session.queue_done")
+            process.send_signal(signal.SIGTERM)
+            async with connect(url, compression=None) as turned_away:
+                assert codes(await Client(turned_away).rest()) == ["service_unavailable"]
+            process.send_signal(signal.SIGTERM)
+            events, code = await client.end()
+            assert ([e["reason"] for e in events], code) == (["server_shutdown"], 1012)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await process.wait() == 0
+
+
+async def test_killed_adapter_leaves_no_slot_taken() -> None:
+    engine = ScriptedEngine(listen())
+    async with running_worker(engine) as worker, adapter_process(worker.address) as (process, address):
+        url = address.replace("http", "ws") + "/v1/realtime?mode=audio"
+        async with connect(url, compression=None) as socket:
+            client = Client(socket)
+            await client.expect_until("session.queue_done")
+            await client.send({"type": "session.init", "payload": {}})
+            await client.expect("session.created")
+            process.kill()
+            await until(lambda: engine.session.is_closed, 1)
+
+
+async def test_port_in_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        port = int(stage.address.rpartition(":")[2])
+
+        assert await serve(AdapterOptions(workers=("127.0.0.1:1",), port=port)) == 2
+
+    assert capsys.readouterr().err == (
+        f"Port {port} is in use by another process. Choose another with --port, or stop it.\n"
+    )

@@ -1,0 +1,217 @@
+"""What waits for a client that reads slowly, or not at all."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.ws_adapter.support.stage import ManualClock
+from ws_adapter.process.load import Load, LoadLimits, Share
+from ws_adapter.protocol.core.actions import Send
+from ws_adapter.protocol.core.answers import Answer, Outcome
+from ws_adapter.protocol.core.signals import NO_TOKENS
+from ws_adapter.protocol.core.units import SILENCE, Unit
+from ws_adapter.protocol.duplex.realtime_events import AudioDelta, ListenDelta, TextDelta
+from ws_adapter.protocol.wire.events import Metrics
+from ws_adapter.session.outbox import Outbox
+
+SECOND = bytes(96_000)
+
+
+def delta(
+    shape: type,
+    outcome: Outcome = Outcome.SPEECH,
+    response_id: str = "r",
+    is_first: bool = False,
+    **fields: Any,
+) -> Send:
+    event = shape(session_id="s", input_id="i", response_id=response_id, metrics=Metrics(), **fields)
+    unit = Unit(SILENCE, "i", append=1, ready_at=4999.5)
+    answer = Answer(outcome, 7, unit, response_id, 0, 0, 0, NO_TOKENS)
+    return Send(event, answer, is_first)
+
+
+def audio(data: bytes = SECOND, **fields: Any) -> Send:
+    return delta(AudioDelta, kind="audio", audio=data, **fields)
+
+
+def text(value: str = "word", **fields: Any) -> Send:
+    return delta(TextDelta, kind="text", text=value, **fields)
+
+
+def listen(**fields: Any) -> Send:
+    return delta(ListenDelta, outcome=Outcome.LISTEN, kind="listen", **fields)
+
+
+class Line:
+    """An outbox with a transport that takes messages only while it is open."""
+
+    def __init__(self, **bounds: Any) -> None:
+        self.clock = ManualClock()
+        self.sent: list[dict[str, Any]] = []
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.buffered = 0
+        self.congestion: list[bool] = []
+        self.stalls = 0
+        self.load = Load(LoadLimits(0, 0, 0), self.clock)
+        self.outbox = Outbox(
+            self._send,
+            lambda: self.buffered,
+            self.clock,
+            **{
+                "max_audio_s": 3.0,
+                "max_bytes": 4 * 2**20,
+                "stall_s": 5.0,
+                "on_congested": self.congestion.append,
+                "on_stalled": self._stalled,
+                "share": Share(self.load),
+                **bounds,
+            },
+        )
+        self.task = asyncio.create_task(self.outbox.run())
+
+    async def _send(self, data: bytes) -> None:
+        await self.is_open.wait()
+        self.sent.append(json.loads(data))
+
+    def _stalled(self) -> None:
+        self.stalls += 1
+
+    async def settle(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def line() -> Any:
+    line = Line()
+    yield line
+    line.task.cancel()
+    await asyncio.gather(line.task, return_exceptions=True)
+    assert line.clock.timers == 0
+    assert line.load.inflight_bytes == 0
+
+
+async def test_events_leave_in_order_and_with_their_times(line: Line) -> None:
+    line.outbox.put(text("Seven", is_first=True))
+    line.outbox.put(audio())
+    await line.outbox.flushed()
+
+    assert [event["kind"] for event in line.sent] == ["text", "audio"]
+    assert line.sent[0]["server_send_ts"] == line.clock.unix()
+    assert line.sent[0]["metrics"] == {"wall_clock_ms": 500.0}
+    assert line.sent[1]["metrics"] == {"wall_clock_ms": 500.0}
+
+
+async def test_withdraw_takes_text_and_audio_of_one_response(line: Line) -> None:
+    line.is_open.clear()
+    line.outbox.put(listen())
+    await line.settle()
+    kept = [listen(), audio(response_id="other")]
+    taken = [text(), audio()]
+    for send in (kept[0], *taken, kept[1]):
+        line.outbox.put(send)
+
+    assert line.outbox.withdraw("r") == taken
+    line.is_open.set()
+    await line.outbox.flushed()
+    assert [event["kind"] for event in line.sent] == ["listen", "listen", "audio"]
+
+
+async def test_congestion_begins_above_the_bound_and_ends_below_it(line: Line) -> None:
+    line.is_open.clear()
+    for _ in range(3):
+        line.outbox.put(audio())
+    assert line.congestion == []
+    line.outbox.put(audio())
+    assert line.congestion == [True]
+
+    line.is_open.set()
+    await line.outbox.flushed()
+
+    assert line.congestion == [True, False]
+
+
+async def test_what_waits_is_counted_among_all_that_is_in_flight(line: Line) -> None:
+    line.is_open.clear()
+    line.outbox.put(audio())
+    line.outbox.put(text())
+    assert line.load.inflight_bytes == 128_000 + 2 * 512
+
+    line.is_open.set()
+    await line.outbox.flushed()
+
+    assert line.load.inflight_bytes == 0
+
+
+async def test_bytes_count_too(line: Line) -> None:
+    line.is_open.clear()
+    for _ in range(9000):
+        line.outbox.put(listen())
+
+    assert line.congestion == [True]
+
+
+async def test_client_that_reads_nothing_is_slow_after_five_seconds(line: Line) -> None:
+    line.is_open.clear()
+    for _ in range(4):
+        line.outbox.put(audio())
+    await line.settle()
+    await line.clock.advance(4.9)
+    assert line.stalls == 0
+
+    await line.clock.advance(0.6)
+    await line.settle()
+
+    assert line.stalls == 1
+    await line.clock.advance(60)
+    await line.settle()
+    assert line.stalls == 1
+
+
+async def test_client_that_reads_a_little_is_not_slow(line: Line) -> None:
+    line.is_open.clear()
+    for _ in range(4):
+        line.outbox.put(audio())
+    line.buffered = 100_000
+    for _ in range(20):
+        line.buffered -= 1000
+        await line.clock.advance(4)
+    await line.settle()
+
+    assert line.stalls == 0
+
+
+async def test_client_that_reads_nothing_below_the_bound_is_left_alone(line: Line) -> None:
+    line.is_open.clear()
+    for _ in range(3):
+        line.outbox.put(audio())
+    await line.clock.advance(600)
+    await line.settle()
+
+    assert line.stalls == 0
+
+
+async def test_overflow_is_slow_at_once(line: Line) -> None:
+    line.is_open.clear()
+    for _ in range(70):
+        line.outbox.put(audio())
+    await line.settle()
+
+    assert line.stalls == 1
+
+
+async def test_end_of_the_connection_leaves_nobody_waiting() -> None:
+    line = Line()
+
+    async def broken(_data: bytes) -> None:
+        raise ConnectionError
+
+    line.outbox._send = broken
+    line.outbox.put(listen())
+    with pytest.raises(ConnectionError):
+        await line.task
+    async with asyncio.timeout(1):
+        await line.outbox.flushed()

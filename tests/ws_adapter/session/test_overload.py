@@ -1,0 +1,296 @@
+"""Too much at once: input is dropped before it is decoded, and each of its units is still answered."""
+
+import base64
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker
+from tests.ws_adapter.support.conversation import Conversation, append, pcm, ready_signal
+from tests.ws_adapter.support.duplex_conversation import DuplexConversation, picture, pictured
+from tests.ws_adapter.support.stage import client_of, running_adapter, until
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.wire.errors import CloseCode
+from ws_adapter.web import websocket
+
+Event = dict[str, Any]
+
+
+def dropping(talk: Conversation, event: Event) -> list[Event]:
+    """Sends an event while input is dropped."""
+    return talk.do(talk.dialect.text_frame(json.dumps(event).encode(), talk.now, drops_input=True))
+
+
+def active(**options: Any) -> Conversation:
+    talk = Conversation(**options)
+    talk.activate()
+    return talk
+
+
+def is_dropped(event: Event) -> bool:
+    return event["kind"] == "listen" and event["metrics"].get("dropped") is True
+
+
+def test_dropped_unit_is_answered_and_never_runs() -> None:
+    talk = active()
+    [told] = dropping(talk, append(1, input_id="in-1"))
+
+    assert is_dropped(told)
+    assert (told["input_id"], told["metrics"]["dropped_total"]) == ("in-1", 1)
+    assert talk.runs == []
+    assert talk.dialect.held_bytes == 0
+
+
+def test_what_cannot_be_decoded_is_dropped_like_anything_else() -> None:
+    talk = active()
+    [told] = dropping(talk, {"type": "input.append", "input": {"audio": "!" * 85_336}})
+
+    assert is_dropped(told)
+
+
+def test_every_unit_of_a_dropped_append_is_answered() -> None:
+    talk = active()
+
+    assert [is_dropped(told) for told in dropping(talk, append(3))] == [True, True, True]
+
+
+def test_answer_keeps_its_place_in_the_order_of_input() -> None:
+    talk = active()
+    talk.client(append(1, input_id="in-1"))
+    assert dropping(talk, append(1, input_id="in-2")) == []
+
+    answers = talk.finish(1)
+
+    assert [(told["input_id"], is_dropped(told)) for told in answers] == [("in-1", False), ("in-2", True)]
+    assert [told["chunk_index"] for told in answers] == [0, 1]
+
+
+def test_dropped_unit_inside_a_response_is_answered_by_the_one_that_speaks() -> None:
+    talk = active()
+    talk.client(append(1))
+    talk.speak(1)
+
+    assert dropping(talk, append(1)) == []
+    talk.client(append(1))
+    assert talk.finish(2)[0]["metrics"]["dropped_total"] == 1
+
+
+def test_unit_with_a_part_that_was_dropped_does_not_run() -> None:
+    talk = active()
+    talk.client(append(0.5))
+    assert dropping(talk, append(0.25)) == []
+    assert [is_dropped(told) for told in talk.client(append(1))] == [True]
+    talk.client(append(0.25))
+
+    assert [run.audio for run in talk.runs] == [base64.b64decode(pcm(1))]
+
+
+def test_dropped_rest_is_padded_and_answered() -> None:
+    talk = active()
+    dropping(talk, append(0.25))
+
+    assert [is_dropped(told) for told in talk.wait(1.25)] == [True]
+    talk.client(append(1))
+    assert len(talk.runs) == 1
+
+
+def test_force_listen_of_a_dropped_unit_moves_to_the_next() -> None:
+    talk = active()
+    dropping(talk, append(1, force_listen=True))
+    talk.client(append(1))
+    talk.client(append(1))
+
+    assert [run.force_listen for run in talk.runs] == [True, False]
+
+
+def test_pictures_of_a_dropped_append_are_not_looked_at() -> None:
+    talk = active(mode=Mode.VIDEO)
+    [told] = dropping(talk, append(1, video_frames=["no picture"]))
+    assert is_dropped(told)
+    talk.client(append(1))
+
+    assert talk.runs[0].frames == ()
+
+
+def test_input_dropped_before_the_session_begins_is_only_counted() -> None:
+    talk = Conversation()
+    talk.connect()
+    talk.client({"type": "session.init", "payload": {}})
+    assert dropping(talk, append(1)) == []
+    assert [told["type"] for told in talk.worker(ready_signal())] == ["session.created"]
+    talk.client(append(1))
+
+    assert talk.finish(1)[0]["metrics"]["dropped_total"] == 1
+
+
+def test_fields_are_checked_all_the_same() -> None:
+    talk = active()
+    [told] = dropping(talk, append(1, max_slice_nums=10))
+    assert told["error"]["param"] == "input.max_slice_nums"
+    [told] = dropping(talk, append(61))
+    assert told["error"]["code"] == "invalid_payload"
+    [told] = dropping(talk, {"type": "input.append", "input": {"audio": ""}})
+
+    assert told["error"]["code"] == "missing_field"
+
+
+def test_other_events_are_not_dropped() -> None:
+    talk = Conversation()
+    talk.connect()
+    dropping(talk, {"type": "session.init", "payload": {}})
+    assert len(talk.configured) == 1
+    dropping(talk, {"type": "session.close"})
+
+    assert talk.closed is not None
+
+
+def test_input_that_is_held_is_counted_until_its_unit_is_closed() -> None:
+    talk = active()
+    for _ in range(3):
+        talk.client(append(1))
+    assert talk.dialect.held_bytes == 3 * 64_000
+    talk.finish(1)
+    talk.finish(2)
+    assert talk.dialect.held_bytes == 64_000
+    talk.finish(3)
+
+    assert talk.dialect.held_bytes == 0
+
+
+def test_session_that_has_ended_holds_nothing() -> None:
+    for ends in ("close", "disconnected"):
+        talk = active()
+        talk.client(append(2.5))
+        assert talk.dialect.held_bytes > 0
+        if ends == "close":
+            talk.client({"type": "session.close"})
+        else:
+            talk.dialect.disconnected()
+        assert talk.dialect.held_bytes == 0
+
+
+def test_carried_audio_and_pictures_are_counted() -> None:
+    talk = active(mode=Mode.VIDEO)
+    talk.client(append(0.5, video_frames=[pictured()]))
+
+    assert talk.dialect.held_bytes == 32_000 + len(picture())
+
+
+def test_reference_audio_is_counted_until_the_worker_has_it() -> None:
+    talk = Conversation()
+    talk.client({"type": "session.init", "payload": {"ref_audio": pcm(1), "tts_ref_audio": pcm(2)}})
+    assert talk.dialect.held_bytes == 3 * 64_000
+    talk.connect()
+    assert talk.dialect.held_bytes == 3 * 64_000
+    talk.worker(ready_signal())
+
+    assert talk.dialect.held_bytes == 0
+
+
+def test_nobody_waits_with_reference_audio_while_there_is_no_room() -> None:
+    talk = Conversation()
+
+    [told] = dropping(talk, {"type": "session.init", "payload": {"ref_audio": pcm(1)}})
+
+    assert told["error"]["code"] == "service_unavailable"
+    assert talk.closed is not None
+    assert talk.closed.code is CloseCode.TRY_AGAIN_LATER
+
+
+def test_who_has_a_slot_begins_with_reference_audio_all_the_same() -> None:
+    talk = Conversation()
+    talk.connect()
+    dropping(talk, {"type": "session.init", "payload": {"ref_audio": pcm(1)}})
+
+    assert len(talk.configured) == 1
+
+
+def test_pictures_are_not_held_while_there_is_no_room() -> None:
+    talk = DuplexConversation(mode=Mode.VIDEO)
+    talk.activate()
+    assert dropping(talk, {"type": "video_frame", "frame_base64": "no picture"}) == []
+    talk.client({"type": "audio_chunk", "audio_base64": pcm(1)})
+
+    assert talk.runs[0].frames == ()
+
+
+# ------------------------------------------------------------------------------------------ whole adapters
+
+
+async def test_input_beyond_what_may_be_in_flight_is_dropped() -> None:
+    engine = ScriptedEngine(hang("generate"), listen())
+    async with client_of(engine, max_inflight_mib=0.05) as client:
+        await client.begin()
+        await client.send(append(1, input_id="in-1"), append(1, input_id="in-2"))
+        await client.send({"type": "no.such.event"})
+        await client.expect("error")  # so the second append was read while the first one was at the worker
+        engine.session.release("generate", 1)
+
+        first, second = await client.expect("listen"), await client.expect("listen")
+        assert (first["input_id"], is_dropped(first)) == ("in-1", False)
+        assert (second["input_id"], is_dropped(second)) == ("in-2", True)
+
+        await client.send(append(1, input_id="in-3"))
+        while is_dropped(await client.expect("listen")):  # until the worker has closed the first unit
+            await client.send(append(1))
+
+
+async def test_input_of_those_who_wait_is_dropped_at_half_of_what_may_be_in_flight() -> None:
+    engine = ScriptedEngine(hang("generate"), slots=1)
+    async with running_worker(engine, slots=1) as worker:
+        async with running_adapter(worker.address, max_inflight_mib=0.12) as stage:
+            async with stage.client() as talking, stage.client() as waiting:
+                await talking.begin()
+                await waiting.expect("session.queued")
+                await talking.send(append(1, input_id="in-1"))
+                await until(lambda: any(call[:2] == ("generate", 1) for call in engine.session.calls))
+                await waiting.send(
+                    {"type": "session.init", "payload": {}}, append(1), {"type": "no.such.event"}
+                )
+                while (await waiting.next())["type"] != "error":
+                    pass  # places in the queue
+                await talking.send(append(1, input_id="in-2"))
+                engine.session.release("generate", 1)
+                first, second = await talking.expect("listen"), await talking.expect("listen")
+                assert [is_dropped(told) for told in (first, second)] == [False, False]
+                await talking.send({"type": "session.close"})
+                await talking.end()
+                await waiting.expect_until("session.created")
+                engine.session.release("generate", 1)
+                await waiting.send(append(1))
+                assert (await waiting.expect("listen"))["metrics"]["dropped_total"] == 1
+
+
+async def test_input_that_waited_too_long_to_be_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with client_of(ScriptedEngine()) as client:
+        await client.begin()
+        clock = itertools.count(0, 10)
+        monkeypatch.setattr(websocket, "monotonic", lambda: next(clock))
+        for name in ("in-1", "in-2"):
+            event = append(0.02, input_id=name, force_listen=True)
+            client.socket.protocol.send_text(json.dumps(event).encode())
+        client.socket.transport.write(b"".join(client.socket.protocol.data_to_send()))
+
+        first, second = await client.expect("listen"), await client.expect("listen")
+        monkeypatch.undo()
+
+        assert (first["input_id"], is_dropped(first)) == ("in-1", True)
+        assert (second["input_id"], is_dropped(second)) == ("in-2", False)
+
+
+@pytest.mark.parametrize("path", ["/v1/realtime?mode=audio", "/ws/duplex/adx_1"])
+async def test_busy_adapter_takes_no_new_session_and_keeps_those_it_has(path: str) -> None:
+    async with running_worker(ScriptedEngine(slots=4), slots=4) as worker:
+        async with running_adapter(worker.address, max_cpu=1e-9) as stage, stage.client() as client:
+            await client.begin()
+            async with stage.client(stage.url.partition("/v1")[0] + path) as late:
+                told, code = await late.end()
+                [event] = told
+                error = event["error"] if "mode" in path else event
+
+                assert (error["code"], code) == ("service_unavailable", 1013)
+                assert "try again later" in error["message"]
+            await client.send(append(1))
+            await client.expect("listen")

@@ -1,0 +1,73 @@
+"""Transcription beside the rest of the adapter: recordings, figures, and room for those who talk."""
+
+import base64
+from pathlib import Path
+
+import numpy as np
+
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, hang, running_worker, write
+from tests.ws_adapter.support.conversation import append as talk
+from tests.ws_adapter.support.recordings import Read, read_recording, read_wav
+from tests.ws_adapter.support.stage import Stage, running_adapter, until
+from tests.ws_adapter.support.transcription_conversation import COMMIT, FINAL, Event, append
+
+UPDATE: Event = {"type": "session.update", "model": EVERYTHING.name}
+
+
+def find(recordings: Path) -> list[Read]:
+    return [read_recording(folder) for folder in recordings.iterdir()]
+
+
+def url(stage: Stage) -> str:
+    return stage.address.replace("http://", "ws://") + "/v1/transcription"
+
+
+async def test_recording_plays_what_was_said(tmp_path: Path) -> None:
+    samples = (np.sin(np.arange(24_000) / 20) * 20_000).astype("<i2")
+    event = {"type": "input_audio_buffer.append", "audio": base64.b64encode(samples.tobytes()).decode()}
+    async with running_worker(ScriptedEngine(write(" good"), info=EVERYTHING)) as worker:
+        async with running_adapter(worker.address, recordings=tmp_path) as stage:
+            async with stage.client(url(stage)) as client:
+                created = await client.expect("session.created")
+                await client.send(UPDATE, COMMIT, event, FINAL)
+                await client.expect_until("transcription.done")
+
+    (read,) = find(tmp_path)
+    assert read.meta["mode"] == "transcription"
+    assert read.meta["session_id"] == created["id"]
+    assert [told["type"] for told in read.events("down")] == [told["type"] for told in client.events]
+    rate_hz, heard = read_wav(read.folder / "up.wav")
+    assert rate_hz == 16_000
+    assert np.array_equal(heard, samples.astype(np.float32) / np.float32(32768))
+
+
+async def test_sessions_are_counted_by_their_kind() -> None:
+    async with running_worker(ScriptedEngine(info=EVERYTHING)) as worker:
+        async with running_adapter(worker.address) as stage, stage.client(url(stage)) as client:
+            await client.expect("session.created")
+            _, _, status = await stage.request("/status")
+            assert (status["gateway_healthy"], status["running_tasks"]) == (True, [])
+            await client.send(UPDATE, COMMIT)
+            while not (running := (await stage.request("/status"))[2]["running_tasks"]):
+                pass
+            assert [task["request_type"] for task in running] == ["transcription"]
+
+
+async def test_audio_that_waits_leaves_room_for_those_who_talk() -> None:
+    """Half of what may be in flight: a file that is sent at once is refused beyond it, a talker is not."""
+    engine = ScriptedEngine(hang("prefill"), slots=2, info=EVERYTHING)
+    async with (
+        running_worker(engine, slots=2) as worker,
+        running_adapter(worker.address, max_inflight_mib=8) as stage,
+        stage.client() as talker,
+        stage.client(url(stage)) as client,
+    ):
+        await client.expect("session.created")
+        await client.send(UPDATE, COMMIT, append())
+        await until(lambda: engine.sessions and engine.session.given)
+        await client.send(*[append(10.0)] * 30)
+        assert (await client.next())["code"] == "buffer_full"
+        await talker.begin()
+        await talker.send(talk(4.0))
+        await until(lambda: len(engine.session.heard) == 2)
+        assert all(pcm.any() for pcm in engine.session.heard.values()), "not the silence behind lost input"

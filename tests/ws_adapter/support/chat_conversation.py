@@ -1,0 +1,246 @@
+"""The chat dialects in a jar: events in, actions carried out, everything written down."""
+
+import base64
+import json
+from typing import Any, Final
+
+import numpy as np
+from msgspec import structs
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Observer
+from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
+from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
+from ws_adapter.protocol.chat.ws_chat import Chat, State
+from ws_adapter.protocol.core.actions import (
+    Action,
+    Apart,
+    CloseSocket,
+    LeaveSlot,
+    OpenWorkerSession,
+    RunTurn,
+    Send,
+    TakeSlot,
+)
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.core.signals import (
+    NO_TIMINGS,
+    Failed,
+    Finish,
+    Piece,
+    Prefilled,
+    Signal,
+    Tokens,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.core.turn import Turn
+from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.limits import Limits
+
+USER: Final[Event] = {"role": "user", "content": "Name a prime."}
+SPOKEN: Final = np.full(2400, 0.25, "<f4").tobytes()
+READ: Final = Tokens(input_text=27)
+
+
+def request(*messages: Event, **fields: Any) -> Event:
+    """A request, of one message of the user unless told otherwise."""
+    return {"messages": list(messages) or [USER], **fields}
+
+
+def append(*messages: Event, **fields: Any) -> Event:
+    """The same as an event of `/v1/realtime`."""
+    return {"type": "input.append", "input": request(*messages, **fields)}
+
+
+def user(*parts: Event) -> Event:
+    return {"role": "user", "content": list(parts)}
+
+
+def f32(seconds: float = 1.0, rate: int = 16_000, level: float = 0.1) -> str:
+    """Base64 of equal samples."""
+    return base64.b64encode(np.full(round(seconds * rate), level, "<f4").tobytes()).decode()
+
+
+class Jar:
+    """A chat with a clock of its own; `sent` holds the events as a client would parse them.
+
+    `slots` writes down what was asked of the queue. What is to run beside the event loop runs when the test
+    says so, with `read_now` at once.
+    """
+
+    path = ""
+
+    def __init__(self, catalogue: Catalogue | None = CATALOGUE, read_now: bool = True, **limits: Any) -> None:
+        self.now = 1000.0
+        self.limits = Limits(**limits)
+        self.sent: list[Event] = []
+        self.slots: list[str] = []
+        self.configured: list[OpenWorkerSession] = []
+        self.runs: list[RunTurn] = []
+        self.closed: CloseSocket | None = None
+        self.after_close: list[Action] = []
+        self.apart: Apart | None = None
+        self._read_now = read_now
+        self._ids = 0
+        self._catalogue = catalogue
+        self._observer = Observer(self.path)
+        self.machine = self._make()
+        self.do(self.machine.opened(self.now))
+
+    def _make(self) -> Machine:
+        raise NotImplementedError
+
+    def _hears(self) -> bool:
+        """Whether a frame that comes now is looked at."""
+        return not self.machine.is_over
+
+    def _new_id(self, prefix: str) -> str:
+        self._ids += 1
+        return f"{prefix}_{self._ids:012x}"
+
+    def _known(self) -> Catalogue | None:
+        return self._catalogue
+
+    @property
+    def turn(self) -> Turn:
+        """The one that runs, or ran last."""
+        return self.runs[-1].turn
+
+    # ------------------------------------------------------------------------------------------ driving
+
+    def client(self, event: Any, *, drops_input: bool = False) -> list[Event]:
+        """Sends a frame; returns the server's events that it caused at once."""
+        frame = event if isinstance(event, bytes) else json.dumps(event).encode()
+        is_heard = self._hears()
+        told = self.do(self.machine.text_frame(frame, self.now, drops_input=drops_input))
+        is_refused = any(answer["type"] == "error" for answer in told)
+        if isinstance(event, dict) and is_heard and not is_refused and self.apart is None:
+            self._observer.client_was_heard(event)
+        return told
+
+    def read(self) -> list[Event]:
+        """Does what was to be done beside the event loop."""
+        assert self.apart is not None
+        work, self.apart = self.apart.work, None
+        return self.do(work()(self.now))
+
+    def queue(self, position: int = 1, length: int = 1, wait_s: float = 12.34) -> list[Event]:
+        return self.do(self.machine.queued(Place(position, wait_s, "ticket_5f0c9a17be42", length, False)))
+
+    def grant(self) -> list[Event]:
+        """A worker waits for the config."""
+        return self.do(self.machine.granted(self.now))
+
+    def ready(self, **fields: Any) -> list[Event]:
+        """It has got it."""
+        return self.worker(ready_signal(**fields))
+
+    def worker(self, *signals: Signal) -> list[Event]:
+        start = len(self.sent)
+        for signal in signals:
+            self.do(self.machine.signal(signal, self.now))
+        return self.sent[start:]
+
+    def prefilled(self, tokens: Tokens = READ) -> list[Event]:
+        return self.worker(Prefilled(1, NO_TIMINGS, tokens=tokens))
+
+    def say(self, text: str = "", audio: bytes = b"") -> list[Event]:
+        return self.worker(Piece(1, text, audio))
+
+    def done(
+        self, end: UnitEnd = UnitEnd.TURN, finish: Finish | None = Finish.EOS, **fields: Any
+    ) -> list[Event]:
+        tokens = Tokens(input_text=27, output_text=4)
+        return self.worker(UnitDone(1, end, 31, **{"tokens": tokens, "finish": finish, **fields}))
+
+    def fail(self, reason: Reason) -> list[Event]:
+        return self.worker(Failed(reason))
+
+    def wait(self, seconds: float) -> list[Event]:
+        """Lets time pass, ticking exactly at each deadline on the way."""
+        start = len(self.sent)
+        until = self.now + seconds
+        while (due := self.machine.deadline) is not None and due <= until:
+            self.now = max(self.now, due)
+            self.do(self.machine.tick(self.now, False))
+        self.now = until
+        return self.sent[start:]
+
+    def do(self, actions: list[Action]) -> list[Event]:
+        start = len(self.sent)
+        for action in actions:
+            if self.closed is not None:
+                self.after_close.append(action)
+            match action:
+                case Send():
+                    leaving = structs.replace(action.event)
+                    leaving.stamp(self.now, None)
+                    self._observer.server_said(json.loads(encode(leaving)))
+                    self.sent.append(json.loads(encode(action.event)))
+                case TakeSlot():
+                    self.slots.append("take")
+                case LeaveSlot():
+                    self.slots.append("leave")
+                case OpenWorkerSession():
+                    self.configured.append(action)
+                case RunTurn():
+                    self.runs.append(action)
+                case Apart():
+                    self.apart = action
+                    if self._read_now:
+                        self.read()
+                case CloseSocket():
+                    self.closed = action
+        return self.sent[start:]
+
+
+class ChatJar(Jar):
+    """`/ws/chat`."""
+
+    path = "/ws/chat"
+
+    def _make(self) -> Machine:
+        return Chat(self.limits, self._known, "sess_0123456789ab-1")
+
+    def _hears(self) -> bool:
+        assert isinstance(self.machine, Chat)
+        return self.machine.state is State.WAIT_REQUEST
+
+    def ask(self, *messages: Event, **fields: Any) -> None:
+        """Through to the turn at the worker."""
+        self.client(request(*messages, **fields))
+        self.grant()
+        self.ready()
+
+
+class RealtimeChatJar(Jar):
+    """`/v1/realtime?mode=chat`."""
+
+    path = "/v1/realtime?mode=chat"
+
+    def _make(self) -> Machine:
+        return RealtimeChat("sess_0123456789ab", self.limits, self._known, self._new_id)
+
+    def init(self, payload: Event | None = None) -> list[Event]:
+        return self.client({"type": "session.init", "payload": payload or {}})
+
+    def activate(self, payload: Event | None = None, **ready: Any) -> Event:
+        """Through to ACTIVE; returns `session.created`."""
+        self.grant()
+        self.init(payload)
+        return self.ready(**ready)[0]
+
+    def answer(self, text: str = "Seven") -> list[Event]:
+        """The turn that runs, from beginning to end."""
+        start = len(self.sent)
+        self.prefilled()
+        self.say(text)
+        self.done()
+        return self.sent[start:]
+
+    def next_slot(self, **ready: Any) -> list[Event]:
+        """A slot for the turn that waits for one."""
+        return [*self.grant(), *self.ready(**ready)]

@@ -1,0 +1,231 @@
+"""A dialect in a jar: events in, actions carried out, everything written down."""
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+from msgspec import structs
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Observer
+from ws_adapter.protocol.core.actions import (
+    Action,
+    Apart,
+    CancelUnits,
+    CloseSocket,
+    OpenWorkerSession,
+    RunUnit,
+    Send,
+    Withdraw,
+)
+from ws_adapter.protocol.core.answers import Outcome
+from ws_adapter.protocol.core.config import Catalogue, Mode
+from ws_adapter.protocol.core.signals import (
+    Failed,
+    Finalized,
+    Piece,
+    Ready,
+    Signal,
+    Tokens,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.core.vocabulary import Vocabulary
+from ws_adapter.protocol.duplex.machine import DuplexMachine
+from ws_adapter.protocol.duplex.negotiation import Opening
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.events import ServerEvent
+from ws_adapter.protocol.wire.limits import Limits
+
+Event = dict[str, Any]
+
+CATALOGUE = Catalogue(models={"antiphon-mini"}, voices={"amber"})
+
+
+def pcm(seconds: float = 1.0, level: float = 0.1) -> str:
+    """Base64 of float32 audio at 16 kHz."""
+    return base64.b64encode(np.full(round(seconds * 16_000), level, "<f4").tobytes()).decode()
+
+
+def append(seconds: float = 1.0, **fields: Any) -> Event:
+    return {"type": "input.append", "input": {"audio": pcm(seconds), **fields}}
+
+
+INIT: Event = {"type": "session.init", "payload": {}}
+CLOSE: Event = {"type": "session.close", "reason": "user_stop"}
+SPEECH = np.full(24_000, 0.25, "<f4").tobytes()
+
+
+class Conversation:
+    """One dialect with a clock of its own; `sent` holds the events as a client would parse them.
+
+    With `hold_output` sent events stay in an outbox until `flush_output`, so that they can be withdrawn.
+    """
+
+    def __init__(
+        self,
+        hold_output: bool = False,
+        catalogue: Catalogue | None = CATALOGUE,
+        mode: Mode = Mode.AUDIO,
+        **limits: Any,
+    ):
+        self.now = 1000.0
+        self.sent: list[Event] = []
+        self.runs: list[RunUnit] = []
+        self.cancelled: list[int] = []
+        self.configured: list[OpenWorkerSession] = []
+        self.closed: CloseSocket | None = None
+        self.after_close: list[Action] = []
+        self._ids = 0
+        self._hold_output = hold_output
+        self._outbox: list[tuple[Send, Event]] = []
+        self.limits = Limits(**limits)
+        vocabulary = self.vocabulary(mode)
+        self._observer = Observer("/ws/duplex" if vocabulary.opener == "prepare" else "/v1/realtime")
+        self.dialect = DuplexMachine(vocabulary, self.limits, lambda: catalogue, self._new_id)
+
+    def vocabulary(self, mode: Mode) -> Vocabulary:
+        """What it speaks; other dialects say something else here."""
+        return Opening(
+            "sess_0123456789ab", mode, self.limits.max_append_s, self._new_id, lambda: "rt_1795159650250"
+        )
+
+    def _new_id(self, prefix: str) -> str:
+        self._ids += 1
+        return f"{prefix}_{self._ids:012x}"
+
+    # ------------------------------------------------------------------------------------------ driving
+
+    def client(self, event: Event | bytes | list[Any], *, is_proper: bool = True) -> list[Event]:
+        """Sends one client event; returns the server's events that it caused at once.
+
+        An event that is accepted has to be one that a client may send; without `is_proper` it is none.
+        """
+        frame = event if isinstance(event, bytes) else json.dumps(event).encode()
+        is_over = self.dialect.is_over
+        told = self._do(self.dialect.text_frame(frame, self.now))
+        is_refused = is_over or any(answer["type"] == "error" for answer in told)
+        if is_proper and isinstance(event, dict) and not is_refused:
+            self._observer.client_was_heard(event)
+        return told
+
+    def worker(self, *signals: Signal) -> list[Event]:
+        start = len(self.sent)
+        for signal in signals:
+            self._do(self.dialect.signal(signal, self.now))
+        return self.sent[start:]
+
+    def do(self, actions: list[Action]) -> list[Event]:
+        return self._do(actions)
+
+    def wait(self, seconds: float, others_wait: bool = False) -> list[Event]:
+        """Lets time pass, ticking exactly at each deadline on the way."""
+        start = len(self.sent)
+        until = self.now + seconds
+        while (due := self.dialect.deadline) is not None and due <= until:
+            self.now = max(self.now, due)
+            self._do(self.dialect.tick(self.now, others_wait))
+        self.now = until
+        return self.sent[start:]
+
+    def flush_output(self, events: int | None = None) -> None:
+        """Lets the oldest events of the outbox, or all, leave it: they can no longer be withdrawn."""
+        del self._outbox[:events]
+
+    def _do(self, actions: list[Action]) -> list[Event]:
+        start = len(self.sent)
+        for action in actions:
+            if self.closed is not None:
+                self.after_close.append(action)
+            match action:
+                case Send():
+                    self._observer.server_said(json.loads(encode(self._stamped(action.event))))
+                    self.sent.append(json.loads(encode(action.event)))
+                    if self._hold_output:
+                        self._outbox.append((action, self.sent[-1]))
+                case RunUnit():
+                    self.runs.append(action)
+                case CancelUnits(unit=unit):
+                    self.cancelled.append(unit)
+                case OpenWorkerSession():
+                    self.configured.append(action)
+                case Withdraw(response_id=response_id):
+                    self._withdraw(response_id)
+                case Apart(work=work):
+                    self._do(work()(self.now))
+                case CloseSocket():
+                    self.closed = action
+        return self.sent[start:]
+
+    def _stamped(self, event: ServerEvent) -> ServerEvent:
+        """`event` as it would leave."""
+        leaving = structs.replace(event)
+        leaving.stamp(self.now, None)
+        return leaving
+
+    def _withdraw(self, response_id: str) -> None:
+        def is_stale(send: Send) -> bool:
+            answer = send.answer
+            return (
+                answer is not None and answer.outcome is Outcome.SPEECH and answer.response_id == response_id
+            )
+
+        taken = [(send, told) for send, told in self._outbox if is_stale(send)]
+        gone = {id(told) for _, told in taken}
+        self._outbox = [(send, told) for send, told in self._outbox if id(told) not in gone]
+        self.sent = [told for told in self.sent if id(told) not in gone]
+        self._do(self.dialect.withdrawn([send for send, _ in taken]))
+
+    # -------------------------------------------------------------------------------------- short cuts
+
+    def connect(self) -> None:
+        self._do(self.dialect.granted(self.now))
+
+    def activate(self, payload: Event | None = None, **ready: Any) -> Event:
+        """Through to ACTIVE; returns `session.created`."""
+        self.connect()
+        self.client({"type": "session.init", "payload": payload or {}})
+        return self.worker(ready_signal(**ready))[0]
+
+    def finish(
+        self,
+        unit: int,
+        end: UnitEnd = UnitEnd.LISTEN,
+        text: str = "",
+        audio: bytes = b"",
+        failure: Reason | None = None,
+        **done: Any,
+    ) -> list[Event]:
+        """Everything the worker says about a unit."""
+        pieces = [Piece(unit, text, audio)] if text or audio else []
+        done = {"context_tokens": 100 + unit, "tokens": Tokens(input_audio=10, output_text=1), **done}
+        return self.worker(*pieces, UnitDone(unit, end, failure=failure, **done), Finalized(unit))
+
+    def speak(self, unit: int, text: str = "Seven", end: UnitEnd = UnitEnd.CHUNK) -> list[Event]:
+        return self.finish(unit, end, text, SPEECH)
+
+    def fail(self, reason: Reason) -> list[Event]:
+        return self.worker(Failed(reason))
+
+
+def ready_signal(**fields: Any) -> Ready:
+    values = {
+        "prompt_tokens": 58,
+        "context_limit": 8192,
+        "max_units_in_flight": 2,
+        "generate_audio": True,
+    } | fields
+    return Ready(**values)
+
+
+def kinds(events: list[Event]) -> list[str]:
+    """`kind` of deltas, `type` of everything else, `error:<code>` of errors."""
+    return [
+        f"error:{event['error']['code']}" if event["type"] == "error" else event.get("kind", event["type"])
+        for event in events
+    ]
+
+
+def codes(events: list[Event]) -> list[str]:
+    return [event["error"]["code"] for event in events if event["type"] == "error"]

@@ -1,0 +1,220 @@
+"""The dialect of `/v1/transcription` in a jar."""
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Observer
+from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
+from ws_adapter.protocol.core.actions import (
+    Action,
+    CancelUnits,
+    CloseSocket,
+    LeaveSlot,
+    Note,
+    OpenWorkerSession,
+    RunChunk,
+    Send,
+    TakeSlot,
+)
+from ws_adapter.protocol.core.config import Catalogue, TranscriptionSetup
+from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.transcription.machine import Transcription
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.limits import Limits
+
+SESSION_ID = "sess-0b6d2f3e9a7c4d51b8e0f1a2c3d4e5f6"
+CREATED = 1_795_159_650
+RATE = 16_000
+PROMPT = 39
+"""Tokens that the model feeds in the first step of an utterance."""
+
+UPDATE: Event = {"type": "session.update", "model": "antiphon-mini"}
+COMMIT: Event = {"type": "input_audio_buffer.commit"}
+FINAL: Event = {"type": "input_audio_buffer.commit", "final": True}
+CREATED_EVENT: Event = {"type": "session.created", "id": SESSION_ID, "created": CREATED}
+
+
+def append(seconds: float = 1.0, level: int = 1000) -> Event:
+    """An append of equal samples of int16."""
+    return {"type": "input_audio_buffer.append", "audio": pcm16(round(seconds * RATE), level)}
+
+
+def pcm16(samples: int, level: int = 1000) -> str:
+    """Base64 of so many equal samples of int16."""
+    return base64.b64encode(np.full(samples, level, "<i2").tobytes()).decode()
+
+
+def delta(text: str) -> Event:
+    return {"type": "transcription.delta", "delta": text}
+
+
+def done(text: str = "", prompt: int = PROMPT, completion: int = 0) -> Event:
+    """An utterance's last event."""
+    usage = {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + completion,
+        "completion_tokens": completion,
+        "prompt_tokens_details": None,
+        "completion_tokens_details": None,
+    }
+    return {"type": "transcription.done", "text": text, "usage": usage}
+
+
+EMPTY = done(prompt=0)
+
+
+class TranscriptionConversation:
+    """One socket with a clock of its own; `sent` holds the events as a client would parse them, `runs` what
+    the worker of the slot that is held now was given, `heard` all that any worker was given.
+    """
+
+    def __init__(self, catalogue: Catalogue | None = CATALOGUE, **limits: Any) -> None:
+        self.now = 1000.0
+        self.sent: list[Event] = []
+        self.notes: list[str] = []
+        self.runs: list[RunChunk] = []
+        self.heard: list[RunChunk] = []
+        self.finalized = 0
+        self.cancelled: list[int] = []
+        self.setups: list[TranscriptionSetup] = []
+        self.closed: CloseSocket | None = None
+        self.after_close: list[Action] = []
+        self.slot = "none"
+        """`none`, `wanted` or `held`."""
+        self.taken = 0
+        self.left = 0
+        self._observer = Observer("/v1/transcription")
+        self.dialect = Transcription(SESSION_ID, CREATED, Limits(**limits), lambda: catalogue)
+        self.do(self.dialect.opened(self.now))
+
+    # ------------------------------------------------------------------------------------------ driving
+
+    def client(self, *events: Event | bytes | list[Any]) -> list[Event]:
+        """Sends client events; returns the server's events that they caused at once."""
+        start = len(self.sent)
+        for event in events:
+            frame = event if isinstance(event, bytes) else json.dumps(event).encode()
+            told = self.do(self.dialect.text_frame(frame, self.now))
+            if isinstance(event, dict) and not any(answer["type"] == "error" for answer in told):
+                self._observer.client_was_heard(event)
+        return self.sent[start:]
+
+    def worker(self, *signals: Signal) -> list[Event]:
+        """The worker speaks, for as long as its slot is held."""
+        start = len(self.sent)
+        for signal in signals:
+            if self.slot != "held":
+                break
+            if isinstance(signal, Failed):
+                self.slot = "failed"
+            if isinstance(signal, Finalized):
+                self.finalized = signal.unit
+            self.do(self.dialect.signal(signal, self.now))
+        return self.sent[start:]
+
+    def wait(self, seconds: float = 0.0, others_wait: bool = False) -> list[Event]:
+        """Lets time pass, ticking exactly at each deadline on the way."""
+        start = len(self.sent)
+        until = self.now + seconds
+        while (due := self.dialect.deadline) is not None and due <= until:
+            self.now = max(self.now, due)
+            self.do(self.dialect.tick(self.now, others_wait))
+        self.now = until
+        return self.sent[start:]
+
+    def do(self, actions: list[Action]) -> list[Event]:
+        start = len(self.sent)
+        for action in actions:
+            if self.closed is not None:
+                self.after_close.append(action)
+            match action:
+                case Send():
+                    event = json.loads(encode(action.event))
+                    self._observer.server_said(event)
+                    self.sent.append(event)
+                case TakeSlot():
+                    assert self.slot in ("none", "failed"), "it has one, or waits for one"
+                    self.slot = "wanted"
+                    self.taken += 1
+                case LeaveSlot():
+                    assert self.slot != "none"
+                    self.slot = "none"
+                    self.left += 1
+                case OpenWorkerSession():
+                    assert isinstance(action.setup, TranscriptionSetup)
+                    self.setups.append(action.setup)
+                case RunChunk():
+                    assert self.slot == "held"
+                    self.runs.append(action)
+                    self.heard.append(action)
+                    assert action.unit == len(self.runs)
+                case CancelUnits(unit=unit):
+                    assert self.slot == "held"
+                    self.cancelled.append(unit)
+                case Note(text=text):
+                    self.notes.append(text)
+                case CloseSocket():
+                    self.closed = action
+                case _:
+                    raise AssertionError(action)
+        return self.sent[start:]
+
+    # -------------------------------------------------------------------------------------- short cuts
+
+    def grant(self) -> None:
+        """A slot is attached to."""
+        assert self.slot == "wanted"
+        self.slot = "held"
+        self.runs, self.finalized = [], 0
+        self.do(self.dialect.granted(self.now))
+
+    def serve(self, **ready: Any) -> list[Event]:
+        """A slot whose worker is ready."""
+        self.grant()
+        return self.worker(ready_signal(**{"prompt_tokens": PROMPT, "max_units_in_flight": 8, **ready}))
+
+    def begin(self, seconds: float = 1.0) -> None:
+        """Through to an open utterance at a worker that has heard so much."""
+        self.client(UPDATE, COMMIT)
+        self.serve()
+        if seconds:
+            self.client(append(seconds))
+
+    def finish(
+        self, unit: int, text: str = "", end: UnitEnd = UnitEnd.CHUNK, sampled: int = 1, **fields: Any
+    ) -> list[Event]:
+        """Everything the worker says about a unit."""
+        pieces = [Piece(unit, text, b"")] if text else []
+        tokens = Tokens(input_text=2, input_audio=10, output_text=sampled)
+        return self.worker(*pieces, UnitDone(unit, end, 100, tokens, **fields), Finalized(unit))
+
+    def complete(self, text: str = "") -> list[Event]:
+        """The worker gets through with all that it is given; it says `text` in its next unit."""
+        start = len(self.sent)
+        while self.finalized < len(self.runs):
+            run, said, text = self.runs[self.finalized], text, ""
+            self.finish(run.unit, said, UnitEnd.TURN if run.ends else UnitEnd.CHUNK)
+        return self.sent[start:]
+
+    @property
+    def samples(self) -> int:
+        """How many samples workers were given."""
+        return sum(len(run.audio) // 4 for run in self.heard)
+
+    @property
+    def levels(self) -> list[int]:
+        """What they heard, as int16 without repetitions."""
+        pcm = np.concatenate([np.frombuffer(run.audio, "<f4") for run in self.heard]) * 32768
+        return [int(level) for level in pcm[np.flatnonzero(np.diff(pcm, prepend=np.nan))]]
+
+    def fail(self, reason: Reason) -> list[Event]:
+        return self.worker(Failed(reason))
+
+
+def codes(events: list[Event]) -> list[str]:
+    """`type` of each event, of errors their code."""
+    return [event["code"] if event["type"] == "error" else event["type"] for event in events]

@@ -1,0 +1,252 @@
+"""Requests of every method, with or without a body, and what is no request: each gets its answer, in JSON."""
+
+import asyncio
+import http.client
+import json
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.process import adapter_process
+from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
+from tests.ws_adapter.web.test_tls import Authority, secured
+from ws_adapter.protocol.wire.discretion import outline
+from ws_adapter.web.http1 import LARGEST_BODY_BYTES
+
+Answer = tuple[int, dict[str, str], Any]
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "x!")
+BODY = b'{"a":1}'
+BODIES = {
+    "none": b"\r\n",
+    "empty": b"Content-Length: 0\r\n\r\n",
+    "sized": b"Content-Length: %d\r\n\r\n%s" % (len(BODY), BODY),
+    "chunked": b"Transfer-Encoding: chunked\r\n\r\n7\r\n" + BODY + b"\r\n0\r\n\r\n",
+    "encoded": b"Transfer-Encoding: gzip, chunked\r\n\r\n7\r\n" + BODY + b"\r\n0\r\n\r\n",
+}
+REFUSED = {"sized": 413, "chunked": 413, "encoded": 501}
+
+
+async def connect(stage: Stage, tls: ssl.SSLContext | None = None) -> tuple[Any, Any]:
+    address = stage.tls_address if tls else stage.address
+    host, port = address.split("://")[1].split(":")
+    return await asyncio.open_connection(host, int(port), ssl=tls)
+
+
+async def answer(reader: asyncio.StreamReader) -> Answer:
+    """What comes until the server closes."""
+    async with asyncio.timeout(PATIENCE_S):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert head, "the socket was closed without an answer"
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    if body:
+        assert int(headers["content-length"]) == len(body)
+    assert headers["content-type"] == "application/json"
+    return int(status.split()[1]), headers, json.loads(body) if body else None
+
+
+async def exchange(stage: Stage, data: bytes, tls: ssl.SSLContext | None = None) -> Answer:
+    """Sends all of it before anything is read, as many clients do."""
+    reader, writer = await connect(stage, tls)
+    try:
+        writer.write(data)
+        async with asyncio.timeout(PATIENCE_S):
+            await writer.drain()
+        return await answer(reader)
+    finally:
+        writer.close()
+
+
+async def test_every_method_with_every_kind_of_body_is_answered_in_json() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        for method in METHODS:
+            for kind, rest in BODIES.items():
+                request = f"{method} /health HTTP/1.1\r\nHost: x\r\n".encode() + rest
+                status, headers, body = await exchange(stage, request)
+
+                expected = REFUSED.get(kind, 200) if method in ("GET", "HEAD") else 405
+                assert status == expected, (method, kind)
+                if status != 200:
+                    assert headers["allow"] == "get, head"
+                if method != "HEAD":
+                    assert status == 200 or body["detail"] == body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("target", "method", "status", "allowed"),
+    [
+        ("/nothing", "POST", 404, None),
+        ("/api/chat", "POST", 404, None),
+        ("/api/queue/ticket_1", "DELETE", 413, "get, head, delete"),
+        ("/api/queue/ticket_1", "POST", 405, "get, head, delete"),
+        ("/api/default_ref_audio", "POST", 405, "get, head"),
+        ("/v1/realtime?mode=audio", "POST", 405, "get"),
+        ("/v1/realtime?mode=audio", "GET", 413, "get"),
+        ("/ws/chat", "PUT", 405, "get"),
+        ("*", "OPTIONS", 405, "get, head"),
+        ("example.org:443", "CONNECT", 405, "get, head"),
+    ],
+)
+async def test_body_to_every_sort_of_path(target: str, method: str, status: int, allowed: str | None) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        request = f"{method} {target} HTTP/1.1\r\nHost: x\r\n".encode() + BODIES["sized"]
+        told, headers, body = await exchange(stage, request)
+
+        assert (told, headers.get("allow")) == (status, allowed)
+        assert body["error"]["message"]
+
+
+async def test_handshake_with_a_body_is_refused() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        request = (
+            b"GET /v1/realtime?mode=audio HTTP/1.1\r\nHost: x\r\n"
+            b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        )
+        status, _, body = await exchange(stage, request + BODIES["sized"])
+
+        assert (status, body["error"]["code"]) == (413, "body_not_allowed")
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "code"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "invalid_request"),  # TLS, without any LF
+        (b"\r\n\r\n", 400, "invalid_request"),
+        (b'{"type":"session.init"}\n', 400, "invalid_request"),
+        (b"GET /health\r\n\r\n", 400, "invalid_request"),
+        (b"GET /health HTTP/1.1\n\n", 400, "invalid_request"),
+        (b"GET  /health HTTP/1.1\r\n\r\n", 400, "invalid_request"),
+        (b"G{T /health HTTP/1.1\r\n\r\n", 400, "invalid_request"),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", 400, "invalid_request"),
+        (b"GET /health HTTP/1.1\r\nno colon\r\n\r\n", 400, "invalid_request"),
+        (b"GET /health HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "invalid_request"),
+        (b"GET /health HTTP/1.1\r\nContent-Length: 1e3\r\n\r\n", 400, "invalid_request"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "unsupported_version"),
+        (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n\r\n", 414, "uri_too_long"),
+        (b"GET / HTTP/1.1\r\nA: " + b"x" * 9000 + b"\r\n\r\n", 431, "headers_too_large"),
+        (b"GET / HTTP/1.1\r\n" + b"A: x\r\n" * 200 + b"\r\n", 431, "headers_too_large"),
+    ],
+)
+async def test_what_is_no_request_is_told_so(data: bytes, status: int, code: str) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        told, _, body = await exchange(stage, data)
+
+        assert (told, body["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_client_that_sends_a_large_body_before_it_reads_gets_its_answer(
+    secure: bool, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    async with secured(authority) as stage:
+        head = f"POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: {8 * 2**20}\r\n\r\n".encode()
+        tls = authority.trust if secure else None
+        status, _, body = await exchange(stage, head + bytes(8 * 2**20), tls)
+
+        assert (status, body["error"]["code"]) == (405, "method_not_allowed")
+
+
+async def test_client_that_asks_before_it_sends_its_body_is_refused_at_once() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        head = b"PUT /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"
+
+        assert (await exchange(stage, head))[0] == 405
+
+
+async def poured(writer: asyncio.StreamWriter) -> int:
+    """Writes until it is cut off; returns how many bytes that took."""
+    sent = 0
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                writer.write(bytes(2**20))
+                await writer.drain()
+                sent += 2**20
+    except ConnectionError:
+        return sent
+
+
+async def test_body_without_end_is_cut_off_and_counts_for_nobody_else() -> None:
+    """Attack: its sender neither reads nor stops. What is read is bounded, and thrown away as it comes."""
+    async with running_worker(ScriptedEngine(listen())) as worker:
+        async with running_adapter(worker.address, max_inflight_mib=4) as stage, stage.client() as neighbour:
+            _, writer = await connect(stage)
+            writer.write(b"POST /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            assert await poured(writer) < 2 * LARGEST_BODY_BYTES
+
+            await neighbour.begin()  # which is refused while too much is in flight
+
+
+async def test_bodies_of_one_address_are_counted_together() -> None:
+    """Attack: one after another, each within its bound. What is thrown away costs as much as frames do."""
+    options: dict[str, Any] = {"trusted_proxies": ("127.0.0.1",), "frames_per_s_per_address": 10}
+    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
+        for _ in range(2):
+            _, writer = await connect(stage)
+            head = b"POST /health HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 203.0.113.7\r\n"
+            writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+            sent = await poured(writer)
+
+        assert sent < LARGEST_BODY_BYTES
+
+
+async def test_client_that_closes_its_direction_first_gets_its_answer() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        reader, writer = await connect(stage)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write_eof()
+
+        assert (await answer(reader))[0] == 200
+        writer.close()
+
+
+async def test_second_request_does_not_cost_the_answer_to_the_first() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, headers, _ = await exchange(stage, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
+
+        assert (status, headers["connection"]) == (200, "close")
+
+
+async def test_real_process_answers_a_client_of_the_standard_library(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Which sends all of its body before it reads."""
+
+    def upload(address: str) -> tuple[int, Any]:
+        client = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+        client.request("POST", "/api/assets/ref_audio", body=bytes(4 * 2**20))
+        response = client.getresponse()
+        return response.status, json.loads(response.read())
+
+    async with adapter_process("127.0.0.1:1") as (_, address):
+        status, body = await asyncio.to_thread(upload, address.removeprefix("http://"))
+
+    assert (status, body["error"]["code"]) == (404, "not_found")
+    (line,) = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "answered" in line]
+    assert (line["event"], line["path"]) == (
+        "POST was answered 404",
+        outline("/api/assets/ref_audio"),
+    )
+
+
+async def test_each_refusal_has_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        with caplog.at_level(logging.WARNING, "ws_adapter.server.listener"):
+            await exchange(stage, b"POST /health?token=canary HTTP/1.1\r\nHost: x\r\n" + BODIES["sized"])
+            await exchange(stage, b"canary! /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            await exchange(stage, b"\x16\x03\x01")
+
+        lines = [(record.getMessage(), vars(record)["path"]) for record in caplog.records]
+        assert lines == [
+            ("POST was answered 405", "/health"),
+            ("a request was answered 405", "/health"),
+            ("a request was answered 400", "/"),
+        ]
+        assert "canary" not in str([vars(record) for record in caplog.records])

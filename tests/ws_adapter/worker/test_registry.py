@@ -1,0 +1,170 @@
+"""What an adapter knows of its workers, and over which connection it talks to them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID
+from antiphon.v1 import inference_service_pb2 as pb
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.stage import until
+from tests.ws_adapter.worker.test_session_streams import SETUP, Caller, id_of, limited
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.worker import registry as fleet_module
+from ws_adapter.worker.registry import COMPARISONS, Fleet, Pace
+from ws_adapter.worker.transport.rpc import Call
+from ws_adapter.worker.transport.rpc_status import RpcError
+
+
+async def test_fleet_notices_workers_that_come_and_go() -> None:
+    changes = 0
+
+    def changed() -> None:
+        nonlocal changes
+        changes += 1
+
+    async with running_worker(ScriptedEngine(listen(), slots=3), slots=3) as first:
+        fleet = Fleet((first.address, "127.0.0.1:1"), Pace(ask_s=60.0, retry_s=0.01))
+        fleet.changed = changed
+        assert fleet.catalogue() is None
+        fleet.start()
+        await until(lambda: fleet.ready())
+        assert [(target, info.slots, info.model) for target, info in fleet.ready()] == [
+            (first.address, 3, "scripted")
+        ]
+        catalogue = fleet.catalogue()
+        assert catalogue is not None
+        assert catalogue.models == {"scripted"}
+        assert changes == 1
+    try:
+        # The lost connection tells, long before the next question.
+        await until(lambda: not fleet.ready(), 5)
+        async with running_worker(ScriptedEngine(listen()), listen=first.address):
+            await until(lambda: fleet.ready(), 10)
+    finally:
+        await fleet.stop()
+
+
+@asynccontextmanager
+async def balanced(*addresses: str) -> AsyncIterator[tuple[str, list[str]]]:
+    """An address whose connections lead to `addresses` in turn, and where each of them has led to."""
+    led: list[str] = []
+    relays: set[asyncio.Task[None]] = set()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(2**16):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        address = addresses[len(led) % len(addresses)]
+        led.append(address)
+        host, _, port = address.rpartition(":")
+        onward = await asyncio.open_connection(host, int(port))
+        relays.update(
+            asyncio.create_task(one) for one in (relay(reader, onward[1]), relay(onward[0], writer))
+        )
+
+    server = await asyncio.start_server(lead, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", led
+    finally:
+        server.close()
+        for task in relays:
+            task.cancel()
+        await asyncio.gather(*relays, return_exceptions=True)
+
+
+@asynccontextmanager
+async def fleet_of(target: str) -> AsyncIterator[Fleet]:
+    fleet = Fleet((target,), Pace(ask_s=0.02, retry_s=0.01))
+    fleet.start()
+    try:
+        await until(lambda: fleet.ready())
+        yield fleet
+    finally:
+        await fleet.stop()
+
+
+async def test_uploads_have_a_connection_of_their_own_to_the_same_worker() -> None:
+    async with running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as one:
+        async with balanced(one.address) as (target, led), fleet_of(target) as fleet:
+            conversing = fleet.channel(target, Kind.OMNI_DUPLEX)
+            await until(lambda: fleet.channel(target, Kind.CHAT) is not conversing)
+            uploading = fleet.channel(target, Kind.CHAT)
+            assert await id_of(uploading) == await id_of(conversing) == fleet.ready()[0][1].worker_id
+            assert fleet.channel(target, Kind.TRANSCRIPTION) is conversing
+            assert len(led) == 2
+
+
+async def test_uploads_share_the_one_connection_where_another_leads_to_another_worker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as one,
+        running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as other,
+        balanced(one.address, other.address, other.address, other.address) as (target, led),
+        fleet_of(target) as fleet,
+    ):
+        await until(lambda: len(led) == 1 + COMPARISONS)
+        await until(
+            lambda: len([r for r in caplog.records if "an address of its own" in r.message]) == COMPARISONS
+        )
+        conversing = fleet.channel(target, Kind.OMNI_DUPLEX)
+        assert fleet.channel(target, Kind.CHAT) is conversing
+        info = fleet.ready()[0][1]
+        caller = Caller(conversing, info.worker_id)
+        link = await caller.attach()
+        link.open(SETUP, 600.0)
+        await until(lambda: caller.heard(Ready))
+        link.release()
+        await link.ended()
+        assert len(led) == 1 + COMPARISONS, "it is not tried for ever"
+
+
+async def test_uploads_find_their_way_back_to_the_same_worker() -> None:
+    async with (
+        running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as one,
+        running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as other,
+        balanced(one.address, other.address) as (target, led),
+        fleet_of(target) as fleet,
+    ):
+        conversing = fleet.channel(target, Kind.OMNI_DUPLEX)
+        await until(lambda: fleet.channel(target, Kind.CHAT) is not conversing)
+        uploading = fleet.channel(target, Kind.CHAT)
+        assert led[2] == one.address
+        uploading.hang_up()
+        await until(lambda: len(led) >= 5 and fleet.channel(target, Kind.CHAT) is uploading)
+
+
+async def test_a_worker_that_takes_no_further_stream_is_offered_to_nobody_until_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet_module, "ASK_TIMEOUT_S", 0.2)
+    limited(monkeypatch, streams=1)
+    async with running_worker(ScriptedEngine(listen())) as one, fleet_of(one.address) as fleet:
+        ends: list[RpcError | None] = []
+        channel = fleet.channel(one.address, Kind.OMNI_DUPLEX)
+        metadata = ((METADATA_SESSION_ID, "s-1"), (METADATA_LEASE, "0:1:"))
+        squatter = Call(
+            channel,
+            "Finalize",
+            pb.FinalizeResponse,
+            lambda answer: None,
+            ends.append,
+            timeout_s=30.0,
+            metadata=metadata,
+        )
+        await squatter.start()
+        await until(lambda: not fleet.ready())
+        squatter.cancel()
+        await until(lambda: fleet.ready())
+        assert channel is fleet.channel(one.address, Kind.OMNI_DUPLEX)

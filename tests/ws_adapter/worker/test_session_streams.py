@@ -1,0 +1,444 @@
+"""The adapter's end of the gRPC contract."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from PIL import Image
+
+from antiphon.semconv import Reason, server_options
+from antiphon.v1 import common_pb2
+from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
+from inference_service.api.engine import SessionFailed
+from inference_service.rpc import server
+from tests.support.scripted_engine import (
+    EVERYTHING,
+    Play,
+    ScriptedEngine,
+    hang,
+    listen,
+    running_worker,
+    speak,
+)
+from tests.ws_adapter.support.stage import until
+from ws_adapter.process.errors import AttachFailed
+from ws_adapter.protocol.core.actions import RunUnit
+from ws_adapter.protocol.core.config import DuplexConfig, Mode, SessionSetup
+from ws_adapter.protocol.core.signals import (
+    Failed,
+    Finalized,
+    GoingAway,
+    Piece,
+    Prefilled,
+    Ready,
+    Signal,
+    Timings,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.media.reference_voice import Voice
+from ws_adapter.worker import convert as messages
+from ws_adapter.worker import stream_call
+from ws_adapter.worker.failure import reason_of
+from ws_adapter.worker.session_streams import WorkerLink
+from ws_adapter.worker.transport.rpc import Channel
+
+SETUP = SessionSetup(Mode.AUDIO, "Answer.", DuplexConfig(), Voice())
+SECOND = bytes(64_000)
+
+
+def _jpeg() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (64, 48), (200, 30, 30)).save(file, "JPEG")
+    return file.getvalue()
+
+
+JPEG = _jpeg()
+
+
+class Caller:
+    """A link and what it said."""
+
+    def __init__(self, channel: Channel, worker_id: str) -> None:
+        self.channel = channel
+        self.worker_id = worker_id
+        self.said: list[Signal] = []
+
+    async def attach(self, name: str = "s-1") -> WorkerLink:
+        return await WorkerLink.attach(
+            self.channel, self.worker_id, name, "0:1:", self.said.append, deadline_s=60.0
+        )
+
+    def heard(self, shape: type) -> list[Any]:
+        return [signal for signal in self.said if isinstance(signal, shape)]
+
+
+async def id_of(channel: Channel) -> str:
+    """The worker that answers on `channel`."""
+    answer = await channel.ask("GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=5.0)
+    return answer.worker_id
+
+
+@asynccontextmanager
+async def worker(engine: ScriptedEngine, **options: Any) -> AsyncIterator[tuple[Caller, Any]]:
+    async with running_worker(engine, **options) as running:
+        channel = Channel(running.address)
+        try:
+            yield Caller(channel, await id_of(channel)), running
+        finally:
+            channel.close()
+
+
+async def test_units_are_written_ahead_and_answered() -> None:
+    engine = ScriptedEngine(listen(), speak("Hello"))
+    async with worker(engine) as (caller, _):
+        link = await caller.attach()
+        link.open(SETUP, 600.0)
+        await until(lambda: caller.heard(Ready))
+        link.run(RunUnit(1, SECOND, False))
+        link.run(RunUnit(2, SECOND, True))
+        await until(lambda: len(caller.heard(Finalized)) == 2)
+
+        assert [(d.unit, d.end) for d in caller.heard(UnitDone)] == [(1, UnitEnd.LISTEN), (2, UnitEnd.LISTEN)]
+        assert [p.unit for p in caller.heard(Prefilled)] == [1, 2]
+        assert ("generate", 2, True) in [call[:3] for call in engine.session.calls]
+        link.release()
+        await link.ended()
+        assert engine.session.is_closed
+        assert not caller.heard(Failed)
+
+
+async def test_output_is_told_before_the_end_of_its_unit() -> None:
+    async with worker(ScriptedEngine(speak("Hel", "lo"))) as (caller, _):
+        link = await caller.attach()
+        link.open(SETUP, 0.0)
+        link.run(RunUnit(1, SECOND, False))
+        await until(lambda: caller.heard(UnitDone))
+
+        pieces = caller.heard(Piece)
+        assert "".join(piece.text for piece in pieces) == "Hello"
+        assert sum(len(piece.audio) for piece in pieces) == 96_000
+        assert caller.said.index(pieces[-1]) < caller.said.index(caller.heard(UnitDone)[0])
+        link.release()
+        await link.ended()
+
+
+async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot() -> None:
+    engine = ScriptedEngine(hang("generate"), slow_cleanup=True)
+    async with worker(engine) as (caller, _):
+        link = await caller.attach()
+        link.open(SETUP, 0.0)
+        link.run(RunUnit(1, SECOND, False))
+        await until(lambda: engine.sessions and engine.session.heard)
+        ended = asyncio.create_task(link.ended())
+        link.release()
+        await until(lambda: engine.session.is_closing, 0.4)
+        await asyncio.sleep(0.05)
+        assert not ended.done()
+        engine.session.finish_cleanup()
+        await ended
+
+
+async def test_unit_that_does_not_end_is_cut_and_the_clean_slot_waited_for() -> None:
+    engine = ScriptedEngine(hang("prefill"), slow_cleanup=True)
+    async with worker(engine) as (caller, _):
+        link = await caller.attach()
+        link.open(SETUP, 0.0)
+        link.run(RunUnit(1, SECOND, False))
+        await until(lambda: engine.sessions and engine.session.heard)
+        ended = asyncio.create_task(link.ended())
+        link.release()
+        await until(lambda: engine.session.is_closing, 1)
+        await asyncio.sleep(0.05)
+        assert not ended.done()
+        engine.session.finish_cleanup()
+        await ended
+
+
+async def test_release_without_a_config() -> None:
+    async with worker(ScriptedEngine(listen())) as (caller, _):
+        link = await caller.attach()
+        link.release()
+        async with asyncio.timeout(1):
+            await link.ended()
+        assert caller.said == []
+
+
+async def test_refused_attach_names_its_reason_and_leaves_nothing() -> None:
+    engine = ScriptedEngine(listen(), slots=1)
+    async with worker(engine, slots=1) as (caller, _):
+        link = await caller.attach("s-1")
+        with pytest.raises(AttachFailed) as refused:
+            await caller.attach("s-2")
+        assert refused.value.reason is Reason.NO_FREE_SLOT
+        link.release()
+        await link.ended()
+        (await caller.attach("s-3")).release()
+
+
+async def test_attach_that_failed_halfway_says_nothing_later() -> None:
+    async with (
+        worker(ScriptedEngine(listen())) as (caller, running),
+        grpc.aio.insecure_channel(running.address) as channel,
+    ):
+        stub = InferenceServiceStub(channel)
+        squatter = stub.Finalize(metadata=(("antiphon-session-id", "s-1"),))
+        await squatter.initial_metadata()
+        with pytest.raises(AttachFailed) as refused:
+            await caller.attach("s-1")
+        assert refused.value.reason is Reason.STREAM_EXISTS
+        await asyncio.sleep(0.05)
+        assert caller.said == []
+        squatter.cancel()
+
+
+async def test_nobody_at_the_address() -> None:
+    with pytest.raises(AttachFailed) as refused:
+        await Caller(Channel("127.0.0.1:1"), "nobody").attach()
+    assert refused.value.reason is Reason.WORKER_LOST
+
+
+async def test_another_worker_than_the_one_that_was_meant_gets_no_session() -> None:
+    engine = ScriptedEngine(listen(), slots=1)
+    async with worker(engine, slots=1) as (caller, _):
+        with pytest.raises(AttachFailed) as refused:
+            await Caller(caller.channel, "worker-another").attach("s-1")
+        assert refused.value.reason is Reason.WORKER_LOST
+        await until_attached(caller, "s-2")
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, streams: int) -> None:
+    """Has workers take no more than so many streams on a connection."""
+    options = dict(server_options(1)) | {"grpc.max_concurrent_streams": streams}
+    monkeypatch.setattr(server, "server_options", lambda slots: tuple(options.items()))
+
+
+async def test_sessions_one_after_another_where_a_worker_takes_the_calls_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It refuses some of the next one's calls, since it counts those that have just ended for a moment."""
+    limited(monkeypatch, streams=3)
+    async with worker(ScriptedEngine(listen(), slots=1), slots=1) as (caller, _):
+        for number in range(40):
+            link = await caller.attach(f"s-{number}")
+            link.release()
+            await link.ended()
+    assert caller.said == []
+
+
+async def until_attached(caller: Caller, name: str) -> None:
+    """Attaches and releases a session as soon as a slot is free, under `name` and a number."""
+    for number in range(100):
+        try:
+            link = await caller.attach(f"{name}-{number}")
+        except AttachFailed:
+            await asyncio.sleep(0.02)
+        else:
+            link.release()
+            await link.ended()
+            return
+    raise AssertionError("no slot became free")
+
+
+async def test_a_session_beyond_the_calls_that_a_worker_takes_waits_for_one_that_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limited(monkeypatch, streams=4)
+    engine = ScriptedEngine(listen(), slots=2)
+    async with worker(engine, slots=2) as (caller, _):
+        # Were their calls taken in turns, each would wait for what the other holds.
+        attaching_first, attaching = (asyncio.create_task(caller.attach(f"s-{n}")) for n in (1, 2))
+        first = await attaching_first
+        await asyncio.wait({attaching}, timeout=0.1)
+        assert not attaching.done()
+        first.release()
+        await first.ended()
+        second = await attaching
+        second.open(SETUP, 600.0)
+        await until(lambda: caller.heard(Ready))
+        assert not caller.heard(Failed)
+        second.release()
+        await second.ended()
+
+
+async def test_worker_that_dies_is_told_once() -> None:
+    engine = ScriptedEngine(hang("generate"))
+    async with worker(engine) as (caller, running):
+        link = await caller.attach()
+        link.open(SETUP, 0.0)
+        link.run(RunUnit(1, SECOND, False))
+        await until(lambda: engine.sessions and engine.session.heard)
+        running.worker.interrupt()
+        running.worker.interrupt()
+        await link.ended()
+
+        assert len(caller.heard(Failed)) == 1
+        assert caller.said[-1] in (Failed(Reason.DRAINING), Failed(Reason.WORKER_LOST))
+
+
+async def test_worker_says_that_it_is_going_away() -> None:
+    async with worker(ScriptedEngine(listen()), drain_timeout_s=0.3) as (caller, running):
+        link = await caller.attach()
+        link.open(SETUP, 0.0)
+        await until(lambda: caller.heard(Ready))
+        running.worker.interrupt()
+        await link.ended()
+
+        assert [round(away.time_left_s, 1) for away in caller.heard(GoingAway)] == [0.3]
+        assert caller.heard(Failed) == [Failed(Reason.DRAINING)]
+
+
+async def test_refused_config_is_a_reason() -> None:
+    async with worker(ScriptedEngine(listen())) as (caller, _):
+        link = await caller.attach()
+        link.open(SessionSetup(Mode.AUDIO, "", DuplexConfig(), Voice(), "another"), 0.0)
+        await link.ended()
+
+        assert caller.said == [Failed(Reason.MODEL_NOT_FOUND)]
+
+
+async def test_cancelled_attach_leaves_nothing() -> None:
+    engine = ScriptedEngine(listen(), slots=1)
+    async with worker(engine, slots=1) as (caller, _):
+        for delay in range(8):
+            attaching = asyncio.create_task(caller.attach(f"s-{delay}"))
+            for _ in range(delay):
+                await asyncio.sleep(0.0005)
+            attaching.cancel()
+            result = (await asyncio.gather(attaching, return_exceptions=True))[0]
+            if isinstance(result, WorkerLink):
+                result.release()
+                await result.ended()
+
+        async def attached() -> WorkerLink:
+            while True:
+                try:
+                    return await caller.attach("last")
+                except AttachFailed:
+                    await asyncio.sleep(0.01)
+
+        async with asyncio.timeout(2):
+            link = await attached()
+        link.release()
+        await link.ended()
+
+
+# ------------------------------------------------------------------------------------------- translation
+
+
+def test_duplex_config_has_the_names_of_the_contract() -> None:
+    assert set(DuplexConfig.__struct_fields__) == set(common_pb2.DuplexConfig.DESCRIPTOR.fields_by_name)
+
+
+def test_settings_are_handed_on_and_unset_ones_stay_unset() -> None:
+    given = {
+        "generate_audio": False,
+        "ls_mode": "explicit",
+        "force_listen_count": 0,
+        "decode_mode": "greedy",
+        "temperature": 0.0,
+        "top_k": 5,
+        "chunk_ms": 1000,
+    }
+    config = messages.duplex_config(DuplexConfig(**given))
+
+    assert {field.name for field, _ in config.ListFields()} == set(given)
+    assert config.decode_mode == common_pb2.DECODE_MODE_GREEDY
+    assert config.ls_mode == common_pb2.LISTEN_SPEAK_MODE_EXPLICIT
+    assert (config.generate_audio, config.force_listen_count, config.temperature) == (False, 0, 0.0)
+
+
+def test_session_config() -> None:
+    reference = np.full(16_000, 0.5, "<f4").tobytes()
+    setup = SessionSetup(Mode.AUDIO, "Hi.", DuplexConfig(), Voice(reference, None, None), "m", 7)
+    config = messages.session_config(setup, 660.0)
+
+    assert (config.mode, config.model, config.system_prompt, config.seed) == (
+        pb.SESSION_MODE_AUDIO,
+        "m",
+        "Hi.",
+        7,
+    )
+    assert config.voice.llm_reference.data == reference
+    assert config.voice.llm_reference.sample_rate_hz == 16_000
+    assert not config.voice.HasField("speech_reference")
+    assert config.max_duration == Duration(seconds=660)
+    assert not messages.session_config(SETUP, 0.0).HasField("seed")
+
+
+@pytest.mark.parametrize(
+    ("samples", "out"),
+    [([0.5, -1.0], [0.5, -1.0]), ([np.nan, np.inf, -np.inf, 2.0], [0.0, 1.0, -1.0, 1.0]), ([], [])],
+)
+def test_output_audio_is_finite_and_bounded(samples: list[float], out: list[float]) -> None:
+    chunk = common_pb2.AudioChunk(
+        encoding=common_pb2.AUDIO_ENCODING_PCM_F32LE, data=np.array(samples, "<f4").tobytes()
+    )
+
+    assert np.frombuffer(messages.speech(chunk), "<f4").tolist() == out
+
+
+def test_pcm16_output() -> None:
+    chunk = common_pb2.AudioChunk(
+        encoding=common_pb2.AUDIO_ENCODING_PCM_S16LE, data=np.array([-32768, 16384], "<i2").tobytes()
+    )
+
+    assert np.frombuffer(messages.speech(chunk), "<f4").tolist() == [-1.0, 0.5]
+
+
+def test_unknown_reason_of_a_failed_unit() -> None:
+    done = pb.UnitDone(end=pb.UNIT_END_FAILED, error=common_pb2.ItemError(reason="NEW_REASON"))
+
+    assert messages.unit_done(3, done) == UnitDone(
+        3, UnitEnd.FAILED, 0, timings=Timings(), failure=Reason.INFERENCE_FAILED
+    )
+
+
+async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_session_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = iter([Reason.WORKER_LOST])
+    monkeypatch.setattr(stream_call, "reason_of", lambda error: next(ended, None) or reason_of(error))
+    poisoned = Play(fails_session=SessionFailed(Reason.KV_EXHAUSTED, "It cannot go on."))
+    async with worker(ScriptedEngine(poisoned)) as (caller, _):
+        link = await caller.attach()
+        link.open(SETUP, 600.0)
+        await until(lambda: caller.heard(Ready))
+        link.run(RunUnit(1, SECOND, False))
+        await asyncio.wait_for(link.ended(), 5)
+    assert caller.heard(Failed) == [Failed(Reason.KV_EXHAUSTED)]
+
+
+async def test_pictures_travel_with_their_unit() -> None:
+    engine = ScriptedEngine(listen(), info=EVERYTHING)
+    async with worker(engine) as (caller, _):
+        link = await caller.attach()
+        link.open(SessionSetup(Mode.VIDEO, "", DuplexConfig(), Voice()), 600.0)
+        await until(lambda: caller.heard(Ready))
+        link.run(RunUnit(1, SECOND, False, (JPEG, JPEG), 2))
+        await until(lambda: caller.heard(Finalized))
+
+        assert caller.heard(UnitDone)[0].end is UnitEnd.LISTEN
+        assert list(engine.session.seen[1]) == [JPEG, JPEG]
+
+
+def test_prefill_of_a_unit_with_pictures() -> None:
+    request = messages.prefill(RunUnit(3, SECOND, False, (b"one", b"two"), 2), "")
+
+    assert request.unit == 3
+    assert [frame.data for frame in request.duplex.frames] == [b"one", b"two"]
+    assert request.duplex.max_slice_nums == 2
+
+
+def test_prefill_of_a_unit_without_pictures_says_nothing_of_slices() -> None:
+    request = messages.prefill(RunUnit(3, SECOND, False), "")
+
+    assert not request.duplex.frames
+    assert not request.duplex.HasField("max_slice_nums")

@@ -1,0 +1,69 @@
+"""A spoken question to the shipped model, whose units tell when they were sent and how they were answered."""
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from websockets.asyncio.client import ClientConnection
+
+from antiphon.bench.talker import UNIT_S
+from antiphon.endpoint import REALTIME, endpoint, open_websocket
+
+ANSWER_S: Final = 20.0
+"""The longest wait for an event."""
+
+
+class Kind(StrEnum):
+    """What became of a unit."""
+
+    LISTENS = "listening"
+    SPEAKS = "speaking"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """When it was sent and when the next one was; monotonic seconds."""
+
+    sent: float
+    next_sent: float
+    kind: Kind
+
+
+async def converse(url: str, seconds: list[str]) -> list[Unit]:
+    """Says `seconds` (base64 of float32 mono at 16 kHz), one a second; the units that came of it.
+
+    Turns begin and end with more events than others, so units count whose neighbours are of their kind.
+    """
+    socket = await open_websocket(endpoint(url, REALTIME, "audio"), None)
+    async with socket:
+        await socket.send('{"type":"session.init","payload":{}}')
+        await _until(socket, "session.created")
+        sent, kinds = [], []
+        for second in seconds:
+            due = time.monotonic() + UNIT_S
+            sent.append(time.monotonic())
+            await socket.send(json.dumps({"type": "input.append", "input": {"audio": second}}))
+            kinds.append(await _answer(socket))
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        sent.append(time.monotonic())
+    return [
+        Unit(sent[i], sent[i + 1], kinds[i])
+        for i in range(1, len(kinds) - 1)
+        if kinds[i - 1] is kinds[i] is kinds[i + 1]
+    ]
+
+
+async def _answer(socket: ClientConnection) -> Kind:
+    event = await _until(socket, "response.output.delta")
+    return Kind.LISTENS if event["kind"] == "listen" else Kind.SPEAKS
+
+
+async def _until(socket: ClientConnection, kind: str) -> dict[str, str]:
+    async with asyncio.timeout(ANSWER_S):
+        while True:
+            event: dict[str, str] = json.loads(await socket.recv())
+            if event["type"] == kind:
+                return event

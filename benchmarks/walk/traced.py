@@ -1,0 +1,87 @@
+"""Runs a module as `python -m` does and notes every call of our functions in every thread.
+
+`python -m benchmarks.walk.traced FILE MODULE ARGUMENT...` writes FILE on SIGUSR1: a JSON list of [monotonic
+seconds, thread, whether nothing of ours was under way in it, module, function], in the order of the calls.
+"""
+
+import json
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+OURS: Final = ("ws_adapter/", "inference_service/", "clients/python/antiphon/")
+_NOT_OURS: Final = ("clients/python/antiphon/cli/", "clients/python/antiphon/v1/")
+"""What starts the process, and what is generated."""
+
+
+class Recorder:
+    """Notes calls; `trace` is the function that the interpreter tells of them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, str, bool, CodeType]] = []
+        self._modules: dict[CodeType, str] = {}
+        self._depths: dict[str, int] = defaultdict(int)
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> None:
+        """Called at every call and return."""
+        if event not in ("call", "return"):
+            return
+        code = frame.f_code
+        if not self.module(code):
+            return
+        thread = threading.current_thread().name
+        depth = self._depths[thread]
+        if event == "call":
+            self.calls.append((time.monotonic(), thread, depth == 0, code))
+            self._depths[thread] = depth + 1
+        else:
+            self._depths[thread] = max(0, depth - 1)
+
+    def module(self, code: CodeType) -> str:
+        """Where a function stands, if it is one of ours."""
+        known = self._modules.get(code)
+        if known is None:
+            known = self._modules[code] = _module(code.co_filename)
+        return known
+
+    def save(self, file: Path) -> None:
+        """Writes what was noted."""
+        rows = [
+            (at, thread, is_root, self.module(code), code.co_qualname)
+            for at, thread, is_root, code in self.calls
+        ]
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(rows))
+        part.rename(file)
+
+
+def _module(filename: str) -> str:
+    path = Path(filename)
+    if not path.is_relative_to(ROOT):
+        return ""
+    name = str(path.relative_to(ROOT))
+    if not name.startswith(OURS) or name.startswith(_NOT_OURS):
+        return ""
+    return name.removeprefix("clients/python/").removesuffix(".py").replace("/", ".")
+
+
+def main() -> None:
+    """Runs from the command line."""
+    file, module, *arguments = sys.argv[1:]
+    recorder = Recorder()
+    signal.signal(signal.SIGUSR1, lambda *_: recorder.save(Path(file)))
+    sys.argv = [module, *arguments]
+    threading.setprofile(recorder.trace)
+    sys.setprofile(recorder.trace)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What the calls of a process say of the way of units through it."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchmarks.walk.conversation import Unit
+
+SETTLED_S: Final = 0.6
+"""So long after a unit was sent nothing more happens to it; what else a process does comes at any time."""
+
+USUAL: Final = 0.5
+"""A module is on the way if at least so large a share of the units passes it."""
+
+
+class Call(NamedTuple):
+    """One call of a function of ours; `is_root` if nothing of ours called it."""
+
+    at: float
+    thread: str
+    is_root: bool
+    module: str
+    function: str
+
+
+@dataclass(frozen=True)
+class Way:
+    """Modules in the order in which units reach them."""
+
+    modules: tuple[str, ...]
+    calls: float
+    """Of our functions, a unit."""
+    handovers: float
+    """How often a unit goes on in another thread or in another turn of an event loop."""
+
+
+def read(file: Path) -> list[Call]:
+    """What `traced` has written."""
+    return [Call(*row) for row in json.loads(file.read_text())]
+
+
+def of_unit(calls: Iterable[Call], unit: Unit) -> list[Call]:
+    """What was called on behalf of a unit of a session that has the process to itself."""
+    end = min(unit.next_sent, unit.sent + SETTLED_S)
+    return [call for call in calls if unit.sent <= call.at < end]
+
+
+def parted(calls: Sequence[Call], answer: str) -> tuple[list[Call], list[Call]]:
+    """The calls before and after something begins in the module `answer` that nothing of ours has called."""
+    for i, call in enumerate(calls):
+        if call.is_root and call.module == answer:
+            return list(calls[:i]), list(calls[i:])
+    return list(calls), []
+
+
+def way(units: Sequence[Sequence[Call]]) -> Way:
+    """The way that most of these units have gone."""
+    passed = Counter(module for unit in units for module in {call.module for call in unit})
+    usual = {module for module, count in passed.items() if count >= USUAL * len(units)}
+    firsts: dict[str, float] = {}
+    for unit in units:
+        order: dict[str, int] = {}
+        for call in unit:
+            order.setdefault(call.module, len(order))
+        for module in usual & order.keys():
+            firsts[module] = firsts.get(module, 0.0) + order[module] / passed[module]
+    return Way(
+        tuple(sorted(usual, key=lambda module: firsts[module])),
+        sum(len(unit) for unit in units) / max(1, len(units)),
+        sum(call.is_root for unit in units for call in unit) / max(1, len(units)),
+    )

@@ -167,7 +167,7 @@ async def test_a_defect_of_ours_ends_its_session_without_its_text(
     async with served(ScriptedEngine()) as new_caller:
         caller = await new_caller().open()
         await caller.configure()
-        monkeypatch.setattr("inference_service.rpc.session_calls.inputs.content", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr("inference_service.rpc.session_calls.requests.content", lambda *_, **__: 1 / 0)
         await caller.prefill(1)
         ending = await caller.end()
     assert (ending.code, ending.reason) == (Code.INTERNAL, Reason.INFERENCE_FAILED)

@@ -59,7 +59,7 @@ from ws_adapter.protocol.wire.codec import RequestDecoder, decode_audio, encode
 from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
 from ws_adapter.protocol.wire.events import VoiceFields
 from ws_adapter.protocol.wire.limits import Limits
-from ws_adapter.server import pages
+from ws_adapter.server import responses
 from ws_adapter.web import http1
 from ws_adapter.web.keys import Keys
 from ws_adapter.web.routes import select
@@ -316,9 +316,9 @@ def http_request(data: bytes) -> None:
         request, *frames = events
         assert isinstance(request, http1.HttpRequest)
         if request.fault is not None:
-            pages.unreadable(request.fault)
+            responses.unreadable(request.fault)
         elif request.refused_body is not None:
-            pages.body_refused(request.refused_body)
+            responses.body_refused(request.refused_body)
         assert request.wants_websocket or not (frames or protocol.reader.buffer)
     protocol.receive_eof()
     assert protocol.state is State.CLOSED

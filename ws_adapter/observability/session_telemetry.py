@@ -11,7 +11,7 @@ from antiphon import semconv
 from antiphon.semconv import DropReason, SlowAction
 from antiphon.telemetry.context import parse_traceparent
 from antiphon.telemetry.logs import SessionFields
-from ws_adapter.dispatch.leases import Leases
+from ws_adapter.observability.leases import Leases
 from ws_adapter.observability.metrics import Metrics, known_reason
 from ws_adapter.observability.tracing import SessionTrace
 from ws_adapter.observability.turn_telemetry import Turns

@@ -8,7 +8,7 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from antiphon import semconv
 from antiphon.semconv import DropReason, LeaseOutcome, QueueOutcome, Reason, Rejection, SlotState
 from ws_adapter.dispatch.base import Lease
-from ws_adapter.dispatch.leases import Held
+from ws_adapter.observability.leases import Held
 from ws_adapter.observability.session_telemetry import SessionWatch
 from ws_adapter.observability.turn_telemetry import UNIT_ENDS, Unit
 from ws_adapter.process.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitExpired

@@ -10,7 +10,7 @@ from antiphon import semconv
 from antiphon.semconv import SlotState
 from antiphon.telemetry.instruments import Samples, observed_gauge
 from ws_adapter.dispatch.base import POOL, Dispatcher, PoolStatus, QueueView
-from ws_adapter.dispatch.leases import Leases
+from ws_adapter.observability.leases import Leases
 from ws_adapter.observability.metrics import Metrics, Recent, observe
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load

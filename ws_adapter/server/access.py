@@ -14,7 +14,7 @@ from websockets.http11 import Request, Response
 from antiphon.semconv import Rejection
 from ws_adapter.options import ANY_ORIGIN, AdapterOptions
 from ws_adapter.process.clock import Clock
-from ws_adapter.server import pages
+from ws_adapter.server import responses
 from ws_adapter.web.allowance import Allowance, Allowances
 from ws_adapter.web.keys import Key, Keys
 from ws_adapter.web.rate_limit import Address, Caller, TooMany, Visitors, visitor_address
@@ -124,7 +124,7 @@ class Access:
                 if key is not None:
                     leaves.callback(self._holders.enter(key.hash))
             except TooMany as error:
-                raise Denied(Rejection.RATE, pages.too_many(error.message, error.retry_s)) from None
+                raise Denied(Rejection.RATE, responses.too_many(error.message, error.retry_s)) from None
             return Pass(key, self.allowance(caller), leaves.pop_all().close)
 
     def count_page(self, caller: Caller) -> None:
@@ -132,7 +132,7 @@ class Access:
         bucket = self.allowance(caller).pages
         if bucket is not None and not bucket.take(self._clock.now()):
             message = "too many requests from this address; try again later"
-            raise Denied(Rejection.RATE, pages.too_many(message, math.ceil(bucket.wait_s)))
+            raise Denied(Rejection.RATE, responses.too_many(message, math.ceil(bucket.wait_s)))
 
     def allowance(self, caller: Caller) -> Allowance:
         """What the address of a caller may still do."""
@@ -149,7 +149,7 @@ class Access:
         origins = [origin.lower() for origin in request.headers.get_all("Origin")]
         if not all(self._may_use(origin, caller) for origin in origins):
             message = f"pages of this origin may not use this server; {_NAME_IT}"
-            raise Denied(Rejection.ORIGIN, pages.forbidden(message))
+            raise Denied(Rejection.ORIGIN, responses.forbidden(message))
         if caller.is_local:
             self._check_host(request)
 
@@ -166,7 +166,7 @@ class Access:
             name = _host(f"//{host.lower()}")
             if "." in name and name not in named and not _is_address(name) and not _is_local(name):
                 message = f"this machine is not known by the name in Host; use localhost, or {_NAME_IT}"
-                raise Denied(Rejection.ORIGIN, pages.forbidden(message))
+                raise Denied(Rejection.ORIGIN, responses.forbidden(message))
 
     def identify(self, request: Request, *, admin: bool = False) -> Key | None:
         """The key of a request; None if none is needed. Raises `Denied` without a valid one.
@@ -177,13 +177,13 @@ class Access:
             return None
         secret = self._secret(request)
         if not secret:
-            raise Denied(Rejection.AUTH, pages.unauthorized(f"a key is needed: {_WHERE}"))
+            raise Denied(Rejection.AUTH, responses.unauthorized(f"a key is needed: {_WHERE}"))
         key = self._keys.find(secret)
         if key is None:
             message = "the key is not known here; ask the operator for another"
-            raise Denied(Rejection.AUTH, pages.unauthorized(message))
+            raise Denied(Rejection.AUTH, responses.unauthorized(message))
         if admin and not key.is_admin:
-            raise Denied(Rejection.AUTH, pages.forbidden("this needs the key of an admin"))
+            raise Denied(Rejection.AUTH, responses.forbidden("this needs the key of an admin"))
         return key
 
     def _secret(self, request: Request) -> str:

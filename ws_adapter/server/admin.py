@@ -13,7 +13,7 @@ from ws_adapter.observability.snapshot import Pool
 from ws_adapter.observability.status import read_status
 from ws_adapter.observability.status_page import render
 from ws_adapter.process.errors import CannotListen
-from ws_adapter.server import pages
+from ws_adapter.server import responses
 from ws_adapter.server.access import Access, Denied
 
 _NEEDS_KEYS: Final = (
@@ -50,20 +50,22 @@ class Administration:
     async def _answer(self, request: Request, peer: str) -> Response:
         path = request.path.partition("?")[0]
         if path not in ("/", "/metrics", "/status.json"):
-            return pages.not_found()
+            return responses.not_found()
         caller = self._access.caller(request, peer)
         self._access.check_origin(request, caller)
         key = self._access.identify(request, admin=True)
         if key is None and not caller.is_local:
-            raise Denied(Rejection.AUTH, pages.forbidden(_NEEDS_KEYS))
+            raise Denied(Rejection.AUTH, responses.forbidden(_NEEDS_KEYS))
         if request.method not in READING:
-            return pages.method_not_allowed(*READING)
+            return responses.method_not_allowed(*READING)
         await self._pool.refresh()
         if path == "/metrics":
             # Hundreds of series take a while to write down: not while sessions wait.
             exposition = await asyncio.to_thread(self._telemetry.exposition)
-            return pages.text(HTTPStatus.OK, exposition, METRICS_TYPE)
+            return responses.text(HTTPStatus.OK, exposition, METRICS_TYPE)
         status = read_status(self._pool)
         if path == "/status.json":
-            return pages.answer(HTTPStatus.OK, status)
-        return pages.text(HTTPStatus.OK, render(status).encode(), HTML, Content_Security_Policy=PAGE_POLICY)
+            return responses.answer(HTTPStatus.OK, status)
+        return responses.text(
+            HTTPStatus.OK, render(status).encode(), HTML, Content_Security_Policy=PAGE_POLICY
+        )

@@ -32,12 +32,12 @@ from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode
 from ws_adapter.recording.folder import Client
 from ws_adapter.recording.recorder import Recorder
-from ws_adapter.server import pages
+from ws_adapter.server import responses
 from ws_adapter.server.access import Access, Denied
 from ws_adapter.server.default_voice import DefaultVoice
 from ws_adapter.server.handshake import Entrance
+from ws_adapter.server.pages import READING, Site
 from ws_adapter.server.protocols import MachineMaker, new_session_id
-from ws_adapter.server.site import READING, Site
 from ws_adapter.session.readers import Readers
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.web.http1 import HttpRequest
@@ -224,22 +224,22 @@ class PublicServer:
                 connection.allowance = self._access.allowance(caller)
                 self._access.count_page(caller)
             if request.fault is not None:
-                response = pages.unreadable(request.fault)
+                response = responses.unreadable(request.fault)
             elif found is None:
                 response = await self._site.answer(request, caller)
             elif request.method not in READING:
-                response = pages.method_not_allowed("GET")
+                response = responses.method_not_allowed("GET")
             elif request.refused_body is not None:
-                response = pages.body_refused(request.refused_body, "GET")
+                response = responses.body_refused(request.refused_body, "GET")
             elif not request.wants_websocket:
-                response = pages.upgrade_required()
+                response = responses.upgrade_required()
             else:
                 self._entrance.enter(connection, request, caller, found)
                 return None
         except Denied as denied:
             response = denied.response
             self._entrance.rejected(denied.reason)
-        return pages.without_body(response) if request.method == "HEAD" else response
+        return responses.without_body(response) if request.method == "HEAD" else response
 
     # --------------------------------------------------------------------------------- WebSocket
 
@@ -347,8 +347,8 @@ def _finish_response(connection: ServerConnection, request: Request, response: R
     """What the library refuses by itself in the form of all other answers; the trace where there is one."""
     status = HTTPStatus(response.status_code)
     _log(request, status)
-    if response.headers.get("Content-Type") != pages.JSON and status is not _UPGRADED:
-        return pages.refused(status)
+    if response.headers.get("Content-Type") != responses.JSON and status is not _UPGRADED:
+        return responses.refused(status)
     assert isinstance(connection, PublicConnection)
     if connection.upgrade is not None:
         connection.upgrade.answered(status)

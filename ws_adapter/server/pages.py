@@ -1,239 +1,85 @@
-"""HTTP answers. No route takes a body."""
+"""The HTTP side: pages that say how the adapter is, who waits, and what is served."""
 
-import datetime
-from collections.abc import Iterable
-from http import HTTPStatus
-from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-from websockets.datastructures import Headers
 from websockets.http11 import Response
 
-from ws_adapter.dispatch.base import PoolStatus, QueueView, Running, Waiting
+from ws_adapter.dispatch.base import POOL, Dispatcher
+from ws_adapter.server import responses
+from ws_adapter.server.access import Access
 from ws_adapter.server.default_voice import DefaultVoice
+from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.rate_limit import Caller
+from ws_adapter.web.routes import Page, find_page
+from ws_adapter.worker.registry import Condition, Fleet
 
-PROTOCOL: Final = "antiphon.v1"
-OWNER: Final = "antiphon"
-JSON: Final = "application/json"
+READING: Final = ("GET", "HEAD")
 
-Json = dict[str, Any]
-
-
-def answer(status: HTTPStatus, body: Any, **headers: str) -> Response:
-    """A JSON response; underscores in names of headers stand for hyphens."""
-    return text(status, msgspec.json.encode(body), JSON, **headers)
+_OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET})
+"""Pages for everybody. A ticket's page is for whoever knows the ticket: its owner, and admins."""
 
 
-def text(status: HTTPStatus, data: bytes, content_type: str, **headers: str) -> Response:
-    """A response of any type; underscores in names of headers stand for hyphens."""
-    fields = Headers(
-        {
-            "Content-Type": content_type,
-            "Content-Length": str(len(data)),
-            "Connection": "close",
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-        }
-    )
-    for name, value in headers.items():
-        fields[name.replace("_", "-")] = value
-    return Response(status.value, status.phrase, fields, data)
+class Site:
+    """Answers requests that open no WebSocket."""
 
+    def __init__(
+        self, dispatcher: Dispatcher, fleet: Fleet, access: Access, voice: DefaultVoice, since: float
+    ) -> None:
+        """`since` is the Unix time at which the adapter began to serve."""
+        self.is_draining = False
+        self._dispatcher = dispatcher
+        self._fleet = fleet
+        self._access = access
+        self._voice = voice
+        self._since = since
 
-def problem(status: HTTPStatus, code: str, message: str, **headers: str) -> Response:
-    """An error as every route answers it."""
-    return answer(status, {"error": {"code": code, "message": message}, "detail": message}, **headers)
+    async def answer(self, request: HttpRequest, caller: Caller) -> Response:
+        """The answer, with a body also to HEAD. Raises `Denied`."""
+        found = find_page(request.path)
+        if found is None:
+            is_path = request.path.startswith("/") or request.method in READING
+            return responses.not_found() if is_path else responses.method_not_allowed(*READING)
+        page, ticket_id = found
+        key = None
+        if page not in _OPEN:
+            self._access.check_origin(request, caller)
+            key = self._access.identify(request, admin=page is Page.QUEUE)
+        allowed = (*READING, "DELETE") if page is Page.TICKET else READING
+        if request.method not in allowed:
+            return responses.method_not_allowed(*allowed)
+        if request.refused_body is not None:
+            return responses.body_refused(request.refused_body, *allowed)
+        if request.method in READING:
+            return await self._read(page, ticket_id, is_admin=key is not None and key.is_admin)
+        self._access.check_origin(request, caller)
+        return responses.cancelled(ticket_id, await self._dispatcher.cancel(POOL, ticket_id))
 
+    async def _read(self, page: Page, ticket_id: str, *, is_admin: bool) -> Response:
+        match page:
+            case Page.HEALTH:
+                return responses.health()
+            case Page.READY:
+                return responses.readiness(await self._dispatcher.status(POOL), self.is_draining)
+            case Page.VERSION:
+                return responses.versions()
+            case Page.STATUS:
+                return await self._status()
+            case Page.MODELS:
+                catalogue = self._fleet.catalogue()
+                return responses.models(catalogue.models if catalogue is not None else (), self._since)
+            case Page.DEFAULT_VOICE:
+                return responses.default_voice(self._voice)
+            case Page.QUEUE:
+                return responses.queue(await self._dispatcher.view(POOL), names_tickets=is_admin)
+            case Page.TICKET:
+                return responses.ticket(await self._dispatcher.view(POOL), ticket_id)
 
-def health() -> Response:
-    """The process is alive."""
-    now = datetime.datetime.now(datetime.UTC).isoformat()
-    return answer(HTTPStatus.OK, {"status": "healthy", "timestamp": now})
-
-
-def service_status(status: PoolStatus, queue: QueueView, loading: int, broken: int, offline: int) -> Response:
-    """The figures of a reference server, each of whose workers is a slot here.
-
-    `loading`, `broken` and `offline` count workers that cannot say how many slots they have: one for each.
-    """
-    # A slot is in use until its worker has cleaned it, also when that worker is no longer ready.
-    duplex = len(queue.running)
-    body = {
-        "gateway_healthy": True,
-        "total_workers": status.free_slots + duplex + loading + broken + offline,
-        "idle_workers": status.free_slots,
-        "busy_workers": 0,
-        "duplex_workers": duplex,
-        "loading_workers": loading,
-        "error_workers": broken,
-        "offline_workers": offline,
-        "queue_length": len(queue.waiting),
-        "max_queue_size": queue.capacity,
-        "running_tasks": [_task(running) for running in queue.running],
-    }
-    return answer(HTTPStatus.OK, body)
-
-
-def models(names: Iterable[str], since: float) -> Response:
-    """The models that are served; `since` is the Unix time at which this adapter began to."""
-    data = [
-        {"id": name, "object": "model", "created": int(since), "owned_by": OWNER} for name in sorted(names)
-    ]
-    return answer(HTTPStatus.OK, {"object": "list", "data": data})
-
-
-def default_voice(voice: DefaultVoice) -> Response:
-    """The reference voice for clients that want one."""
-    return text(HTTPStatus.OK, voice.description, JSON)
-
-
-def queue(view: QueueView, *, names_tickets: bool) -> Response:
-    """Everybody who waits or has a slot.
-
-    Whoever knows a ticket can give it up, and what a session is called is its client's: both are null but for
-    those who may see what belongs to others.
-    """
-    hidden = {} if names_tickets else {"ticket_id": None, "session_id": None}
-    body = {
-        "queue_length": len(view.waiting),
-        "max_queue_size": view.capacity,
-        "items": [_item(waiting) | hidden for waiting in view.waiting],
-        "running_tasks": [_task(running) for running in view.running],
-    }
-    return answer(HTTPStatus.OK, body)
-
-
-def ticket(view: QueueView, ticket_id: str) -> Response:
-    """One place in the queue."""
-    for waiting in view.waiting:
-        if waiting.place.ticket_id == ticket_id:
-            return answer(HTTPStatus.OK, {"found": True, "ticket": _item(waiting)})
-    return answer(HTTPStatus.OK, {"found": False, "message": NOT_WAITING})
-
-
-def cancelled(ticket_id: str, was_waiting: bool) -> Response:
-    """A place in the queue was given up, or there was none."""
-    if not was_waiting:
-        return answer(HTTPStatus.NOT_FOUND, {"success": False, "message": NOT_WAITING})
-    return answer(HTTPStatus.OK, {"success": True, "ticket_id": ticket_id})
-
-
-NOT_WAITING: Final = "no such ticket waits: it has its slot, was given up or never was"
-
-
-def _item(waiting: Waiting) -> Json:
-    return {
-        "ticket_id": waiting.place.ticket_id,
-        "request_type": waiting.kind,
-        "session_id": waiting.label,
-        "position": waiting.place.position,
-        "estimated_wait_s": round(waiting.place.estimated_wait_s, 1),
-        "estimate_is_guess": waiting.place.estimate_is_guess,
-        "enqueued_at": _iso(waiting.enqueued_at),
-        "wait_elapsed_s": round(waiting.waited_s, 1),
-    }
-
-
-def _task(running: Running) -> Json:
-    return {
-        "worker_id": f"{running.worker_id}/{running.slot}",
-        "request_type": running.kind,
-        "started_at": _iso(running.started_at),
-        "elapsed_s": round(running.elapsed_s, 1),
-        "estimated_remaining_s": round(running.remaining_s, 1),
-        "estimate_is_guess": running.remaining_is_guess,
-    }
-
-
-def _iso(unix: float) -> str:
-    return datetime.datetime.fromtimestamp(unix, datetime.UTC).isoformat(timespec="milliseconds")
-
-
-def readiness(status: PoolStatus, draining: bool) -> Response:
-    """Whether a session could start here."""
-    ready = status.workers > 0 and not draining
-    body = {
-        "ready": ready,
-        "workers": status.workers,
-        "slots": status.slots,
-        "free_slots": status.free_slots,
-        "draining": draining,
-    }
-    return answer(HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE, body)
-
-
-def versions() -> Response:
-    """What runs here."""
-    return answer(HTTPStatus.OK, {"version": version("antiphon"), "protocol": PROTOCOL})
-
-
-def not_found() -> Response:
-    """No such route."""
-    return problem(HTTPStatus.NOT_FOUND, "not_found", "there is nothing at this path")
-
-
-def upgrade_required() -> Response:
-    """A plain request where a WebSocket is spoken."""
-    message = "this path speaks WebSocket: connect with a WebSocket client"
-    return problem(HTTPStatus.UPGRADE_REQUIRED, "upgrade_required", message, Upgrade="websocket")
-
-
-def method_not_allowed(*allowed: str) -> Response:
-    """A method that the path does not have."""
-    methods = ", ".join(allowed)
-    message = f"this path takes {methods}"
-    return problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, Allow=methods)
-
-
-def body_refused(status: HTTPStatus, *allowed: str) -> Response:
-    """A body, to a path that has the method."""
-    code = "unsupported_encoding" if status is HTTPStatus.NOT_IMPLEMENTED else "body_not_allowed"
-    message = "this path takes no body: send the request without one"
-    return problem(status, code, message, Allow=", ".join(allowed))
-
-
-def unreadable(status: HTTPStatus) -> Response:
-    """What is no request of HTTP/1.1, or one with more in its head than is read."""
-    return problem(status, *_UNREADABLE[status])
-
-
-_UNREADABLE: Final = {
-    HTTPStatus.BAD_REQUEST: ("invalid_request", "this is no valid request of HTTP/1.1"),
-    HTTPStatus.REQUEST_URI_TOO_LONG: ("uri_too_long", "the first line of the request is too long"),
-    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: (
-        "headers_too_large",
-        "the request has too many headers, or one that is too long",
-    ),
-    HTTPStatus.HTTP_VERSION_NOT_SUPPORTED: ("unsupported_version", "this port speaks HTTP/1.1"),
-}
-
-
-def unauthorized(message: str) -> Response:
-    """A key is missing or wrong."""
-    return problem(HTTPStatus.UNAUTHORIZED, "unauthorized", message, WWW_Authenticate="Bearer")
-
-
-def forbidden(message: str) -> Response:
-    """Whoever asks is known, and may not."""
-    return problem(HTTPStatus.FORBIDDEN, "forbidden", message)
-
-
-def too_many(message: str, retry_s: int) -> Response:
-    """Somebody connects too often, or too many times at once."""
-    return problem(HTTPStatus.TOO_MANY_REQUESTS, "rate_limited", message, Retry_After=str(retry_s))
-
-
-def refused(status: HTTPStatus) -> Response:
-    """A request that is no proper opening handshake, or that we could not answer."""
-    if status is HTTPStatus.UPGRADE_REQUIRED:
-        return upgrade_required()
-    if status is HTTPStatus.INTERNAL_SERVER_ERROR:
-        return problem(status, "internal_error", "the server could not answer; try again later")
-    message = "this is no valid WebSocket handshake: connect with a WebSocket client"
-    return problem(status, "invalid_handshake", message)
-
-
-def without_body(response: Response) -> Response:
-    """What HEAD gets for what GET would get."""
-    return Response(response.status_code, response.reason_phrase, response.headers)
+    async def _status(self) -> Response:
+        workers = self._fleet.conditions()
+        return responses.service_status(
+            await self._dispatcher.status(POOL),
+            await self._dispatcher.view(POOL),
+            loading=workers[Condition.LOADING],
+            broken=workers[Condition.UNFIT],
+            offline=workers[Condition.OFFLINE],
+        )

@@ -270,7 +270,7 @@ async def test_our_own_faults_are_told_without_their_text(monkeypatch: pytest.Mo
     def fail() -> None:
         raise RuntimeError("canary")
 
-    monkeypatch.setattr("ws_adapter.server.pages.health", fail)
+    monkeypatch.setattr("ws_adapter.server.responses.health", fail)
     async with running_adapter("127.0.0.1:1", wait=False) as stage:
         status, _, body = await stage.request("/health")
 

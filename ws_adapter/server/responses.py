@@ -1,0 +1,239 @@
+"""HTTP answers. No route takes a body."""
+
+import datetime
+from collections.abc import Iterable
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+from websockets.datastructures import Headers
+from websockets.http11 import Response
+
+from ws_adapter.dispatch.base import PoolStatus, QueueView, Running, Waiting
+from ws_adapter.server.default_voice import DefaultVoice
+
+PROTOCOL: Final = "antiphon.v1"
+OWNER: Final = "antiphon"
+JSON: Final = "application/json"
+
+Json = dict[str, Any]
+
+
+def answer(status: HTTPStatus, body: Any, **headers: str) -> Response:
+    """A JSON response; underscores in names of headers stand for hyphens."""
+    return text(status, msgspec.json.encode(body), JSON, **headers)
+
+
+def text(status: HTTPStatus, data: bytes, content_type: str, **headers: str) -> Response:
+    """A response of any type; underscores in names of headers stand for hyphens."""
+    fields = Headers(
+        {
+            "Content-Type": content_type,
+            "Content-Length": str(len(data)),
+            "Connection": "close",
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+        }
+    )
+    for name, value in headers.items():
+        fields[name.replace("_", "-")] = value
+    return Response(status.value, status.phrase, fields, data)
+
+
+def problem(status: HTTPStatus, code: str, message: str, **headers: str) -> Response:
+    """An error as every route answers it."""
+    return answer(status, {"error": {"code": code, "message": message}, "detail": message}, **headers)
+
+
+def health() -> Response:
+    """The process is alive."""
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    return answer(HTTPStatus.OK, {"status": "healthy", "timestamp": now})
+
+
+def service_status(status: PoolStatus, queue: QueueView, loading: int, broken: int, offline: int) -> Response:
+    """The figures of a reference server, each of whose workers is a slot here.
+
+    `loading`, `broken` and `offline` count workers that cannot say how many slots they have: one for each.
+    """
+    # A slot is in use until its worker has cleaned it, also when that worker is no longer ready.
+    duplex = len(queue.running)
+    body = {
+        "gateway_healthy": True,
+        "total_workers": status.free_slots + duplex + loading + broken + offline,
+        "idle_workers": status.free_slots,
+        "busy_workers": 0,
+        "duplex_workers": duplex,
+        "loading_workers": loading,
+        "error_workers": broken,
+        "offline_workers": offline,
+        "queue_length": len(queue.waiting),
+        "max_queue_size": queue.capacity,
+        "running_tasks": [_task(running) for running in queue.running],
+    }
+    return answer(HTTPStatus.OK, body)
+
+
+def models(names: Iterable[str], since: float) -> Response:
+    """The models that are served; `since` is the Unix time at which this adapter began to."""
+    data = [
+        {"id": name, "object": "model", "created": int(since), "owned_by": OWNER} for name in sorted(names)
+    ]
+    return answer(HTTPStatus.OK, {"object": "list", "data": data})
+
+
+def default_voice(voice: DefaultVoice) -> Response:
+    """The reference voice for clients that want one."""
+    return text(HTTPStatus.OK, voice.description, JSON)
+
+
+def queue(view: QueueView, *, names_tickets: bool) -> Response:
+    """Everybody who waits or has a slot.
+
+    Whoever knows a ticket can give it up, and what a session is called is its client's: both are null but for
+    those who may see what belongs to others.
+    """
+    hidden = {} if names_tickets else {"ticket_id": None, "session_id": None}
+    body = {
+        "queue_length": len(view.waiting),
+        "max_queue_size": view.capacity,
+        "items": [_item(waiting) | hidden for waiting in view.waiting],
+        "running_tasks": [_task(running) for running in view.running],
+    }
+    return answer(HTTPStatus.OK, body)
+
+
+def ticket(view: QueueView, ticket_id: str) -> Response:
+    """One place in the queue."""
+    for waiting in view.waiting:
+        if waiting.place.ticket_id == ticket_id:
+            return answer(HTTPStatus.OK, {"found": True, "ticket": _item(waiting)})
+    return answer(HTTPStatus.OK, {"found": False, "message": NOT_WAITING})
+
+
+def cancelled(ticket_id: str, was_waiting: bool) -> Response:
+    """A place in the queue was given up, or there was none."""
+    if not was_waiting:
+        return answer(HTTPStatus.NOT_FOUND, {"success": False, "message": NOT_WAITING})
+    return answer(HTTPStatus.OK, {"success": True, "ticket_id": ticket_id})
+
+
+NOT_WAITING: Final = "no such ticket waits: it has its slot, was given up or never was"
+
+
+def _item(waiting: Waiting) -> Json:
+    return {
+        "ticket_id": waiting.place.ticket_id,
+        "request_type": waiting.kind,
+        "session_id": waiting.label,
+        "position": waiting.place.position,
+        "estimated_wait_s": round(waiting.place.estimated_wait_s, 1),
+        "estimate_is_guess": waiting.place.estimate_is_guess,
+        "enqueued_at": _iso(waiting.enqueued_at),
+        "wait_elapsed_s": round(waiting.waited_s, 1),
+    }
+
+
+def _task(running: Running) -> Json:
+    return {
+        "worker_id": f"{running.worker_id}/{running.slot}",
+        "request_type": running.kind,
+        "started_at": _iso(running.started_at),
+        "elapsed_s": round(running.elapsed_s, 1),
+        "estimated_remaining_s": round(running.remaining_s, 1),
+        "estimate_is_guess": running.remaining_is_guess,
+    }
+
+
+def _iso(unix: float) -> str:
+    return datetime.datetime.fromtimestamp(unix, datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def readiness(status: PoolStatus, draining: bool) -> Response:
+    """Whether a session could start here."""
+    ready = status.workers > 0 and not draining
+    body = {
+        "ready": ready,
+        "workers": status.workers,
+        "slots": status.slots,
+        "free_slots": status.free_slots,
+        "draining": draining,
+    }
+    return answer(HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE, body)
+
+
+def versions() -> Response:
+    """What runs here."""
+    return answer(HTTPStatus.OK, {"version": version("antiphon"), "protocol": PROTOCOL})
+
+
+def not_found() -> Response:
+    """No such route."""
+    return problem(HTTPStatus.NOT_FOUND, "not_found", "there is nothing at this path")
+
+
+def upgrade_required() -> Response:
+    """A plain request where a WebSocket is spoken."""
+    message = "this path speaks WebSocket: connect with a WebSocket client"
+    return problem(HTTPStatus.UPGRADE_REQUIRED, "upgrade_required", message, Upgrade="websocket")
+
+
+def method_not_allowed(*allowed: str) -> Response:
+    """A method that the path does not have."""
+    methods = ", ".join(allowed)
+    message = f"this path takes {methods}"
+    return problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, Allow=methods)
+
+
+def body_refused(status: HTTPStatus, *allowed: str) -> Response:
+    """A body, to a path that has the method."""
+    code = "unsupported_encoding" if status is HTTPStatus.NOT_IMPLEMENTED else "body_not_allowed"
+    message = "this path takes no body: send the request without one"
+    return problem(status, code, message, Allow=", ".join(allowed))
+
+
+def unreadable(status: HTTPStatus) -> Response:
+    """What is no request of HTTP/1.1, or one with more in its head than is read."""
+    return problem(status, *_UNREADABLE[status])
+
+
+_UNREADABLE: Final = {
+    HTTPStatus.BAD_REQUEST: ("invalid_request", "this is no valid request of HTTP/1.1"),
+    HTTPStatus.REQUEST_URI_TOO_LONG: ("uri_too_long", "the first line of the request is too long"),
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: (
+        "headers_too_large",
+        "the request has too many headers, or one that is too long",
+    ),
+    HTTPStatus.HTTP_VERSION_NOT_SUPPORTED: ("unsupported_version", "this port speaks HTTP/1.1"),
+}
+
+
+def unauthorized(message: str) -> Response:
+    """A key is missing or wrong."""
+    return problem(HTTPStatus.UNAUTHORIZED, "unauthorized", message, WWW_Authenticate="Bearer")
+
+
+def forbidden(message: str) -> Response:
+    """Whoever asks is known, and may not."""
+    return problem(HTTPStatus.FORBIDDEN, "forbidden", message)
+
+
+def too_many(message: str, retry_s: int) -> Response:
+    """Somebody connects too often, or too many times at once."""
+    return problem(HTTPStatus.TOO_MANY_REQUESTS, "rate_limited", message, Retry_After=str(retry_s))
+
+
+def refused(status: HTTPStatus) -> Response:
+    """A request that is no proper opening handshake, or that we could not answer."""
+    if status is HTTPStatus.UPGRADE_REQUIRED:
+        return upgrade_required()
+    if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+        return problem(status, "internal_error", "the server could not answer; try again later")
+    message = "this is no valid WebSocket handshake: connect with a WebSocket client"
+    return problem(status, "invalid_handshake", message)
+
+
+def without_body(response: Response) -> Response:
+    """What HEAD gets for what GET would get."""
+    return Response(response.status_code, response.reason_phrase, response.headers)

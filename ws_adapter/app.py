@@ -15,7 +15,7 @@ from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry, start
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
 from ws_adapter.observability.metrics import Metrics
-from ws_adapter.observability.snapshot import Pool
+from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process import descriptors
 from ws_adapter.process.clock import Clock, LoopClock
@@ -27,7 +27,7 @@ from ws_adapter.server.admin import Administration
 from ws_adapter.server.default_voice import read_default_voice
 from ws_adapter.server.listener import PublicServer
 from ws_adapter.web.tls import Certificate
-from ws_adapter.worker.registry import Fleet
+from ws_adapter.worker.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Adapter:
         recorder = _recorder(options, self._clock)
         telemetry = self._telemetry
         metrics = Metrics(telemetry.meter)
-        fleet = Fleet(options.workers, traffic=metrics.workers)
+        registry = Registry(options.workers, byte_count=metrics.worker_bytes)
         load = Load(options.load_limits, self._clock)
         rules = QueueRules(
             capacity=options.queue_capacity,
@@ -124,29 +124,29 @@ class Adapter:
             no_worker_grace_s=options.no_worker_grace_s,
             session_limits_s=options.session_limits_s,
         )
-        dispatcher = InProcessDispatcher(fleet, self._clock, rules, options.worker_key)
-        pool = Pool(telemetry.meter, dispatcher, fleet, load, metrics, self._clock)
+        dispatcher = InProcessDispatcher(registry, self._clock, rules, options.worker_key)
+        snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, self._clock)
         server = PublicServer(
             options,
             dispatcher,
-            fleet,
+            registry,
             self._clock,
             access,
             load,
             telemetry,
             metrics,
-            pool,
+            snapshot,
             voice,
             certificate,
             recorder,
         )
-        administration = Administration(access, pool, telemetry)
+        administration = Administration(access, snapshot, telemetry)
         keys = access if options.keys is not None else None
         self._reload = lambda: _reload(keys, certificate, server)
-        fleet.start()
+        registry.start()
         load.start()
         watching = [
-            asyncio.create_task(pool.keep_fresh()),
+            asyncio.create_task(snapshot.keep_fresh()),
             asyncio.create_task(measure_lag(metrics.loop_lag)),
         ]
         try:
@@ -170,7 +170,7 @@ class Adapter:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
             dispatcher.close()
-            await fleet.stop()
+            await registry.stop()
             if recorder is not None:
                 await recorder.close()
 

@@ -28,7 +28,7 @@ from ws_adapter.process.errors import (
     WaitExpired,
 )
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.worker.registry import Fleet
+from ws_adapter.worker.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -105,11 +105,11 @@ class InProcessDispatcher:
     """
 
     def __init__(
-        self, fleet: Fleet, clock: Clock, rules: QueueRules, worker_key: bytes | None = None
+        self, registry: Registry, clock: Clock, rules: QueueRules, worker_key: bytes | None = None
     ) -> None:
         self.clock = clock
         self.rules = rules
-        self._fleet = fleet
+        self._registry = registry
         self._waiting: deque[_Ticket] = deque()
         self._held: dict[tuple[str, int], _Ticket] = {}
         self._worker_key = worker_key
@@ -119,8 +119,8 @@ class InProcessDispatcher:
         self._placed_at = 0.0
         self._deserted: Timer | None = None
         self._is_deserted = False
-        fleet.changed = self._fleet_changed
-        self._fleet_changed()
+        registry.changed = self._registry_changed
+        self._registry_changed()
 
     @asynccontextmanager
     async def acquire(
@@ -180,7 +180,7 @@ class InProcessDispatcher:
 
     async def status(self, pool: str) -> PoolStatus:
         """See `Dispatcher.status`."""
-        ready = self._fleet.ready()
+        ready = self._registry.ready()
         slots = sum(info.slots for _, info in ready)
         free = sum(len(self._free_slots(info.worker_id, info.slots)) for _, info in ready)
         return PoolStatus(len(ready), slots, free, len(self._waiting))
@@ -226,7 +226,7 @@ class InProcessDispatcher:
 
     def _attach_failed(self, lease: Lease, reason: Reason) -> None:
         if reason in _SUSPICIOUS:
-            self._fleet.suspect(lease.target)
+            self._registry.suspect(lease.target)
         elif reason in _REFUSED_LEASE:
             logger.error(
                 "worker %s refuses leases (%s): give it and this adapter the same key with --worker-key-file",
@@ -254,7 +254,7 @@ class InProcessDispatcher:
         while self._waiting:
             offers = [
                 (len(free), target, info.worker_id, free[self._epoch % len(free)])
-                for target, info in self._fleet.ready()
+                for target, info in self._registry.ready()
                 if (free := self._free_slots(info.worker_id, info.slots))
             ]
             if not offers:
@@ -277,8 +277,8 @@ class InProcessDispatcher:
 
     # ----------------------------------------------------------------------------------- the workers
 
-    def _fleet_changed(self) -> None:
-        if self._fleet.ready():
+    def _registry_changed(self) -> None:
+        if self._registry.ready():
             self._is_deserted = False
             if self._deserted is not None:
                 self._deserted.cancel()
@@ -299,7 +299,7 @@ class InProcessDispatcher:
 
     def _estimate(self) -> None:
         now = self.clock.now()
-        ready = self._fleet.ready()
+        ready = self._registry.ready()
         at_ready = {info.worker_id for _, info in ready}
         holders = [holder for (worker_id, _), holder in self._held.items() if worker_id in at_ready]
         slots = [self._remaining(holder, now) for holder in holders]

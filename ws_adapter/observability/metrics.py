@@ -27,7 +27,7 @@ from antiphon.semconv import (
 )
 from antiphon.telemetry.instruments import Samples, histogram, observed_counter, observed_gauge
 from ws_adapter.dispatch.base import POOL
-from ws_adapter.process.byte_count import Traffic
+from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.transcription import events
 from ws_adapter.protocol.wire import errors
@@ -82,8 +82,8 @@ class Metrics:
     """
 
     def __init__(self, meter: Meter) -> None:
-        self.traffic = Traffic()
-        self.workers = Traffic()
+        self.public_bytes = ByteCount()
+        self.worker_bytes = ByteCount()
         self.active: Counter[str] = Counter()
         self.sessions: Counter[tuple[str, str]] = Counter()
         self.rejected: Counter[Rejection] = _zero(Rejection)
@@ -131,9 +131,9 @@ class Metrics:
         self._queue_wait.record(seconds, {"pool": POOL, "outcome": outcome.value})
 
     def _bytes(self) -> Samples:
-        for hop, traffic in ((Hop.PUBLIC, self.traffic), (Hop.GRPC, self.workers)):
-            yield (Direction.IN, hop), traffic.received
-            yield (Direction.OUT, hop), traffic.sent
+        for hop, count in ((Hop.PUBLIC, self.public_bytes), (Hop.GRPC, self.worker_bytes)):
+            yield (Direction.IN, hop), count.received
+            yield (Direction.OUT, hop), count.sent
 
 
 def _zero(labels: Iterable[Any]) -> Counter[Any]:

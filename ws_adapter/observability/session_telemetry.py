@@ -14,7 +14,7 @@ from antiphon.telemetry.logs import SessionFields
 from ws_adapter.observability.leases import Leases
 from ws_adapter.observability.metrics import Metrics, known_reason
 from ws_adapter.observability.tracing import SessionTrace
-from ws_adapter.observability.turn_telemetry import Turns
+from ws_adapter.observability.turn_telemetry import TurnTelemetry
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.answers import Answer
 from ws_adapter.protocol.core.kind import Kind
@@ -47,7 +47,7 @@ _TOTALS: Final = {
 """Totals of a session: in the log, and on its last span."""
 
 
-class SessionWatch:
+class SessionTelemetry:
     """Of one session, from its opening to its end."""
 
     def __init__(
@@ -70,7 +70,7 @@ class SessionWatch:
         self.kind = kind
         self.clock = clock
         self._takes_line = takes_line
-        self.turns = Turns(metrics, trace, kind, dialect)
+        self.turns = TurnTelemetry(metrics, trace, kind, dialect)
         self._began_at = clock.now()
         self._dropped = 0
         self._failure = ""

@@ -9,7 +9,7 @@ from antiphon import semconv
 from antiphon.semconv import DropReason, LeaseOutcome, QueueOutcome, Reason, Rejection, SlotState
 from ws_adapter.dispatch.base import Lease
 from ws_adapter.observability.leases import Held
-from ws_adapter.observability.session_telemetry import SessionWatch
+from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.observability.turn_telemetry import UNIT_ENDS, Unit
 from ws_adapter.process.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitExpired
 from ws_adapter.protocol.core.actions import Run, RunChunk, RunUnit
@@ -45,10 +45,10 @@ def _is_ours(reason: Reason | None) -> bool:
     return code is not None and code.is_servers
 
 
-class SlotWatch:
+class SlotTelemetry:
     """Of one slot, from entering the queue until it is somebody else's: a block round all of it."""
 
-    def __init__(self, session: SessionWatch) -> None:
+    def __init__(self, session: SessionTelemetry) -> None:
         self._session = session
         self._metrics = session.metrics
         self._clock = session.clock
@@ -61,7 +61,7 @@ class SlotWatch:
         mode = session.kind.value
         self._labels = {end: {"mode": mode, "end": name} for end, name in UNIT_ENDS.items()}
 
-    def __enter__(self) -> "SlotWatch":
+    def __enter__(self) -> "SlotTelemetry":
         """The session enters the queue."""
         self._queued_at = self._clock.now()
         self._trace.queued()

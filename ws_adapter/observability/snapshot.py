@@ -14,7 +14,7 @@ from ws_adapter.observability.leases import Leases
 from ws_adapter.observability.metrics import Metrics, Recent, observe
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load
-from ws_adapter.worker.registry import Condition, Fleet
+from ws_adapter.worker.registry import Condition, Registry
 
 logger = logging.getLogger(__name__)
 
@@ -22,14 +22,14 @@ REFRESH_S: Final = 5.0
 """How old what is told may be, unless somebody asks for it to be refreshed."""
 
 
-class Pool:
+class Snapshot:
     """As it was when it was last refreshed. Gauges read it, on whatever thread collects them."""
 
     def __init__(
         self,
         meter: Meter,
         dispatcher: Dispatcher,
-        fleet: Fleet,
+        registry: Registry,
         load: Load,
         metrics: Metrics,
         clock: Clock,
@@ -40,7 +40,7 @@ class Pool:
         self.recent_units = self.recent_misses = 0
         """Of the last five minutes."""
         self.is_draining = False
-        self.fleet = fleet
+        self.registry = registry
         self.load = load
         self.metrics = metrics
         self.clock = clock
@@ -75,7 +75,7 @@ class Pool:
             await asyncio.sleep(REFRESH_S)
 
     def _workers(self) -> Samples:
-        conditions = self.fleet.conditions()
+        conditions = self.registry.conditions()
         return [((condition.value,), conditions[condition]) for condition in Condition]
 
     def _slots(self) -> Samples:

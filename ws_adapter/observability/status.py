@@ -5,7 +5,7 @@ from importlib.metadata import version
 from msgspec import Struct
 
 from antiphon.semconv import SlotState
-from ws_adapter.observability.snapshot import Pool
+from ws_adapter.observability.snapshot import Snapshot
 
 
 class WorkerStatus(Struct, frozen=True):
@@ -64,12 +64,12 @@ class Status(Struct, frozen=True):
     inflight_bytes: int
 
 
-def read_status(pool: Pool) -> Status:
-    """The state of `pool` as it was last refreshed."""
-    now, held, states = pool.clock.now(), pool.leases.held(), pool.leases.states()
-    states[SlotState.FREE] = pool.status.free_slots
+def read_status(snapshot: Snapshot) -> Status:
+    """The state of `snapshot` as it was last refreshed."""
+    now, held, states = snapshot.clock.now(), snapshot.leases.held(), snapshot.leases.states()
+    states[SlotState.FREE] = snapshot.status.free_slots
     workers = []
-    for worker in pool.fleet.workers():
+    for worker in snapshot.registry.workers():
         info = worker.info
         workers.append(
             WorkerStatus(
@@ -83,9 +83,9 @@ def read_status(pool: Pool) -> Status:
         )
     return Status(
         version=version("antiphon"),
-        is_ready=pool.is_ready,
-        is_draining=pool.is_draining,
-        time=pool.clock.unix(),
+        is_ready=snapshot.is_ready,
+        is_draining=snapshot.is_draining,
+        time=snapshot.clock.unix(),
         workers=workers,
         slots={state.value: states[state] for state in SlotState},
         leases=[
@@ -108,13 +108,13 @@ def read_status(pool: Pool) -> Status:
                 round(waiting.place.estimated_wait_s, 1),
                 waiting.place.estimate_is_guess,
             )
-            for waiting in pool.view.waiting
+            for waiting in snapshot.view.waiting
         ],
-        queue_capacity=pool.view.capacity,
-        recent_units=pool.recent_units,
-        recent_misses=pool.recent_misses,
-        sessions=sum(pool.metrics.active.values()),
-        cpu_cores=round(pool.load.cpu, 3),
-        loop_lag_ms=round(pool.load.loop_lag_s * 1000, 2),
-        inflight_bytes=pool.load.inflight_bytes,
+        queue_capacity=snapshot.view.capacity,
+        recent_units=snapshot.recent_units,
+        recent_misses=snapshot.recent_misses,
+        sessions=sum(snapshot.metrics.active.values()),
+        cpu_cores=round(snapshot.load.cpu, 3),
+        loop_lag_ms=round(snapshot.load.loop_lag_s * 1000, 2),
+        inflight_bytes=snapshot.load.inflight_bytes,
     )

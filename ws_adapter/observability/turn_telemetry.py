@@ -41,7 +41,7 @@ class _Turn(Struct, eq=False):
     output_tokens: int = 0
 
 
-class Turns:
+class TurnTelemetry:
     """Of one session: totals of its units, and the turn that is open."""
 
     def __init__(self, metrics: Metrics, trace: SessionTrace, kind: Kind, dialect: str) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Traffic:
+class ByteCount:
     """Counted as it is read and written."""
 
     received: int = 0

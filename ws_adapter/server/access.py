@@ -17,7 +17,7 @@ from ws_adapter.process.clock import Clock
 from ws_adapter.server import responses
 from ws_adapter.web.allowance import Allowance, Allowances
 from ws_adapter.web.keys import Key, Keys
-from ws_adapter.web.rate_limit import Address, Caller, TooMany, Visitors, visitor_address
+from ws_adapter.web.rate_limit import Address, Caller, RateLimits, TooMany, client_address
 from ws_adapter.web.routes import key_in_query, offered_subprotocols
 
 logger = logging.getLogger(__name__)
@@ -76,10 +76,10 @@ class Access:
         self._allowances = Allowances(
             clock, options.frames_per_s_per_address, options.pages_per_min_per_address
         )
-        self._addresses = Visitors(
+        self._addresses = RateLimits(
             clock, "address", options.opens_per_min_per_address, options.connections_per_address
         )
-        self._holders = Visitors(clock, "key", options.opens_per_min_per_key, options.connections_per_key)
+        self._holders = RateLimits(clock, "key", options.opens_per_min_per_key, options.connections_per_key)
 
     def reload(self) -> None:
         """Reads the file of keys again. Raises `ConfigurationError`, and then all stays as it was."""
@@ -96,7 +96,7 @@ class Access:
         Somebody whom a proxy on this machine forwards is not local, whether the proxy is trusted or not.
         """
         headers = request.headers
-        address = visitor_address(peer, headers.get_all("X-Forwarded-For"), self._proxies)
+        address = client_address(peer, headers.get_all("X-Forwarded-For"), self._proxies)
         is_forwarded = any(name in headers for name in FORWARDING)
         is_unnamed = is_forwarded and address.is_loopback and not self._is_proxy(address)
         if is_unnamed and not self._has_warned_of_proxy:

@@ -9,7 +9,7 @@ from websockets.http11 import Request, Response
 from antiphon.semconv import Rejection
 from antiphon.telemetry.port import HTML, METRICS_TYPE, PAGE_POLICY, READING, Port
 from antiphon.telemetry.providers import Telemetry
-from ws_adapter.observability.snapshot import Pool
+from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.observability.status import read_status
 from ws_adapter.observability.status_page import render
 from ws_adapter.process.errors import CannotListen
@@ -24,9 +24,9 @@ _NEEDS_KEYS: Final = (
 class Administration:
     """Serves `/metrics`, the status page and its figures on a port of its own; with keys only to admins."""
 
-    def __init__(self, access: Access, pool: Pool, telemetry: Telemetry) -> None:
+    def __init__(self, access: Access, snapshot: Snapshot, telemetry: Telemetry) -> None:
         self._access = access
-        self._pool = pool
+        self._snapshot = snapshot
         self._telemetry = telemetry
         self._port = Port(self._respond)
 
@@ -58,12 +58,12 @@ class Administration:
             raise Denied(Rejection.AUTH, responses.forbidden(_NEEDS_KEYS))
         if request.method not in READING:
             return responses.method_not_allowed(*READING)
-        await self._pool.refresh()
+        await self._snapshot.refresh()
         if path == "/metrics":
             # Hundreds of series take a while to write down: not while sessions wait.
             exposition = await asyncio.to_thread(self._telemetry.exposition)
             return responses.text(HTTPStatus.OK, exposition, METRICS_TYPE)
-        status = read_status(self._pool)
+        status = read_status(self._snapshot)
         if path == "/status.json":
             return responses.answer(HTTPStatus.OK, status)
         return responses.text(

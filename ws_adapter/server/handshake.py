@@ -12,7 +12,7 @@ from antiphon.semconv import Rejection
 from antiphon.telemetry.context import parse_traceparent
 from antiphon.telemetry.providers import Telemetry
 from ws_adapter.observability.metrics import Metrics
-from ws_adapter.observability.snapshot import Pool
+from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.chat import ws_chat_events
@@ -34,17 +34,22 @@ logger = logging.getLogger(__name__)
 KEY_HASH_DIGITS: Final = 12
 
 
-class Entrance:
+class Handshake:
     """Every WebSocket comes through here once."""
 
     def __init__(
-        self, options: AdapterOptions, access: Access, telemetry: Telemetry, metrics: Metrics, pool: Pool
+        self,
+        options: AdapterOptions,
+        access: Access,
+        telemetry: Telemetry,
+        metrics: Metrics,
+        snapshot: Snapshot,
     ) -> None:
         self._options = options
         self._access = access
         self._telemetry = telemetry
         self._metrics = metrics
-        self._pool = pool
+        self._snapshot = snapshot
 
     def enter(
         self,
@@ -82,7 +87,7 @@ class Entrance:
             semconv.ATTR_URL_PATH: describe(request.path),
             semconv.ATTR_PROTOCOL: "websocket",
             semconv.ATTR_DIALECT: found.dialect.value,
-            semconv.ATTR_QUEUE_LENGTH: self._pool.status.queue_length,
+            semconv.ATTR_QUEUE_LENGTH: self._snapshot.status.queue_length,
         }
         if key is not None:
             attributes[semconv.ATTR_KEY_HASH] = key.hash[:KEY_HASH_DIGITS]

@@ -20,8 +20,8 @@ from antiphon.telemetry.port import NOWHERE
 from antiphon.telemetry.providers import Telemetry
 from ws_adapter.dispatch.base import Dispatcher
 from ws_adapter.observability.metrics import Metrics
-from ws_adapter.observability.session_telemetry import SessionWatch
-from ws_adapter.observability.snapshot import Pool
+from ws_adapter.observability.session_telemetry import SessionTelemetry
+from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock, sleep
 from ws_adapter.process.errors import CannotListen
@@ -35,8 +35,8 @@ from ws_adapter.recording.recorder import Recorder
 from ws_adapter.server import responses
 from ws_adapter.server.access import Access, Denied
 from ws_adapter.server.default_voice import DefaultVoice
-from ws_adapter.server.handshake import Entrance
-from ws_adapter.server.pages import READING, Site
+from ws_adapter.server.handshake import Handshake
+from ws_adapter.server.pages import READING, Pages
 from ws_adapter.server.protocols import MachineMaker, new_session_id
 from ws_adapter.session.readers import Readers
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
@@ -44,7 +44,7 @@ from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.routes import SUBPROTOCOL, Misdirected, Selection, describe, offered_subprotocols, select
 from ws_adapter.web.tls import Certificate
 from ws_adapter.web.websocket import WRITE_LIMIT, Arriving, PublicConnection
-from ws_adapter.worker.registry import Fleet
+from ws_adapter.worker.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -73,13 +73,13 @@ class PublicServer:
         self,
         options: AdapterOptions,
         dispatcher: Dispatcher,
-        fleet: Fleet,
+        registry: Registry,
         clock: Clock,
         access: Access,
         load: Load,
         telemetry: Telemetry,
         metrics: Metrics,
-        pool: Pool,
+        snapshot: Snapshot,
         voice: DefaultVoice,
         certificate: Certificate | None = None,
         recorder: Recorder | None = None,
@@ -88,19 +88,19 @@ class PublicServer:
         recorder it records every session."""
         self._options = options
         self._dispatcher = dispatcher
-        self._fleet = fleet
+        self._registry = registry
         self._clock = clock
         self._access = access
         self._load = load
         self._metrics = metrics
-        self._pool = pool
-        self._entrance = Entrance(options, access, telemetry, metrics, pool)
+        self._snapshot = snapshot
+        self._handshake = Handshake(options, access, telemetry, metrics, snapshot)
         self._certificate = certificate
         self._recorder = recorder
-        self._site = Site(dispatcher, fleet, access, voice, clock.unix())
+        self._pages = Pages(dispatcher, registry, access, voice, clock.unix())
         self._mode = Mode(options.default_realtime_mode)
         self._readers = Readers()
-        self._machines = MachineMaker(fleet.catalogue, clock)
+        self._machines = MachineMaker(registry.catalogue, clock)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection] = {}
         self._empty = asyncio.Event()
@@ -145,7 +145,7 @@ class PublicServer:
             write_limit=WRITE_LIMIT,
             logger=_quiet,
             create_connection=partial(  # type: ignore[arg-type]
-                PublicConnection, arriving=self._arriving, traffic=self._metrics.traffic
+                PublicConnection, arriving=self._arriving, byte_count=self._metrics.public_bytes
             ),
             **tls,
         )
@@ -192,7 +192,7 @@ class PublicServer:
         self._readers.close()
 
     def _stop_admitting(self) -> None:
-        self._site.is_draining = self._pool.is_draining = True
+        self._pages.is_draining = self._snapshot.is_draining = True
 
     def end_withdrawn(self) -> None:
         """Ends the sessions of keys that no longer count."""
@@ -226,7 +226,7 @@ class PublicServer:
             if request.fault is not None:
                 response = responses.unreadable(request.fault)
             elif found is None:
-                response = await self._site.answer(request, caller)
+                response = await self._pages.answer(request, caller)
             elif request.method not in READING:
                 response = responses.method_not_allowed("GET")
             elif request.refused_body is not None:
@@ -234,18 +234,18 @@ class PublicServer:
             elif not request.wants_websocket:
                 response = responses.upgrade_required()
             else:
-                self._entrance.enter(connection, request, caller, found)
+                self._handshake.enter(connection, request, caller, found)
                 return None
         except Denied as denied:
             response = denied.response
-            self._entrance.rejected(denied.reason)
+            self._handshake.rejected(denied.reason)
         return responses.without_body(response) if request.method == "HEAD" else response
 
     # --------------------------------------------------------------------------------- WebSocket
 
     def _select(self, request: Request) -> Selection | Misdirected | None:
         offered = offered_subprotocols(request.headers.get_all("Sec-WebSocket-Protocol"))
-        catalogue = self._fleet.catalogue()
+        catalogue = self._registry.catalogue()
         served = catalogue.modes if catalogue is not None else None
         return select(request.path, offered, self._mode, served)
 
@@ -256,19 +256,19 @@ class PublicServer:
         if isinstance(selection, Selection):
             if self._access.is_withdrawn(connection.key):
                 selection = Misdirected(selection.dialect, errors.KEY_WITHDRAWN)
-            elif self._site.is_draining:
+            elif self._pages.is_draining:
                 selection = Misdirected(selection.dialect, errors.SHUTTING_DOWN)
             elif not self._load.admit():
                 selection = Misdirected(selection.dialect, errors.OVERLOADED)
         if isinstance(selection, Misdirected):
-            await self._entrance.refuse(connection, selection)
+            await self._handshake.refuse(connection, selection)
         else:
             await self._run(connection, selection)
 
     async def _run(self, connection: PublicConnection, selection: Selection) -> None:
         session_id = new_session_id(selection.dialect)
         label = selection.label or session_id
-        watch = self._watch(connection, selection, session_id)
+        telemetry = self._telemetry_of(connection, selection, session_id)
         recording = None
         if self._recorder is not None:
             recording = self._recorder.begin(label, selection.mode, self._describe(connection))
@@ -285,11 +285,11 @@ class PublicServer:
             selection.kind,
             label,
             self._dispatcher,
-            self._fleet,
+            self._registry,
             self._clock,
             self._options,
             self._load,
-            watch,
+            telemetry,
             self._readers,
             recording,
         )
@@ -300,12 +300,14 @@ class PublicServer:
         finally:
             del self._sessions[session]
             if connection.was_too_large or connection.closed_with == CloseCode.MESSAGE_TOO_BIG:
-                self._entrance.rejected(Rejection.SIZE)
-            watch.ended(session.end_reason, connection.closed_with)
+                self._handshake.rejected(Rejection.SIZE)
+            telemetry.ended(session.end_reason, connection.closed_with)
             if not self._sessions:
                 self._empty.set()
 
-    def _watch(self, connection: PublicConnection, selection: Selection, session_id: str) -> SessionWatch:
+    def _telemetry_of(
+        self, connection: PublicConnection, selection: Selection, session_id: str
+    ) -> SessionTelemetry:
         """What is seen of a session; whatever its tasks log from now on carries its id."""
         upgrade = connection.upgrade
         assert upgrade is not None
@@ -320,9 +322,9 @@ class PublicServer:
         )
         kind, dialect = selection.kind, selection.dialect.value
         assert connection.allowance is not None
-        return SessionWatch(
+        return SessionTelemetry(
             self._metrics,
-            self._pool.leases,
+            self._snapshot.leases,
             trace,
             fields,
             kind,

@@ -11,7 +11,7 @@ from ws_adapter.server.default_voice import DefaultVoice
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.rate_limit import Caller
 from ws_adapter.web.routes import Page, find_page
-from ws_adapter.worker.registry import Condition, Fleet
+from ws_adapter.worker.registry import Condition, Registry
 
 READING: Final = ("GET", "HEAD")
 
@@ -19,16 +19,16 @@ _OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET})
 """Pages for everybody. A ticket's page is for whoever knows the ticket: its owner, and admins."""
 
 
-class Site:
+class Pages:
     """Answers requests that open no WebSocket."""
 
     def __init__(
-        self, dispatcher: Dispatcher, fleet: Fleet, access: Access, voice: DefaultVoice, since: float
+        self, dispatcher: Dispatcher, registry: Registry, access: Access, voice: DefaultVoice, since: float
     ) -> None:
         """`since` is the Unix time at which the adapter began to serve."""
         self.is_draining = False
         self._dispatcher = dispatcher
-        self._fleet = fleet
+        self._registry = registry
         self._access = access
         self._voice = voice
         self._since = since
@@ -65,7 +65,7 @@ class Site:
             case Page.STATUS:
                 return await self._status()
             case Page.MODELS:
-                catalogue = self._fleet.catalogue()
+                catalogue = self._registry.catalogue()
                 return responses.models(catalogue.models if catalogue is not None else (), self._since)
             case Page.DEFAULT_VOICE:
                 return responses.default_voice(self._voice)
@@ -75,7 +75,7 @@ class Site:
                 return responses.ticket(await self._dispatcher.view(POOL), ticket_id)
 
     async def _status(self) -> Response:
-        workers = self._fleet.conditions()
+        workers = self._registry.conditions()
         return responses.service_status(
             await self._dispatcher.status(POOL),
             await self._dispatcher.view(POOL),

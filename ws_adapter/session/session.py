@@ -8,7 +8,7 @@ from typing import Final
 from antiphon.semconv import Reason
 from ws_adapter.dispatch.base import POOL, Dispatcher
 from ws_adapter.observability.metrics import DISCONNECTED
-from ws_adapter.observability.session_telemetry import SessionWatch
+from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock, Timer
 from ws_adapter.process.load import Load, Share
@@ -39,8 +39,8 @@ from ws_adapter.session.outbox import Outbox
 from ws_adapter.session.readers import Readers
 from ws_adapter.session.slot import Slot, SlotSource
 from ws_adapter.web.websocket import Disconnected, Message, PublicConnection
-from ws_adapter.worker.registry import Fleet
-from ws_adapter.worker.session_streams import WorkerLink
+from ws_adapter.worker.registry import Registry
+from ws_adapter.worker.session_streams import SessionStreams
 
 logger = logging.getLogger(__name__)
 
@@ -66,16 +66,16 @@ class Session:
         kind: Kind,
         label: str,
         dispatcher: Dispatcher,
-        fleet: Fleet,
+        registry: Registry,
         clock: Clock,
         options: AdapterOptions,
         load: Load,
-        watch: SessionWatch,
+        telemetry: SessionTelemetry,
         readers: Readers,
         recording: Recording | None = None,
     ) -> None:
         self._socket = socket
-        self._watch = watch
+        self._telemetry = telemetry
         self._readers = readers
         self._machine = machine
         self._dispatcher = dispatcher
@@ -85,9 +85,9 @@ class Session:
             kind,
             label,
             dispatcher,
-            fleet,
+            registry,
             clock,
-            watch,
+            telemetry,
             limit_s=options.session_limits_s[kind],
             max_wait_s=options.queue_max_wait_s,
         )
@@ -172,17 +172,17 @@ class Session:
                     self._leave_slot()
                 case RunUnit() | RunTurn() | RunChunk() if self._slot is not None:
                     self._slot.run(action)
-                case CancelUnits() if self._link is not None:
-                    self._link.cancel(action.unit)
-                case OpenWorkerSession() if self._link is not None:
-                    self._link.open(action.setup, self._source.config_limit_s)
+                case CancelUnits() if self._streams is not None:
+                    self._streams.cancel(action.unit)
+                case OpenWorkerSession() if self._streams is not None:
+                    self._streams.open(action.setup, self._source.config_limit_s)
                 case Withdraw():
                     taken = self._outbox.withdraw(action.response_id)
                     self._perform(self._machine.withdrawn(taken))
                 case Note():
-                    self._watch.noted(action.text)
+                    self._telemetry.noted(action.text)
                 case Relate():
-                    self._watch.client_context(action.traceparent, action.tracestate)
+                    self._telemetry.client_context(action.traceparent, action.tracestate)
                 case CloseSocket():
                     self._end = action.reason
                     self._leave_slot()
@@ -193,11 +193,11 @@ class Session:
     def _tell(self, send: Send) -> None:
         event = send.event
         if event.tells_trouble:
-            event.identify(self._watch.trace_id)
+            event.identify(self._telemetry.trace_id)
             if (fault := event.fault) is not None:
-                self._watch.told(fault)
+                self._telemetry.told(fault)
         elif send.answer is not None:
-            self._watch.answered(send.answer)
+            self._telemetry.answered(send.answer)
         self._outbox.put(send)
 
     def _arm(self) -> None:
@@ -240,7 +240,7 @@ class Session:
             apart = next((action for action in actions if isinstance(action, Apart)), None)
             if apart is not None:
                 self._perform([action for action in actions if action is not apart])
-                then = await self._readers.do(apart.work, has_slot=self._link is not None)
+                then = await self._readers.do(apart.work, has_slot=self._streams is not None)
                 actions = then(self._clock.now())
             if self._recording is not None:
                 is_refused = is_lost or any(map(_is_refusal, actions))
@@ -287,14 +287,14 @@ class Session:
 
     def _on_congested(self, is_congested: bool) -> None:
         if is_congested:
-            self._watch.congested()
+            self._telemetry.congested()
         self._perform(self._machine.congested(is_congested, self._clock.now()))
 
     def _on_stalled(self) -> None:
         actions = self._machine.slow_consumer()
         if not actions:
             return
-        self._watch.stalled()
+        self._telemetry.stalled()
         self._outbox.clear()
         self._patience_s = SLOW_CLOSE_TIMEOUT_S
         self._perform(actions)
@@ -302,8 +302,8 @@ class Session:
     # ---------------------------------------------------------------------------------- the slot
 
     @property
-    def _link(self) -> WorkerLink | None:
-        return self._slot.link if self._slot is not None else None
+    def _streams(self) -> SessionStreams | None:
+        return self._slot.streams if self._slot is not None else None
 
     def _take_slot(self) -> None:
         self._slots = [slot for slot in self._slots if not slot.is_over]
@@ -340,7 +340,7 @@ class Session:
         if actions or not isinstance(signal, Prefilled | Piece):
             self._perform(actions)
         if isinstance(signal, UnitDone):
-            self._watch.metrics.outbox.record(self._outbox.audio_s)
+            self._telemetry.metrics.outbox.record(self._outbox.audio_s)
         return bool(actions)
 
 

@@ -6,8 +6,8 @@ from typing import Final, Protocol
 
 from antiphon.semconv import Reason
 from ws_adapter.dispatch.base import POOL, Dispatcher, Lease, Ticket
-from ws_adapter.observability.session_telemetry import SessionWatch
-from ws_adapter.observability.slot_telemetry import SlotWatch
+from ws_adapter.observability.session_telemetry import SessionTelemetry
+from ws_adapter.observability.slot_telemetry import SlotTelemetry
 from ws_adapter.process.clock import Clock, sleep
 from ws_adapter.process.errors import (
     AttachFailed,
@@ -22,8 +22,8 @@ from ws_adapter.protocol.core.signals import Failed, Piece, Ready, Signal, UnitD
 from ws_adapter.protocol.core.vocabulary import Place
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
-from ws_adapter.worker.registry import Fleet
-from ws_adapter.worker.session_streams import WorkerLink
+from ws_adapter.worker.registry import Registry
+from ws_adapter.worker.session_streams import SessionStreams
 
 logger = logging.getLogger(__name__)
 
@@ -94,9 +94,9 @@ class SlotSource:
         kind: Kind,
         label: str,
         dispatcher: Dispatcher,
-        fleet: Fleet,
+        registry: Registry,
         clock: Clock,
-        watch: SessionWatch,
+        telemetry: SessionTelemetry,
         *,
         limit_s: float,
         max_wait_s: float,
@@ -105,9 +105,9 @@ class SlotSource:
         self.kind = kind
         self.label = label
         self.dispatcher = dispatcher
-        self.fleet = fleet
+        self.registry = registry
         self.clock = clock
-        self.watch = watch
+        self.telemetry = telemetry
         self.max_wait_s = max_wait_s
         self.config_limit_s = limit_s + BACKSTOP_S if limit_s else 0.0
         self.call_limit_s = limit_s + 2 * BACKSTOP_S if limit_s else LONGEST_CALL_S
@@ -126,11 +126,11 @@ class Slot:
     """
 
     def __init__(self, source: SlotSource, holder: Holder, after: "Slot | None" = None) -> None:
-        self.link: WorkerLink | None = None
+        self.streams: SessionStreams | None = None
         """The session at the worker, while it is attached."""
         self._source = source
         self._holder = holder
-        self._watch: SlotWatch | None = None
+        self._telemetry: SlotTelemetry | None = None
         """Of the latest one, from the queue on."""
         self._is_given_up = False
         self._began = False
@@ -148,16 +148,16 @@ class Slot:
 
     def run(self, run: Run) -> None:
         """Gives a unit to the worker, if there is one."""
-        if self.link is not None and self._watch is not None:
-            self.link.run(run, self._watch.ran(run))
+        if self.streams is not None and self._telemetry is not None:
+            self.streams.run(run, self._telemetry.ran(run))
 
     def give_up(self) -> None:
         """Leaves the queue, or has the worker clean the slot."""
         self._is_given_up = True
-        if self.link is not None:
-            if self._watch is not None:
-                self._watch.given_up()
-            self.link.release()
+        if self.streams is not None:
+            if self._telemetry is not None:
+                self._telemetry.given_up()
+            self.streams.release()
         elif self._task is not asyncio.current_task():
             self._task.cancel()
 
@@ -195,25 +195,25 @@ class Slot:
     async def _hold_one(self, again: bool) -> None:
         """One slot, from the queue until it is clean again. Raises `AttachFailed` to ask for another."""
         source = self._source
-        with SlotWatch(source.watch) as watch:
-            self._watch = watch
+        with SlotTelemetry(source.telemetry) as telemetry:
+            self._telemetry = telemetry
             async with source.dispatcher.acquire(
                 POOL, source.kind, source.max_wait_s, label=source.label, again=again
             ) as ticket:
-                lease = await self._wait(ticket, watch)
-                watch.granted(lease, source.fleet.model(lease.target))
+                lease = await self._wait(ticket, telemetry)
+                telemetry.granted(lease, source.registry.model(lease.target))
                 if self._is_given_up:
                     return
                 self._lost = None
-                self.link = link = await self._attach(lease, watch)
-                watch.attached()
+                self.streams = streams = await self._attach(lease, telemetry)
+                telemetry.attached()
                 self._holder.attached(f"{lease.worker_id}/{lease.slot}")
-                await link.ended()
-                self.link = None
+                await streams.ended()
+                self.streams = None
                 if self._lost is not None and not self._is_given_up:
                     raise AttachFailed(self._lost)
 
-    async def _wait(self, ticket: Ticket, watch: SlotWatch) -> Lease:
+    async def _wait(self, ticket: Ticket, telemetry: SlotTelemetry) -> Lease:
         async for update in ticket.updates():
             if isinstance(update, Lease):
                 lease = update
@@ -225,25 +225,25 @@ class Slot:
                     update.queue_length,
                     update.estimate_is_guess,
                 )
-                watch.moved(place)
+                telemetry.moved(place)
                 self._holder.queued(place)
         return lease
 
-    async def _attach(self, lease: Lease, watch: SlotWatch) -> WorkerLink:
+    async def _attach(self, lease: Lease, telemetry: SlotTelemetry) -> SessionStreams:
         source = self._source
         for retry in range(BUSY_RETRIES + 1):
             if retry:
                 await sleep(source.clock, BUSY_RETRY_S)
             try:
-                channel = source.fleet.channel(lease.target, source.kind)
-                return await WorkerLink.attach(
+                channel = source.registry.channel(lease.target, source.kind)
+                return await SessionStreams.attach(
                     channel,
                     lease.worker_id,
                     source.new_name(),
                     lease.token,
                     self._on_signal,
                     source.call_limit_s,
-                    watch.headers(),
+                    telemetry.headers(),
                 )
             except AttachFailed as failed:
                 if failed.reason is not Reason.NO_FREE_SLOT:
@@ -251,26 +251,26 @@ class Slot:
         raise AttachFailed(Reason.NO_FREE_SLOT)
 
     def _on_signal(self, signal: Signal) -> None:
-        watch = self._watch
-        assert watch is not None
+        telemetry = self._telemetry
+        assert telemetry is not None
         if isinstance(signal, UnitDone):
-            unit = watch.take(signal)
+            unit = telemetry.take(signal)
             self._holder.said(signal)
             if unit is not None:
-                watch.done(unit, signal)
+                telemetry.done(unit, signal)
         elif isinstance(signal, Piece):
-            watch.said(signal, was_told=self._holder.said(signal))
+            telemetry.said(signal, was_told=self._holder.said(signal))
         else:
             if isinstance(signal, Ready):
                 self._began = True
-                watch.began()
-            if isinstance(signal, Failed) and self._failed(signal.reason, watch):
+                telemetry.began()
+            if isinstance(signal, Failed) and self._failed(signal.reason, telemetry):
                 return
             self._holder.said(signal)
 
-    def _failed(self, reason: Reason, watch: SlotWatch) -> bool:
+    def _failed(self, reason: Reason, telemetry: SlotTelemetry) -> bool:
         """The worker ended the session; whether another slot is looked for, so that nobody need know."""
-        watch.lost(reason)
+        telemetry.lost(reason)
         if reason in DEFECTS:
             logger.error("the worker reports a defect of the adapter", extra={"reason": reason})
         if self._began or reason not in _ELSEWHERE | CORRECTABLE:

@@ -54,9 +54,9 @@ class Allowances:
         self._pages_per_s = pages_per_min / 60
         self._known: OrderedDict[tuple[str, bool], Allowance] = OrderedDict()
 
-    def of(self, visitor: str, *, is_limited: bool) -> Allowance:
-        """That of a visitor; of one who is not limited only the lines of the log are counted."""
-        key = visitor, is_limited
+    def of(self, client: str, *, is_limited: bool) -> Allowance:
+        """That of a client; of one who is not limited only the lines of the log are counted."""
+        key = client, is_limited
         if key not in self._known:
             self._known[key] = self._new(is_limited)
         self._known.move_to_end(key)

@@ -1,6 +1,6 @@
 """How often and how many times at once somebody may connect.
 
-A visitor is whatever is counted: a key or an address. What is remembered about visitors is bounded: those who
+A client is whatever is counted: a key or an address. What is remembered about clients is bounded: those who
 have not come for the longest are forgotten first, whose buckets have most likely filled up since.
 """
 
@@ -18,17 +18,17 @@ Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
 REMEMBERED: Final = 10_000
-"""Most visitors whose buckets are kept."""
+"""Most clients whose buckets are kept."""
 
 BUSY_RETRY_S: Final = 10
 """When to come back for somebody who has all connections allowed: nobody knows, but not at once."""
 
 _SITE_BITS: Final = 64
-"""An IPv6 visitor is a site: whoever has one address there has all of them."""
+"""An IPv6 client is a site: whoever has one address there has all of them."""
 
 
 class TooMany(Exception):
-    """A visitor has to wait. `message` says for what, `retry_s` for how long, in seconds."""
+    """A client has to wait. `message` says for what, `retry_s` for how long, in seconds."""
 
     def __init__(self, message: str, retry_s: int) -> None:
         super().__init__(message)
@@ -36,8 +36,8 @@ class TooMany(Exception):
         self.retry_s = retry_s
 
 
-class Visitors:
-    """Counts one sort of visitors. Limits of 0 are none."""
+class RateLimits:
+    """Counts one sort of clients. Limits of 0 are none."""
 
     def __init__(self, clock: Clock, sort: str, opens_per_min: int, connections: int) -> None:
         """`sort` names what is counted, for the messages."""
@@ -48,29 +48,29 @@ class Visitors:
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
         self._open: Counter[str] = Counter()
 
-    def enter(self, visitor: str) -> Callable[[], None]:
+    def enter(self, client: str) -> Callable[[], None]:
         """Counts a new connection; returns what to call once when it has ended. Raises `TooMany`."""
-        if self._most and self._open[visitor] >= self._most:
+        if self._most and self._open[client] >= self._most:
             raise TooMany(
                 f"the most connections of one {self._sort} at once is {self._most}; close one first",
                 BUSY_RETRY_S,
             )
         if self._opens_per_min:
-            self._take_token(visitor)
-        self._open[visitor] += 1
-        return lambda: self._leave(visitor)
+            self._take_token(client)
+        self._open[client] += 1
+        return lambda: self._leave(client)
 
-    def _leave(self, visitor: str) -> None:
-        self._open[visitor] -= 1
-        if not self._open[visitor]:
-            del self._open[visitor]
+    def _leave(self, client: str) -> None:
+        self._open[client] -= 1
+        if not self._open[client]:
+            del self._open[client]
 
-    def _take_token(self, visitor: str) -> None:
+    def _take_token(self, client: str) -> None:
         now = self._clock.now()
-        bucket = self._buckets.get(visitor)
+        bucket = self._buckets.get(client)
         if bucket is None:
-            bucket = self._buckets[visitor] = Bucket(self._opens_per_min, self._opens_per_min / 60, now)
-        self._buckets.move_to_end(visitor)
+            bucket = self._buckets[client] = Bucket(self._opens_per_min, self._opens_per_min / 60, now)
+        self._buckets.move_to_end(client)
         if len(self._buckets) > REMEMBERED:
             self._buckets.popitem(last=False)
         if not bucket.take(now):
@@ -91,10 +91,10 @@ class Caller:
     @property
     def name(self) -> str:
         """What is counted of it."""
-        return visitor_name(self.address)
+        return client_name(self.address)
 
 
-def visitor_address(peer: str, forwarded: Sequence[str], proxies: Sequence[Network]) -> Address:
+def client_address(peer: str, forwarded: Sequence[str], proxies: Sequence[Network]) -> Address:
     """The address that a connection really comes from.
 
     `peer` is the other end, `forwarded` are the values of `X-Forwarded-For`, which count only as far as
@@ -111,7 +111,7 @@ def visitor_address(peer: str, forwarded: Sequence[str], proxies: Sequence[Netwo
     return address
 
 
-def visitor_name(address: Address) -> str:
+def client_name(address: Address) -> str:
     """What is counted of an address."""
     if address.version == 6:
         return str(ip_network((address, _SITE_BITS), strict=False))

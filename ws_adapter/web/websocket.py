@@ -24,7 +24,7 @@ from websockets.protocol import Event, Protocol, State
 from websockets.server import ServerProtocol
 
 from ws_adapter.observability.tracing import Upgrade
-from ws_adapter.process.byte_count import Traffic
+from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.limits import EVENTS_PER_WINDOW, EVENTS_WINDOW_S
@@ -85,11 +85,11 @@ class Message(Struct, frozen=True):
 class PublicConnection(ServerConnection):
     """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
 
-    What has come of a message that is not whole yet is counted in `arriving`, every byte in `traffic`. A
+    What has come of a message that is not whole yet is counted in `arriving`, every byte in `byte_count`. A
     request that opens no WebSocket is answered whatever else comes with it.
     """
 
-    def __init__(self, *args: Any, arriving: Arriving, traffic: Traffic, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, arriving: Arriving, byte_count: ByteCount, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.protocol.parser = http1.parse(self.protocol)
         next(self.protocol.parser)
@@ -101,7 +101,7 @@ class PublicConnection(ServerConnection):
         self.was_too_large = False
         """Whether it was cut because of the size of a message."""
         self._arriving = arriving
-        self._traffic = traffic
+        self._byte_count = byte_count
         self.allowance: Allowance | None = None
         """That of its address, once its request was accepted."""
         self._small = Bucket(SMALL_BURST, SMALL_PER_S, monotonic())
@@ -153,7 +153,7 @@ class PublicConnection(ServerConnection):
     def data_received(self, data: bytes) -> None:
         """Cuts a client in the middle of a large message when too much of such has come from all, and one
         that does not stop sending what nobody wants."""
-        self._traffic.received += len(data)
+        self._byte_count.received += len(data)
         if self._plain is not None:
             self._unwanted += len(data)
             is_spent = self.allowance is not None and not self.allowance.takes_frame(len(data))
@@ -235,7 +235,7 @@ class PublicConnection(ServerConnection):
         if self.transport.is_closing():
             return
         if data := due[0] if len(due) == 1 else b"".join(due):
-            self._traffic.sent += len(data)
+            self._byte_count.sent += len(data)
             self.transport.write(data)
         if b"" not in due:  # which stands for the end of the stream
             return
@@ -280,7 +280,7 @@ class PublicConnection(ServerConnection):
             elif not self.transport.is_closing():
                 # The library copies a frame twice before it is written.
                 head = _text_head(len(data))
-                self._traffic.sent += len(head) + len(data)
+                self._byte_count.sent += len(head) + len(data)
                 self.transport.write(b"".join((head, data)))  # as `writelines` should: see docs/decisions.md
             await self.drain()
         except (ConnectionClosed, OSError):

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from antiphon.v1 import inference_service_pb2 as pb
-from ws_adapter.process.byte_count import Traffic
+from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.render import OUTPUT_RATE_HZ
@@ -70,12 +70,12 @@ class Condition(StrEnum):
 class Worker:
     """One worker. `info` is None while it is not ready."""
 
-    def __init__(self, target: str, pace: Pace, changed: Callable[[], None], traffic: Traffic) -> None:
+    def __init__(self, target: str, pace: Pace, changed: Callable[[], None], byte_count: ByteCount) -> None:
         self.target = target
         self.info: WorkerInfo | None = None
         self.condition = Condition.OFFLINE
-        self.channel = Channel(target, self.suspect, traffic)
-        self._upload_channel = Channel(target, self._uploads_lost, traffic)
+        self.channel = Channel(target, self.suspect, byte_count)
+        self._upload_channel = Channel(target, self._uploads_lost, byte_count)
         self._uploads_to = ""
         """Id of the worker that it is known to reach."""
         self._strangers = 0
@@ -192,17 +192,17 @@ _CONDITIONS: Final = {
 """Of workers that answer and take no sessions."""
 
 
-class Fleet:
+class Registry:
     """All workers. `changed` is called after every change of what is known about one."""
 
     def __init__(
-        self, targets: Sequence[str], pace: Pace | None = None, traffic: Traffic | None = None
+        self, targets: Sequence[str], pace: Pace | None = None, byte_count: ByteCount | None = None
     ) -> None:
-        """Bytes of all channels are counted in `traffic`."""
+        """Bytes of all channels are counted in `byte_count`."""
         self.changed: Callable[[], None] = lambda: None
-        traffic = traffic or Traffic()
+        byte_count = byte_count or ByteCount()
         self._workers = {
-            target: Worker(target, pace or Pace(), lambda: self.changed(), traffic)
+            target: Worker(target, pace or Pace(), lambda: self.changed(), byte_count)
             for target in dict.fromkeys(targets)
         }
 

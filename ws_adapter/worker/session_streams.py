@@ -34,7 +34,7 @@ SIBLINGS_S: Final = 0.5
 """How long a call that broke waits for what the other two say about the end."""
 
 
-class WorkerLink:
+class SessionStreams:
     """One attached session. `ended` follows every attach, exactly once."""
 
     def __init__(
@@ -82,7 +82,7 @@ class WorkerLink:
         on_signal: Callable[[Signal], None],
         deadline_s: float,
         trace: Metadata = (),
-    ) -> "WorkerLink":
+    ) -> "SessionStreams":
         """Opens the three calls and waits until the worker of this id has them.
 
         `on_signal` is called for everything the worker says, and once with `Failed` if the session ends
@@ -90,11 +90,11 @@ class WorkerLink:
         context, which goes into the metadata of all three. Raises `AttachFailed`; then, as
         on cancellation, nothing is left behind.
         """
-        link = cls(channel, session_id, lease_token, on_signal, deadline_s, trace)
+        streams = cls(channel, session_id, lease_token, on_signal, deadline_s, trace)
         attached = False
         try:
             async with asyncio.timeout(ATTACH_TIMEOUT_S):
-                await asyncio.gather(*(call.attached(worker_id) for call in link._calls))
+                await asyncio.gather(*(call.attached(worker_id) for call in streams._calls))
             attached = True
         except TimeoutError:
             raise AttachFailed(Reason.ATTACH_TIMEOUT) from None
@@ -102,9 +102,9 @@ class WorkerLink:
             raise AttachFailed(reason_of(error)) from None
         finally:
             if not attached:
-                link._released = True  # calls that had attached have nothing more to tell
-                link._cut()
-        return link
+                streams._released = True  # calls that had attached have nothing more to tell
+                streams._cut()
+        return streams
 
     # ---------------------------------------------------------------------------------- to the worker
 

@@ -22,10 +22,10 @@ from ws_adapter.process.errors import (
 )
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.worker.registry import Fleet, WorkerInfo
+from ws_adapter.worker.registry import Registry, WorkerInfo
 
 
-class KnownFleet(Fleet):
+class KnownRegistry(Registry):
     """Workers that a test puts there and takes away."""
 
     def __init__(self, **slots: int) -> None:
@@ -59,12 +59,12 @@ class Caller:
 
 
 class Queue:
-    """A dispatcher with its fleet, clock and callers."""
+    """A dispatcher with its registry, clock and callers."""
 
-    def __init__(self, fleet: KnownFleet, **rules: Any) -> None:
-        self.fleet = fleet
+    def __init__(self, registry: KnownRegistry, **rules: Any) -> None:
+        self.registry = registry
         self.clock = ManualClock()
-        self.dispatcher = InProcessDispatcher(fleet, self.clock, QueueRules(**rules))
+        self.dispatcher = InProcessDispatcher(registry, self.clock, QueueRules(**rules))
         self.callers: list[Caller] = []
         self.granted: list[Caller] = []
 
@@ -118,8 +118,8 @@ async def settle() -> None:
 
 
 @asynccontextmanager
-async def queue(fleet: KnownFleet | None = None, **rules: Any) -> AsyncIterator[Queue]:
-    stage = Queue(fleet or KnownFleet(a=1), **rules)
+async def queue(registry: KnownRegistry | None = None, **rules: Any) -> AsyncIterator[Queue]:
+    stage = Queue(registry or KnownRegistry(a=1), **rules)
     try:
         yield stage
     finally:
@@ -173,7 +173,7 @@ async def learn(stage: Queue, seconds: float, *kinds: Kind) -> None:
 
 
 async def test_estimate_follows_the_protocol() -> None:
-    async with queue(KnownFleet(a=2)) as stage:
+    async with queue(KnownRegistry(a=2)) as stage:
         await learn(stage, 120, Kind.AUDIO_DUPLEX)
         await stage.enter()
         await stage.clock.advance(30)
@@ -188,7 +188,7 @@ async def test_estimate_follows_the_protocol() -> None:
 
 async def test_first_ticket_is_told_what_running_sessions_have_done_and_that_it_is_a_guess() -> None:
     """Of two that run, each is taken to last as long again as it has, and then the next as long as both."""
-    async with queue(KnownFleet(a=2)) as stage:
+    async with queue(KnownRegistry(a=2)) as stage:
         await stage.enter()
         await stage.clock.advance(10)
         await stage.enter()
@@ -257,7 +257,7 @@ async def test_full_queue_refuses_and_keeps_nothing() -> None:
 
 
 async def test_queue_is_never_full_while_a_slot_is_free() -> None:
-    async with queue(KnownFleet(a=5), capacity=1) as stage:
+    async with queue(KnownRegistry(a=5), capacity=1) as stage:
         for _ in range(5):
             assert (await stage.enter()).error is None
 
@@ -289,7 +289,7 @@ async def test_caller_who_lost_its_worker_goes_to_the_head() -> None:
 
 
 async def test_epochs_rise_and_are_unique() -> None:
-    async with queue(KnownFleet(a=2, b=2)) as stage:
+    async with queue(KnownRegistry(a=2, b=2)) as stage:
         for _ in range(4):
             await stage.enter()
         await stage.leave(stage.callers[1])
@@ -300,7 +300,7 @@ async def test_epochs_rise_and_are_unique() -> None:
 
 
 async def test_least_busy_worker_comes_first() -> None:
-    async with queue(KnownFleet(a=1, b=3)) as stage:
+    async with queue(KnownRegistry(a=1, b=3)) as stage:
         targets = [c.lease.worker_id for c in [await stage.enter() for _ in range(4)] if c.lease]
 
         assert targets[:2] == ["b", "b"]
@@ -320,11 +320,11 @@ async def test_worker_that_failed_an_attach_is_suspected() -> None:
             with pytest.raises(AttachFailed):
                 await attach(reason)
 
-        assert stage.fleet.suspected == ["a:1"]
+        assert stage.registry.suspected == ["a:1"]
 
 
 async def test_callers_wait_for_a_worker_and_then_are_told_that_there_is_none() -> None:
-    async with queue(KnownFleet()) as stage:
+    async with queue(KnownRegistry()) as stage:
         waiting = await stage.enter()
         await stage.clock.advance(9.9)
         await settle()
@@ -339,11 +339,11 @@ async def test_callers_wait_for_a_worker_and_then_are_told_that_there_is_none() 
 
 
 async def test_worker_that_comes_in_time_serves_those_who_wait() -> None:
-    async with queue(KnownFleet()) as stage:
+    async with queue(KnownRegistry()) as stage:
         waiting = await stage.enter()
         await stage.clock.advance(9)
 
-        stage.fleet.set(a=1)
+        stage.registry.set(a=1)
         await settle()
 
         assert waiting.lease is not None
@@ -353,15 +353,15 @@ async def test_worker_that_comes_in_time_serves_those_who_wait() -> None:
 
 
 async def test_worker_that_comes_late_serves_those_who_come_then() -> None:
-    async with queue(KnownFleet()) as stage:
+    async with queue(KnownRegistry()) as stage:
         await stage.clock.advance(11)
-        stage.fleet.set(a=1)
+        stage.registry.set(a=1)
 
         assert (await stage.enter()).lease is not None
 
 
 async def test_estimate_without_a_worker_is_the_longest_wait() -> None:
-    async with queue(KnownFleet()) as stage:
+    async with queue(KnownRegistry()) as stage:
         place = (await stage.enter(max_wait=30)).places[0]
         assert (place.estimated_wait_s, place.estimate_is_guess) == (30.0, True)
 
@@ -371,7 +371,7 @@ async def test_restarted_worker_has_all_its_slots() -> None:
         await stage.enter()
         second = await stage.enter()
 
-        stage.fleet.set(b=1)
+        stage.registry.set(b=1)
         await settle()
 
         assert second.lease is not None
@@ -382,7 +382,7 @@ async def test_hundred_callers_at_once_never_hold_more_than_four_slots() -> None
     print(f"seed {seed}")
     dice = random.Random(seed)
     most = 0
-    async with queue(KnownFleet(a=3, b=1), capacity=1000) as stage:
+    async with queue(KnownRegistry(a=3, b=1), capacity=1000) as stage:
         callers = [await stage.enter() for _ in range(100)]
         while any(caller.lease is None for caller in callers):
             held = {(c.lease.worker_id, c.lease.slot) for c in callers if c.lease and not c.leave.is_set()}
@@ -396,7 +396,7 @@ async def test_hundred_callers_at_once_never_hold_more_than_four_slots() -> None
 
 
 async def test_status_counts() -> None:
-    async with queue(KnownFleet(a=2, b=1)) as stage:
+    async with queue(KnownRegistry(a=2, b=1)) as stage:
         for _ in range(5):
             await stage.enter()
 
@@ -419,7 +419,7 @@ async def test_all_kinds_stand_in_one_queue() -> None:
 
 
 async def test_estimate_counts_each_kind_by_itself() -> None:
-    async with queue(KnownFleet(a=2)) as stage:
+    async with queue(KnownRegistry(a=2)) as stage:
         await learn(stage, 90, Kind.OMNI_DUPLEX)
         await learn(stage, 120, Kind.AUDIO_DUPLEX)
         await stage.enter(kind=Kind.OMNI_DUPLEX)
@@ -434,7 +434,7 @@ async def test_estimate_counts_each_kind_by_itself() -> None:
 
 async def test_estimate_is_capped_by_what_is_left_of_the_limit_of_each_kind() -> None:
     limits = {Kind.AUDIO_DUPLEX: 50.0, Kind.OMNI_DUPLEX: 30.0}
-    async with queue(KnownFleet(a=2), session_limits_s=limits) as stage:
+    async with queue(KnownRegistry(a=2), session_limits_s=limits) as stage:
         await learn(stage, 90, Kind.OMNI_DUPLEX, Kind.AUDIO_DUPLEX)
         await stage.enter(kind=Kind.OMNI_DUPLEX)
         await stage.enter(kind=Kind.AUDIO_DUPLEX)
@@ -505,7 +505,7 @@ async def test_ticket_that_has_its_slot_cannot_be_cancelled() -> None:
         first, second = await stage.enter(), await stage.enter()
         ticket_id = second.places[0].ticket_id
 
-        stage.fleet.set(a=1, b=1)
+        stage.registry.set(a=1, b=1)
         assert not await stage.dispatcher.cancel(POOL, ticket_id)
         await settle()
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.ws_adapter.dispatch.test_inprocess import Caller, KnownFleet, Queue, settle
+from tests.ws_adapter.dispatch.test_inprocess import Caller, KnownRegistry, Queue, settle
 from ws_adapter.dispatch.base import POOL, QueueView
 from ws_adapter.process.errors import QueueFull, WaitCancelled
 from ws_adapter.protocol.core.kind import Kind
@@ -38,14 +38,14 @@ class DispatchMachine(RuleBasedStateMachine):
         self.run(self._start(slots))
 
     async def _start(self, slots: int) -> None:
-        self.queue = Queue(KnownFleet(a=slots), capacity=CAPACITY, no_worker_grace_s=1e9)
+        self.queue = Queue(KnownRegistry(a=slots), capacity=CAPACITY, no_worker_grace_s=1e9)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.runner.run(coroutine)
 
     @property
     def slots(self) -> int:
-        return sum(self.queue.fleet.slots.values())
+        return sum(self.queue.registry.slots.values())
 
     # ------------------------------------------------------------------------------------- what happens
 
@@ -102,7 +102,7 @@ class DispatchMachine(RuleBasedStateMachine):
 
     async def _replace(self, slots: int) -> None:
         name = f"w{len(self.epochs)}_{len(self.queue.callers)}"
-        self.queue.fleet.set(**({name: slots} if slots else {}))
+        self.queue.registry.set(**({name: slots} if slots else {}))
         await settle()
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 40.0]))
@@ -115,7 +115,7 @@ class DispatchMachine(RuleBasedStateMachine):
         at_ready = [
             entry
             for entry in self.holding
-            if entry.caller.lease is not None and entry.caller.lease.worker_id in self.queue.fleet.slots
+            if entry.caller.lease is not None and entry.caller.lease.worker_id in self.queue.registry.slots
         ]
         for _ in range(max(0, self.slots - len(at_ready))):
             if self.waiting:

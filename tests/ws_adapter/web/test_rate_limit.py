@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
 from ws_adapter.web import rate_limit
-from ws_adapter.web.rate_limit import TooMany, Visitors, visitor_address, visitor_name
+from ws_adapter.web.rate_limit import RateLimits, TooMany, client_address, client_name
 
 BEHIND_PROXY = {"wait": False, "trusted_proxies": ("127.0.0.0/8",)}
 """On loopback nobody is limited, so these tests come as from elsewhere."""
@@ -28,7 +28,7 @@ def coming_from(address: str) -> dict[str, str]:
 
 def test_burst_then_one_at_a_time() -> None:
     clock = ManualClock()
-    counter = Visitors(clock, "address", opens_per_min=3, connections=0)
+    counter = RateLimits(clock, "address", opens_per_min=3, connections=0)
     for _ in range(3):
         counter.enter("a")()
 
@@ -41,7 +41,7 @@ def test_burst_then_one_at_a_time() -> None:
 
 async def test_tokens_come_back_evenly() -> None:
     clock = ManualClock()
-    counter = Visitors(clock, "address", opens_per_min=3, connections=0)
+    counter = RateLimits(clock, "address", opens_per_min=3, connections=0)
     for _ in range(3):
         counter.enter("a")()
     await clock.advance(19)
@@ -60,7 +60,7 @@ async def test_tokens_come_back_evenly() -> None:
 
 
 def test_connections_at_once() -> None:
-    counter = Visitors(ManualClock(), "key", opens_per_min=0, connections=2)
+    counter = RateLimits(ManualClock(), "key", opens_per_min=0, connections=2)
     leave, _ = counter.enter("a"), counter.enter("a")
 
     with pytest.raises(TooMany, match="the most connections of one key at once is 2"):
@@ -71,36 +71,36 @@ def test_connections_at_once() -> None:
 
 
 def test_no_limits() -> None:
-    counter = Visitors(ManualClock(), "address", opens_per_min=0, connections=0)
+    counter = RateLimits(ManualClock(), "address", opens_per_min=0, connections=0)
     for _ in range(1000):
         counter.enter("a")
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limit, "REMEMBERED", 10)
-    counter = Visitors(ManualClock(), "address", opens_per_min=1, connections=1)
+    counter = RateLimits(ManualClock(), "address", opens_per_min=1, connections=1)
     for number in range(1000):
-        counter.enter(f"visitor {number}")()
+        counter.enter(f"client {number}")()
 
     assert len(counter._buckets) == 10
     assert len(counter._open) == 0
     with pytest.raises(TooMany):
-        counter.enter("visitor 999")
+        counter.enter("client 999")
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60))
 def test_never_more_than_allowed_at_once(steps: list[tuple[str, bool]]) -> None:
-    counter = Visitors(ManualClock(), "address", opens_per_min=0, connections=2)
+    counter = RateLimits(ManualClock(), "address", opens_per_min=0, connections=2)
     leaving: dict[str, list[object]] = {"a": [], "b": [], "c": []}
-    for visitor, comes in steps:
+    for client, comes in steps:
         if comes:
-            if len(leaving[visitor]) < 2:
-                leaving[visitor].append(counter.enter(visitor))
+            if len(leaving[client]) < 2:
+                leaving[client].append(counter.enter(client))
             else:
                 with pytest.raises(TooMany):
-                    counter.enter(visitor)
-        elif leaving[visitor]:
-            leaving[visitor].pop()()  # type: ignore[operator]
+                    counter.enter(client)
+        elif leaving[client]:
+            leaving[client].pop()()  # type: ignore[operator]
     assert dict(counter._open) == {name: len(held) for name, held in leaving.items() if held}
 
 
@@ -126,15 +126,15 @@ def test_never_more_than_allowed_at_once(steps: list[tuple[str, bool]]) -> None:
     ],
 )
 def test_address_behind_proxies(peer: str, forwarded: list[str], address: str) -> None:
-    assert visitor_address(peer, forwarded, [ip_network("10.0.0.0/8")]) == ip_address(address)
+    assert client_address(peer, forwarded, [ip_network("10.0.0.0/8")]) == ip_address(address)
 
 
-def test_site_of_an_ipv6_address_is_one_visitor() -> None:
+def test_site_of_an_ipv6_address_is_one_client() -> None:
     one, same, other = ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1")
 
-    assert visitor_name(ip_address(one)) == visitor_name(ip_address(same))
-    assert visitor_name(ip_address(one)) != visitor_name(ip_address(other))
-    assert visitor_name(ip_address("203.0.113.5")) == "203.0.113.5"
+    assert client_name(ip_address(one)) == client_name(ip_address(same))
+    assert client_name(ip_address(one)) != client_name(ip_address(other))
+    assert client_name(ip_address("203.0.113.5")) == "203.0.113.5"
 
 
 # -------------------------------------------------------------------------------------------- on a wire
@@ -293,10 +293,10 @@ async def test_this_machine_is_not_limited() -> None:
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded", "Via"])
-async def test_visitors_of_an_unnamed_proxy_on_this_machine_are_limited_as_one(
+async def test_clients_of_an_unnamed_proxy_on_this_machine_are_limited_as_one(
     header: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without `trusted_proxies` nobody can claim an address, and a proxy's visitors are not this machine."""
+    """Without `trusted_proxies` nobody can claim an address, and a proxy's clients are not this machine."""
     async with running_adapter("127.0.0.1:1", wait=False, connections_per_address=1) as stage:
         socket = await connect(stage.url, additional_headers={header: "203.0.113.5"})
         for address in ("203.0.113.5", "203.0.113.6"):

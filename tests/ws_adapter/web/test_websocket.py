@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.conformance.support.client import PING, PONG, TEXT, RawClient
 from tests.ws_adapter.support.stage import running_adapter, until
-from ws_adapter.process.byte_count import Traffic
+from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.websocket import Arriving, Disconnected, PublicConnection
 
@@ -50,7 +50,7 @@ async def echoing(
         except Disconnected:
             pass
 
-    create: Any = partial(PublicConnection, arriving=Arriving(0), traffic=Traffic())
+    create: Any = partial(PublicConnection, arriving=Arriving(0), byte_count=ByteCount())
     async with serve(echo, "127.0.0.1", 0, create_connection=create, compression=None, **options) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", connections
 

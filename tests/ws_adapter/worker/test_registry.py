@@ -13,13 +13,13 @@ from tests.ws_adapter.support.stage import until
 from tests.ws_adapter.worker.test_session_streams import SETUP, Caller, id_of, limited
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import Ready
-from ws_adapter.worker import registry as fleet_module
-from ws_adapter.worker.registry import COMPARISONS, Fleet, Pace
+from ws_adapter.worker import registry as registry_module
+from ws_adapter.worker.registry import COMPARISONS, Pace, Registry
 from ws_adapter.worker.transport.rpc import Call
 from ws_adapter.worker.transport.rpc_status import RpcError
 
 
-async def test_fleet_notices_workers_that_come_and_go() -> None:
+async def test_registry_notices_workers_that_come_and_go() -> None:
     changes = 0
 
     def changed() -> None:
@@ -27,25 +27,25 @@ async def test_fleet_notices_workers_that_come_and_go() -> None:
         changes += 1
 
     async with running_worker(ScriptedEngine(listen(), slots=3), slots=3) as first:
-        fleet = Fleet((first.address, "127.0.0.1:1"), Pace(ask_s=60.0, retry_s=0.01))
-        fleet.changed = changed
-        assert fleet.catalogue() is None
-        fleet.start()
-        await until(lambda: fleet.ready())
-        assert [(target, info.slots, info.model) for target, info in fleet.ready()] == [
+        registry = Registry((first.address, "127.0.0.1:1"), Pace(ask_s=60.0, retry_s=0.01))
+        registry.changed = changed
+        assert registry.catalogue() is None
+        registry.start()
+        await until(lambda: registry.ready())
+        assert [(target, info.slots, info.model) for target, info in registry.ready()] == [
             (first.address, 3, "scripted")
         ]
-        catalogue = fleet.catalogue()
+        catalogue = registry.catalogue()
         assert catalogue is not None
         assert catalogue.models == {"scripted"}
         assert changes == 1
     try:
         # The lost connection tells, long before the next question.
-        await until(lambda: not fleet.ready(), 5)
+        await until(lambda: not registry.ready(), 5)
         async with running_worker(ScriptedEngine(listen()), listen=first.address):
-            await until(lambda: fleet.ready(), 10)
+            await until(lambda: registry.ready(), 10)
     finally:
-        await fleet.stop()
+        await registry.stop()
 
 
 @asynccontextmanager
@@ -84,24 +84,24 @@ async def balanced(*addresses: str) -> AsyncIterator[tuple[str, list[str]]]:
 
 
 @asynccontextmanager
-async def fleet_of(target: str) -> AsyncIterator[Fleet]:
-    fleet = Fleet((target,), Pace(ask_s=0.02, retry_s=0.01))
-    fleet.start()
+async def registry_of(target: str) -> AsyncIterator[Registry]:
+    registry = Registry((target,), Pace(ask_s=0.02, retry_s=0.01))
+    registry.start()
     try:
-        await until(lambda: fleet.ready())
-        yield fleet
+        await until(lambda: registry.ready())
+        yield registry
     finally:
-        await fleet.stop()
+        await registry.stop()
 
 
 async def test_uploads_have_a_connection_of_their_own_to_the_same_worker() -> None:
     async with running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as one:
-        async with balanced(one.address) as (target, led), fleet_of(target) as fleet:
-            conversing = fleet.channel(target, Kind.OMNI_DUPLEX)
-            await until(lambda: fleet.channel(target, Kind.CHAT) is not conversing)
-            uploading = fleet.channel(target, Kind.CHAT)
-            assert await id_of(uploading) == await id_of(conversing) == fleet.ready()[0][1].worker_id
-            assert fleet.channel(target, Kind.TRANSCRIPTION) is conversing
+        async with balanced(one.address) as (target, led), registry_of(target) as registry:
+            conversing = registry.channel(target, Kind.OMNI_DUPLEX)
+            await until(lambda: registry.channel(target, Kind.CHAT) is not conversing)
+            uploading = registry.channel(target, Kind.CHAT)
+            assert await id_of(uploading) == await id_of(conversing) == registry.ready()[0][1].worker_id
+            assert registry.channel(target, Kind.TRANSCRIPTION) is conversing
             assert len(led) == 2
 
 
@@ -112,21 +112,21 @@ async def test_uploads_share_the_one_connection_where_another_leads_to_another_w
         running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as one,
         running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as other,
         balanced(one.address, other.address, other.address, other.address) as (target, led),
-        fleet_of(target) as fleet,
+        registry_of(target) as registry,
     ):
         await until(lambda: len(led) == 1 + COMPARISONS)
         await until(
             lambda: len([r for r in caplog.records if "an address of its own" in r.message]) == COMPARISONS
         )
-        conversing = fleet.channel(target, Kind.OMNI_DUPLEX)
-        assert fleet.channel(target, Kind.CHAT) is conversing
-        info = fleet.ready()[0][1]
+        conversing = registry.channel(target, Kind.OMNI_DUPLEX)
+        assert registry.channel(target, Kind.CHAT) is conversing
+        info = registry.ready()[0][1]
         caller = Caller(conversing, info.worker_id)
-        link = await caller.attach()
-        link.open(SETUP, 600.0)
+        streams = await caller.attach()
+        streams.open(SETUP, 600.0)
         await until(lambda: caller.heard(Ready))
-        link.release()
-        await link.ended()
+        streams.release()
+        await streams.ended()
         assert len(led) == 1 + COMPARISONS, "it is not tried for ever"
 
 
@@ -135,24 +135,24 @@ async def test_uploads_find_their_way_back_to_the_same_worker() -> None:
         running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as one,
         running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as other,
         balanced(one.address, other.address) as (target, led),
-        fleet_of(target) as fleet,
+        registry_of(target) as registry,
     ):
-        conversing = fleet.channel(target, Kind.OMNI_DUPLEX)
-        await until(lambda: fleet.channel(target, Kind.CHAT) is not conversing)
-        uploading = fleet.channel(target, Kind.CHAT)
+        conversing = registry.channel(target, Kind.OMNI_DUPLEX)
+        await until(lambda: registry.channel(target, Kind.CHAT) is not conversing)
+        uploading = registry.channel(target, Kind.CHAT)
         assert led[2] == one.address
         uploading.hang_up()
-        await until(lambda: len(led) >= 5 and fleet.channel(target, Kind.CHAT) is uploading)
+        await until(lambda: len(led) >= 5 and registry.channel(target, Kind.CHAT) is uploading)
 
 
 async def test_a_worker_that_takes_no_further_stream_is_offered_to_nobody_until_it_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fleet_module, "ASK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(registry_module, "ASK_TIMEOUT_S", 0.2)
     limited(monkeypatch, streams=1)
-    async with running_worker(ScriptedEngine(listen())) as one, fleet_of(one.address) as fleet:
+    async with running_worker(ScriptedEngine(listen())) as one, registry_of(one.address) as registry:
         ends: list[RpcError | None] = []
-        channel = fleet.channel(one.address, Kind.OMNI_DUPLEX)
+        channel = registry.channel(one.address, Kind.OMNI_DUPLEX)
         metadata = ((METADATA_SESSION_ID, "s-1"), (METADATA_LEASE, "0:1:"))
         squatter = Call(
             channel,
@@ -164,7 +164,7 @@ async def test_a_worker_that_takes_no_further_stream_is_offered_to_nobody_until_
             metadata=metadata,
         )
         await squatter.start()
-        await until(lambda: not fleet.ready())
+        await until(lambda: not registry.ready())
         squatter.cancel()
-        await until(lambda: fleet.ready())
-        assert channel is fleet.channel(one.address, Kind.OMNI_DUPLEX)
+        await until(lambda: registry.ready())
+        assert channel is registry.channel(one.address, Kind.OMNI_DUPLEX)

@@ -47,7 +47,7 @@ from ws_adapter.protocol.media.reference_voice import Voice
 from ws_adapter.worker import convert as messages
 from ws_adapter.worker import stream_call
 from ws_adapter.worker.failure import reason_of
-from ws_adapter.worker.session_streams import WorkerLink
+from ws_adapter.worker.session_streams import SessionStreams
 from ws_adapter.worker.transport.rpc import Channel
 
 SETUP = SessionSetup(Mode.AUDIO, "Answer.", DuplexConfig(), Voice())
@@ -64,15 +64,15 @@ JPEG = _jpeg()
 
 
 class Caller:
-    """A link and what it said."""
+    """The streams of a session and what they said."""
 
     def __init__(self, channel: Channel, worker_id: str) -> None:
         self.channel = channel
         self.worker_id = worker_id
         self.said: list[Signal] = []
 
-    async def attach(self, name: str = "s-1") -> WorkerLink:
-        return await WorkerLink.attach(
+    async def attach(self, name: str = "s-1") -> SessionStreams:
+        return await SessionStreams.attach(
             self.channel, self.worker_id, name, "0:1:", self.said.append, deadline_s=60.0
         )
 
@@ -99,46 +99,46 @@ async def worker(engine: ScriptedEngine, **options: Any) -> AsyncIterator[tuple[
 async def test_units_are_written_ahead_and_answered() -> None:
     engine = ScriptedEngine(listen(), speak("Hello"))
     async with worker(engine) as (caller, _):
-        link = await caller.attach()
-        link.open(SETUP, 600.0)
+        streams = await caller.attach()
+        streams.open(SETUP, 600.0)
         await until(lambda: caller.heard(Ready))
-        link.run(RunUnit(1, SECOND, False))
-        link.run(RunUnit(2, SECOND, True))
+        streams.run(RunUnit(1, SECOND, False))
+        streams.run(RunUnit(2, SECOND, True))
         await until(lambda: len(caller.heard(Finalized)) == 2)
 
         assert [(d.unit, d.end) for d in caller.heard(UnitDone)] == [(1, UnitEnd.LISTEN), (2, UnitEnd.LISTEN)]
         assert [p.unit for p in caller.heard(Prefilled)] == [1, 2]
         assert ("generate", 2, True) in [call[:3] for call in engine.session.calls]
-        link.release()
-        await link.ended()
+        streams.release()
+        await streams.ended()
         assert engine.session.is_closed
         assert not caller.heard(Failed)
 
 
 async def test_output_is_told_before_the_end_of_its_unit() -> None:
     async with worker(ScriptedEngine(speak("Hel", "lo"))) as (caller, _):
-        link = await caller.attach()
-        link.open(SETUP, 0.0)
-        link.run(RunUnit(1, SECOND, False))
+        streams = await caller.attach()
+        streams.open(SETUP, 0.0)
+        streams.run(RunUnit(1, SECOND, False))
         await until(lambda: caller.heard(UnitDone))
 
         pieces = caller.heard(Piece)
         assert "".join(piece.text for piece in pieces) == "Hello"
         assert sum(len(piece.audio) for piece in pieces) == 96_000
         assert caller.said.index(pieces[-1]) < caller.said.index(caller.heard(UnitDone)[0])
-        link.release()
-        await link.ended()
+        streams.release()
+        await streams.ended()
 
 
 async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot() -> None:
     engine = ScriptedEngine(hang("generate"), slow_cleanup=True)
     async with worker(engine) as (caller, _):
-        link = await caller.attach()
-        link.open(SETUP, 0.0)
-        link.run(RunUnit(1, SECOND, False))
+        streams = await caller.attach()
+        streams.open(SETUP, 0.0)
+        streams.run(RunUnit(1, SECOND, False))
         await until(lambda: engine.sessions and engine.session.heard)
-        ended = asyncio.create_task(link.ended())
-        link.release()
+        ended = asyncio.create_task(streams.ended())
+        streams.release()
         await until(lambda: engine.session.is_closing, 0.4)
         await asyncio.sleep(0.05)
         assert not ended.done()
@@ -149,12 +149,12 @@ async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot() -> 
 async def test_unit_that_does_not_end_is_cut_and_the_clean_slot_waited_for() -> None:
     engine = ScriptedEngine(hang("prefill"), slow_cleanup=True)
     async with worker(engine) as (caller, _):
-        link = await caller.attach()
-        link.open(SETUP, 0.0)
-        link.run(RunUnit(1, SECOND, False))
+        streams = await caller.attach()
+        streams.open(SETUP, 0.0)
+        streams.run(RunUnit(1, SECOND, False))
         await until(lambda: engine.sessions and engine.session.heard)
-        ended = asyncio.create_task(link.ended())
-        link.release()
+        ended = asyncio.create_task(streams.ended())
+        streams.release()
         await until(lambda: engine.session.is_closing, 1)
         await asyncio.sleep(0.05)
         assert not ended.done()
@@ -164,22 +164,22 @@ async def test_unit_that_does_not_end_is_cut_and_the_clean_slot_waited_for() -> 
 
 async def test_release_without_a_config() -> None:
     async with worker(ScriptedEngine(listen())) as (caller, _):
-        link = await caller.attach()
-        link.release()
+        streams = await caller.attach()
+        streams.release()
         async with asyncio.timeout(1):
-            await link.ended()
+            await streams.ended()
         assert caller.said == []
 
 
 async def test_refused_attach_names_its_reason_and_leaves_nothing() -> None:
     engine = ScriptedEngine(listen(), slots=1)
     async with worker(engine, slots=1) as (caller, _):
-        link = await caller.attach("s-1")
+        streams = await caller.attach("s-1")
         with pytest.raises(AttachFailed) as refused:
             await caller.attach("s-2")
         assert refused.value.reason is Reason.NO_FREE_SLOT
-        link.release()
-        await link.ended()
+        streams.release()
+        await streams.ended()
         (await caller.attach("s-3")).release()
 
 
@@ -227,9 +227,9 @@ async def test_sessions_one_after_another_where_a_worker_takes_the_calls_of_one(
     limited(monkeypatch, streams=3)
     async with worker(ScriptedEngine(listen(), slots=1), slots=1) as (caller, _):
         for number in range(40):
-            link = await caller.attach(f"s-{number}")
-            link.release()
-            await link.ended()
+            streams = await caller.attach(f"s-{number}")
+            streams.release()
+            await streams.ended()
     assert caller.said == []
 
 
@@ -237,12 +237,12 @@ async def until_attached(caller: Caller, name: str) -> None:
     """Attaches and releases a session as soon as a slot is free, under `name` and a number."""
     for number in range(100):
         try:
-            link = await caller.attach(f"{name}-{number}")
+            streams = await caller.attach(f"{name}-{number}")
         except AttachFailed:
             await asyncio.sleep(0.02)
         else:
-            link.release()
-            await link.ended()
+            streams.release()
+            await streams.ended()
             return
     raise AssertionError("no slot became free")
 
@@ -271,13 +271,13 @@ async def test_a_session_beyond_the_calls_that_a_worker_takes_waits_for_one_that
 async def test_worker_that_dies_is_told_once() -> None:
     engine = ScriptedEngine(hang("generate"))
     async with worker(engine) as (caller, running):
-        link = await caller.attach()
-        link.open(SETUP, 0.0)
-        link.run(RunUnit(1, SECOND, False))
+        streams = await caller.attach()
+        streams.open(SETUP, 0.0)
+        streams.run(RunUnit(1, SECOND, False))
         await until(lambda: engine.sessions and engine.session.heard)
         running.worker.interrupt()
         running.worker.interrupt()
-        await link.ended()
+        await streams.ended()
 
         assert len(caller.heard(Failed)) == 1
         assert caller.said[-1] in (Failed(Reason.DRAINING), Failed(Reason.WORKER_LOST))
@@ -285,11 +285,11 @@ async def test_worker_that_dies_is_told_once() -> None:
 
 async def test_worker_says_that_it_is_going_away() -> None:
     async with worker(ScriptedEngine(listen()), drain_timeout_s=0.3) as (caller, running):
-        link = await caller.attach()
-        link.open(SETUP, 0.0)
+        streams = await caller.attach()
+        streams.open(SETUP, 0.0)
         await until(lambda: caller.heard(Ready))
         running.worker.interrupt()
-        await link.ended()
+        await streams.ended()
 
         assert [round(away.time_left_s, 1) for away in caller.heard(GoingAway)] == [0.3]
         assert caller.heard(Failed) == [Failed(Reason.DRAINING)]
@@ -297,9 +297,9 @@ async def test_worker_says_that_it_is_going_away() -> None:
 
 async def test_refused_config_is_a_reason() -> None:
     async with worker(ScriptedEngine(listen())) as (caller, _):
-        link = await caller.attach()
-        link.open(SessionSetup(Mode.AUDIO, "", DuplexConfig(), Voice(), "another"), 0.0)
-        await link.ended()
+        streams = await caller.attach()
+        streams.open(SessionSetup(Mode.AUDIO, "", DuplexConfig(), Voice(), "another"), 0.0)
+        await streams.ended()
 
         assert caller.said == [Failed(Reason.MODEL_NOT_FOUND)]
 
@@ -313,11 +313,11 @@ async def test_cancelled_attach_leaves_nothing() -> None:
                 await asyncio.sleep(0.0005)
             attaching.cancel()
             result = (await asyncio.gather(attaching, return_exceptions=True))[0]
-            if isinstance(result, WorkerLink):
+            if isinstance(result, SessionStreams):
                 result.release()
                 await result.ended()
 
-        async def attached() -> WorkerLink:
+        async def attached() -> SessionStreams:
             while True:
                 try:
                     return await caller.attach("last")
@@ -325,9 +325,9 @@ async def test_cancelled_attach_leaves_nothing() -> None:
                     await asyncio.sleep(0.01)
 
         async with asyncio.timeout(2):
-            link = await attached()
-        link.release()
-        await link.ended()
+            streams = await attached()
+        streams.release()
+        await streams.ended()
 
 
 # ------------------------------------------------------------------------------------------- translation
@@ -408,21 +408,21 @@ async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_s
     monkeypatch.setattr(stream_call, "reason_of", lambda error: next(ended, None) or reason_of(error))
     poisoned = Play(fails_session=SessionFailed(Reason.KV_EXHAUSTED, "It cannot go on."))
     async with worker(ScriptedEngine(poisoned)) as (caller, _):
-        link = await caller.attach()
-        link.open(SETUP, 600.0)
+        streams = await caller.attach()
+        streams.open(SETUP, 600.0)
         await until(lambda: caller.heard(Ready))
-        link.run(RunUnit(1, SECOND, False))
-        await asyncio.wait_for(link.ended(), 5)
+        streams.run(RunUnit(1, SECOND, False))
+        await asyncio.wait_for(streams.ended(), 5)
     assert caller.heard(Failed) == [Failed(Reason.KV_EXHAUSTED)]
 
 
 async def test_pictures_travel_with_their_unit() -> None:
     engine = ScriptedEngine(listen(), info=EVERYTHING)
     async with worker(engine) as (caller, _):
-        link = await caller.attach()
-        link.open(SessionSetup(Mode.VIDEO, "", DuplexConfig(), Voice()), 600.0)
+        streams = await caller.attach()
+        streams.open(SessionSetup(Mode.VIDEO, "", DuplexConfig(), Voice()), 600.0)
         await until(lambda: caller.heard(Ready))
-        link.run(RunUnit(1, SECOND, False, (JPEG, JPEG), 2))
+        streams.run(RunUnit(1, SECOND, False, (JPEG, JPEG), 2))
         await until(lambda: caller.heard(Finalized))
 
         assert caller.heard(UnitDone)[0].end is UnitEnd.LISTEN

@@ -13,7 +13,7 @@ from h2.errors import ErrorCodes
 from h2.events import Event, RemoteSettingsChanged, ResponseReceived, StreamReset, TrailersReceived
 from h2.exceptions import ProtocolError
 
-from ws_adapter.process.byte_count import Traffic
+from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.worker.transport.http2_control import MAX_FRAME, Control, Headers
 from ws_adapter.worker.transport.http2_openings import Openings
 from ws_adapter.worker.transport.http2_stream import Stream, StreamRefused
@@ -54,11 +54,11 @@ class ConnectionBroken(Exception):
 class Connection(asyncio.BufferedProtocol):
     """Open from `connection_made` to `connection_lost`; `on_lost` is called once then."""
 
-    def __init__(self, on_lost: Callable[["Connection"], None], traffic: Traffic) -> None:
-        """What is read and written is counted in `traffic`."""
+    def __init__(self, on_lost: Callable[["Connection"], None], byte_count: ByteCount) -> None:
+        """What is read and written is counted in `byte_count`."""
         self._on_lost = on_lost
-        self._traffic = traffic
-        self._outlet = Outlet(traffic)
+        self._byte_count = byte_count
+        self._outlet = Outlet(byte_count)
         self._control = Control()
         self._transport: asyncio.Transport | None = None
         self._is_over = True
@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         """Takes every whole frame out of the buffer."""
         self._keepalive.heard_at = self._loop.time()
-        self._traffic.received += size
+        self._byte_count.received += size
         filled = self._filled + size
         begin = 0
         try:

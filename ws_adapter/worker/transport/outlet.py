@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from ws_adapter.process.byte_count import Traffic
+from ws_adapter.process.byte_count import ByteCount
 
 _FLUSH: Final = 2**16
 """Bytes that do not wait for more."""
@@ -12,10 +12,10 @@ _FLUSH: Final = 2**16
 class Outlet:
     """Writes in each turn of the event loop what was put into it, between `open` and `close`."""
 
-    def __init__(self, traffic: Traffic) -> None:
-        """What is written is counted in `traffic`."""
+    def __init__(self, byte_count: ByteCount) -> None:
+        """What is written is counted in `byte_count`."""
         self._loop = asyncio.get_running_loop()
-        self._traffic = traffic
+        self._byte_count = byte_count
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes | memoryview] = []
         self._size = 0
@@ -44,7 +44,7 @@ class Outlet:
         """Writes what there is at once."""
         parts, size, self._parts, self._size = self._parts, self._size, [], 0
         if parts and self._transport is not None:
-            self._traffic.sent += size
+            self._byte_count.sent += size
             self._transport.write(b"".join(parts))  # as `writelines` should: see docs/decisions.md
 
     def _flush_due(self) -> None:

@@ -11,7 +11,7 @@ from google.rpc import code_pb2
 
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from antiphon.v1 import inference_service_pb2 as pb
-from ws_adapter.process.byte_count import Traffic
+from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.worker.transport.http2 import Connection
 from ws_adapter.worker.transport.http2_control import Headers
 from ws_adapter.worker.transport.http2_stream import Received, Stream, StreamRefused
@@ -40,9 +40,9 @@ class Channel:
     """
 
     def __init__(
-        self, target: str, on_lost: Callable[[], None] = lambda: None, traffic: Traffic | None = None
+        self, target: str, on_lost: Callable[[], None] = lambda: None, byte_count: ByteCount | None = None
     ) -> None:
-        """`target` is `host:port`, `[v6]:port` or `unix:path`; bytes are counted in `traffic`.
+        """`target` is `host:port`, `[v6]:port` or `unix:path`; bytes are counted in `byte_count`.
 
         All addresses of a `host` are tried, in the order in which it resolves.
         """
@@ -51,7 +51,7 @@ class Channel:
         self._host, self._port = host.strip("[]"), int(port) if self._path is None else 0
         self.authority = "localhost" if self._path is not None else target
         self._on_lost = on_lost
-        self._traffic = traffic or Traffic()
+        self._byte_count = byte_count or ByteCount()
         self._connection: Connection | None = None
         self._open: set[Connection] = set()
         self._connecting: asyncio.Task[Connection | None] | None = None
@@ -146,7 +146,7 @@ class Channel:
         return connection
 
     def _make(self) -> Connection:
-        return Connection(self._lost, self._traffic)
+        return Connection(self._lost, self._byte_count)
 
     def _lost(self, connection: Connection) -> None:
         self._open.discard(connection)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, cast
 
-from ws_adapter.process.byte_count import Traffic
+from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.worker.transport.outlet import Outlet
 
 
@@ -19,7 +19,7 @@ class Wire:
 
 async def written(*puts: tuple[bytes, bytes]) -> list[bytes]:
     wire = Wire()
-    outlet = Outlet(Traffic())
+    outlet = Outlet(ByteCount())
     outlet.open(cast(asyncio.Transport, cast(Any, wire)))
     for head, data in puts:
         outlet.put(head, data)

@@ -88,6 +88,7 @@ class Session:
             registry,
             clock,
             telemetry,
+            readers,
             limit_s=options.session_limits_s[kind],
             max_wait_s=options.queue_max_wait_s,
         )

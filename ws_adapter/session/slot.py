@@ -22,13 +22,17 @@ from ws_adapter.protocol.core.signals import Failed, Piece, Ready, Signal, UnitD
 from ws_adapter.protocol.core.vocabulary import Place
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
+from ws_adapter.session.readers import Readers
 from ws_adapter.worker.registry import Registry
-from ws_adapter.worker.session_streams import SessionStreams
+from ws_adapter.worker.session_streams import SessionStreams, prefill_bytes
 
 logger = logging.getLogger(__name__)
 
 NEW_LEASES: Final = 3
 """How often a session that lost its worker before it began gets another slot."""
+
+LARGE: Final = 2**20
+"""Bytes of a unit that it takes too long to serialise on the event loop."""
 
 BUSY_RETRIES: Final = 10
 BUSY_RETRY_S: Final = 0.5
@@ -97,6 +101,7 @@ class SlotSource:
         registry: Registry,
         clock: Clock,
         telemetry: SessionTelemetry,
+        readers: Readers,
         *,
         limit_s: float,
         max_wait_s: float,
@@ -108,6 +113,7 @@ class SlotSource:
         self.registry = registry
         self.clock = clock
         self.telemetry = telemetry
+        self.readers = readers
         self.max_wait_s = max_wait_s
         self.config_limit_s = limit_s + BACKSTOP_S if limit_s else 0.0
         self.call_limit_s = limit_s + 2 * BACKSTOP_S if limit_s else LONGEST_CALL_S
@@ -135,6 +141,8 @@ class Slot:
         self._is_given_up = False
         self._began = False
         self._lost: Reason | None = None
+        self._sending: asyncio.Task[None] | None = None
+        """Gives the newest unit to the worker, and those before it, while one of them is made into bytes."""
         self._task = asyncio.create_task(self._hold(after))
 
     @property
@@ -147,13 +155,36 @@ class Slot:
         await asyncio.wait({self._task})
 
     def run(self, run: Run) -> None:
-        """Gives a unit to the worker, if there is one."""
-        if self.streams is not None and self._telemetry is not None:
-            self.streams.run(run, self._telemetry.ran(run))
+        """Gives a unit to the worker, if there is one; what is large is made into bytes beside the loop."""
+        if self.streams is None or self._telemetry is None:
+            return
+        traceparent = self._telemetry.ran(run)
+        if self._sending is None and run.size < LARGE:
+            self.streams.run(run, traceparent)
+        else:
+            self._sending = asyncio.create_task(self._send(self._sending, self.streams, run, traceparent))
+
+    async def _send(
+        self, before: asyncio.Task[None] | None, streams: SessionStreams, run: Run, traceparent: str
+    ) -> None:
+        """In the order of the units."""
+        try:
+            if before is not None:
+                await before
+            message = await self._source.readers.do(lambda: prefill_bytes(run, traceparent), has_slot=True)
+            if self.streams is streams and not self._is_given_up:
+                streams.run(run, traceparent, message)
+        except Exception:
+            self._holder.failed()
+        finally:
+            if self._sending is asyncio.current_task():
+                self._sending = None
 
     def give_up(self) -> None:
         """Leaves the queue, or has the worker clean the slot."""
         self._is_given_up = True
+        if self._sending is not None:
+            self._sending.cancel()
         if self.streams is not None:
             if self._telemetry is not None:
                 self._telemetry.given_up()

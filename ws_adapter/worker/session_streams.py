@@ -34,6 +34,11 @@ SIBLINGS_S: Final = 0.5
 """How long a call that broke waits for what the other two say about the end."""
 
 
+def prefill_bytes(run: Run, traceparent: str) -> bytes:
+    """The message that brings a unit to the worker, for `SessionStreams.run`."""
+    return messages.prefill(run, traceparent).SerializeToString()
+
+
 class SessionStreams:
     """One attached session. `ended` follows every attach, exactly once."""
 
@@ -113,10 +118,16 @@ class SessionStreams:
         self._configured = True
         self._prefill.write(pb.PrefillRequest(unit=0, config=messages.session_config(setup, max_duration_s)))
 
-    def run(self, run: Run, traceparent: str = "") -> None:
-        """Gives a unit to the worker, with its trace context; answered by `UnitDone` and `Finalized`."""
+    def run(self, run: Run, traceparent: str = "", prefill: bytes | None = None) -> None:
+        """Gives a unit to the worker, with its trace context; answered by `UnitDone` and `Finalized`.
+
+        `prefill` is what `prefill_bytes` has made of both, where that takes long.
+        """
         self._last_unit = run.unit
-        self._prefill.write(messages.prefill(run, traceparent))
+        if prefill is None:
+            self._prefill.write(messages.prefill(run, traceparent))
+        else:
+            self._prefill.write_large(prefill)
         self._generate.write(messages.generate(run))
         self._finalize.write(pb.FinalizeRequest(unit=run.unit))
 

@@ -75,9 +75,17 @@ class WorkerCall(Generic[Request, Response]):
 
         Raises `asyncio.QueueFull` when too many wait.
         """
+        self._require_room()
+        self._call.write(request)
+
+    def write_large(self, request: bytes) -> None:
+        """The same with a message that is serialised already."""
+        self._require_room()
+        self._call.write_large(request)
+
+    def _require_room(self) -> None:
         if len(self._call.waiting) >= WRITES_WAITING:
             raise asyncio.QueueFull
-        self._call.write(request)
 
     def half_close(self) -> None:
         """Nothing more will be written."""

@@ -242,6 +242,12 @@ class Call(Stream, Generic[Response]):
             data = message.SerializeToString()
             self.send(_PREFIX.pack(0, len(data)) + data)
 
+    def write_large(self, data: bytes) -> None:
+        """The same with a message that is serialised already, and not copied again."""
+        if self.connection is not None:
+            self.send(_PREFIX.pack(0, len(data)))
+            self.send(data)
+
     def half_close(self) -> None:
         """Nothing more will be written."""
         self.end()

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -14,6 +15,10 @@ Job = Callable[[], None]
 TOLD_S = 2.0
 """How often those who wait are told that the pool gets on."""
 _MOST_THREADS = 8
+GIVES_WAY = 10
+"""How much lower than the engine's the priority is of threads that decode pictures and read what is long:
+where there are few processors, ticks would wait for what others have sent (a `nice` value; Linux has one for
+each thread)."""
 
 
 class Kind(IntEnum):
@@ -28,8 +33,9 @@ class Kind(IntEnum):
 
 
 class MediaPool:
-    """A few threads: one for sound alone, the others for pictures or for the rest first, and then for what is
-    more pressing than that.
+    """A few threads: one for sound alone, the others for pictures, or for the rest and then for pictures.
+
+    These give way to the engine's thread.
 
     Holds no more than the units in flight of the sessions that are open: a lane that is closed is emptied.
     Lanes of a kind take turns.
@@ -66,6 +72,8 @@ class MediaPool:
         self.changed.notify_all()
 
     def _work(self, least: Kind) -> None:
+        if least is not Kind.SOUND:
+            give_way()
         while (lane := self._next(least)) is not None:
             lane.work()
             for waiting in self._patient():
@@ -74,7 +82,7 @@ class MediaPool:
     def _next(self, least: Kind) -> "Lane | None":
         with self.changed:
             while not self._is_stopped:
-                for kind in (least, *list(Kind)[:least]):
+                for kind in (least, *list(Kind)[1:least]):
                     if self._waiting[kind]:
                         return self._waiting[kind].popleft()
                 self.changed.wait()
@@ -87,6 +95,13 @@ class MediaPool:
                 return []
             self._told = time.monotonic()
             return [lane for lanes in self._waiting.values() for lane in lanes if lane.is_waiting]
+
+
+def give_way() -> None:
+    """This thread runs only a little while the engine's thread wants its processor."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + GIVES_WAY)
 
 
 class Lane:

@@ -1,6 +1,8 @@
 """The media pool: who waits for whom, and that everybody's work keeps its order."""
 
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -176,3 +178,23 @@ def test_nothing_is_begun_after_the_end() -> None:
         thread.join(timeout=PATIENCE)
         assert not thread.is_alive()
     assert work.done.empty()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+def test_pictures_and_prompts_give_way_to_ticks_and_sound_does_not(pool: MediaPool) -> None:
+    work = Work()
+
+    def priority() -> None:
+        work.done.put(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    lowered = os.getpriority(os.PRIO_PROCESS, 0) + media.GIVES_WAY
+    seen = {}
+    for kind in Kind:
+        lane(pool).submit(kind, priority)
+        seen[kind] = work.next()
+
+    assert seen == {
+        Kind.SOUND: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()),
+        Kind.PICTURES: min(19, lowered),
+        Kind.REST: min(19, lowered),
+    }

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,9 @@ from tests.support.scripted_engine import (
 from tests.ws_adapter.support.chat_conversation import USER, append, f32, request, user
 from tests.ws_adapter.support.conversation import CLOSE, kinds
 from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter, until
+from ws_adapter.protocol.core.actions import Run
+from ws_adapter.session import slot
+from ws_adapter.worker.session_streams import prefill_bytes
 
 SAYS = write("Seven.")
 TEXT_ONLY = replace(
@@ -226,6 +230,45 @@ async def test_chats_take_larger_messages_than_others() -> None:
             await client.expect("session.queue_done")
             await client.socket.send(json.dumps(long))
             assert await client.end() == ([], 1009)
+
+
+async def test_large_turn_is_serialised_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[threading.Thread, int]] = []
+
+    def noted(run: Run, traceparent: str) -> bytes:
+        message = prefill_bytes(run, traceparent)
+        made.append((threading.current_thread(), len(message)))
+        return message
+
+    monkeypatch.setattr(slot, "prefill_bytes", noted)
+    async with chatting() as chat, chat.client("/ws/chat") as client:
+        await client.send(request({"role": "user", "content": "x" * 3 * 2**20}))
+        await client.expect_until("done")
+
+    ((thread, size),) = made
+    assert thread is not threading.main_thread()
+    assert size > 3 * 2**20
+
+
+async def test_client_that_vanishes_while_its_turn_is_serialised(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def held(run: Run, traceparent: str) -> bytes:
+        begun.set()
+        assert go_on.wait(30)
+        return prefill_bytes(run, traceparent)
+
+    monkeypatch.setattr(slot, "prefill_bytes", held)
+    async with chatting() as chat:
+        async with chat.client("/ws/chat") as client:
+            await client.send(request({"role": "user", "content": "x" * 3 * 2**20}))
+            await asyncio.to_thread(begun.wait, 30)
+        await chat.stage.until(free_slots=1)
+        go_on.set()
+        monkeypatch.undo()
+        async with chat.client("/ws/chat") as client:
+            await client.send(request())
+            await client.expect_until("done")
 
 
 async def test_chat_message_over_its_limit() -> None:

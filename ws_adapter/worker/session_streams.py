@@ -1,4 +1,4 @@
-"""A session at a worker: three gRPC calls as one object.
+"""A session at a worker: three gRPC streams as one object.
 
 Units are written ahead on all three calls without waiting; the worker orders the work by unit. What it says
 comes back as signals, on the event loop, in the order of each call; the end of a unit waits for the answer
@@ -6,11 +6,15 @@ to its input, which comes on another call.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
-from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, Reason
+from google.protobuf.message import Message
+from google.rpc import code_pb2
+
+from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.actions import Run
@@ -18,11 +22,16 @@ from ws_adapter.protocol.core.config import WorkerSetup
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Signal, UnitDone
 from ws_adapter.worker import convert as messages
 from ws_adapter.worker.failure import reason_of
-from ws_adapter.worker.stream_call import WorkerCall
-from ws_adapter.worker.transport.rpc import Channel, Metadata
+from ws_adapter.worker.transport.http2_stream import Received
+from ws_adapter.worker.transport.rpc import Call, Channel, Metadata
 from ws_adapter.worker.transport.rpc_status import RpcError
 
+logger = logging.getLogger(__name__)
+
 ATTACH_TIMEOUT_S: Final = 5.0
+
+WRITES_WAITING: Final = 16
+"""More than a session's window of units and cancels can ever need."""
 
 RELEASE_GRACE_S: Final = 0.5
 """How long a session that is given up may take to finish its units."""
@@ -32,6 +41,9 @@ CLEANUP_S: Final = 10.0
 
 SIBLINGS_S: Final = 0.5
 """How long a call that broke waits for what the other two say about the end."""
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
 
 
 def prefill_bytes(run: Run, traceparent: str) -> bytes:
@@ -67,15 +79,16 @@ class SessionStreams:
             (METADATA_LEASE, lease_token),
             *trace,
         )
-        self._prefill: WorkerCall[pb.PrefillRequest, pb.PrefillResponse] = WorkerCall(
+        self._prefill: SessionStream[pb.PrefillRequest, pb.PrefillResponse] = SessionStream(
             channel, "Prefill", pb.PrefillResponse, metadata, deadline_s, self._on_prefill, self._on_end
         )
-        self._generate: WorkerCall[pb.GenerateRequest, pb.GenerateResponse] = WorkerCall(
+        self._generate: SessionStream[pb.GenerateRequest, pb.GenerateResponse] = SessionStream(
             channel, "Generate", pb.GenerateResponse, metadata, deadline_s, self._on_generate, self._on_end
         )
-        self._finalize: WorkerCall[pb.FinalizeRequest, pb.FinalizeResponse] = WorkerCall(
+        self._finalize: SessionStream[pb.FinalizeRequest, pb.FinalizeResponse] = SessionStream(
             channel, "Finalize", pb.FinalizeResponse, metadata, deadline_s, self._on_finalize, self._on_end
         )
+        self._all: tuple[SessionStream[Any, Any], ...] = self._prefill, self._generate, self._finalize
 
     @classmethod
     async def attach(
@@ -99,7 +112,7 @@ class SessionStreams:
         attached = False
         try:
             async with asyncio.timeout(ATTACH_TIMEOUT_S):
-                await asyncio.gather(*(call.attached(worker_id) for call in streams._calls))
+                await asyncio.gather(*(stream.attached(worker_id) for stream in streams._all))
             attached = True
         except TimeoutError:
             raise AttachFailed(Reason.ATTACH_TIMEOUT) from None
@@ -147,8 +160,8 @@ class SessionStreams:
             return
         if self._last_unit:
             self.cancel(self._last_unit)
-        for call in self._calls:
-            call.half_close()
+        for stream in self._all:
+            stream.half_close()
         self._wait(RELEASE_GRACE_S, self._insist)
 
     async def ended(self) -> None:
@@ -156,10 +169,6 @@ class SessionStreams:
         await self._ended.wait()
 
     # -------------------------------------------------------------------------------- from the worker
-
-    @property
-    def _calls(self) -> tuple[WorkerCall, WorkerCall, WorkerCall]:  # type: ignore[type-arg]
-        return self._prefill, self._generate, self._finalize
 
     def _tell(self, signal: Signal | None) -> None:
         if signal is not None and not self._released and not self._failed:
@@ -219,10 +228,91 @@ class SessionStreams:
         self._wait(CLEANUP_S, self._cut)
 
     def _cut(self) -> None:
-        for call in self._calls:
-            call.cancel()
+        for stream in self._all:
+            stream.cancel()
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         if self._patience is not None:
             self._patience.cancel()
         self._patience = asyncio.get_running_loop().call_later(seconds, then)
+
+
+class SessionStream(Generic[Request, Response]):
+    """One of them. It calls `on_message` for each answer and, once attached, `on_end` once: None for OK, else
+    the reason."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        method: str,
+        response: type[Response],
+        metadata: Metadata,
+        deadline_s: float,
+        on_message: Callable[[Response], None],
+        on_end: Callable[[Reason | None], None],
+    ) -> None:
+        self._on_end = on_end
+        self._is_attached = False
+        self._is_cancelled = False
+        self._refusal: RpcError | None = None
+        self._make: Callable[[], Call[Response]] = lambda: Call(
+            channel, method, response, on_message, self._ended, timeout_s=deadline_s, metadata=metadata
+        )
+        self._call = self._make()
+
+    async def attached(self, worker_id: str) -> None:
+        """Begins the call and waits until the worker has it.
+
+        Raises `RpcError` if the worker refuses it, or if another one answers.
+        """
+        metadata = await self._begun()
+        answering = metadata.get(METADATA_WORKER_ID.encode(), b"").decode("latin-1")
+        if answering != worker_id:
+            logger.warning("a call for worker %s was answered by %.64r", worker_id, answering)
+            raise RpcError(code_pb2.UNAVAILABLE, "another worker answers")
+        if self._refusal is not None:  # which came together with the metadata
+            raise self._refusal
+        self._is_attached = True
+
+    async def _begun(self) -> Received:
+        again = False
+        while True:
+            await self._call.start(again=again)
+            try:
+                return await self._call.initial_metadata()
+            except RpcError as error:
+                if not error.was_refused or self._is_cancelled:
+                    raise
+            self._call, self._refusal, again = self._make(), None, True
+
+    def write(self, request: Request) -> None:
+        """Sends `request` behind those written before; never waits. After the end it does nothing.
+
+        Raises `asyncio.QueueFull` when too many wait.
+        """
+        self._require_room()
+        self._call.write(request)
+
+    def write_large(self, request: bytes) -> None:
+        """The same with a message that is serialised already."""
+        self._require_room()
+        self._call.write_large(request)
+
+    def _require_room(self) -> None:
+        if len(self._call.waiting) >= WRITES_WAITING:
+            raise asyncio.QueueFull
+
+    def half_close(self) -> None:
+        """Nothing more will be written."""
+        self._call.half_close()
+
+    def cancel(self) -> None:
+        """Ends the call from this side."""
+        self._is_cancelled = True
+        self._call.cancel()
+
+    def _ended(self, error: RpcError | None) -> None:
+        if self._is_attached:
+            self._on_end(None if error is None else reason_of(error))
+        else:
+            self._refusal = error or RpcError(code_pb2.UNKNOWN, "the call ended before it began")

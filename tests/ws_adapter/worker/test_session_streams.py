@@ -45,7 +45,7 @@ from ws_adapter.protocol.core.signals import (
 )
 from ws_adapter.protocol.media.reference_voice import Voice
 from ws_adapter.worker import convert as messages
-from ws_adapter.worker import stream_call
+from ws_adapter.worker import session_streams
 from ws_adapter.worker.failure import reason_of
 from ws_adapter.worker.session_streams import SessionStreams
 from ws_adapter.worker.transport.rpc import Channel
@@ -405,7 +405,7 @@ async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended = iter([Reason.WORKER_LOST])
-    monkeypatch.setattr(stream_call, "reason_of", lambda error: next(ended, None) or reason_of(error))
+    monkeypatch.setattr(session_streams, "reason_of", lambda error: next(ended, None) or reason_of(error))
     poisoned = Play(fails_session=SessionFailed(Reason.KV_EXHAUSTED, "It cannot go on."))
     async with worker(ScriptedEngine(poisoned)) as (caller, _):
         streams = await caller.attach()

@@ -18,7 +18,6 @@ from ws_adapter.worker.transport.http2_control import MAX_FRAME, Control, Header
 from ws_adapter.worker.transport.http2_openings import Openings
 from ws_adapter.worker.transport.http2_stream import Stream, StreamRefused
 from ws_adapter.worker.transport.keepalive import Keepalive
-from ws_adapter.worker.transport.outlet import Outlet
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +32,8 @@ WRITE_AHEAD: Final = 2**18
 """Bytes in the transport at which the streams keep what they have."""
 
 _BUFFER: Final = 2**18
+_FLUSH: Final = 2**16
+"""Bytes that do not wait for more to be written."""
 _MAX_WINDOW: Final = 2**31 - 1
 _NUMBER: Final = 2**31 - 1
 """Of a stream; the bit above is reserved."""
@@ -58,7 +59,6 @@ class Connection(asyncio.BufferedProtocol):
         """What is read and written is counted in `byte_count`."""
         self._on_lost = on_lost
         self._byte_count = byte_count
-        self._outlet = Outlet(byte_count)
         self._control = Control()
         self._transport: asyncio.Transport | None = None
         self._is_over = True
@@ -74,6 +74,10 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_size = self._control.frame_size
         self._is_paused = False
         self._blocked: dict[Stream, None] = {}
+        self._parts: list[bytes | memoryview] = []
+        """What is written before this turn of the event loop is over, `_size` bytes."""
+        self._size = 0
+        self._is_flush_due = False
         self._keepalive = Keepalive(lambda: bool(self._streams), self._ping, self.abort)
         self._cutting: asyncio.TimerHandle | None = None
 
@@ -124,7 +128,19 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---------------------------------------------------------------------------------------- sending
 
-    def pump(self, stream: Stream) -> None:
+    def send(self, stream: Stream, data: bytes) -> None:
+        """Sends `data` as soon as the worker's windows and the transport allow it."""
+        if not stream.is_ending:
+            stream.waiting.append(data)
+            self._pump(stream)
+
+    def end(self, stream: Stream) -> None:
+        """Nothing more will be sent."""
+        if not stream.is_ending:
+            stream.is_ending = True
+            self._pump(stream)
+
+    def _pump(self, stream: Stream) -> None:
         """Sends what waits in `stream`, as far as the windows and the transport allow."""
         if self._is_over:
             return
@@ -145,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
                 del waiting[0]
             stream.window -= size
             self._window -= size
-            self._outlet.put(_HEAD.pack(size >> 16, size & 0xFFFF, _DATA, 0, stream.number), data)
+            self._put(_HEAD.pack(size >> 16, size & 0xFFFF, _DATA, 0, stream.number), data)
         if stream.is_ending and not stream.has_ended:
             stream.has_ended = True
             self._control.end(stream.number)
@@ -172,14 +188,34 @@ class Connection(asyncio.BufferedProtocol):
         while self._blocked and self._window > 0 and not self._is_paused:
             stream = next(iter(self._blocked))
             del self._blocked[stream]
-            self.pump(stream)
+            self._pump(stream)
 
     def _put_due(self) -> None:
         if data := self._control.due():
-            self._outlet.put(data)
+            self._put(data)
 
     def _give_credit(self, number: int, size: int) -> None:
-        self._outlet.put(_UPDATE.pack(0, 4, _WINDOW_UPDATE, 0, number, size))
+        self._put(_UPDATE.pack(0, 4, _WINDOW_UPDATE, 0, number, size))
+
+    def _put(self, head: bytes, data: bytes | memoryview = b"") -> None:
+        """Writes both soon, together with what else comes, in few system calls; `data` must stay as it is."""
+        self._parts += head, data
+        self._size += len(head) + len(data)
+        if self._size >= _FLUSH:
+            self._flush()
+        elif not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._is_flush_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        parts, size, self._parts, self._size = self._parts, self._size, [], 0
+        if parts and self._transport is not None and not self._is_over:
+            self._byte_count.sent += size
+            self._transport.write(b"".join(parts))  # as `writelines` should: see docs/decisions.md
 
     # -------------------------------------------------------------------------------------- receiving
 
@@ -188,7 +224,6 @@ class Connection(asyncio.BufferedProtocol):
         self._is_over = False
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_AHEAD)
-        self._outlet.open(transport)
         self._control.begin(CONNECTION_WINDOW, STREAM_WINDOW)
         self._put_due()
         self._keepalive.begin()
@@ -279,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         elif stream is not None:
             stream.window += more
             if stream.waiting:
-                self.pump(stream)
+                self._pump(stream)
         if self._window > _MAX_WINDOW or (stream is not None and stream.window > _MAX_WINDOW):
             raise ConnectionBroken(ErrorCodes.FLOW_CONTROL_ERROR, "a window is larger than 2 GiB")
 
@@ -327,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_size = self._control.frame_size
         for stream in list(self._streams.values()):
             stream.window += wider
-            self.pump(stream)
+            self._pump(stream)
         self._has_settings.set()
         self._openings.look()
 
@@ -363,8 +398,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _stop(self) -> None:
         """Nothing is sent or asked any more, and no stream opened."""
+        self._flush()
         self._is_over = True
-        self._outlet.close()
         self._keepalive.stop()
         self._openings.look()
 

@@ -1,4 +1,4 @@
-"""One request and its answer on an HTTP/2 connection."""
+"""One request and its answer on an HTTP/2 connection, as far as they have come."""
 
 import asyncio
 from typing import Protocol, TypeAlias
@@ -15,8 +15,11 @@ class StreamRefused(Exception):
 class Carrier(Protocol):
     """The connection of a stream."""
 
-    def pump(self, stream: "Stream") -> None:
-        """Sends what waits in `stream`, as far as the windows and the transport allow."""
+    def send(self, stream: "Stream", data: bytes) -> None:
+        """Sends `data` as soon as the worker's windows and the transport allow it."""
+
+    def end(self, stream: "Stream") -> None:
+        """Nothing more will be sent."""
 
     def reset(self, stream: "Stream", code: ErrorCodes) -> None:
         """Ends `stream` without waiting for its answer."""
@@ -38,7 +41,7 @@ class Stream:
         self.is_ending = False
         self.has_ended = False
         self.waiting: list[bytes | memoryview] = []
-        """What was given to `send` and has not left yet, in whole or in part."""
+        """What is to be sent and has not left yet, in whole or in part."""
 
     def headers_received(self, headers: Received, is_end: bool) -> None:
         """The headers of the answer, or its trailers."""
@@ -51,18 +54,6 @@ class Stream:
 
     def refused(self) -> None:
         """It ended before the worker looked at it; it may be opened again."""
-
-    def send(self, data: bytes) -> None:
-        """Sends `data` as soon as the worker's windows allow it."""
-        if self.connection is not None and not self.is_ending:
-            self.waiting.append(data)
-            self.connection.pump(self)
-
-    def end(self) -> None:
-        """Nothing more will be sent."""
-        if self.connection is not None and not self.is_ending:
-            self.is_ending = True
-            self.connection.pump(self)
 
     def reset(self) -> None:
         """Ends it on both sides, or before it was opened; nothing is received any more."""

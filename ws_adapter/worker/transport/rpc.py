@@ -240,17 +240,18 @@ class Call(Stream, Generic[Response]):
         """Sends `message` behind those written before; never waits. After the end it does nothing."""
         if self.connection is not None:
             data = message.SerializeToString()
-            self.send(_PREFIX.pack(0, len(data)) + data)
+            self.connection.send(self, _PREFIX.pack(0, len(data)) + data)
 
     def write_large(self, data: bytes) -> None:
         """The same with a message that is serialised already, and not copied again."""
         if self.connection is not None:
-            self.send(_PREFIX.pack(0, len(data)))
-            self.send(data)
+            self.connection.send(self, _PREFIX.pack(0, len(data)))
+            self.connection.send(self, data)
 
     def half_close(self) -> None:
         """Nothing more will be written."""
-        self.end()
+        if self.connection is not None:
+            self.connection.end(self)
 
     def cancel(self) -> None:
         """Ends the call from this side; `on_end` is called a little later."""

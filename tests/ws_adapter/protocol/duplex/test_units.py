@@ -17,7 +17,7 @@ from tests.ws_adapter.support.conversation import (
 )
 from ws_adapter.protocol.core.signals import Finalized, Piece, UnitDone, UnitEnd
 from ws_adapter.protocol.wire.limits import MOST_AT_WORKER
-from ws_adapter.worker.stream_call import WRITES_WAITING
+from ws_adapter.worker.session_streams import WRITES_WAITING
 
 
 def active(**options: Any) -> Conversation:

@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
 
 import pytest
 from google.rpc import code_pb2
@@ -17,8 +18,10 @@ from h2.settings import SettingCodes
 from antiphon.semconv import METADATA_WORKER_ID, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.ws_adapter.support.stage import until
-from ws_adapter.worker.stream_call import WorkerCall
+from ws_adapter.process.byte_count import ByteCount
+from ws_adapter.worker.session_streams import SessionStream
 from ws_adapter.worker.transport import http2, http2_openings, keepalive
+from ws_adapter.worker.transport.http2_stream import Stream
 from ws_adapter.worker.transport.rpc import Call, Channel
 from ws_adapter.worker.transport.rpc_status import RpcError
 
@@ -408,7 +411,7 @@ async def test_a_call_that_the_worker_refused_unseen_is_made_again_before_those_
 async def test_a_call_of_a_session_that_was_refused_unseen_is_made_again() -> None:
     ends: list[Reason | None] = []
     async with reachable(lambda peer: peer.start()) as (peers, channel):
-        call: WorkerCall[pb.FinalizeRequest, pb.FinalizeResponse] = WorkerCall(
+        call: SessionStream[pb.FinalizeRequest, pb.FinalizeResponse] = SessionStream(
             channel, "Finalize", pb.FinalizeResponse, (), 10.0, lambda answer: None, ends.append
         )
         attaching = asyncio.create_task(call.attached("worker-1"))
@@ -428,7 +431,7 @@ async def test_a_call_of_a_session_that_was_refused_unseen_is_made_again() -> No
 
 async def test_a_call_of_a_session_given_up_when_it_was_refused_is_not_made_again() -> None:
     async with reachable(lambda peer: peer.start()) as (peers, channel):
-        call: WorkerCall[pb.FinalizeRequest, pb.FinalizeResponse] = WorkerCall(
+        call: SessionStream[pb.FinalizeRequest, pb.FinalizeResponse] = SessionStream(
             channel, "Finalize", pb.FinalizeResponse, (), 10.0, lambda answer: None, lambda reason: None
         )
         attaching = asyncio.create_task(call.attached("worker-1"))
@@ -663,3 +666,39 @@ async def test_a_silent_worker_is_asked_and_a_frozen_one_is_lost(
             await until(lambda: asked == 3)
             assert connection.is_usable
             assert not client.ends
+
+
+class Wire:
+    """A transport that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """It takes everything."""
+
+    def abort(self) -> None:
+        """There is nothing to cut."""
+
+
+async def test_what_is_sent_in_one_turn_of_the_loop_leaves_in_one_piece() -> None:
+    wire, count, stream = Wire(), ByteCount(), Stream()
+    connection = http2.Connection(lambda connection: None, count)
+    connection.connection_made(cast(asyncio.Transport, cast(Any, wire)))
+    await connection.open(
+        stream, [(":method", "POST"), (":path", "/"), (":scheme", "http"), (":authority", "w")]
+    )
+    await asyncio.sleep(0)
+    wire.writes.clear()
+    before = count.sent
+    await asyncio.sleep(0)
+    assert wire.writes == [], "nothing is sent, so nothing is written"
+    connection.send(stream, b"one")
+    connection.send(stream, b"another")
+    await asyncio.sleep(0)
+    assert wire.writes == [frame(DATA, 0, 1, b"one") + frame(DATA, 0, 1, b"another")]
+    assert count.sent - before == len(wire.writes[0])
+    connection.abort()

@@ -30,7 +30,7 @@ from inference_service.options import WorkerOptions
 from inference_service.rpc.server import WorkerServer
 from inference_service.rpc.servicer import InferenceServicer
 from inference_service.rpc.session_calls import Backend
-from inference_service.session.session import Limits
+from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load
-from inference_service.engine.sessions.parts import DuplexParts, Voices
+from inference_service.engine.sessions.components import DuplexParts, Voices
 from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.models.minicpmo.config import parse_config
 from inference_service.models.minicpmo.model import MiniCPMO

@@ -26,9 +26,9 @@ from inference_service.api.setups import (
 )
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.sessions.components import DuplexParts
 from inference_service.engine.sessions.duplex import Conversation
-from inference_service.engine.sessions.orders import PendingUnit
-from inference_service.engine.sessions.parts import DuplexParts
+from inference_service.engine.sessions.queue import PendingUnit
 from inference_service.engine.tick import Tick
 from inference_service.families.duplex_runtime import DuplexRuntime
 

@@ -29,7 +29,7 @@ from inference_service.engine.guard import DeviceLost
 from inference_service.engine.inbox import Inbox, Order
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.base import Participant, Stage
-from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.queue import PendingUnit
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.media.pool import Lane, MediaPool

@@ -11,8 +11,8 @@ from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.speech import SpeechState
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.intake import VoiceIntake
-from inference_service.engine.sessions.parts import DuplexParts, Sound, View
+from inference_service.engine.sessions.components import DuplexParts, Sound, View
+from inference_service.engine.sessions.preprocessing import VoiceIntake
 from inference_service.engine.sessions.prompt import Dialogue, PictureRules, Sight, TurnIntake, Words
 from inference_service.engine.sessions.speech_groups import Voice
 from inference_service.engine.sessions.spoken_chat import SpokenTurn

@@ -23,12 +23,19 @@ from inference_service.engine.batch.speech import Speaker, SpeechJob, SpeechStat
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.base import Participant, Speaking
+from inference_service.engine.sessions.components import (
+    VOICES_AT_ONCE,
+    Chunk,
+    DuplexParts,
+    Opening,
+    Sound,
+    View,
+)
 from inference_service.engine.sessions.duplex import Conversation
-from inference_service.engine.sessions.intake import DuplexIntake, VoiceIntake
-from inference_service.engine.sessions.parts import VOICES_AT_ONCE, Chunk, DuplexParts, Opening, Sound, View
+from inference_service.engine.sessions.duplex_transcription import Transcript
+from inference_service.engine.sessions.preprocessing import DuplexIntake, VoiceIntake
 from inference_service.engine.sessions.spoken_chat import SpokenTurn
 from inference_service.engine.sessions.tokens import Stream
-from inference_service.engine.sessions.transcription import Transcript
 from inference_service.families.chat import Chat
 from inference_service.families.token_streams import Tokens
 from inference_service.families.transcriber import Transcriber

@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from inference_service.engine.batch.memory import free_bytes
-from inference_service.engine.sessions.parts import VOICES_AT_ONCE
+from inference_service.engine.sessions.components import VOICES_AT_ONCE
 from inference_service.errors import ConfigurationError
 
 _GIB = 2**30

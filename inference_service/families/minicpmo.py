@@ -9,7 +9,7 @@ from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import DuplexSettings, Mode, Window, WindowMode
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.parts import (
+from inference_service.engine.sessions.components import (
     ChatRules,
     DuplexParts,
     Measure,

@@ -18,7 +18,7 @@ from antiphon.wav import decode_wav, is_wav, read_header
 from inference_service.api.setups import VoiceReference
 from inference_service.checkpoints import vocoder, voices
 from inference_service.checkpoints.voices import DEFAULT_VOICE, LONGEST_S, VoiceReader
-from inference_service.engine.sessions.parts import Chunk, Pcm, Voices
+from inference_service.engine.sessions.components import Chunk, Pcm, Voices
 from inference_service.errors import ConfigurationError, UnitRefused
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.models.errors import CheckpointError, VoiceError

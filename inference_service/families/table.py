@@ -12,7 +12,7 @@ from inference_service.checkpoints import minicpmo as minicpmo_checkpoint
 from inference_service.engine.batch.rope import UNBOUNDED, require_independent
 from inference_service.engine.runtime import Runtime
 from inference_service.errors import ConfigurationError
-from inference_service.families import mini, minicpmo, minicpmo_voice
+from inference_service.families import antiphon_mini, minicpmo, minicpmo_voice
 from inference_service.families.causal_runtime import CausalRuntime, causal_footprint, require_packable
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.footprint import Footprint, stored
@@ -108,11 +108,11 @@ def _duplex(folder: Path, device: torch.device, context_limit: int | None) -> Bu
     model, tokenizer, config = checkpoint.load(folder, device)
     if context_limit is not None:
         config = limited(config, context_limit)
-    footprint = mini.footprint(folder, config)
+    footprint = antiphon_mini.footprint(folder, config)
 
     def build(slots: int) -> DuplexRuntime:
         footprint.require(slots, device)
-        return DuplexRuntime(mini.parts(model, tokenizer, config), slots)
+        return DuplexRuntime(antiphon_mini.parts(model, tokenizer, config), slots)
 
     return build
 
@@ -170,7 +170,7 @@ def footprint(
         return minicpmo.footprint(config, number, minicpmo.limit(config, context_limit), needs, device)
     if "duplex" in raw:
         ours = parse_config(raw)
-        return mini.footprint(folder, limited(ours, context_limit) if context_limit else ours)
+        return antiphon_mini.footprint(folder, limited(ours, context_limit) if context_limit else ours)
     if raw.get("model_type") == voxtral.MODEL_TYPE:
         raise ConfigurationError("What a Voxtral Realtime model takes is not known before it is loaded.")
     require_causal(raw)

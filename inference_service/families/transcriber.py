@@ -9,8 +9,8 @@ from inference_service.api.setups import TranscribeSetup, WindowMode
 from inference_service.engine.batch.context import Context
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.parts import Ear
-from inference_service.engine.sessions.transcription import Transcript, TranscriptIntake
+from inference_service.engine.sessions.components import Ear
+from inference_service.engine.sessions.duplex_transcription import Transcript, TranscriptIntake
 from inference_service.engine.text.textstream import TextStream
 from inference_service.models.tokenizer import Tokenizer
 

@@ -10,8 +10,8 @@ from transformers import VoxtralRealtimeFeatureExtractor
 from inference_service.api.setups import Content
 from inference_service.engine.batch.rolling import RollingContext
 from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.intake import Intake
-from inference_service.engine.sessions.scribe import Heard, Scribe, chunk_of, kind_of
+from inference_service.engine.sessions.preprocessing import Intake
+from inference_service.engine.sessions.transcription import Heard, Scribe, chunk_of, kind_of
 from inference_service.media.pool import Kind
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import ConvState, Pacing

@@ -23,9 +23,9 @@ from inference_service.api.setups import (
 from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.sessions.components import Chunk
 from inference_service.engine.sessions.duplex import Conversation
-from inference_service.engine.sessions.orders import PendingUnit
-from inference_service.engine.sessions.parts import Chunk
+from inference_service.engine.sessions.queue import PendingUnit
 from inference_service.engine.tick import Tick
 from inference_service.families.duplex_runtime import DuplexRuntime
 

@@ -44,7 +44,7 @@ from inference_service.rpc import replies, requests
 from inference_service.rpc.decoding import Decoder
 from inference_service.rpc.outbox import Outbox
 from inference_service.session.leases import Lease
-from inference_service.session.session import Answer, GoAway, Limits, Session
+from inference_service.session.machine import Answer, GoAway, Limits, Session
 from inference_service.session.slots import SlotTable
 from inference_service.session.unit import Run, Stream, Unit
 

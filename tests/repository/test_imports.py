@@ -45,7 +45,7 @@ WALLS = [
     Wall("worker knows no adapter", ("inference_service",), ("ws_adapter",)),
     Wall("dialects do no I/O", ("ws_adapter.protocol",), ("asyncio", "socket", "grpc"), deep=True),
     Wall("scheduler needs no torch", ("inference_service.engine.batch.scheduler",), ("torch",), deep=True),
-    Wall("sessions need no torch", ("inference_service.session.session",), ("torch",), deep=True),
+    Wall("sessions need no torch", ("inference_service.session.machine",), ("torch",), deep=True),
     Wall(
         "models know nothing of gRPC, sessions or JSON",
         ("inference_service.models",),
@@ -53,7 +53,7 @@ WALLS = [
             "grpc",
             "google",
             "antiphon",
-            "inference_service.session.session",
+            "inference_service.session.machine",
             "inference_service.servicers",
             "inference_service.rpc.server",
             "json",

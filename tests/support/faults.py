@@ -14,8 +14,8 @@ import torch
 
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.duplex import Conversation
+from inference_service.engine.sessions.duplex_transcription import Transcript
 from inference_service.engine.sessions.spoken_chat import SpokenTurn
-from inference_service.engine.sessions.transcription import Transcript
 from inference_service.families.duplex_runtime import DuplexRuntime
 
 Fault = Callable[[], None]

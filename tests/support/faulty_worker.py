@@ -17,7 +17,7 @@ from inference_service.checkpoints.folder import find
 from inference_service.engine.engine import LiveEngine
 from inference_service.families import table
 from inference_service.options import WorkerOptions
-from inference_service.session.session import Limits
+from inference_service.session.machine import Limits
 from tests.support import faults
 
 

@@ -60,7 +60,7 @@ from inference_service.api.setups import (
 )
 from inference_service.app import Worker
 from inference_service.options import WorkerOptions
-from inference_service.session.session import Limits
+from inference_service.session.machine import Limits
 
 PROMPT_TOKENS = 10
 UNIT_TOKENS = 12

@@ -17,7 +17,7 @@ from antiphon.cli.worker_key import add_worker_key_option
 from inference_service.api.setups import Mode
 from inference_service.app import EngineFactory, serve
 from inference_service.options import WorkerOptions
-from inference_service.session.session import Limits
+from inference_service.session.machine import Limits
 from tests.support.scripted_engine import (
     INFO,
     TALK,

@@ -12,9 +12,9 @@ from torch import Tensor
 from inference_service.api.engine import Advanced, Event, SessionFailed, Sink, UnitUsage
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.speech import SpeechJob
-from inference_service.engine.sessions.intake import Intake, Prepared
-from inference_service.engine.sessions.orders import Orders
-from inference_service.engine.sessions.parts import MouthState
+from inference_service.engine.sessions.components import MouthState
+from inference_service.engine.sessions.preprocessing import Intake, Prepared
+from inference_service.engine.sessions.queue import Orders
 
 PROGRESS_S = 2.0
 """How often a unit that takes long shows that it is getting on."""

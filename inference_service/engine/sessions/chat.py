@@ -14,7 +14,7 @@ from inference_service.engine.batch.choice import choose
 from inference_service.engine.batch.sampler import PoisonedLogits
 from inference_service.engine.sessions.base import Participant, Stage
 from inference_service.engine.sessions.prompt import Dialogue, Passage, Prompt, Sight, clip_rows
-from inference_service.engine.sessions.work import Work
+from inference_service.engine.sessions.run import Work
 from inference_service.engine.text.stops import StopStrings
 from inference_service.engine.text.textstream import TextStream
 

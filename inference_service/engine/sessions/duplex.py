@@ -15,9 +15,9 @@ from inference_service.engine.batch.sampler import PoisonedLogits, TextSampler
 from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.sessions.base import Participant, Speaking, Stage
-from inference_service.engine.sessions.intake import Perceived
-from inference_service.engine.sessions.parts import MouthState
-from inference_service.engine.sessions.unit import Running
+from inference_service.engine.sessions.components import MouthState
+from inference_service.engine.sessions.duplex_run import Running
+from inference_service.engine.sessions.preprocessing import Perceived
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.config import TurnBound
 from inference_service.models.tokenizer import SpecialTokens, Tokenizer

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from antiphon.semconv import Reason
 from inference_service.api.setups import ChatMessage, Clip, Content, Picture, TurnInput
-from inference_service.engine.sessions.intake import Intake, VoiceIntake
-from inference_service.engine.sessions.parts import ROWS_PER_SECOND, Measure, Senses, Sound, View
+from inference_service.engine.sessions.components import ROWS_PER_SECOND, Measure, Senses, Sound, View
+from inference_service.engine.sessions.preprocessing import Intake, VoiceIntake
 from inference_service.errors import UnitRefused
 from inference_service.media.pool import Kind
 from inference_service.models.chat_template import ChatTemplate, Media, Message, TemplateRefused

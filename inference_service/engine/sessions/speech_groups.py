@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
-from inference_service.engine.sessions.parts import MouthState
+from inference_service.engine.sessions.components import MouthState
 from inference_service.models.pacing import fits, is_wide
 
 LONGEST = 64

@@ -9,7 +9,7 @@ from inference_service.api.engine import End, Piece
 from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.sessions.base import Speaking, Stage
 from inference_service.engine.sessions.chat import POISONED, Turn
-from inference_service.engine.sessions.parts import MouthState
+from inference_service.engine.sessions.components import MouthState
 from inference_service.engine.sessions.speech_groups import Voice
 
 

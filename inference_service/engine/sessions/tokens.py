@@ -18,8 +18,8 @@ from inference_service.api.setups import Content, Sampling, StreamInput, TokensS
 from inference_service.engine.batch.choice import choose
 from inference_service.engine.batch.sampler import PoisonedLogits
 from inference_service.engine.sessions.base import Participant, Stage
-from inference_service.engine.sessions.intake import Intake
-from inference_service.engine.sessions.work import Work
+from inference_service.engine.sessions.preprocessing import Intake
+from inference_service.engine.sessions.run import Work
 from inference_service.engine.text.textstream import TextStream
 from inference_service.errors import UnitRefused
 from inference_service.media.pool import Kind

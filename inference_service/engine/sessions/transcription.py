@@ -1,142 +1,306 @@
-"""The duplex model writes down what it hears, second by second."""
+"""What all sessions that write down what they hear have in common."""
 
-from dataclasses import KW_ONLY, dataclass
+import time
+from abc import abstractmethod
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from inference_service.api.setups import Content
-from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.intake import Intake
-from inference_service.engine.sessions.scribe import Heard, Scribe, chunk_of, kind_of
-from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
+from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready
+from inference_service.api.setups import Content, Sampling, StreamInput, TranscribeSetup
+from inference_service.engine.batch.choice import choose
+from inference_service.engine.batch.sampler import PoisonedLogits
+from inference_service.engine.batch.scheduler import UNIT_S
+from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.sessions.components import ROWS_PER_SECOND
+from inference_service.engine.sessions.run import Work
+from inference_service.engine.text.textstream import TextStream
 from inference_service.media.pool import Kind
-from inference_service.models.audio_encoder import AudioState
-from inference_service.models.tokenizer import SpecialTokens
 
-FRAMES = SAMPLE_RATE // HOP
-"""Mel frames of a second."""
-MOST_TOKENS = 48
-"""Tokens written down for one second at most; nobody says more."""
-_MARKS = 3
-"""`<unit>`, `<|chunk_eos|>` and `</unit>`."""
+FRAME_S = 0.01
+"""What a frame of log-mel adds to those before it."""
+_LONG_SOUND = 160_000
+"""Samples."""
+_POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
+_FULL = Failure("INPUT_TOO_LONG", "The context is full; begin a new utterance.")
 
 
-class TranscriptIntake(Intake[Heard]):
-    """Gathers chunks of any length into whole seconds.
+def kind_of(content: Content | None) -> Kind:
+    """What it is to prepare a chunk: a long recording takes long."""
+    chunk = content.chunk if isinstance(content, StreamInput) else None
+    return Kind.REST if isinstance(chunk, np.ndarray) and len(chunk) > _LONG_SOUND else Kind.SOUND
 
-    The last second of an utterance is filled up with silence, and one more of it follows.
-    """
 
-    def __init__(self) -> None:
-        self._begin()
+def chunk_of(content: Content) -> tuple[StreamInput, NDArray[np.float32]]:
+    """A unit's input and the sound in it, float32 [samples]."""
+    if not isinstance(content, StreamInput):
+        raise TypeError(f"A transcription takes StreamInput, not {type(content).__name__}.")
+    if isinstance(content.chunk, tuple | str):
+        raise TypeError("A transcription takes chunks of audio.")
+    sound = np.zeros(0, np.float32) if content.chunk is None else content.chunk
+    return content, sound
 
-    def _begin(self) -> None:
-        self._mel = MelStream()
-        self._rest = np.zeros(0, np.float32)
-        self._has_sound = self._is_over = False
 
-    def kind(self, content: Content | None) -> Kind:
-        return kind_of(content)
+@dataclass(frozen=True)
+class Heard:
+    """What a chunk of sound came to: log-mel [frames, bands] of the model's steps that it completes."""
 
-    def prepare(self, content: Content) -> Heard:
-        chunk, sound = chunk_of(content)
-        begins = chunk.begins or self._is_over
-        if begins:
-            self._begin()
-        self._has_sound |= len(sound) > 0
-        self._is_over = chunk.ends
-        pcm = np.concatenate([self._rest, sound])
-        if chunk.ends and self._has_sound:
-            pcm = np.pad(pcm, (0, -len(pcm) % SAMPLE_RATE + SAMPLE_RATE))
-        whole = len(pcm) // SAMPLE_RATE * SAMPLE_RATE
-        self._rest = pcm[whole:]
-        return Heard(torch.from_numpy(self._mel.hear(pcm[:whole])), begins, chunk.ends)
+    mel: Tensor
+    begins: bool
+    """Whether an utterance begins with it."""
+    ends: bool
+
+
+@dataclass
+class Chunk(Work[Heard]):
+    """The unit that a session is writing down."""
+
+    end: End = End.CHUNK
+    generator: torch.Generator | None = None
+    """Where its draws come from, if not from the session's generator."""
+    written_s: float = 0.0
+    """Seconds of it that have been written down."""
 
 
 @dataclass(eq=False)
-class Transcript(Scribe):
-    """A transcription session of the duplex model.
+class Scribe(Participant[Heard]):
+    """One transcription session, whose units are heard and written down step by step of the model.
 
-    An utterance is the prompt, then for each second `<unit>`, its audio, the words that have ended in it,
-    `<|chunk_eos|>` and `</unit>`. The last two are carried into the next forward.
+    Between two steps of a unit the stage is PREFILL with nothing to feed: it waits to be heard on. A
+    cancelled unit is heard to its end, without a word.
     """
 
+    setup: TranscribeSetup
+    generator: torch.Generator
+    text: TextStream
     _: KW_ONLY
-    special: SpecialTokens
-    forbidden: Tensor
-    """Ids that are neither text nor `<|chunk_eos|>`."""
-    prompt: list[int]
-    second_tokens: int
-    """Embeddings of one second of audio."""
-    deaf: AudioState
-    """The state of an encoder that has heard nothing."""
-    ear: AudioState
-    ear_before: AudioState
-    """What it was before the running second."""
-    written: int = 0
-    """Tokens decided in the running second."""
+    chunk: Chunk | None = None
+    mel: Tensor | None = None
+    """Frames of the running unit that wait to be encoded."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """That of the running unit."""
+    is_silent: bool = False
+    """Whether the rest of the running unit is heard without a word."""
+    dropped_units: int = 0
+    """Steps that the window has dropped in the running unit."""
+    _said: list[int] = field(default_factory=list)
+    """Text ids of the running unit, for the repetition penalty."""
+    _unshown: list[int] = field(default_factory=list)
+    """Text ids that no text has been given out for yet."""
 
+    @property
+    def due(self) -> float | None:
+        """A chunk of many seconds, which came faster than it was said, is due second after second."""
+        if self.orders.first is None or self.stage is Stage.OPENING:
+            return None
+        return self.orders.first.arrival + UNIT_S + (self.chunk.written_s if self.chunk else 0.0)
+
+    @property
+    def clip_rows(self) -> int:
+        return ROWS_PER_SECOND
+
+    @abstractmethod
     def restart(self) -> None:
-        self.context.restart()
-        self.ear = self.deaf
+        """A new utterance begins: nothing of the one before is left."""
 
-    @property
-    def longest_second(self) -> int:
-        """Tokens that a second can add."""
-        return self.second_tokens + MOST_TOKENS + _MARKS
+    @abstractmethod
+    def allowed(self, logits: Tensor) -> Tensor:
+        """The scores with -inf for what is no choice."""
 
-    @property
-    def has_room(self) -> bool:
-        prompt = 0 if self.context.tokens else len(self.prompt)
-        return self.context.has_room_for(prompt + self.longest_second)
+    @abstractmethod
+    def decided(self, token: int) -> int | None:
+        """What follows from a decision: the token to feed, or None."""
+
+    @abstractmethod
+    def pass_over(self) -> None:
+        """Goes on without a decision."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """Takes back what has been fed with bad numbers."""
 
     @property
     def ending_tokens(self) -> tuple[int, ...]:
-        return (self.special.chunk_eos,)
+        """The ids that the length penalty makes less likely."""
+        return ()
 
-    def next_second(self) -> Tensor:
-        """The frames to encode, [100, bands]."""
-        assert self.mel is not None
-        return self.mel[:FRAMES]
+    @property
+    def has_room(self) -> bool:
+        """Whether the next step fits the context."""
+        return True
 
-    def next_tokens(self) -> list[int]:
-        """The ids that stand before the next second: the prompt or what closed the second before."""
-        prompt = [] if self.context.tokens else self.prompt
-        self.run.text_rows += len(prompt) + self.context.closing + 1
-        return [*prompt, *self.context.carry(), self.special.unit]
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the running unit is to end without another word."""
+        return self.orders.is_cancelled(self.run.unit)
 
-    def start_second(self, tokens: Tensor, audio: Tensor, ear: AudioState) -> None:
-        """Embeddings [n, hidden] of `next_tokens` and of the second after them are to be fed."""
-        assert self.mel is not None
-        self.mel = self.mel[FRAMES:]
-        self.run.audio_rows += len(audio)
-        self.ear_before, self.ear = self.ear, ear
-        self.written = 0
-        self.to_feed = torch.cat([tokens, audio])
-        self.stage = Stage.PREFILL
+    @property
+    def run(self) -> Chunk:
+        """The running unit."""
+        assert self.chunk is not None
+        return self.chunk
 
-    def allowed(self, logits: Tensor) -> Tensor:
-        return logits.index_fill(0, self.forbidden, -torch.inf)
+    def ready(self, prompt_tokens: int) -> None:
+        """The session takes units now; each utterance will begin with a prompt of so many tokens."""
+        self.events.append(Ready(prompt_tokens))
+        self.stage = Stage.IDLE
 
-    def decided(self, token: int) -> int | None:
-        self.written += 1
-        if token == self.special.chunk_eos or self.written == MOST_TOKENS:
+    def refuse_unit(self) -> bool:
+        if self.stage is Stage.IDLE and not self.open_unit():
+            return True
+        if self.has_room:
+            return False
+        self._fail(End.CONTEXT_FULL, _FULL)
+        return True
+
+    def open_unit(self) -> bool:
+        """The next unit becomes the running one; False if nothing of it is to be heard."""
+        assert self.orders.first is not None
+        unit = self.orders.first
+        if unit.input is not None and unit.input.begins:
+            self.text.flush()
+            self._unshown = []
+            self.restart()
+        self.chunk = Chunk(unit, cached=self.context.length)
+        self.last_hidden, self.is_silent, self.dropped_units, self._said = None, False, 0, []
+        if unit.input is None:
+            assert unit.failure is not None
+            self._fail(End.FAILED, unit.failure)
+            return False
+        self.run.end = End.TURN if unit.input.ends else End.CHUNK
+        self.mel = unit.input.mel
+        if not len(self.mel):
+            self.heard()
+        return len(self.mel) > 0
+
+    def taken(self) -> None:
+        if self.stage is Stage.PREFILL:
+            self.heard()
+
+    def heard(self) -> None:
+        """A step is in the context, or all that the unit brings without completing one."""
+        if self.run.heard_at:
+            self._go_on()
+        else:
+            if self.run.failure is None:
+                self.run.heard_at = time.monotonic()
+            self.events.append(self.run.prefilled(self.context.tokens))
+            self.stage = Stage.HEARD
+
+    def _go_on(self) -> None:
+        self.stage = Stage.DECODE
+        if self.is_cancelled:
+            self.run.end = End.CANCELLED
+        if self.is_cancelled or self.is_silent:
+            self.is_silent = True
             self.pass_over()
+
+    def begin_generate(self) -> bool:
+        run = self.run
+        assert run.unit.overrides is not None
+        run.decided_at = time.monotonic()
+        self.sampling = run.unit.overrides.sampling(self.setup.sampling)
+        if run.unit.overrides.seed is not None:
+            run.generator = torch.Generator().manual_seed(run.unit.overrides.seed)
+        if run.unit.rejection is not None and run.failure is None:
+            if self.last_hidden is not None:
+                self.undo()
+            self._fail(End.FAILED, run.unit.rejection)
+        elif run.failure is not None:
+            self.finish()
+        elif self.last_hidden is None:
+            if self.is_cancelled:
+                run.end = End.CANCELLED
+            self.finish()
+        else:
+            self._go_on()
+        return self.wants_decision
+
+    def decide(self, logits: Tensor) -> int | None:
+        if self.run.sampled >= self.sampling.max_new_tokens:
+            self._fall_silent(Finish.LENGTH)
+        if self.is_cancelled or self.is_silent:
+            self._go_on()
             return None
-        self.say(token)
-        return token
+        try:
+            token = choose(
+                self.allowed(logits),
+                self.sampling,
+                self._said,
+                self.ending_tokens,
+                self.run.generator or self.generator,
+            )
+        except PoisonedLogits:
+            self.poisoned()
+            return None
+        self.run.sampled += 1
+        if token in self.sampling.stop_token_ids:
+            self._fall_silent(Finish.STOP)
+            self._go_on()
+            return None
+        return self.decided(token)
 
-    def feed(self, token: int, embeds: Tensor) -> None:
-        self.to_feed = embeds
+    def _fall_silent(self, finish: Finish) -> None:
+        """The rest of the unit is heard without a word."""
+        self.run.finish, self.is_silent = finish, True
 
-    def pass_over(self) -> None:
-        if not self.context.units:
-            self.context.end_prompt(len(self.prompt))
-        self.context.end_unit([self.special.chunk_eos, self.special.unit_end])
-        self.step_over()
+    def say(self, token: int) -> None:
+        """A text token has been decided; whatever text is whole now goes out."""
+        self._said.append(token)
+        self._unshown.append(token)
+        self._show(self.text.add(token))
 
-    def undo(self) -> None:
-        self.context.rewind()
-        self.ear = self.ear_before
+    def _show(self, text: str) -> None:
+        if text:
+            self.events.append(Piece(self.run.number, text, tuple(self._unshown)))
+            self._unshown = []
+
+    def step_over(self) -> None:
+        """A step is written down: the next one of the unit, if it has one."""
+        assert self.mel is not None
+        assert self.run.unit.input is not None
+        self.to_feed = None
+        self.run.written_s = (len(self.run.unit.input.mel) - len(self.mel)) * FRAME_S
+        if len(self.mel):
+            self.stage = Stage.PREFILL
+        else:
+            self.finish()
+
+    def finish(self) -> None:
+        """The last word about the unit."""
+        run = self.run
+        if run.end is End.TURN:
+            self._show(self.text.flush())
+        if run.end is End.CHUNK and not self.has_room:
+            run.end = End.CONTEXT_FULL
+        if run.finish is None and run.sampled and run.end in (End.CHUNK, End.TURN):
+            run.finish = Finish.EOS
+        self.usage += run.usage()
+        self.events.append(run.done(run.end, self.context.tokens))
+        self.stage = Stage.DONE
+
+    def poisoned(self) -> None:
+        self.undo()
+        self._fail(End.FAILED, _POISONED)
+
+    def _fail(self, end: End, failure: Failure) -> None:
+        """The rest of the unit is not heard; its caller is told when it may be."""
+        self.run.end, self.run.failure = end, failure
+        self.to_feed = self.last_hidden = self.mel = None
+        if self.run.heard_at:
+            self.finish()
+        else:
+            self.heard()
+
+    def end_unit(self) -> None:
+        """The context knows its end already: each step is closed there as soon as it is written down."""
+
+    def finalize(self) -> None:
+        self.dropped_units += self.context.slide()
+        self.events.append(Finalized(self.run.number, self.context.tokens, self.dropped_units, self.usage))
+        self.orders.close_first()
+        self.chunk = self.mel = None
+        self.stage = Stage.IDLE

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from inference_service.api.engine import Failure, SessionFailed
-from inference_service.session.session import Limits
+from inference_service.session.machine import Limits
 from tests.conformance.support.client import BINARY, CLOSE, TEXT, Client
 from tests.conformance.support.match import Text
 from tests.conformance.support.stack import Stack as Processes

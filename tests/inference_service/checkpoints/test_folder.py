@@ -14,7 +14,7 @@ from inference_service.api.setups import DuplexSettings, Window, WindowMode
 from inference_service.checkpoints.folder import find, load
 from inference_service.checkpoints.location import SHIPPED
 from inference_service.errors import ConfigurationError
-from inference_service.families.mini import model_info
+from inference_service.families.antiphon_mini import model_info
 from inference_service.families.table import limited
 from inference_service.models.config import parse_config
 from inference_service.models.errors import CheckpointError

@@ -31,10 +31,10 @@ from inference_service.api.setups import (
 )
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.base import Participant, Stage
-from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.queue import PendingUnit
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
-from inference_service.families import mini
+from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support import tiny
 from tests.support.drawing import jpeg
@@ -48,7 +48,7 @@ _WORDS = ("who", "are", "you", "seven", "Plus", "<|im_end|>", "née", "🙂")
 @cache
 def runtime() -> DuplexRuntime:
     """A tiny model with every sense; whoever uses a slot leaves it clean."""
-    return DuplexRuntime(mini.parts(*tiny.model(sees=True)), SLOTS)
+    return DuplexRuntime(antiphon_mini.parts(*tiny.model(sees=True)), SLOTS)
 
 
 def noise(rng: random.Random, seconds: float) -> Sound:

@@ -35,8 +35,8 @@ from inference_service.api.setups import (
 )
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.sessions import base
-from inference_service.engine.sessions.intake import DuplexIntake
-from inference_service.families import mini
+from inference_service.engine.sessions.preprocessing import DuplexIntake
+from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media import pool
 from inference_service.media.pool import Kind
@@ -103,7 +103,7 @@ class Rig:
     def __init__(self, slots: int = 2) -> None:
         self.fatal: queue.Queue[str] = queue.Queue()
         self.engine = LiveEngine(
-            DuplexRuntime(mini.parts(*tiny.model()), slots), slots, self._deliver, self.fatal.put
+            DuplexRuntime(antiphon_mini.parts(*tiny.model()), slots), slots, self._deliver, self.fatal.put
         )
         self.slots = Slots(self.engine)
 

@@ -16,10 +16,10 @@ from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverri
 from inference_service.checkpoints.folder import find, load
 from inference_service.engine.sessions.base import Stage
 from inference_service.engine.sessions.duplex import Conversation
-from inference_service.engine.sessions.intake import Perceived
-from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.preprocessing import Perceived
+from inference_service.engine.sessions.queue import PendingUnit
 from inference_service.engine.tick import Tick
-from inference_service.families import mini
+from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media.mel import CONTEXT, SAMPLE_RATE, log_mel, mel_power
 
@@ -32,7 +32,7 @@ Sound = NDArray[np.float32]
 def shipped() -> DuplexRuntime:
     """The shipped model with clean slots; whoever uses one leaves it clean."""
     model, tokenizer, config = load(find("antiphon-mini"), torch.device("cpu"))
-    return DuplexRuntime(mini.parts(model, tokenizer, config), SLOTS)
+    return DuplexRuntime(antiphon_mini.parts(model, tokenizer, config), SLOTS)
 
 
 def recorded(path: Path) -> Sound:
@@ -178,7 +178,7 @@ def test_sessions_that_come_and_go_say_what_they_say_alone(seed: int) -> None:
 def test_session_in_a_used_slot_says_what_it_says_in_a_fresh_engine() -> None:
     model, tokenizer, config = load(find("antiphon-mini"), torch.device("cpu"))
     fresh = visits(3, 2)[1]
-    play([fresh], random.Random(0), [0], DuplexRuntime(mini.parts(model, tokenizer, config), 1))
+    play([fresh], random.Random(0), [0], DuplexRuntime(antiphon_mini.parts(model, tokenizer, config), 1))
 
     first, second = visits(3, 2)
     play([first, second], random.Random(0), [0])

@@ -27,9 +27,9 @@ from inference_service.api.setups import (
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.scheduler import LEAST_SHARE, UNIT_S
 from inference_service.engine.sessions.base import Participant, Stage
-from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.queue import PendingUnit
 from inference_service.engine.tick import Tick
-from inference_service.families import mini
+from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support import tiny
 from tests.support.drawing import jpeg
@@ -61,7 +61,7 @@ class Play:
         self.now = time.monotonic()  # sessions note the real one when they are made
         model, tokenizer, config = tiny.model(sees=True)
         config = replace(config, context_limit=1024, window_high=512, window_low=384)
-        self.runtime = DuplexRuntime(mini.parts(model, tokenizer, config), SLOTS)
+        self.runtime = DuplexRuntime(antiphon_mini.parts(model, tokenizer, config), SLOTS)
         self.tick = Tick(self.runtime, clock=lambda: self.now)
         self.sessions: list[Participant[Any]] = []
         self.told: dict[str, list[tuple[float, Any]]] = {}

@@ -13,7 +13,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Deliver, ModelInfo, OnFatal
 from inference_service.api.setups import Mode
 from inference_service.engine.engine import LiveEngine
-from inference_service.families import mini
+from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.options import WorkerOptions
 from inference_service.rpc import replies
@@ -37,7 +37,7 @@ def unit(*frames: bytes, **fields: Any) -> pb.DuplexInput:
 
 
 def live_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> LiveEngine:
-    return LiveEngine(DuplexRuntime(mini.parts(*tiny.model(sees=True)), 2), 2, deliver, on_fatal)
+    return LiveEngine(DuplexRuntime(antiphon_mini.parts(*tiny.model(sees=True)), 2), 2, deliver, on_fatal)
 
 
 @asynccontextmanager

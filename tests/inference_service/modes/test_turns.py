@@ -14,7 +14,7 @@ from inference_service.api.engine import Deliver, ModelInfo, OnFatal
 from inference_service.api.setups import ChatMessage, Clip, DuplexSettings, Mode, Picture, TurnInput, Window
 from inference_service.engine.engine import LiveEngine
 from inference_service.errors import UnitRefused
-from inference_service.families import mini
+from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.options import WorkerOptions
 from inference_service.rpc.chat_requests import turn_input
@@ -181,7 +181,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def engine(**changes: Any) -> Callable[[WorkerOptions, Deliver, OnFatal], LiveEngine]:
     def build(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> LiveEngine:
-        return LiveEngine(DuplexRuntime(mini.parts(*tiny.model(**changes)), 2), 2, deliver, on_fatal)
+        return LiveEngine(DuplexRuntime(antiphon_mini.parts(*tiny.model(**changes)), 2), 2, deliver, on_fatal)
 
     return build
 

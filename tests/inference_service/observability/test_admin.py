@@ -10,7 +10,7 @@ from inference_service.api.engine import Deliver, Engine, OnFatal, Ticked
 from inference_service.app import Worker
 from inference_service.errors import ConfigurationError
 from inference_service.options import WorkerOptions
-from inference_service.session.session import Limits
+from inference_service.session.machine import Limits
 from tests.inference_service.support.caller import Caller, channel_to, until
 from tests.support.scrape import get
 from tests.support.scripted_engine import RunningWorker, ScriptedEngine, running_worker, telemetry

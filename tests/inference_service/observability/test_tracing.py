@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from antiphon import semconv
 from antiphon.semconv import METADATA_TRACEPARENT, METADATA_TRACESTATE, METADATA_WORKER_ID, Reason
 from inference_service.api.engine import NAMED_TICKS, SessionFailed, Ticked
-from inference_service.session.session import Limits
+from inference_service.session.machine import Limits
 from inference_service.session.unit import Stream
 from tests.inference_service.support.caller import Caller, channel_to, duplex, until
 from tests.support.scripted_engine import (

@@ -14,8 +14,8 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.app import load_engine
 from inference_service.engine.sessions import base
-from inference_service.families import mini
-from inference_service.session.session import Limits
+from inference_service.families import antiphon_mini
+from inference_service.session.machine import Limits
 from inference_service.session.unit import Stream
 from tests.inference_service.support import caller as calling
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
@@ -118,7 +118,7 @@ async def test_a_chat_that_waits_for_its_turn_is_not_taken_for_one_that_hangs(
 
 async def test_sound_never_waits_for_the_pictures_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures that take for ever to decode hold up those who sent them, and nobody else."""
-    hold, decode, decoding = threading.Event(), mini.decode_frame, threading.Event()
+    hold, decode, decoding = threading.Event(), antiphon_mini.decode_frame, threading.Event()
 
     def slow(*given: Any, **named: Any) -> Any:
         decoding.set()
@@ -131,7 +131,7 @@ async def test_sound_never_waits_for_the_pictures_of_others(monkeypatch: pytest.
         channel_to(worker.address) as channel,
     ):
         alone = await converse(await Caller(channel).open(), seconds())
-        monkeypatch.setattr(mini, "decode_frame", slow)
+        monkeypatch.setattr(antiphon_mini, "decode_frame", slow)
         flooders = [await Caller(channel).open() for _ in range(4)]
         try:
             for flooder in flooders:

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from antiphon.semconv import ERROR_DOMAIN, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
-from inference_service.session.session import Limits
+from inference_service.session.machine import Limits
 from inference_service.session.unit import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, soon, until

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from inference_service.rpc.session_calls import SessionHost
-from inference_service.session.session import Limits, Session
+from inference_service.session.machine import Limits, Session
 from inference_service.session.unit import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, until

@@ -5,7 +5,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from antiphon.semconv import Reason
-from inference_service.session.session import Limits
+from inference_service.session.machine import Limits
 from inference_service.session.unit import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, Ending, until

@@ -5,7 +5,7 @@ import pytest
 from antiphon.semconv import Reason
 from inference_service.api.engine import Closed, Done, End, Piece, Prefilled, Ready, SessionFailed
 from inference_service.errors import Draining
-from inference_service.session.session import GoAway, Limits, Phase
+from inference_service.session.machine import GoAway, Limits, Phase
 from inference_service.session.unit import Run, Stream
 from tests.inference_service.support.session_world import INPUT, Stage
 

@@ -18,7 +18,7 @@ from inference_service.api.engine import (
     SessionFailed,
 )
 from inference_service.errors import Cancelled, StreamExists
-from inference_service.session.session import GoAway, Limits
+from inference_service.session.machine import GoAway, Limits
 from inference_service.session.unit import Run, Stream
 from tests.inference_service.support.session_world import INPUT, SETUP, Stage
 

@@ -6,7 +6,7 @@ from antiphon.semconv import Reason
 from inference_service.api.engine import Advanced, End, Failure, Finalized, Piece, Ready
 from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.errors import StreamExists
-from inference_service.session.session import Limits, Phase
+from inference_service.session.machine import Limits, Phase
 from inference_service.session.unit import Run, Stream
 from tests.inference_service.support.session_world import INPUT, Stage
 

@@ -29,7 +29,7 @@ from inference_service.api.setups import (
     Window,
 )
 from inference_service.errors import SessionError
-from inference_service.session.session import Answer, Limits, Session
+from inference_service.session.machine import Answer, Limits, Session
 from inference_service.session.unit import Run, Stream, Unit
 
 INPUT = UnitInput(np.zeros(16_000, np.float32))

@@ -25,11 +25,11 @@ from inference_service.api.setups import (
     UnitOverrides,
 )
 from inference_service.engine.sessions.base import Participant
-from inference_service.engine.sessions.orders import PendingUnit
 from inference_service.engine.sessions.prompt import Prompt, TurnIntake
+from inference_service.engine.sessions.queue import PendingUnit
 from inference_service.engine.sessions.spoken_chat import SpokenTurn
 from inference_service.engine.tick import Tick
-from inference_service.families import mini
+from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media.mel import MelStream
 from inference_service.models.tokenizer import Tokenizer
@@ -46,7 +46,7 @@ LIVELY = Sampling(max_new_tokens=24, temperature=1.0, top_p=1.0)
 @cache
 def runtime() -> DuplexRuntime:
     """A tiny model that sees, hears and speaks; whoever uses a slot leaves it clean."""
-    return DuplexRuntime(mini.parts(*tiny.model(sees=True)), 3)
+    return DuplexRuntime(antiphon_mini.parts(*tiny.model(sees=True)), 3)
 
 
 @dataclass
@@ -121,7 +121,7 @@ def test_model_with_a_template_holds_chats_and_one_without_does_not() -> None:
     silent = Tokenizer(FastTokenizer.from_file(str(golden.FOLDER / "tokenizer.json")))
 
     assert Mode.CHAT in runtime().info.modes
-    assert Mode.CHAT not in DuplexRuntime(mini.parts(model, silent, config), 1).info.modes
+    assert Mode.CHAT not in DuplexRuntime(antiphon_mini.parts(model, silent, config), 1).info.modes
 
 
 def test_greedy_answer_is_the_models_own(chat: Chatter) -> None:

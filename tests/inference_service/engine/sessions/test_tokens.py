@@ -10,9 +10,9 @@ import torch
 from inference_service.api.engine import End, Failure, Finish, Piece, Ready, SessionFailed
 from inference_service.api.setups import Mode, StreamInput, TokensSetup, UnitOverrides
 from inference_service.checkpoints.causal import CausalCheckpoint
-from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.queue import PendingUnit
 from inference_service.engine.tick import Tick
-from inference_service.families import mini
+from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support import streaming, tiny, tiny_causal
 from tests.inference_service.engine.support.streaming import GREEDY, Chunked, Player, Stage, most
@@ -380,7 +380,7 @@ def test_a_slot_is_clean_after_its_session(checkpoint: CausalCheckpoint, greedy:
 
 
 def test_the_duplex_model_continues_tokens_too() -> None:
-    runtime = DuplexRuntime(mini.parts(*tiny.model()), 1)
+    runtime = DuplexRuntime(antiphon_mini.parts(*tiny.model()), 1)
     assert Mode.TOKENS in runtime.info.modes
     stream = runtime.open("s", 0, TokensSetup(GREEDY, 0), lambda event: None)
     runtime.start(stream)

@@ -30,9 +30,9 @@ from inference_service.api.setups import (
 )
 from inference_service.engine.batch.choice import choose
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.sessions.transcription import MOST_TOKENS, Transcript
+from inference_service.engine.sessions.duplex_transcription import MOST_TOKENS, Transcript
 from inference_service.engine.tick import Tick
-from inference_service.families import mini
+from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media.mel import MelStream
 from tests.inference_service.engine.support import tiny
@@ -49,7 +49,7 @@ SECOND = 10
 @pytest.fixture(scope="module")
 def runtime() -> DuplexRuntime:
     with torch.inference_mode():
-        return DuplexRuntime(mini.parts(*tiny.model()), 4)
+        return DuplexRuntime(antiphon_mini.parts(*tiny.model()), 4)
 
 
 def writer(runtime: DuplexRuntime, **given: object) -> Writer:
@@ -431,7 +431,7 @@ def test_without_a_window_the_context_fills_up_in_order(runtime: DuplexRuntime) 
 def test_context_too_small_for_a_transcription_is_refused() -> None:
     model, tokenizer, config = tiny.model()
     small = replace(config, context_limit=120, window_high=120, window_low=90)
-    runtime = DuplexRuntime(mini.parts(model, tokenizer, small), 1)
+    runtime = DuplexRuntime(antiphon_mini.parts(model, tokenizer, small), 1)
     session = runtime.open("small", 0, TranscribeSetup(CHATTY, 1), lambda event: None)
 
     refusal = runtime.start(session)

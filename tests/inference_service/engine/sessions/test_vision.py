@@ -11,9 +11,9 @@ import torch
 from inference_service.api.engine import Closed, Done, End, Failure, Finalized, Piece, Prefilled, UnitUsage
 from inference_service.api.setups import DuplexSetup, UnitInput, UnitOverrides, Window, WindowMode
 from inference_service.engine.engine import LiveEngine
-from inference_service.families import mini
+from inference_service.families import antiphon_mini
+from inference_service.families.antiphon_mini import model_info
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.families.mini import model_info
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.config import parse_config
 from inference_service.models.vision_encoder import Resampler, VisionEncoder
@@ -155,7 +155,7 @@ class Rig:
     def __init__(self, slots: int) -> None:
         fatal: queue.Queue[str] = queue.Queue()
         self.engine = LiveEngine(
-            DuplexRuntime(mini.parts(*tiny.model(sees=True)), slots), slots, self._deliver, fatal.put
+            DuplexRuntime(antiphon_mini.parts(*tiny.model(sees=True)), slots), slots, self._deliver, fatal.put
         )
         self.slots = Slots(self.engine)
 

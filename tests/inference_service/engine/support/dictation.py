@@ -11,7 +11,7 @@ from inference_service.api.engine import Done, Event, Failure, Finalized, Piece,
 from inference_service.api.setups import Sampling, StreamInput, TranscribeSetup, UnitOverrides
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.base import Participant
-from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.queue import PendingUnit
 from inference_service.engine.tick import Tick
 
 Sound = NDArray[np.float32]

@@ -20,11 +20,11 @@ from inference_service.api.setups import (
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.speech import SpeechState
 from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.orders import PendingUnit
 from inference_service.engine.sessions.prompt import Dialogue, PictureRules, TurnIntake, Words
+from inference_service.engine.sessions.queue import PendingUnit
 from inference_service.engine.sessions.speech_groups import Voice
 from inference_service.engine.sessions.spoken_chat import SpokenTurn
-from inference_service.families.mini import MiniSenses
+from inference_service.families.antiphon_mini import MiniSenses
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.vocoder import VocoderState
 from tests.inference_service.engine.support import tiny

@@ -30,9 +30,9 @@ from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.sampler import TextSampler
 from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.orders import PendingUnit
-from inference_service.engine.sessions.parts import Chunk, DuplexParts, Pcm, Voices
-from inference_service.engine.sessions.unit import Running
+from inference_service.engine.sessions.components import Chunk, DuplexParts, Pcm, Voices
+from inference_service.engine.sessions.duplex_run import Running
+from inference_service.engine.sessions.queue import PendingUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import minicpmo
 from inference_service.families.duplex_runtime import DuplexRuntime

@@ -16,9 +16,9 @@ from inference_service.engine.batch.sampler import TextSampler
 from inference_service.engine.batch.speech import SpeechState
 from inference_service.engine.sessions.base import Stage
 from inference_service.engine.sessions.duplex import Conversation
-from inference_service.engine.sessions.intake import DuplexIntake, Perceived, VoiceIntake
-from inference_service.engine.sessions.orders import PendingUnit
-from inference_service.families.mini import MiniSenses
+from inference_service.engine.sessions.preprocessing import DuplexIntake, Perceived, VoiceIntake
+from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.families.antiphon_mini import MiniSenses
 from inference_service.models.config import TurnBound
 from inference_service.models.vocoder import VocoderState
 from tests.inference_service.engine.support import golden

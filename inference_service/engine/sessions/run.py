@@ -5,8 +5,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Generic
 
 from inference_service.api.engine import Done, End, Failure, Finish, Prefilled, UnitTimings, UnitUsage
-from inference_service.engine.sessions.intake import Prepared
-from inference_service.engine.sessions.orders import PendingUnit
+from inference_service.engine.sessions.preprocessing import Prepared
+from inference_service.engine.sessions.queue import PendingUnit
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import Generic
 
 from inference_service.api.engine import Failure
 from inference_service.api.setups import UnitOverrides
-from inference_service.engine.sessions.intake import Prepared
+from inference_service.engine.sessions.preprocessing import Prepared
 
 
 @dataclass

@@ -10,8 +10,8 @@ from torch import Tensor
 from inference_service.api.engine import End, Piece
 from inference_service.api.setups import DuplexSettings, UnitOverrides
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
-from inference_service.engine.sessions.intake import Perceived
-from inference_service.engine.sessions.work import Work
+from inference_service.engine.sessions.preprocessing import Perceived
+from inference_service.engine.sessions.run import Work
 from inference_service.models.tokenizer import Tokenizer
 
 MAX_CHARACTERS = 28

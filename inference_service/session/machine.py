@@ -27,8 +27,8 @@ from inference_service.errors import (
     UnitStalled,
     engine_error,
 )
-from inference_service.session.order import Ledger, Timer, UnitAnswer
 from inference_service.session.unit import Run, Stream, Unit
+from inference_service.session.units import Ledger, Timer, UnitAnswer
 
 
 class Phase(Enum):

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from inference_service.api.setups import Content, UnitInput, VoiceReference
-from inference_service.engine.sessions.parts import Opening, Senses, Sound, View, VoicePrompts
+from inference_service.engine.sessions.components import Opening, Senses, Sound, View, VoicePrompts
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.media.memo import Memo, digest
 from inference_service.media.pool import Kind

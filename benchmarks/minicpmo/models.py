@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load
-from inference_service.engine.sessions.components import DuplexParts, Voices
+from inference_service.engine.sessions.components import DuplexComponents, SpeechComponents
 from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.models.minicpmo.config import parse_config
 from inference_service.models.minicpmo.model import MiniCPMO
@@ -26,13 +26,13 @@ _VOICE_TOKENS = 50
 _SEED = 1
 
 
-def tiny() -> DuplexParts:
+def tiny() -> DuplexComponents:
     """Two layers of 256, as recorded."""
     loaded = load(TINY, torch.device("cpu"), torch.float32)
     return _parts(loaded, EncoderConfig(6561, 32, 4, 48, 2, 1), EstimatorConfig(24, 2, 2, 8), 32)
 
 
-def larger() -> DuplexParts:
+def larger() -> DuplexComponents:
     """Eight layers of 512, an ear, a speech head and a vocoder to match, and the tiny one's tokenizer."""
     raw: dict[str, Any] = json.loads((TINY / "config.json").read_text())
     raw |= {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8}
@@ -52,7 +52,7 @@ def larger() -> DuplexParts:
 
 def _parts(
     loaded: MiniCPMOCheckpoint, encoder: EncoderConfig, estimator: EstimatorConfig, channels: int
-) -> DuplexParts:
+) -> DuplexComponents:
     torch.manual_seed(_SEED)
     vocoder = VocoderConfig(channels=channels, f0_channels=channels)
     token2wav = Token2Wav(Token2WavConfig(encoder, estimator, vocoder)).eval()
@@ -62,5 +62,5 @@ def _parts(
     prompt = VoicePrompt(tokens, torch.randn(2 * _VOICE_TOKENS, 80), torch.randn(192))
     assert loaded.model.tts is not None
     mouth = minicpmo_voice.Token2WavMouth(token2wav, prompt)
-    voices = Voices(loaded.model.tts, mouth, minicpmo.SPEECH_CAPACITY)
-    return minicpmo.parts(loaded, voices, context_limit=CONTEXT)
+    voices = SpeechComponents(loaded.model.tts, mouth, minicpmo.SPEECH_CAPACITY)
+    return minicpmo.components(loaded, voices, context_limit=CONTEXT)

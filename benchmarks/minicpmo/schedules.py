@@ -25,10 +25,10 @@ from inference_service.api.setups import (
     WindowMode,
 )
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.sessions.base import Participant, Stage
-from inference_service.engine.sessions.components import DuplexParts
-from inference_service.engine.sessions.duplex import Conversation
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.base import Session, Stage
+from inference_service.engine.sessions.components import DuplexComponents
+from inference_service.engine.sessions.duplex import DuplexSession
+from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families.duplex_runtime import DuplexRuntime
 
@@ -42,15 +42,15 @@ _WINDOW = Window(WindowMode.BASIC, 1200, 900)
 class Counting(DuplexRuntime):
     """Counts forwards by the part that runs them."""
 
-    def __init__(self, parts: DuplexParts, slots: int) -> None:
-        super().__init__(parts, slots)
+    def __init__(self, components: DuplexComponents, slots: int) -> None:
+        super().__init__(components, slots)
         self.forwards: Counter[str] = Counter()
         assert self.speaker is not None
-        assert parts.voices is not None
+        assert components.speech is not None
         self._count(self.language, "forward", "language model")
         self._count(self.speaker.decoder, "forward", "speech head")
-        self._count(parts.ear, "encode", "ear")
-        self._count(parts.voices.mouth, "say", "vocoder")
+        self._count(components.ear, "encode", "ear")
+        self._count(components.speech.mouth, "say", "vocoder")
 
     def _count(self, part: Any, method: str, name: str) -> None:
         own = getattr(type(part), method)
@@ -70,7 +70,7 @@ class Reference(Counting):
 
     def _piecewise(self, segment: Segment) -> Tensor:
         """What closed the unit before, `<unit>`, and its audio by themselves; a token is a piece anyhow."""
-        count, audio = len(segment.embeds), self.parts.unit_tokens
+        count, audio = len(segment.embeds), self.components.unit_tokens
         borders = [0, count] if count <= audio else sorted({0, count - audio - 1, count - audio, count})
         hidden = []
         for begin, end in pairwise(borders):
@@ -80,11 +80,11 @@ class Reference(Counting):
             hidden += self.language.forward([piece])
         return torch.cat(hidden)
 
-    def hear(self, sessions: Sequence[Participant[Any]]) -> None:
+    def hear(self, sessions: Sequence[Session[Any]]) -> None:
         for session in sessions:
             super().hear([session])
 
-    def speak(self, sessions: Sequence[Participant[Any]]) -> None:
+    def speak(self, sessions: Sequence[Session[Any]]) -> None:
         for session in sessions:
             super().speak([session])
 
@@ -127,25 +127,25 @@ def cost(runtime: Counting, sessions: int, units: int, *, listens: bool) -> Cost
     return Cost(forwards, spent / count, [tuple(it) for it in said])
 
 
-def _opened(runtime: Counting, slot: int) -> Conversation:
+def _opened(runtime: Counting, slot: int) -> DuplexSession:
     setup = DuplexSetup("", _SETTINGS, _WINDOW, seed=slot)
     talk = runtime.converse("bench", slot, setup, lambda event: None)
-    talk.intake.begin()
+    talk.preprocessor.begin()
     assert runtime.start(talk) is None
     _run(runtime, [talk])
     return talk
 
 
-def _send(talk: Conversation, number: int, listens: bool) -> None:
+def _send(talk: DuplexSession, number: int, listens: bool) -> None:
     """A second of noise, each session's and unit's own."""
     noise = np.random.default_rng(1000 * talk.slot + number).standard_normal(RATE_HZ) * 0.1
-    heard = talk.intake.prepare(UnitInput(noise.astype(np.float32)))
-    unit = PendingUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
+    heard = talk.preprocessor.prepare(UnitInput(noise.astype(np.float32)))
+    unit = QueuedUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
     unit.force_listen = listens
-    talk.orders.prefill(unit)
+    talk.queue.prefill(unit)
 
 
-def _run(runtime: Counting, talks: list[Conversation]) -> None:
+def _run(runtime: Counting, talks: list[DuplexSession]) -> None:
     tick = Tick(runtime)
     while tick.has_work(talks):
         tick.run(talks)

@@ -28,8 +28,8 @@ from inference_service.engine.batch.memory import held_bytes
 from inference_service.engine.guard import DeviceLost
 from inference_service.engine.inbox import Inbox, Order
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Participant, Stage
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.base import Session, Stage
+from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.media.pool import Lane, MediaPool
@@ -49,44 +49,44 @@ class LiveSession:
     they keep their order. A cancel and a close go straight to the engine.
     """
 
-    def __init__(self, engine: "LiveEngine", session: Participant[Any], lane: Lane) -> None:
+    def __init__(self, engine: "LiveEngine", session: Session[Any], lane: Lane) -> None:
         self._engine = engine
         self._session = session
-        self._orders = session.orders
+        self._queue = session.queue
         self._lane = lane
         self._closed = False
 
     def prefill(self, unit: int, content: Content) -> None:
         arrival = time.monotonic()
-        kind = self._session.intake.kind(content)
+        kind = self._session.preprocessor.kind(content)
         self._lane.submit(kind, lambda: self._prepare(unit, content, arrival))
 
     def _prepare(self, unit: int, content: Content, arrival: float) -> None:
         try:
-            pending = PendingUnit(unit, self._session.intake.prepare(content), arrival)
+            pending = QueuedUnit(unit, self._session.preprocessor.prepare(content), arrival)
         except UnitRefused as refused:
-            pending = PendingUnit(unit, None, arrival, refused.failure)
+            pending = QueuedUnit(unit, None, arrival, refused.failure)
         except Exception:
             which = {"session_id": self._session.id, "unit": unit}
             logger.exception("the input of a unit could not be prepared", extra=which)
             failure = Failure(Reason.INFERENCE_FAILED, "The worker could not read this unit.")
-            pending = PendingUnit(unit, None, arrival, failure)
-        self._engine.order(self._session, lambda: self._orders.prefill(pending))
+            pending = QueuedUnit(unit, None, arrival, failure)
+        self._engine.order(self._session, lambda: self._queue.prefill(pending))
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
-        self._follow(lambda: self._orders.generate(unit, force_listen, overrides))
+        self._follow(lambda: self._queue.generate(unit, force_listen, overrides))
 
     def reject(self, unit: int, failure: Failure) -> None:
-        self._follow(lambda: self._orders.reject(unit, failure))
+        self._follow(lambda: self._queue.reject(unit, failure))
 
     def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
-        self._follow(lambda: self._orders.finalize(unit, keep_last_token=keep_last_token))
+        self._follow(lambda: self._queue.finalize(unit, keep_last_token=keep_last_token))
 
     def _follow(self, order: Callable[[], None]) -> None:
         self._lane.follow(lambda: self._engine.order(self._session, order))
 
     def cancel(self, unit: int) -> None:
-        self._engine.order(self._session, lambda: self._orders.cancel(unit))
+        self._engine.order(self._session, lambda: self._queue.cancel(unit))
 
     def close(self) -> None:
         if not self._closed:
@@ -112,8 +112,8 @@ class LiveEngine:
         self._slots = slots
         self._deliver = deliver
         self._on_fatal = on_fatal
-        self._sessions: dict[int, Participant[Any]] = {}
-        self._preparing: set[Participant[Any]] = set()
+        self._sessions: dict[int, Session[Any]] = {}
+        self._preparing: set[Session[Any]] = set()
         """Sessions that have not begun."""
         self._on_ticks: OnTicks = lambda ticks: None
         self._ticks: list[Ticked] = []
@@ -149,14 +149,14 @@ class LiveEngine:
         session = self._runtime.open(session_id, slot, setup, sink)
         self._preparing.add(session)
         lane = self._media.lane(lambda: self.inbox.put(lambda: self._wait(session)))
-        lane.submit(session.intake.kind(None), lambda: self._prepare(session))
+        lane.submit(session.preprocessor.kind(None), lambda: self._prepare(session))
         return LiveSession(self, session, lane)
 
-    def _prepare(self, session: Participant[Any]) -> None:
+    def _prepare(self, session: Session[Any]) -> None:
         """Makes ready what a session begins with, beside the engine thread."""
         refusal = None
         try:
-            session.intake.begin()
+            session.preprocessor.begin()
         except UnitRefused as refused:
             failure = refused.failure
             refusal = SessionFailed(Reason.CONFIG_INVALID, failure.message, failure.field)
@@ -165,7 +165,7 @@ class LiveEngine:
             refusal = SessionFailed(Reason.INFERENCE_FAILED, "The worker could not prepare this session.")
         self.inbox.put(lambda: self._begin(session, refusal))
 
-    def order(self, session: Participant[Any], order: Order) -> None:
+    def order(self, session: Session[Any], order: Order) -> None:
         """Has an order followed on the engine's thread; its fault is the session's."""
         self.inbox.put(lambda: self._tick.guard.attempt(session, order))
 
@@ -204,7 +204,7 @@ class LiveEngine:
             self._ticks.append(ticked)
         self._flush()
 
-    def _begin(self, session: Participant[Any], refusal: SessionFailed | None) -> None:
+    def _begin(self, session: Session[Any], refusal: SessionFailed | None) -> None:
         if session not in self._preparing:
             return  # it was closed meanwhile
         self._preparing.remove(session)
@@ -213,7 +213,7 @@ class LiveEngine:
         if self._is_dead or refusal is not None:
             session.fail(refusal or _FATAL)
 
-    def _wait(self, session: Participant[Any]) -> None:
+    def _wait(self, session: Session[Any]) -> None:
         """What is prepared of a session waits for others, who are getting on."""
         now = time.monotonic()
         if not session.may_tell(now):
@@ -223,7 +223,7 @@ class LiveEngine:
         elif self._sessions.get(session.slot) is session:
             session.tell_progress(now)
 
-    def release(self, session: Participant[Any]) -> None:
+    def release(self, session: Session[Any]) -> None:
         """Forgets a session: its caches are emptied before its slot is offered again."""
         if self._sessions.get(session.slot) is session:
             del self._sessions[session.slot]

@@ -9,11 +9,11 @@ import torch
 
 from antiphon.semconv import Reason
 from inference_service.api.engine import SessionFailed
-from inference_service.engine.sessions.base import Participant
+from inference_service.engine.sessions.base import Session
 
 logger = logging.getLogger(__name__)
 
-S = TypeVar("S", bound=Participant[Any])
+S = TypeVar("S", bound=Session[Any])
 T = TypeVar("T")
 
 _DEVICE_ERRORS = ("CUDA error", "CUDA driver error", "cuDNN error", "HIP error")
@@ -60,7 +60,7 @@ class Guard:
     def __init__(self, probe: Callable[[int], None]) -> None:
         self._probe = probe
 
-    def attempt(self, session: Participant[Any], step: Callable[..., T], *given: Any) -> T | None:
+    def attempt(self, session: Session[Any], step: Callable[..., T], *given: Any) -> T | None:
         """What a step of this session alone gives; None if it failed."""
         try:
             return step(*given)
@@ -116,7 +116,7 @@ class Guard:
         self._end(alone, error)
         return alone
 
-    def _end(self, session: Participant[Any], error: BaseException) -> None:
+    def _end(self, session: Session[Any], error: BaseException) -> None:
         _require_device(error)
         logger.error("a session failed in the engine", exc_info=error, extra={"session_id": session.id})
         session.fail(_OUT_OF_MEMORY if _is_out_of_memory(error) else _FAILED)

@@ -11,7 +11,7 @@ from inference_service.api.engine import ModelInfo, SessionFailed, Sink
 from inference_service.api.setups import SessionSetup
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
-from inference_service.engine.sessions.base import Participant
+from inference_service.engine.sessions.base import Session
 
 CPU_ROWS = 128
 """Rows of one forward on the CPU, where more of them only take longer."""
@@ -41,11 +41,11 @@ class Runtime(ABC):
         return self.language.cache.keys[0].device
 
     @abstractmethod
-    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Participant[Any]:
+    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Session[Any]:
         """A session of one of the model's modes, in a slot that is clean."""
 
     @abstractmethod
-    def start(self, session: Participant[Any]) -> SessionFailed | None:
+    def start(self, session: Session[Any]) -> SessionFailed | None:
         """Begins the session's context; the refusal if its settings do not fit this model."""
 
     def see(self, slices: list[Any]) -> list[Tensor]:
@@ -53,13 +53,13 @@ class Runtime(ABC):
         raise RuntimeError("This model has no eye.")
 
     @abstractmethod
-    def hear(self, sessions: Sequence[Participant[Any]]) -> None:
+    def hear(self, sessions: Sequence[Session[Any]]) -> None:
         """Hands each session the embeddings of its next unit to feed; its pictures have been seen.
 
         If it raises, no session has moved, but for those that have theirs and the one to `blame`.
         """
 
-    def speak(self, sessions: Sequence[Participant[Any]]) -> None:
+    def speak(self, sessions: Sequence[Session[Any]]) -> None:
         """One step of speech for those in stage SPEAK; what has been heard of raising holds here too."""
         raise RuntimeError("This model has no voice.")
 

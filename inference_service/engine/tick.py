@@ -11,9 +11,9 @@ from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.scheduler import Request, Share, is_urgent, schedule
 from inference_service.engine.guard import Guard
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.sessions.base import Session, Stage
 
-Sessions = Collection[Participant[Any]]
+Sessions = Collection[Session[Any]]
 _OPENING_S = 0.005
 """A tick in which opening sessions has taken so long opens no further one."""
 _SPEAKING_ROWS = 16
@@ -36,7 +36,7 @@ class Tick:
         self._clock = clock
         self._share = Share(min(self._budget, runtime.most_waiting))
         self._count = 0
-        self._urgent: set[Participant[Any]] = set()
+        self._urgent: set[Session[Any]] = set()
         self._allowance = 0
         self._others_s = 0.0
 
@@ -69,7 +69,7 @@ class Tick:
         self._count += 1
         members: tuple[tuple[str, int], ...] = ()
         if self._count % NAMED_TICKS == 0:
-            members = tuple((c.id, c.orders.first.number) for c in served.values() if c.orders.first)
+            members = tuple((c.id, c.queue.first.number) for c in served.values() if c.queue.first)
         tokens = sum(rows for _, rows in fed)
         return Ticked(self._count, started, ended, len(served), tokens, members)
 
@@ -78,10 +78,10 @@ class Tick:
         if others:
             self._others_s += (self._clock() - since) * others / everybody
 
-    def _by_slack(self, sessions: Iterable[Participant[Any]]) -> list[Participant[Any]]:
+    def _by_slack(self, sessions: Iterable[Session[Any]]) -> list[Session[Any]]:
         """Those whose unit is due soon, by when; then the others, the oldest first."""
 
-        def slack(session: Participant[Any]) -> tuple[bool, float, int]:
+        def slack(session: Session[Any]) -> tuple[bool, float, int]:
             due = session.due if session in self._urgent else None
             return due is None, session.arrival if due is None else due, session.slot
 
@@ -133,7 +133,7 @@ class Tick:
         self.guard.run(starting, self._runtime.hear, lambda session: session.wants_unit)
         self._charge(since, self._others(starting), len(starting))
 
-    def _see(self, waiting: list[Participant[Any]]) -> list[Participant[Any]]:
+    def _see(self, waiting: list[Session[Any]]) -> list[Session[Any]]:
         """Slices of pictures, as many as may be seen in a tick; those who have no more to see."""
         since, looking = self._clock(), {}
         rows = {True: self._runtime.most_waiting, False: self._allowance}
@@ -150,7 +150,7 @@ class Tick:
         if not looking:
             return ready
 
-        def see(group: list[Participant[Any]]) -> list[list[Tensor]]:
+        def see(group: list[Session[Any]]) -> list[list[Tensor]]:
             seen = iter(self._runtime.see([piece for session in group for piece in looking[session]]))
             return [[next(seen) for _ in looking[session]] for session in group]
 
@@ -160,7 +160,7 @@ class Tick:
         self._charge(since, others, sum(map(len, looking.values())))
         return [session for session in ready if session.wants_unit]
 
-    def _think(self, sessions: Sessions) -> list[tuple[Participant[Any], int]]:
+    def _think(self, sessions: Sessions) -> list[tuple[Session[Any], int]]:
         """One forward for everybody's prompts, units and tokens; who had how many rows in it."""
         since = self._clock()
         waiting = {c.slot: (c, c.to_feed) for c in sessions if c.to_feed is not None}
@@ -205,7 +205,7 @@ class Tick:
             guard.attempt(session, session.feed, decisions[session.slot], row)
         self._charge(since, self._others(ready), len(ready))
 
-    def _speak(self, sessions: Sessions) -> Sequence[Participant[Any]]:
+    def _speak(self, sessions: Sessions) -> Sequence[Session[Any]]:
         """One step of speech for every unit, and for as many others as may speak."""
         since = self._clock()
         speaking = [session for session in sessions if session.stage is Stage.SPEAK]
@@ -218,10 +218,10 @@ class Tick:
         self._charge(since, self._others(speaking), len(speaking))
         return speaking
 
-    def _others(self, sessions: Sequence[Participant[Any]]) -> int:
+    def _others(self, sessions: Sequence[Session[Any]]) -> int:
         """How many of them have no deadline."""
         return sum(session not in self._urgent for session in sessions)
 
 
-def _last_hidden(sessions: Sequence[Participant[Any]]) -> list[Tensor]:
+def _last_hidden(sessions: Sequence[Session[Any]]) -> list[Tensor]:
     return [c.last_hidden for c in sessions if c.last_hidden is not None]

@@ -13,14 +13,14 @@ from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.components import (
     ChatRules,
-    Chunk,
-    DuplexParts,
+    DuplexComponents,
     Measure,
     Opening,
     Pcm,
     Sound,
+    SpeechCodes,
+    SpeechComponents,
     View,
-    Voices,
 )
 from inference_service.families.duplex_runtime import slot_capacity
 from inference_service.families.footprint import Footprint, stored
@@ -39,13 +39,13 @@ SPEECH_CAPACITY = 512
 _SECONDS_AT_ONCE = 8
 
 
-def parts(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) -> DuplexParts:
+def components(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) -> DuplexComponents:
     """What the runtime is made of."""
     second_tokens = SAMPLE_RATE // HOP // 2 // config.audio.pool
     special, size = tokenizer.special, config.language.vocab_size
     # A decision is text or a token of the unit loop; everything else would break the context's shape.
     decisions = special.decisions
-    return DuplexParts(
+    return DuplexComponents(
         info=model_info(config, chats=tokenizer.chat_template is not None),
         language=model.llm.model,
         embeddings=model.llm.model.embed_tokens,
@@ -68,7 +68,7 @@ def parts(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) -> Dupl
         eye=model if config.vision else None,
         slice_tokens=config.vision.queries if config.vision else 0,
         turn_bound=config.turn_bound,
-        voices=Voices(model.tts, MiniMouth(model.vocoder), SPEECH_CAPACITY),
+        speech=SpeechComponents(model.tts, MiniMouth(model.vocoder), SPEECH_CAPACITY),
         transcription_prompt=config.transcription_prompt,
     )
 
@@ -160,7 +160,7 @@ class MiniMouth:
     def initial_state(self, voice: None, seed: int) -> VocoderState:
         return self._vocoder.initial_state(seed)
 
-    def say(self, chunks: list[Chunk]) -> list[Tensor]:
+    def say(self, chunks: list[SpeechCodes]) -> list[Tensor]:
         return self._vocoder.decode([list(chunk.codes) for chunk in chunks], [c.state for c in chunks])
 
 

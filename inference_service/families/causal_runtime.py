@@ -15,10 +15,10 @@ from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import CPU_ROWS, Runtime
-from inference_service.engine.sessions.base import Participant
-from inference_service.engine.sessions.chat import Turn
-from inference_service.engine.sessions.prompt import Dialogue, TurnIntake, Words
-from inference_service.engine.sessions.tokens import Stream
+from inference_service.engine.sessions.base import Session
+from inference_service.engine.sessions.chat import ChatSession
+from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, Words
+from inference_service.engine.sessions.tokens import TokensSession
 from inference_service.families.footprint import Footprint
 from inference_service.families.token_streams import Tokens
 from inference_service.families.working_memory import forward_bytes
@@ -47,7 +47,7 @@ class CausalRuntime(Runtime):
             nothing = torch.tensor([], dtype=torch.long)
             self._dialogue = Dialogue(loaded.template, context_limit, loaded.ends, forbidden=nothing)
 
-    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Participant[Any]:
+    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Session[Any]:
         match setup:
             case TokensSetup():
                 return self._tokens.open(session_id, slot, setup, sink)
@@ -56,28 +56,30 @@ class CausalRuntime(Runtime):
             case _:
                 raise TypeError(f"This model takes no {type(setup).__name__}.")
 
-    def _chat(self, session_id: str, slot: int, setup: ChatSetup, sink: Sink, dialogue: Dialogue) -> Turn:
-        return Turn(
+    def _chat(
+        self, session_id: str, slot: int, setup: ChatSetup, sink: Sink, dialogue: Dialogue
+    ) -> ChatSession:
+        return ChatSession(
             session_id,
             slot,
             sink,
             Context(self.language, slot, Window(), dialogue.limit),
-            TurnIntake(dialogue, setup.system_prompt),
+            ChatPreprocessor(dialogue, setup.system_prompt),
             setup=setup,
             dialogue=dialogue,
             generator=torch.Generator().manual_seed(setup.seed),
         )
 
-    def start(self, session: Participant[Any]) -> SessionFailed | None:
-        if isinstance(session, Stream):
+    def start(self, session: Session[Any]) -> SessionFailed | None:
+        if isinstance(session, TokensSession):
             return self._tokens.start(session)
-        cast(Turn, session).ready()
+        cast(ChatSession, session).ready()
         return None
 
-    def hear(self, sessions: Sequence[Participant[Any]]) -> None:
-        self._tokens.hear([session for session in sessions if isinstance(session, Stream)])
+    def hear(self, sessions: Sequence[Session[Any]]) -> None:
+        self._tokens.hear([session for session in sessions if isinstance(session, TokensSession)])
         for turn in sessions:
-            if isinstance(turn, Turn):
+            if isinstance(turn, ChatSession):
                 with blame(turn):
                     turn.read(torch.cat([self.embed(cast(Words, part).ids) for part in turn.next_portion()]))
 

@@ -11,11 +11,11 @@ from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.speech import SpeechState
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.components import DuplexParts, Sound, View
-from inference_service.engine.sessions.preprocessing import VoiceIntake
-from inference_service.engine.sessions.prompt import Dialogue, PictureRules, Sight, TurnIntake, Words
-from inference_service.engine.sessions.speech_groups import Voice
-from inference_service.engine.sessions.spoken_chat import SpokenTurn
+from inference_service.engine.sessions.components import DuplexComponents, Sound, View
+from inference_service.engine.sessions.preprocessing import VoicePreprocessor
+from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, PictureRules, Sight, Words
+from inference_service.engine.sessions.speech_groups import SpeechGroups
+from inference_service.engine.sessions.spoken_chat import SpokenChatSession
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.errors import CheckpointError
 
@@ -30,14 +30,16 @@ class Chat:
     those without.
     """
 
-    def __init__(self, runtime: Runtime, parts: DuplexParts, template: ChatTemplate, look: Look) -> None:
+    def __init__(
+        self, runtime: Runtime, components: DuplexComponents, template: ChatTemplate, look: Look
+    ) -> None:
         self._runtime = runtime
-        self._parts = parts
+        self._components = components
         self._look = look
-        special = parts.tokenizer.special
+        special = components.tokenizer.special
         self._turn_end = special.turn_eos
         self._end_rows = runtime.embed([self._turn_end]).detach()
-        rules = parts.chat
+        rules = components.chat
         numbered = rules.numbers_pictures
         self._dialogue = Dialogue(
             template,
@@ -45,35 +47,35 @@ class Chat:
             ends=rules.ends,
             forbidden=rules.forbidden,
             opens_with_space=rules.opens_with_space,
-            speaks=parts.voices is not None,
-            senses=parts.senses,
+            speaks=components.speech is not None,
+            senses=components.senses,
             clip_marks=(_token(template, "<|audio_start|>"), _token(template, "<|audio_end|>")),
             picture=PictureRules(
-                parts.slice_tokens + _MARKS,
+                components.slice_tokens + _MARKS,
                 (_token(template, "<image_id>"), _token(template, "</image_id>")) if numbered else None,
-                tuple(parts.tokenizer.encode("\n")) if numbered else (),
+                tuple(components.tokenizer.encode("\n")) if numbered else (),
             )
-            if parts.eye
+            if components.eye
             else None,
             hearing_opens_speech=rules.hearing_opens_speech,
             omni_joint=rules.omni_joint,
         )
 
-    def open(self, session_id: str, slot: int, setup: ChatSetup, sink: Sink) -> SpokenTurn:
+    def open(self, session_id: str, slot: int, setup: ChatSetup, sink: Sink) -> SpokenChatSession:
         """A session in a clean slot."""
-        runtime, parts = self._runtime, self._parts
-        prompts = parts.voices.prompts if parts.voices else None
-        voice = VoiceIntake(parts.reference(setup.voice), None, prompts)
-        return SpokenTurn(
+        runtime, components = self._runtime, self._components
+        prompts = components.speech.prompts if components.speech else None
+        voice = VoicePreprocessor(components.reference(setup.voice), None, prompts)
+        return SpokenChatSession(
             session_id,
             slot,
             sink,
             Context(runtime.language, slot, Window(), self._dialogue.limit),
-            TurnIntake(self._dialogue, setup.system_prompt, voice),
+            ChatPreprocessor(self._dialogue, setup.system_prompt, voice),
             setup=setup,
             dialogue=self._dialogue,
             generator=torch.Generator().manual_seed(setup.seed),
-            voice=Voice(
+            groups=SpeechGroups(
                 SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
                 self._turn_end,
                 self._end_rows,
@@ -81,18 +83,18 @@ class Chat:
             ),
         )
 
-    def start(self, turn: SpokenTurn) -> None:
+    def start(self, turn: SpokenChatSession) -> None:
         """The session can take its first unit."""
-        if self._parts.voices is not None:
+        if self._components.speech is not None:
             spoken = (
-                turn.intake.voice.spoken
-                if isinstance(turn.intake, TurnIntake) and turn.intake.voice
+                turn.preprocessor.voice.spoken
+                if isinstance(turn.preprocessor, ChatPreprocessor) and turn.preprocessor.voice
                 else None
             )
-            turn.voice.mouth = self._parts.voices.mouth.initial_state(spoken, turn.setup.seed)
+            turn.groups.mouth = self._components.speech.mouth.initial_state(spoken, turn.setup.seed)
         turn.ready()
 
-    def hear(self, turns: Sequence[SpokenTurn]) -> None:
+    def hear(self, turns: Sequence[SpokenChatSession]) -> None:
         """Embeds the next portion of each turn's prompt."""
         for turn in turns:
             with blame(turn):
@@ -115,10 +117,10 @@ class Chat:
                 yield self._runtime.embed(list(rules.line_end))
             yield rows
 
-    def _embedded(self, turn: SpokenTurn, passage: Words | Sound) -> Tensor:
+    def _embedded(self, turn: SpokenChatSession, passage: Words | Sound) -> Tensor:
         if isinstance(passage, Words):
             return self._runtime.embed(passage.ids)
-        heard, turn.ear = self._parts.ear.listen(passage, turn.ear)
+        heard, turn.ear = self._components.ear.listen(passage, turn.ear)
         return heard
 
 

@@ -22,20 +22,20 @@ from inference_service.engine.batch.sampler import TextSampler
 from inference_service.engine.batch.speech import Speaker, SpeechJob, SpeechState
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Participant, Speaking
+from inference_service.engine.sessions.base import Session, SpeakingSession
 from inference_service.engine.sessions.components import (
     VOICES_AT_ONCE,
-    Chunk,
-    DuplexParts,
+    DuplexComponents,
     Opening,
     Sound,
+    SpeechCodes,
     View,
 )
-from inference_service.engine.sessions.duplex import Conversation
-from inference_service.engine.sessions.duplex_transcription import Transcript
-from inference_service.engine.sessions.preprocessing import DuplexIntake, VoiceIntake
-from inference_service.engine.sessions.spoken_chat import SpokenTurn
-from inference_service.engine.sessions.tokens import Stream
+from inference_service.engine.sessions.duplex import DuplexSession
+from inference_service.engine.sessions.duplex_transcription import DuplexTranscription
+from inference_service.engine.sessions.preprocessing import DuplexPreprocessor, VoicePreprocessor
+from inference_service.engine.sessions.spoken_chat import SpokenChatSession
+from inference_service.engine.sessions.tokens import TokensSession
 from inference_service.families.chat import Chat
 from inference_service.families.token_streams import Tokens
 from inference_service.families.transcriber import Transcriber
@@ -53,27 +53,35 @@ _MEMORY_MARKER = "\n\nprevious: "
 class DuplexRuntime(Runtime):
     """Loaded weights of a duplex architecture and their caches."""
 
-    def __init__(self, parts: DuplexParts, slots: int) -> None:
-        self.parts = parts
-        self.tokenizer = parts.tokenizer
-        self.slice_rows = parts.slice_tokens or 1
-        self.slice_tokens = parts.slice_tokens + SLICE_MARKS if parts.eye else 0
-        capacity = slot_capacity(parts.info.context_limit, parts.slice_tokens if parts.eye else None)
-        language = PackedDecoder(parts.language, slots, capacity)
-        super().__init__(parts.info, language, parts.embeddings, parts.head)
-        voices = parts.voices
-        self.speaker = Speaker(voices.head, slots, voices.capacity) if voices else None
+    def __init__(self, components: DuplexComponents, slots: int) -> None:
+        self.components = components
+        self.tokenizer = components.tokenizer
+        self.slice_rows = components.slice_tokens or 1
+        self.slice_tokens = components.slice_tokens + SLICE_MARKS if components.eye else 0
+        capacity = slot_capacity(
+            components.info.context_limit, components.slice_tokens if components.eye else None
+        )
+        language = PackedDecoder(components.language, slots, capacity)
+        super().__init__(components.info, language, components.embeddings, components.head)
+        speech = components.speech
+        self.speaker = Speaker(speech.head, slots, speech.capacity) if speech else None
         self._openings: Memo[Opening] = Memo(PROMPTS_KNOWN)
         self._sounds: Memo[list[Sound]] = Memo(VOICES_KNOWN)
         self._clips: Memo[Tensor] = Memo(VOICES_KNOWN)
         self._transcriber = Transcriber(
-            self, parts.ear, parts.tokenizer, parts.transcription_prompt, parts.unit_tokens
+            self,
+            components.ear,
+            components.tokenizer,
+            components.transcription_prompt,
+            components.unit_tokens,
         )
-        self._tokens = Tokens(self, parts.tokenizer.plain, frozenset((parts.tokenizer.special.im_end,)))
-        template = parts.tokenizer.chat_template
-        self._chat = Chat(self, parts, template, self.look) if template is not None else None
+        self._tokens = Tokens(
+            self, components.tokenizer.plain, frozenset((components.tokenizer.special.im_end,))
+        )
+        template = components.tokenizer.chat_template
+        self._chat = Chat(self, components, template, self.look) if template is not None else None
 
-    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Participant[Any]:
+    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Session[Any]:
         match setup:
             case DuplexSetup():
                 return self.converse(session_id, slot, setup, sink)
@@ -86,50 +94,53 @@ class DuplexRuntime(Runtime):
             case _:
                 raise TypeError(f"This model takes no {type(setup).__name__}.")
 
-    def converse(self, session_id: str, slot: int, setup: DuplexSetup, sink: Sink) -> Conversation:
+    def converse(self, session_id: str, slot: int, setup: DuplexSetup, sink: Sink) -> DuplexSession:
         """A full-duplex session in a clean slot."""
-        generator, parts = torch.Generator().manual_seed(setup.seed), self.parts
-        prompts = parts.voices.prompts if parts.voices and setup.duplex.generate_audio else None
-        voice = VoiceIntake(parts.reference(setup.voice), parts.senses, prompts, self._sounds)
+        generator, components = torch.Generator().manual_seed(setup.seed), self.components
+        prompts = components.speech.prompts if components.speech and setup.duplex.generate_audio else None
+        voice = VoicePreprocessor(components.reference(setup.voice), components.senses, prompts, self._sounds)
         text = setup.system_prompt
 
         def write(hears_voice: bool) -> Opening:
             return self._openings.get(
-                digest(text, hears_voice), lambda: parts.openings.opening(text, hears_voice=hears_voice)
+                digest(text, hears_voice), lambda: components.openings.opening(text, hears_voice=hears_voice)
             )
 
-        return Conversation(
+        return DuplexSession(
             session_id,
             slot,
             sink,
             Context(self.language, slot, setup.window, self.info.context_limit),
-            DuplexIntake(parts.senses, voice, write),
+            DuplexPreprocessor(components.senses, voice, write),
             setup=setup,
             tokenizer=self.tokenizer,
             sampler=TextSampler(
-                self.tokenizer.special, parts.forbidden, generator, reference_quirks=parts.reference_quirks
+                self.tokenizer.special,
+                components.forbidden,
+                generator,
+                reference_quirks=components.reference_quirks,
             ),
             speech=SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
-            unit_tokens=parts.unit_tokens,
+            unit_tokens=components.unit_tokens,
             slice_tokens=self.slice_tokens,
-            turn_bound=parts.turn_bound,
-            reference_quirks=parts.reference_quirks,
+            turn_bound=components.turn_bound,
+            reference_quirks=components.reference_quirks,
         )
 
-    def start(self, session: Participant[Any]) -> SessionFailed | None:
-        if isinstance(session, Transcript):
+    def start(self, session: Session[Any]) -> SessionFailed | None:
+        if isinstance(session, DuplexTranscription):
             return self._transcriber.start(session)
-        if isinstance(session, Stream):
+        if isinstance(session, TokensSession):
             return self._tokens.start(session)
-        if isinstance(session, SpokenTurn):
+        if isinstance(session, SpokenChatSession):
             assert self._chat is not None
             self._chat.start(session)
             return None
-        return self._start_conversation(cast(Conversation, session))
+        return self._start_conversation(cast(DuplexSession, session))
 
-    def _start_conversation(self, conversation: Conversation) -> SessionFailed | None:
-        intake = cast(DuplexIntake, conversation.intake)
-        setup, voice, opening = conversation.setup, intake.voice, intake.opening()
+    def _start_conversation(self, conversation: DuplexSession) -> SessionFailed | None:
+        preprocessor = cast(DuplexPreprocessor, conversation.preprocessor)
+        setup, voice, opening = conversation.setup, preprocessor.voice, preprocessor.opening()
         before = self.embed(opening.before)
         if voice.heard:
             heard = self._clips.get(voice.key, lambda: torch.cat(self.heard_clip(voice.heard)))
@@ -148,9 +159,9 @@ class DuplexRuntime(Runtime):
         if length > room:
             return _refused(f"has {length} tokens; at most {max(0, room)} leave room for units")
         conversation.to_feed = torch.cat([before, self.embed(opening.after)]) if opening.after else before
-        conversation.ear = self.parts.ear.initial_state()
-        if self.parts.voices is not None and setup.duplex.generate_audio:
-            conversation.mouth = self.parts.voices.mouth.initial_state(voice.spoken, setup.seed)
+        conversation.ear = self.components.ear.initial_state()
+        if self.components.speech is not None and setup.duplex.generate_audio:
+            conversation.mouth = self.components.speech.mouth.initial_state(voice.spoken, setup.seed)
         return None
 
     def _memory(self, opening: Opening, fixed: int) -> Memory:
@@ -160,22 +171,22 @@ class DuplexRuntime(Runtime):
         """Embeddings [n, hidden] of the parts of a clip."""
         state, heard = None, []
         for sound in sounds:
-            rows, state = self.parts.ear.listen(sound, state)
+            rows, state = self.components.ear.listen(sound, state)
             heard.append(rows)
         return heard
 
-    def hear(self, sessions: Sequence[Participant[Any]]) -> None:
+    def hear(self, sessions: Sequence[Session[Any]]) -> None:
         """Encodes the next unit of each session, in one batch for each kind of session."""
-        self._hear_conversations([session for session in sessions if isinstance(session, Conversation)])
-        self._transcriber.hear([session for session in sessions if isinstance(session, Transcript)])
-        self._tokens.hear([session for session in sessions if isinstance(session, Stream)])
+        self._hear_conversations([session for session in sessions if isinstance(session, DuplexSession)])
+        self._transcriber.hear([session for session in sessions if isinstance(session, DuplexTranscription)])
+        self._tokens.hear([session for session in sessions if isinstance(session, TokensSession)])
         if self._chat is not None:
-            self._chat.hear([session for session in sessions if isinstance(session, SpokenTurn)])
+            self._chat.hear([session for session in sessions if isinstance(session, SpokenChatSession)])
 
-    def _hear_conversations(self, conversations: Sequence[Conversation]) -> None:
+    def _hear_conversations(self, conversations: Sequence[DuplexSession]) -> None:
         if not conversations:
             return
-        units = [c.orders.first.input for c in conversations if c.orders.first and c.orders.first.input]
+        units = [c.queue.first.input for c in conversations if c.queue.first and c.queue.first.input]
         both = list(zip(conversations, units, strict=True))
         hearing = [(c, unit.heard.to(self.device)) for c, unit in both if unit.heard is not None]
         heard = self._heard(hearing)
@@ -188,17 +199,17 @@ class DuplexRuntime(Runtime):
                 audio, ear = heard.get(conversation.slot, (rows[:0], conversation.ear))
                 conversation.start_unit(rows, seen, audio, ear)
 
-    def _heard(self, hearing: list[tuple[Conversation, Tensor]]) -> dict[int, tuple[Tensor, Any]]:
+    def _heard(self, hearing: list[tuple[DuplexSession, Tensor]]) -> dict[int, tuple[Tensor, Any]]:
         """By slot, the embeddings [n, hidden] of the second and the ear's state after it."""
         if not hearing:
             return {}
-        audio, ears = self.parts.ear.encode([it for _, it in hearing], [c.ear for c, _ in hearing])
+        audio, ears = self.components.ear.encode([it for _, it in hearing], [c.ear for c, _ in hearing])
         slots = [c.slot for c, _ in hearing]
         return dict(zip(slots, zip(audio, ears, strict=True), strict=True))
 
     def see(self, slices: list[Any]) -> list[Tensor]:
-        assert self.parts.eye is not None
-        return self.parts.eye.see(slices)
+        assert self.components.eye is not None
+        return self.components.eye.see(slices)
 
     def look(self, views: Sequence[View], seen: Sequence[Tensor]) -> list[list[Tensor]]:
         """The slices of each picture, each [n, hidden] with its marks; `seen` are their embeddings."""
@@ -206,7 +217,9 @@ class DuplexRuntime(Runtime):
             return []
         special, rows = self.tokenizer.special, iter(seen)
         whole = self.embed([special.image, special.image_end]).split(1)
-        detail = self.embed(list(self.parts.detail_marks)).split(1) if self.parts.detail_marks else whole
+        detail = (
+            self.embed(list(self.components.detail_marks)).split(1) if self.components.detail_marks else whole
+        )
         return [
             [
                 torch.cat([begin, next(rows), end])
@@ -215,10 +228,10 @@ class DuplexRuntime(Runtime):
             for view in views
         ]
 
-    def speak(self, sessions: Sequence[Participant[Any]]) -> None:
+    def speak(self, sessions: Sequence[Session[Any]]) -> None:
         """One step of the speech head for all who speak, and the mouth for those who have finished."""
         speaking = []
-        for session in cast(Sequence[Speaking], sessions):
+        for session in cast(Sequence[SpeakingSession], sessions):
             with blame(session):
                 job = session.speech_job()
                 if job is not None:
@@ -244,13 +257,13 @@ class DuplexRuntime(Runtime):
             with blame(session):
                 session.spoken(job.sound, spoken_at)
 
-    def _say(self, finished: list[tuple[Speaking, SpeechJob]]) -> None:
+    def _say(self, finished: list[tuple[SpeakingSession, SpeechJob]]) -> None:
         """Makes the sound of each job; if that fails, no voice has moved."""
-        assert self.parts.voices is not None
+        assert self.components.speech is not None
         marks = [session.mouth.mark() for session, _ in finished if session.mouth is not None]
-        chunks = [Chunk(session.mouth, job.codes, job.ends_turn) for session, job in finished]
+        chunks = [SpeechCodes(session.mouth, job.codes, job.ends_turn) for session, job in finished]
         try:
-            sounds = self.parts.voices.mouth.say(chunks)
+            sounds = self.components.speech.mouth.say(chunks)
         except Exception:
             for go_back in marks:
                 go_back()

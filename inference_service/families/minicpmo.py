@@ -11,13 +11,13 @@ from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.components import (
     ChatRules,
-    DuplexParts,
+    DuplexComponents,
     Measure,
     Opening,
     Pcm,
     Sound,
+    SpeechComponents,
     View,
-    Voices,
 )
 from inference_service.errors import ConfigurationError
 from inference_service.families.duplex_runtime import slot_capacity
@@ -46,34 +46,34 @@ _SYSTEM_PROMPT = "Streaming Omni Conversation."
 _CHAT_ENDS = ("<|im_end|>", "<|endoftext|>", "<|tts_eos|>")
 
 
-def parts(
+def components(
     loaded: MiniCPMOCheckpoint,
-    voices: Voices | None,
+    speech: SpeechComponents | None,
     *,
     context_limit: int = CONTEXT_LIMIT,
     reference_quirks: bool = False,
-) -> DuplexParts:
+) -> DuplexComponents:
     """What the runtime is made of. Raises `CheckpointError` for a tokenizer that lacks what it needs."""
     model, tokenizer, config = loaded.model, loaded.tokenizer, loaded.config
     special = tokenizer.special
     forbidden = sorted({*loaded.bad_token_ids, special.tts_pad, special.chunk_eos})
-    return DuplexParts(
+    return DuplexComponents(
         info=ModelInfo(
             name=loaded.name,
             context_limit=context_limit,
             input_sample_rate_hz=SAMPLE_RATE,
-            output_sample_rate_hz=RATE_HZ if voices else 0,
+            output_sample_rate_hz=RATE_HZ if speech else 0,
             unit_seconds=1.0,
-            duplex_defaults=DuplexSettings(generate_audio=voices is not None),
+            duplex_defaults=DuplexSettings(generate_audio=speech is not None),
             window=Window(),
             modes=frozenset({Mode.AUDIO, Mode.VIDEO, Mode.CHAT, Mode.TOKENS}),
             sees=True,
-            speaks=voices is not None,
+            speaks=speech is not None,
             vocabulary=config.language.vocab_size,
             windows=frozenset(WindowMode),
             hears_voices=True,
-            clones_voices=voices is not None and voices.can_clone,
-            voice_ids=voices.ids if voices else frozenset(),
+            clones_voices=speech is not None and speech.can_clone,
+            voice_ids=speech.ids if speech else frozenset(),
         ),
         language=model.llm.model,
         embeddings=model.llm.model.embed_tokens,
@@ -93,7 +93,7 @@ def parts(
         eye=model.eye,
         slice_tokens=config.vision.queries,
         detail_marks=(_token(tokenizer, "<slice>"), _token(tokenizer, "</slice>")),
-        voices=voices,
+        speech=speech,
         reference_quirks=reference_quirks,
     )
 

@@ -18,7 +18,7 @@ from antiphon.wav import decode_wav, is_wav, read_header
 from inference_service.api.setups import VoiceReference
 from inference_service.checkpoints import vocoder, voices
 from inference_service.checkpoints.voices import DEFAULT_VOICE, LONGEST_S, VoiceReader
-from inference_service.engine.sessions.components import Chunk, Pcm, Voices
+from inference_service.engine.sessions.components import Pcm, SpeechCodes, SpeechComponents
 from inference_service.errors import ConfigurationError, UnitRefused
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.models.errors import CheckpointError, VoiceError
@@ -33,7 +33,7 @@ from inference_service.models.token2wav.features import resampled
 from inference_service.models.token2wav.flow import VoicePrompt
 from inference_service.models.token2wav.model import DEFAULT_STEPS, Token2Wav
 from inference_service.models.token2wav.sizes import stream_bytes, voice_bytes, weight_bytes
-from inference_service.models.token2wav.stream import SpeechChunk, StreamState, Voice
+from inference_service.models.token2wav.stream import StreamCodes, StreamState, VoiceCache
 from inference_service.options import SpeechOptions
 
 FOLDER = "vocoder"
@@ -58,7 +58,7 @@ class Needs:
 
 def load(
     model: Path, head: SpeechHead, capacity: int, device: torch.device, options: SpeechOptions
-) -> tuple[Voices, Needs]:
+) -> tuple[SpeechComponents, Needs]:
     """The voice of the checkpoint in `model`, on `device`, and what it needs.
 
     Raises `CheckpointError` if there is no vocoder or it has no voice, `ConfigurationError` for
@@ -86,7 +86,7 @@ def load(
         raise CheckpointError(
             f"{folder} has no default voice. Pass --voice WAV, or convert the vocoder again with --voice WAV."
         )
-    speaks = Voices(
+    speaks = SpeechComponents(
         head,
         Token2WavMouth(token2wav, own),
         capacity,
@@ -150,9 +150,9 @@ class Token2WavMouth:
     def __init__(self, model: Token2Wav, default: VoicePrompt) -> None:
         self._model = model
         self._default = default
-        self._own: Voice | None = None
-        self._heard: WeakValueDictionary[bytes, Voice] = WeakValueDictionary()
-        self._last: OrderedDict[bytes, Voice] = OrderedDict()
+        self._own: VoiceCache | None = None
+        self._heard: WeakValueDictionary[bytes, VoiceCache] = WeakValueDictionary()
+        self._last: OrderedDict[bytes, VoiceCache] = OrderedDict()
         self.room = 1
         """Voices that there is memory for beside the model's own."""
 
@@ -170,9 +170,9 @@ class Token2WavMouth:
         self._last.move_to_end(key)
         return self._model.initial_state(heard)
 
-    def say(self, chunks: list[Chunk]) -> list[Tensor]:
+    def say(self, chunks: list[SpeechCodes]) -> list[Tensor]:
         return self._model.step(
-            [SpeechChunk(chunk.state, list(chunk.codes), ends_turn=chunk.is_last) for chunk in chunks]
+            [StreamCodes(chunk.state, list(chunk.codes), ends_turn=chunk.is_last) for chunk in chunks]
         )
 
 

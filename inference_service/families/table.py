@@ -67,20 +67,18 @@ def _minicpmo(
         minicpmo_voice.require_folder(speech.vocoder or folder / minicpmo_voice.FOLDER, folder)
     loaded = minicpmo_checkpoint.load(folder, device, number, speech=not speech.no_speech)
     limit = minicpmo.limit(loaded.config, context_limit)
-    voices = needs = None
+    voice = needs = None
     if loaded.model.tts is not None:
-        voices, needs = minicpmo_voice.load(
-            folder, loaded.model.tts, minicpmo.SPEECH_CAPACITY, device, speech
-        )
+        voice, needs = minicpmo_voice.load(folder, loaded.model.tts, minicpmo.SPEECH_CAPACITY, device, speech)
     require_independent(loaded.model.llm.model, UNBOUNDED)
-    parts = minicpmo.parts(loaded, voices, context_limit=limit)
+    components = minicpmo.components(loaded, voice, context_limit=limit)
     footprint = minicpmo.footprint(loaded.config, number, limit, needs, device)
 
     def build(slots: int) -> DuplexRuntime:
         footprint.require(slots, device)
-        if voices is not None and isinstance(voices.mouth, minicpmo_voice.Token2WavMouth):
-            voices.mouth.room = slots
-        return DuplexRuntime(parts, slots)
+        if voice is not None and isinstance(voice.mouth, minicpmo_voice.Token2WavMouth):
+            voice.mouth.room = slots
+        return DuplexRuntime(components, slots)
 
     return build
 
@@ -112,7 +110,7 @@ def _duplex(folder: Path, device: torch.device, context_limit: int | None) -> Bu
 
     def build(slots: int) -> DuplexRuntime:
         footprint.require(slots, device)
-        return DuplexRuntime(antiphon_mini.parts(model, tokenizer, config), slots)
+        return DuplexRuntime(antiphon_mini.components(model, tokenizer, config), slots)
 
     return build
 

@@ -10,8 +10,11 @@ from inference_service.engine.batch.context import Context
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.components import Ear
-from inference_service.engine.sessions.duplex_transcription import Transcript, TranscriptIntake
-from inference_service.engine.text.textstream import TextStream
+from inference_service.engine.sessions.duplex_transcription import (
+    DuplexTranscription,
+    DuplexTranscriptionPreprocessor,
+)
+from inference_service.engine.text.textstream import Detokenizer
 from inference_service.models.tokenizer import Tokenizer
 
 
@@ -37,19 +40,19 @@ class Transcriber:
             [i for i in range(size) if not tokenizer.is_text(i) and i not in written]
         )
 
-    def open(self, session_id: str, slot: int, setup: TranscribeSetup, sink: Sink) -> Transcript:
+    def open(self, session_id: str, slot: int, setup: TranscribeSetup, sink: Sink) -> DuplexTranscription:
         """A session in a clean slot."""
         info = self._runtime.info
         deaf = self._encoder.initial_state()
-        return Transcript(
+        return DuplexTranscription(
             session_id,
             slot,
             sink,
             Context(self._runtime.language, slot, info.window, info.context_limit),
-            TranscriptIntake(),
+            DuplexTranscriptionPreprocessor(),
             setup,
             torch.Generator().manual_seed(setup.seed),
-            TextStream(self._tokenizer.decode),
+            Detokenizer(self._tokenizer.decode),
             special=self._tokenizer.special,
             forbidden=self._forbidden,
             prompt=self._prompt,
@@ -59,7 +62,7 @@ class Transcriber:
             ear_before=deaf,
         )
 
-    def start(self, session: Transcript) -> SessionFailed | None:
+    def start(self, session: DuplexTranscription) -> SessionFailed | None:
         """The prompt is fed with the first second of each utterance; here it only has to fit."""
         room = session.context.limit
         if session.context.window.mode is WindowMode.BASIC:
@@ -73,7 +76,7 @@ class Transcriber:
         session.ready(len(self._prompt))
         return None
 
-    def hear(self, sessions: Sequence[Transcript]) -> None:
+    def hear(self, sessions: Sequence[DuplexTranscription]) -> None:
         """Encodes the next second of each session in one batch."""
         if not sessions:
             return
@@ -85,7 +88,7 @@ class Transcriber:
             with blame(session):
                 session.start_second(self._runtime.embed(session.next_tokens()), audio, state)
 
-    def _slide(self, sessions: Sequence[Transcript]) -> None:
+    def _slide(self, sessions: Sequence[DuplexTranscription]) -> None:
         """A unit of many seconds may outgrow the window before it ends."""
         sliding = [session for session in sessions if session.context.must_slide]
         if sliding:

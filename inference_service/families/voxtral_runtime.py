@@ -14,10 +14,10 @@ from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.rolling import SLACK, RollingContext
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Participant
-from inference_service.engine.text.textstream import TextStream
+from inference_service.engine.sessions.base import Session
+from inference_service.engine.text.textstream import Detokenizer
 from inference_service.families.footprint import Footprint
-from inference_service.families.voxtral_session import VoxtralIntake, VoxtralTranscript
+from inference_service.families.voxtral_session import VoxtralPreprocessor, VoxtralTranscription
 from inference_service.families.working_memory import forward_bytes
 from inference_service.models.errors import CheckpointError
 
@@ -53,19 +53,19 @@ class VoxtralRuntime(Runtime):
             lead_in, sampling_rate=model.pacing.sample_rate_hz, return_tensors="pt"
         )["input_features"][0].T
 
-    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> VoxtralTranscript:
+    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> VoxtralTranscription:
         if not isinstance(setup, TranscribeSetup):
             raise TypeError(f"This model takes no {type(setup).__name__}.")
         deaf = self.model.initial_state()
-        return VoxtralTranscript(
+        return VoxtralTranscription(
             session_id,
             slot,
             sink,
             RollingContext(self.language, slot, Window(), self._reach, reach=self._reach),
-            VoxtralIntake(self._features, self.model.pacing),
+            VoxtralPreprocessor(self._features, self.model.pacing),
             setup,
             torch.Generator().manual_seed(setup.seed),
-            TextStream(self._tekken.decode),
+            Detokenizer(self._tekken.decode),
             tekken=self._tekken,
             prompt=self._prompt,
             pad=self._pad_embedding,
@@ -78,13 +78,13 @@ class VoxtralRuntime(Runtime):
             audio=self._pad_embedding[:0],
         )
 
-    def start(self, session: Participant[Any]) -> SessionFailed | None:
-        cast(VoxtralTranscript, session).ready(len(self._prompt))
+    def start(self, session: Session[Any]) -> SessionFailed | None:
+        cast(VoxtralTranscription, session).ready(len(self._prompt))
         return None
 
-    def hear(self, sessions: Sequence[Participant[Any]]) -> None:
+    def hear(self, sessions: Sequence[Session[Any]]) -> None:
         """Encodes the next frames of each session, all in one forward of the encoder."""
-        writers = cast(Sequence[VoxtralTranscript], sessions)
+        writers = cast(Sequence[VoxtralTranscription], sessions)
         mels = [writer.next_frames().to(self.device) for writer in writers]
         rows, pasts = self.model.embed(mels, [writer.past for writer in writers])
         segments = [writer.ear.segment(new) for writer, new in zip(writers, rows, strict=True)]

@@ -10,14 +10,14 @@ from transformers import VoxtralRealtimeFeatureExtractor
 from inference_service.api.setups import Content
 from inference_service.engine.batch.rolling import RollingContext
 from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.preprocessing import Intake
-from inference_service.engine.sessions.transcription import Heard, Scribe, chunk_of, kind_of
+from inference_service.engine.sessions.preprocessing import Preprocessor
+from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, kind_of
 from inference_service.media.pool import Kind
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import ConvState, Pacing
 
 
-class VoxtralIntake(Intake[Heard]):
+class VoxtralPreprocessor(Preprocessor[Heard]):
     """Cuts chunks of any length into the mel frames of whole tokens.
 
     An utterance stands between silences. A frame is centred on its hop, so it waits for half a window of
@@ -70,7 +70,7 @@ class VoxtralIntake(Intake[Heard]):
 
 
 @dataclass(eq=False)
-class VoxtralTranscript(Scribe):
+class VoxtralTranscription(TranscriptionSession):
     """A transcription session of a Voxtral Realtime model.
 
     Each row of the decoder is an audio embedding plus the embedding of the token decided on the row before.
@@ -106,7 +106,7 @@ class VoxtralTranscript(Scribe):
         self.token, self.is_lost = None, False
 
     def open_unit(self) -> bool:
-        unit = self.orders.first
+        unit = self.queue.first
         if self.is_lost and unit and unit.input and not unit.input.begins:
             unit.input = Heard(torch.cat([self.silence, unit.input.mel]), True, unit.input.ends)
         return super().open_unit()

@@ -22,10 +22,10 @@ from inference_service.api.setups import (
 )
 from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Participant, Stage
-from inference_service.engine.sessions.components import Chunk
-from inference_service.engine.sessions.duplex import Conversation
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.base import Session, Stage
+from inference_service.engine.sessions.components import SpeechCodes
+from inference_service.engine.sessions.duplex import DuplexSession
+from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families.duplex_runtime import DuplexRuntime
 
@@ -47,22 +47,22 @@ def _converse(runtime: DuplexRuntime) -> None:
     """Hears and speaks `UNITS` units."""
     setup = DuplexSetup("", DuplexSettings(force_listen_count=0), Window(), seed=0, sees=runtime.info.sees)
     conversation = runtime.converse("warm-up", 0, setup, lambda event: None)
-    conversation.intake.begin()
+    conversation.preprocessor.begin()
     if runtime.start(conversation) is not None:
         return  # a context too small for any conversation
     tick = Tick(runtime)
     silence = np.zeros(runtime.info.input_sample_rate_hz, np.float32)
     second = UnitInput(silence, (_picture(),) if runtime.info.sees else ())
     for number in range(1, UNITS + 1):
-        heard = conversation.intake.prepare(second)
-        unit = PendingUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
-        conversation.orders.prefill(unit)
+        heard = conversation.preprocessor.prepare(second)
+        unit = QueuedUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
+        conversation.queue.prefill(unit)
         _run(tick, conversation)
         _speak(runtime, conversation)
     runtime.clear(0)
 
 
-def _run(tick: Tick, session: Participant[Any]) -> None:
+def _run(tick: Tick, session: Session[Any]) -> None:
     """Ticks to the end of its work. A session that fails here would in service too."""
     while tick.has_work([session]):
         tick.run([session])
@@ -84,8 +84,8 @@ def _write_down(runtime: Runtime) -> None:
     )
     runtime.start(session)
     silence = np.zeros(runtime.info.input_sample_rate_hz, np.float32)
-    heard = session.intake.prepare(StreamInput(silence, begins=True, ends=True))
-    session.orders.prefill(PendingUnit(1, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True))
+    heard = session.preprocessor.prepare(StreamInput(silence, begins=True, ends=True))
+    session.queue.prefill(QueuedUnit(1, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True))
     _run(Tick(runtime), session)
     runtime.clear(0)
 
@@ -95,15 +95,15 @@ def _continue(runtime: Runtime) -> None:
     sampling = Sampling(max_new_tokens=min(2, runtime.info.context_limit))
     session = runtime.open("warm-up", 0, TokensSetup(sampling, seed=0), lambda event: None)
     runtime.start(session)
-    chunk = session.intake.prepare(StreamInput((0, 1)))
-    session.orders.prefill(PendingUnit(1, chunk, time.monotonic(), overrides=UnitOverrides(), finalize=True))
+    chunk = session.preprocessor.prepare(StreamInput((0, 1)))
+    session.queue.prefill(QueuedUnit(1, chunk, time.monotonic(), overrides=UnitOverrides(), finalize=True))
     _run(Tick(runtime), session)
     runtime.clear(0)
 
 
-def _speak(runtime: DuplexRuntime, conversation: Conversation) -> None:
+def _speak(runtime: DuplexRuntime, conversation: DuplexSession) -> None:
     """One full second of speech, whatever the model would have said."""
-    if runtime.speaker is None or runtime.parts.voices is None:
+    if runtime.speaker is None or runtime.components.speech is None:
         return
     hidden = torch.zeros(2, runtime.language.backbone.config.hidden_size, device=runtime.device)
     voice, state = conversation.speech, conversation.mouth
@@ -112,5 +112,5 @@ def _speak(runtime: DuplexRuntime, conversation: Conversation) -> None:
     )
     while not job.finished:
         runtime.speaker.step([job])
-    runtime.parts.voices.mouth.say([Chunk(state, job.codes, is_last=True)])
+    runtime.components.speech.mouth.say([SpeechCodes(state, job.codes, is_last=True)])
     voice.end_turn()

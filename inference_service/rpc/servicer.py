@@ -19,7 +19,7 @@ from inference_service.observability.metrics import STATES, WorkerMetrics
 from inference_service.observability.status import SlotView
 from inference_service.observability.tracing import Tracing
 from inference_service.rpc import replies
-from inference_service.rpc.session_calls import Backend, Context, SessionHost
+from inference_service.rpc.session_calls import Backend, Context, SessionCalls
 from inference_service.session.leases import Lease, LeaseReader
 from inference_service.session.metadata import Metadata, first, session_id
 from inference_service.session.unit import Stream
@@ -55,7 +55,7 @@ class InferenceServicer(InferenceServiceServicer):
         self.empty.set()
         self._leases = LeaseReader(worker_key, worker_id)
         self._backend: Backend | None = None
-        self._hosts: dict[str, SessionHost] = {}
+        self._sessions: dict[str, SessionCalls] = {}
 
     # --------------------------------------------------------- from the worker
 
@@ -70,28 +70,28 @@ class InferenceServicer(InferenceServiceServicer):
 
     def go_away(self, time_left_s: float) -> None:
         """Tells every session that it will be ended."""
-        for host in list(self._hosts.values()):
-            host.go_away(time_left_s, "draining")
+        for session in list(self._sessions.values()):
+            session.go_away(time_left_s, "draining")
 
     def fail_all(self, error: SessionError) -> None:
         """Ends every session with `error`; `empty` follows when the engine has cleaned up."""
-        for host in list(self._hosts.values()):
-            host.fail(error)
+        for session in list(self._sessions.values()):
+            session.fail(error)
 
     def abandon_all(self, error: SessionError) -> None:
         """Ends every session with `error` at once, since the engine is gone, and takes no more."""
         self.drain()
-        for host in list(self._hosts.values()):
-            host.abandon(error)
+        for session in list(self._sessions.values()):
+            session.abandon(error)
 
     def ticked(self, ticks: Sequence[Ticked]) -> None:
         """The engine has made ticks."""
         for tick in ticks:
             self._metrics.ticked(tick)
             linked = (
-                host.in_tick(unit, tick.number)
-                for session, unit in tick.members
-                if (host := self._hosts.get(session)) is not None
+                session.in_tick(unit, tick.number)
+                for name, unit in tick.members
+                if (session := self._sessions.get(name)) is not None
             )
             self._tracing.ticked(tick, [context for context in linked if context is not None])
 
@@ -100,14 +100,16 @@ class InferenceServicer(InferenceServiceServicer):
         if self._backend is None:
             return []
         now, slots = self._backend.clock(), self._backend.slots
-        hosts = {host.slot: host for host in self._hosts.values()}
+        sessions = {session.slot: session for session in self._sessions.values()}
         views = []
         for slot in range(slots.count):
-            state, host = STATES[slots.state(slot)].value, hosts.get(slot)
-            if host is None:
+            state, session = STATES[slots.state(slot)].value, sessions.get(slot)
+            if session is None:
                 views.append(SlotView(slot, state))
             else:
-                views.append(SlotView(slot, state, host.session_id, now - host.opened_at, host.newest_unit))
+                views.append(
+                    SlotView(slot, state, session.session_id, now - session.opened_at, session.newest_unit)
+                )
         return views
 
     # ------------------------------------------------------------- the methods
@@ -154,35 +156,35 @@ class InferenceServicer(InferenceServiceServicer):
 
     async def _call(self, stream: Stream, context: Context) -> grpc.StatusCode:
         try:
-            host = self._attach(stream, context.invocation_metadata() or ())
+            session = self._attach(stream, context.invocation_metadata() or ())
         except SessionError as error:
             self._metrics.ended(error)
             logger.warning("call refused", extra={"code": error.reason, "method": stream.value})
             error.end_call(context)
             return error.code
-        return await host.serve(stream, context)
+        return await session.serve(stream, context)
 
-    def _attach(self, stream: Stream, metadata: Metadata) -> SessionHost:
+    def _attach(self, stream: Stream, metadata: Metadata) -> SessionCalls:
         """The session that a call belongs to, a new one if need be. Refusing a call disturbs no session."""
         name = session_id(metadata)
         lease = self._leases.read(metadata)
-        host = self._hosts.get(name) or self._open(name, lease)
-        if host.lease != lease:
+        session = self._sessions.get(name) or self._open(name, lease)
+        if session.lease != lease:
             raise LeaseInvalid(f"Session {name} was attached with another lease.")
-        host.attach(stream, first(metadata, METADATA_TRACEPARENT), first(metadata, METADATA_TRACESTATE))
-        return host
+        session.attach(stream, first(metadata, METADATA_TRACEPARENT), first(metadata, METADATA_TRACESTATE))
+        return session
 
-    def _open(self, name: str, lease: Lease | None) -> SessionHost:
+    def _open(self, name: str, lease: Lease | None) -> SessionCalls:
         if self.state is State.DRAINING:
             raise Draining("This worker is shutting down; open the session on another.")
         if self._backend is None:
             raise Loading("The model is still loading.")
         slot = self._backend.slots.acquire(lease)
-        host = self._hosts[name] = SessionHost(name, slot, lease, self._backend, self._forget)
+        session = self._sessions[name] = SessionCalls(name, slot, lease, self._backend, self._forget)
         self.empty.clear()
-        return host
+        return session
 
-    def _forget(self, host: SessionHost) -> None:
-        del self._hosts[host.session_id]
-        if not self._hosts:
+    def _forget(self, session: SessionCalls) -> None:
+        del self._sessions[session.session_id]
+        if not self._sessions:
             self.empty.set()

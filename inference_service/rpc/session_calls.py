@@ -44,9 +44,9 @@ from inference_service.rpc import replies, requests
 from inference_service.rpc.decoding import Decoder
 from inference_service.rpc.outbox import Outbox
 from inference_service.session.leases import Lease
-from inference_service.session.machine import Answer, GoAway, Limits, Session
+from inference_service.session.machine import Answer, GoAway, Limits, SessionMachine
 from inference_service.session.slots import SlotTable
-from inference_service.session.unit import Run, Stream, Unit
+from inference_service.session.unit import Generate, Stream, Unit
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Backend:
     decoder: Decoder[Any] = field(default_factory=Decoder)
 
 
-class SessionHost:
+class SessionCalls:
     """Runs one session. `on_closed` is called once, when its slot is free again."""
 
     def __init__(
@@ -81,7 +81,7 @@ class SessionHost:
         slot: int,
         lease: Lease | None,
         backend: Backend,
-        on_closed: Callable[["SessionHost"], None],
+        on_closed: Callable[["SessionCalls"], None],
     ) -> None:
         self.session_id = session_id
         self.lease = lease
@@ -103,7 +103,7 @@ class SessionHost:
             Stream.GENERATE: Outbox(replies.absorb),
             Stream.FINALIZE: Outbox(),
         }
-        self.session = Session(session_id, self, backend.limits, self.opened_at)
+        self.session = SessionMachine(session_id, self, backend.limits, self.opened_at)
 
     # ------------------------------------------------------------- from outside
 
@@ -256,7 +256,7 @@ class SessionHost:
             case _:
                 raise PayloadInvalid(BadField("action", "must be `run` or `cancel`"))
 
-    def _run(self, request: pb.GenerateUnit) -> Run:
+    def _run(self, request: pb.GenerateUnit) -> Generate:
         assert self._plan is not None, "nothing is generated before the config"
         setup = self._plan.setup
         try:
@@ -268,8 +268,8 @@ class SessionHost:
                 )
             overrides = unit_overrides(request.sampling, "run.sampling", setup, self._backend.info)
         except UnitRefused as refused:
-            return Run(request.force_listen, refusal=refused.failure)
-        return Run(request.force_listen, overrides)
+            return Generate(request.force_listen, refusal=refused.failure)
+        return Generate(request.force_listen, overrides)
 
     def _finalize(self, request: pb.FinalizeRequest) -> None:
         self.session.finalize(request.unit, self._backend.clock(), keep_last_token=request.keep_last_token)

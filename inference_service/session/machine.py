@@ -27,8 +27,8 @@ from inference_service.errors import (
     UnitStalled,
     engine_error,
 )
-from inference_service.session.unit import Run, Stream, Unit
-from inference_service.session.units import Ledger, Timer, UnitAnswer
+from inference_service.session.unit import Generate, Stream, Unit
+from inference_service.session.units import Timer, UnitAnswer, Units
 
 
 class Phase(Enum):
@@ -99,7 +99,7 @@ class World(Protocol):
         """All three streams end: OK without an error. Once."""
 
 
-class Session:
+class SessionMachine:
     """All state of one session outside the engine. Times are seconds of any monotonic clock."""
 
     def __init__(self, session_id: str, world: World, limits: Limits, now: float) -> None:
@@ -111,7 +111,7 @@ class Session:
         self._attached: set[Stream] = set()
         self._configured = False
         self._cancelled = 0  # the highest unit cancelled before there was an engine session
-        self._units = Ledger(max(limits.window, limits.stream_window), world.send)
+        self._units = Units(max(limits.window, limits.stream_window), world.send)
         self._since = now  # when this phase began; CONFIGURING begins anew with the config
         self._max_duration_s: float | None = None
         self._idle_timeout_s: float | None = None
@@ -206,7 +206,7 @@ class Session:
         self._units.check_askable()
         self._advance(now)
 
-    def generate(self, number: int, run: Run, now: float) -> None:
+    def generate(self, number: int, run: Generate, now: float) -> None:
         """A unit may be run."""
         if not self.is_over and (unit := self._units.admit(Stream.GENERATE, number, now)):
             unit.run = run

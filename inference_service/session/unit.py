@@ -28,7 +28,7 @@ class Step(IntEnum):
 
 
 @dataclass(frozen=True)
-class Run:
+class Generate:
     """A unit's Generate. With a `refusal` the unit says nothing and ends FAILED."""
 
     force_listen: bool = False
@@ -48,7 +48,7 @@ class Unit:
     content: Content | None = None
     refusal: Failure | None = None
     """Why its input cannot be used; such a unit never reaches the engine."""
-    run: Run | None = None
+    run: Generate | None = None
     finalize: bool = False
     keep_last_token: bool = False
     step: Step = Step.PREFILL
@@ -100,7 +100,7 @@ class Unit:
         self.step = Step(self.step + 1)
         return True
 
-    def _run(self, engine: EngineSession, run: Run) -> None:
+    def _run(self, engine: EngineSession, run: Generate) -> None:
         if run.refusal is not None:
             engine.reject(self.number, run.refusal)
         else:

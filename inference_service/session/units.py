@@ -33,7 +33,7 @@ class Timer(NamedTuple):
     message: str
 
 
-class Ledger:
+class Units:
     """Units in the order of their numbers. Answers, the engine's and our own, leave through `send`."""
 
     def __init__(self, window: int, send: Send) -> None:

@@ -20,7 +20,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Done, End, Event, Piece, UnitUsage
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import table
 from tests.e2e.conftest import running_adapter, running_worker
@@ -87,14 +87,14 @@ def alone(runtime: Runtime, seed: int, first: int) -> list[Said]:
     settings = DuplexSettings(greedy=True, force_listen_count=1, tts_temperature=0.7)
     setup = DuplexSetup(PROMPT, settings, runtime.info.window, seed)
     session = runtime.open("alone", 0, setup, lambda event: None)
-    session.intake.begin()
+    session.preprocessor.begin()
     assert runtime.start(session) is None
     tick, units = Tick(runtime), []
     for number in range(UNITS + 1):
         if number:
-            heard = session.intake.prepare(UnitInput(second(first + number)))
-            unit = PendingUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
-            session.orders.prefill(unit)
+            heard = session.preprocessor.prepare(UnitInput(second(first + number)))
+            unit = QueuedUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
+            session.queue.prefill(unit)
         while tick.has_work([session]):
             tick.run([session])
         units.append(said(session.events))

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.duplex import Conversation
-from inference_service.engine.sessions.duplex_transcription import Transcript
-from inference_service.engine.sessions.spoken_chat import SpokenTurn
+from inference_service.engine.sessions.duplex import DuplexSession
+from inference_service.engine.sessions.duplex_transcription import DuplexTranscription
+from inference_service.engine.sessions.spoken_chat import SpokenChatSession
 from inference_service.families.duplex_runtime import DuplexRuntime
 
 Fault = Callable[[], None]
@@ -130,7 +130,7 @@ def break_in(runtime: Runtime) -> None:
         return real["start"](session)
 
     def heard(sessions: Any) -> None:
-        listening[:] = [s.slot for s in sessions if isinstance(s, Conversation | Transcript)]
+        listening[:] = [s.slot for s in sessions if isinstance(s, DuplexSession | DuplexTranscription)]
         meet("hear", [session.slot for session in sessions if session.slot not in listening])
         real["hear"](sessions)
 
@@ -165,13 +165,13 @@ def break_in(runtime: Runtime) -> None:
         setattr(runtime, name, wrapped)
     runtime.clear = cleared  # type: ignore[method-assign]
     if isinstance(runtime, DuplexRuntime):
-        ear = runtime.parts.ear
+        ear = runtime.components.ear
         encode, ear.encode = ear.encode, encoded  # type: ignore[method-assign]
         _break_voice(runtime, meet)
 
 
 def _break_voice(runtime: DuplexRuntime, meet: Callable[[str, Sequence[int]], None]) -> None:
-    speaker, voices = runtime.speaker, runtime.parts.voices
+    speaker, voices = runtime.speaker, runtime.components.speech
     assert speaker is not None
     assert voices is not None
     forward, take, say = speaker.forward, speaker.take, runtime._say
@@ -203,7 +203,7 @@ def _break_voice(runtime: DuplexRuntime, meet: Callable[[str, Sequence[int]], No
 
 def _says_one_word(session: Any) -> None:
     """All it can say is one letter after another, and never a space."""
-    assert isinstance(session, SpokenTurn)
+    assert isinstance(session, SpokenChatSession)
     template = session.dialogue.template
     ids = range(int(session.context.decoder.backbone.config.vocab_size))
     letter = next(i for i in ids if template.decode([i]) == "e")

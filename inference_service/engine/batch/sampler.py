@@ -1,11 +1,12 @@
-"""The rules by which a session decides its next token."""
+"""How a session draws its next token: by its `Sampling`, or by the rules of a duplex unit."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from inference_service.api.setups import DuplexSettings
+from inference_service.api.setups import DuplexSettings, Sampling
 from inference_service.models.tokenizer import SpecialTokens
 
 COLDEST = 1e-3
@@ -37,6 +38,30 @@ def keep_likely(logits: Tensor, temperature: float, top_k: int, top_p: float) ->
 def draw(probs: Tensor, generator: torch.Generator) -> int:
     """One index, drawn with the session's own generator."""
     return int(torch.multinomial(probs, 1, generator=generator))
+
+
+def sample(
+    logits: Tensor,
+    sampling: Sampling,
+    said: Collection[int],
+    ends: Collection[int],
+    generator: torch.Generator,
+) -> int:
+    """The next id for float32 scores [vocabulary], in which -inf forbids.
+
+    `said` is what repetition is counted over, `ends` the ids that the length penalty makes less likely.
+    Raises `PoisonedLogits` for scores that are not numbers.
+    """
+    if bool(logits.isnan().any()) or not bool(logits.max().isfinite()):
+        raise PoisonedLogits
+    logits = logits.clone()
+    if said:
+        penalise(logits, torch.tensor(sorted(set(said))), sampling.repetition_penalty)
+    if ends:
+        penalise(logits, torch.tensor(sorted(ends)), sampling.length_penalty)
+    if sampling.temperature < COLDEST:
+        return int(logits.argmax())
+    return draw(keep_likely(logits, sampling.temperature, sampling.top_k, sampling.top_p), generator)
 
 
 @dataclass

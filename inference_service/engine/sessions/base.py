@@ -13,8 +13,8 @@ from inference_service.api.engine import Advanced, Event, SessionFailed, Sink, U
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.sessions.components import MouthState
-from inference_service.engine.sessions.preprocessing import Intake, Prepared
-from inference_service.engine.sessions.queue import Orders
+from inference_service.engine.sessions.preprocessing import Prepared, Preprocessor
+from inference_service.engine.sessions.queue import UnitQueue
 
 PROGRESS_S = 2.0
 """How often a unit that takes long shows that it is getting on."""
@@ -42,10 +42,10 @@ class Stage(Enum):
 
 
 @dataclass(eq=False)
-class Participant(ABC, Generic[Prepared]):
+class Session(ABC, Generic[Prepared]):
     """One session inside the engine: its slot, its context, its orders and what it has to say.
 
-    Only the engine thread touches it, but for `intake`, which belongs to the media pool. A tick calls, for
+    Only the engine thread touches it, but for `preprocessor`, which is the media pool's. A tick calls, for
     whoever is ready: `end_unit`, `finalize`; the runtime's `see` for `slices`; `refuse_unit`, then the
     runtime's `hear`; `take` after a forward; `begin_generate`, `decide`, `feed`; `speech_job`, `spoken`.
     """
@@ -54,11 +54,11 @@ class Participant(ABC, Generic[Prepared]):
     slot: int
     sink: Sink
     context: Context
-    intake: Intake[Prepared]
+    preprocessor: Preprocessor[Prepared]
     _: KW_ONLY
     stage: Stage = Stage.PROMPT
     opened: float = field(default_factory=time.monotonic)
-    orders: Orders[Prepared] = field(default_factory=Orders)
+    queue: UnitQueue[Prepared] = field(default_factory=UnitQueue)
     to_feed: Tensor | None = None
     """Embeddings [n, hidden] that wait for a forward."""
     last_hidden: Tensor | None = None
@@ -80,12 +80,12 @@ class Participant(ABC, Generic[Prepared]):
         """
         if self.may_tell(now):
             self._told = now
-            self.events.append(Advanced(self.orders.first.number if self.orders.first else 0))
+            self.events.append(Advanced(self.queue.first.number if self.queue.first else 0))
 
     @property
     def arrival(self) -> float:
         """Monotonic seconds since which the session's current work has been waiting."""
-        return self.orders.first.arrival if self.orders.first else self.opened
+        return self.queue.first.arrival if self.queue.first else self.opened
 
     @property
     def due(self) -> float | None:
@@ -106,12 +106,12 @@ class Participant(ABC, Generic[Prepared]):
         """Whether the next unit, or the next portion of one, may be heard now."""
         if self.stage is Stage.PREFILL:
             return self.to_feed is None
-        return self.stage is Stage.IDLE and self.orders.first is not None
+        return self.stage is Stage.IDLE and self.queue.first is not None
 
     @property
     def wants_decision(self) -> bool:
         """Whether the pending logits may be turned into a decision now."""
-        first = self.orders.first
+        first = self.queue.first
         if self.stage is Stage.HEARD:
             return first is not None and first.overrides is not None
         return self.stage is Stage.DECODE and self.to_feed is None
@@ -119,7 +119,7 @@ class Participant(ABC, Generic[Prepared]):
     @property
     def wants_end(self) -> bool:
         """Whether the running unit may be closed now."""
-        return self.stage is Stage.DONE and self.orders.first is not None and self.orders.first.finalize
+        return self.stage is Stage.DONE and self.queue.first is not None and self.queue.first.finalize
 
     @property
     def has_work(self) -> bool:
@@ -187,8 +187,8 @@ class Participant(ABC, Generic[Prepared]):
         self.seen = []
 
 
-class Speaking(ABC):
-    """A participant with a voice."""
+class SpeakingSession(ABC):
+    """A session with a voice."""
 
     mouth: MouthState | None
     """None for a session without a voice, and before it has begun."""

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready
 from inference_service.api.setups import ChatSetup, Sampling
-from inference_service.engine.batch.choice import choose
-from inference_service.engine.batch.sampler import PoisonedLogits
-from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.batch.sampler import PoisonedLogits, sample
+from inference_service.engine.sessions.base import Session, Stage
 from inference_service.engine.sessions.prompt import Dialogue, Passage, Prompt, Sight, clip_rows
-from inference_service.engine.sessions.run import Work
+from inference_service.engine.sessions.run import Run
 from inference_service.engine.text.stops import StopStrings
-from inference_service.engine.text.textstream import TextStream
+from inference_service.engine.text.textstream import Detokenizer
 
 POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this turn.", retryable=True)
 _CUT = "\ufffd"
@@ -24,13 +23,13 @@ _CUT = "\ufffd"
 
 
 @dataclass
-class Answer(Work[Prompt]):
+class ChatRun(Run[Prompt]):
     """The turn being answered."""
 
     _: KW_ONLY
     sampling: Sampling
     generator: torch.Generator
-    text: TextStream
+    text: Detokenizer
     stops: StopStrings
     portions_heard: int = 0
     most: int = 0
@@ -48,7 +47,7 @@ class Answer(Work[Prompt]):
 
 
 @dataclass(eq=False)
-class Turn(Participant[Prompt]):
+class ChatSession(Session[Prompt]):
     """One chat session. Its context is empty at the start of each unit and nothing is kept after it."""
 
     _: KW_ONLY
@@ -57,7 +56,7 @@ class Turn(Participant[Prompt]):
     generator: torch.Generator
     ear: Any = None
     """The encoder's state in the clip being heard."""
-    answer: Answer | None = None
+    running: ChatRun | None = None
 
     def ready(self) -> None:
         """The session can take its first unit: there is no prompt to feed before."""
@@ -65,24 +64,24 @@ class Turn(Participant[Prompt]):
         self.events.append(Ready(0))
 
     @property
-    def run(self) -> Answer:
+    def run(self) -> ChatRun:
         """The turn being answered."""
-        assert self.answer is not None
-        return self.answer
+        assert self.running is not None
+        return self.running
 
     def refuse_unit(self) -> bool:
         """Whether the next unit cannot be used; one that can begins on an empty context."""
         if self.stage is Stage.PREFILL:
             return False
-        assert self.orders.first is not None
-        unit = self.orders.first
+        assert self.queue.first is not None
+        unit = self.queue.first
         self.context.restart()
         self.last_hidden = None
-        self.answer = Answer(
+        self.running = ChatRun(
             unit,
             sampling=self.setup.sampling,
             generator=self.generator,
-            text=TextStream(self.dialogue.template.decode),
+            text=Detokenizer(self.dialogue.template.decode),
             stops=StopStrings(()),
         )
         if unit.input is None:
@@ -99,7 +98,7 @@ class Turn(Participant[Prompt]):
     @property
     def _upcoming(self) -> list[Passage]:
         """As `next_portion`, also before the unit is begun; nothing of one that will be refused."""
-        unit, heard = self.orders.first, self.run.portions_heard if self.stage is Stage.PREFILL else 0
+        unit, heard = self.queue.first, self.run.portions_heard if self.stage is Stage.PREFILL else 0
         portions = unit.input.portions[heard:] if unit is not None and unit.input is not None else []
         return portions[0] if portions else []
 
@@ -162,7 +161,7 @@ class Turn(Participant[Prompt]):
     @property
     def is_cancelled(self) -> bool:
         """Whether the turn is to end without another word."""
-        return self.orders.is_cancelled(self.run.unit)
+        return self.queue.is_cancelled(self.run.unit)
 
     def decide(self, logits: Tensor) -> int | None:
         run, ends = self.run, self.dialogue.ends
@@ -171,7 +170,7 @@ class Turn(Participant[Prompt]):
             return None
         try:
             allowed = logits.index_fill(0, self.dialogue.forbidden, -torch.inf)
-            token = choose(allowed, run.sampling, run.said, ends, run.generator)
+            token = sample(allowed, run.sampling, run.said, ends, run.generator)
         except PoisonedLogits:
             self.poisoned()
             return None
@@ -249,6 +248,6 @@ class Turn(Participant[Prompt]):
 
     def finalize(self) -> None:
         self.events.append(Finalized(self.run.number, self.context.tokens, 0, self.usage))
-        self.orders.close_first()
-        self.answer = None
+        self.queue.close_first()
+        self.running = None
         self.stage = Stage.IDLE

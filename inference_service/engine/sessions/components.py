@@ -136,7 +136,7 @@ VOICES_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class Chunk:
+class SpeechCodes:
     """Codes to be said, those of one unit at most; `is_last` ends the turn and says what was held back."""
 
     state: Any
@@ -150,7 +150,7 @@ class Mouth(Protocol):
     def initial_state(self, voice: Any, seed: int) -> Any:
         """The `MouthState` of a session. `voice` is what `VoicePrompts` made, or None for the model's own."""
 
-    def say(self, chunks: list[Chunk]) -> list[Tensor]:
+    def say(self, chunks: list[SpeechCodes]) -> list[Tensor]:
         """Float32 samples on the CPU for each chunk; states move on in place."""
 
 
@@ -195,7 +195,7 @@ class ChatRules:
 
 
 @dataclass(frozen=True)
-class Voices:
+class SpeechComponents:
     """The voice of a model."""
 
     head: SpeechHead
@@ -213,7 +213,7 @@ class Voices:
 
 
 @dataclass(frozen=True)
-class DuplexParts:
+class DuplexComponents:
     """A loaded duplex model, taken apart. Nothing of it holds anything of a session."""
 
     info: ModelInfo
@@ -237,7 +237,7 @@ class DuplexParts:
     """None for a model that always comes to an end by itself."""
     detail_marks: tuple[int, int] | None = None
     """The ids round a detail of a picture, of a model that cuts pictures up."""
-    voices: Voices | None = None
+    speech: SpeechComponents | None = None
     """None for a model that is served without a voice."""
     transcription_prompt: str = ""
     """What stands before an utterance that is to be written down; empty for a model that does not."""
@@ -246,9 +246,9 @@ class DuplexParts:
 
     def reference(self, given: VoiceReference) -> VoiceReference:
         """The voice of a session: what it brings, and the model's own for the rest."""
-        if self.voices is None:
+        if self.speech is None:
             return given
-        default = self.voices.default
+        default = self.speech.default
         if given.is_unset:
             return default
         return replace(given, heard=default.heard) if given.heard is None else given

@@ -14,9 +14,9 @@ from inference_service.api.setups import DuplexSetup
 from inference_service.engine.batch.sampler import PoisonedLogits, TextSampler
 from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
-from inference_service.engine.sessions.base import Participant, Speaking, Stage
+from inference_service.engine.sessions.base import Session, SpeakingSession, Stage
 from inference_service.engine.sessions.components import MouthState
-from inference_service.engine.sessions.duplex_run import Running
+from inference_service.engine.sessions.duplex_run import DuplexRun
 from inference_service.engine.sessions.preprocessing import Perceived
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.config import TurnBound
@@ -31,7 +31,7 @@ _FULL = Failure("INPUT_TOO_LONG", "The context is full; open a new session.")
 
 
 @dataclass(eq=False)
-class Conversation(Participant[Perceived], Speaking):
+class DuplexSession(Session[Perceived], SpeakingSession):
     """One full-duplex session: its context, ear, voice, random generators and place in the unit loop."""
 
     _: KW_ONLY
@@ -51,7 +51,7 @@ class Conversation(Participant[Perceived], Speaking):
     ear: Any = None
     """State of the ear; None before the session has begun."""
     mouth: MouthState | None = None
-    running: Running | None = None
+    running: DuplexRun | None = None
     turn_open: bool = False
     """Whether the model is in the middle of saying something: anything but `<|turn_eos|>` was fed last."""
     turn_units: int = 0
@@ -75,16 +75,16 @@ class Conversation(Participant[Perceived], Speaking):
 
     @property
     def _is_cancelled(self) -> bool:
-        return self.orders.is_cancelled(self._run.unit)
+        return self.queue.is_cancelled(self._run.unit)
 
     @property
     def due(self) -> float | None:
-        if self.stage in (Stage.OPENING, Stage.PROMPT) or self.orders.first is None:
+        if self.stage in (Stage.OPENING, Stage.PROMPT) or self.queue.first is None:
             return None
-        return self.orders.first.arrival + UNIT_S
+        return self.queue.first.arrival + UNIT_S
 
     def slices(self) -> Sequence[Any]:
-        unit = self.orders.first
+        unit = self.queue.first
         if unit is None or unit.input is None or not unit.input.pictures or self._refusal() is not None:
             return ()
         return [piece for picture in unit.input.pictures for piece in picture.slices]
@@ -114,7 +114,7 @@ class Conversation(Participant[Perceived], Speaking):
         return failure is not None
 
     def _refusal(self) -> Failure | None:
-        unit = self.orders.first
+        unit = self.queue.first
         assert unit is not None
         return _FULL if self.is_full else unit.failure or self._too_detailed(unit.input)
 
@@ -131,9 +131,9 @@ class Conversation(Participant[Perceived], Speaking):
             "duplex.frames",
         )
 
-    def _begin(self) -> Running:
-        assert self.orders.first is not None
-        self.running = Running(self.orders.first, self.setup.duplex, self.ear, self.turn_open)
+    def _begin(self) -> DuplexRun:
+        assert self.queue.first is not None
+        self.running = DuplexRun(self.queue.first, self.setup.duplex, self.ear, self.turn_open)
         return self.running
 
     def taken(self) -> None:
@@ -318,7 +318,7 @@ class Conversation(Participant[Perceived], Speaking):
         """The unit is over, and the window drops what has become too old."""
         dropped = self.context.slide()
         self.events.append(Finalized(self._run.number, self.context.tokens, dropped, self.usage))
-        self.orders.close_first()
+        self.queue.close_first()
         self.running = None
         self.stage = Stage.IDLE
 
@@ -327,7 +327,7 @@ class Conversation(Participant[Perceived], Speaking):
         self.ear = self.mouth = self.running = None
 
     @property
-    def _run(self) -> Running:
+    def _run(self) -> DuplexRun:
         assert self.running is not None
         return self.running
 

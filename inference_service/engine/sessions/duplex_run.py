@@ -11,7 +11,7 @@ from inference_service.api.engine import End, Piece
 from inference_service.api.setups import DuplexSettings, UnitOverrides
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.sessions.preprocessing import Perceived
-from inference_service.engine.sessions.run import Work
+from inference_service.engine.sessions.run import Run
 from inference_service.models.tokenizer import Tokenizer
 
 MAX_CHARACTERS = 28
@@ -19,7 +19,7 @@ MAX_CHARACTERS = 28
 
 
 @dataclass
-class Running(Work[Perceived]):
+class DuplexRun(Run[Perceived]):
     """The duplex unit being worked on."""
 
     settings: DuplexSettings

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from inference_service.api.setups import Content
 from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.preprocessing import Intake
-from inference_service.engine.sessions.transcription import Heard, Scribe, chunk_of, kind_of
+from inference_service.engine.sessions.preprocessing import Preprocessor
+from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, kind_of
 from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
 from inference_service.media.pool import Kind
 from inference_service.models.audio_encoder import AudioState
@@ -23,7 +23,7 @@ _MARKS = 3
 """`<unit>`, `<|chunk_eos|>` and `</unit>`."""
 
 
-class TranscriptIntake(Intake[Heard]):
+class DuplexTranscriptionPreprocessor(Preprocessor[Heard]):
     """Gathers chunks of any length into whole seconds.
 
     The last second of an utterance is filled up with silence, and one more of it follows.
@@ -56,7 +56,7 @@ class TranscriptIntake(Intake[Heard]):
 
 
 @dataclass(eq=False)
-class Transcript(Scribe):
+class DuplexTranscription(TranscriptionSession):
     """A transcription session of the duplex model.
 
     An utterance is the prompt, then for each second `<unit>`, its audio, the words that have ended in it,

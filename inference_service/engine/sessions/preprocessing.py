@@ -17,7 +17,7 @@ from inference_service.media.pool import Kind
 Prepared = TypeVar("Prepared")
 
 
-class Intake(ABC, Generic[Prepared]):
+class Preprocessor(ABC, Generic[Prepared]):
     """Prepares the units of one session, in their order. Nothing else of the session is touched here."""
 
     def kind(self, content: Content | None) -> Kind:
@@ -32,7 +32,7 @@ class Intake(ABC, Generic[Prepared]):
         """What the engine is given. Raises `UnitRefused` for input that cannot be used."""
 
 
-class VoiceIntake:
+class VoicePreprocessor:
     """The voice of one session, on its way from reference audio to what ear and mouth take."""
 
     def __init__(
@@ -79,11 +79,11 @@ class Perceived:
     pictures: tuple[View, ...] = ()
 
 
-class DuplexIntake(Intake[Perceived]):
+class DuplexPreprocessor(Preprocessor[Perceived]):
     """Hears one second after another, and sees pictures."""
 
     def __init__(
-        self, senses: Senses, voice: VoiceIntake, write: Callable[[bool], Opening] | None = None
+        self, senses: Senses, voice: VoicePreprocessor, write: Callable[[bool], Opening] | None = None
     ) -> None:
         """`write` gives the session's prompt, with or without a voice in it."""
         self._senses = senses

@@ -10,7 +10,7 @@ from inference_service.engine.sessions.preprocessing import Prepared
 
 
 @dataclass
-class PendingUnit(Generic[Prepared]):
+class QueuedUnit(Generic[Prepared]):
     """A unit's prepared input and, once they have come, its orders to generate and finalise."""
 
     number: int
@@ -26,19 +26,19 @@ class PendingUnit(Generic[Prepared]):
     keep_last_token: bool = False
 
 
-class Orders(Generic[Prepared]):
+class UnitQueue(Generic[Prepared]):
     """The units of one session that are not closed yet, oldest first, and how far it is cancelled."""
 
     def __init__(self) -> None:
-        self._units: deque[PendingUnit[Prepared]] = deque()
+        self._units: deque[QueuedUnit[Prepared]] = deque()
         self._cancelled_to = 0
 
     @property
-    def first(self) -> PendingUnit[Prepared] | None:
+    def first(self) -> QueuedUnit[Prepared] | None:
         """The unit that is or will be worked on."""
         return self._units[0] if self._units else None
 
-    def prefill(self, unit: PendingUnit[Prepared]) -> None:
+    def prefill(self, unit: QueuedUnit[Prepared]) -> None:
         """A unit has come."""
         self._units.append(unit)
 
@@ -64,7 +64,7 @@ class Orders(Generic[Prepared]):
         """Units up to and including `number` end CANCELLED, also those not yet come."""
         self._cancelled_to = max(self._cancelled_to, number)
 
-    def is_cancelled(self, unit: PendingUnit[Prepared]) -> bool:
+    def is_cancelled(self, unit: QueuedUnit[Prepared]) -> bool:
         """Whether the unit is to end without another word."""
         return unit.number <= self._cancelled_to
 

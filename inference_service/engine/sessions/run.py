@@ -6,14 +6,14 @@ from typing import Generic
 
 from inference_service.api.engine import Done, End, Failure, Finish, Prefilled, UnitTimings, UnitUsage
 from inference_service.engine.sessions.preprocessing import Prepared
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.queue import QueuedUnit
 
 
 @dataclass
-class Work(Generic[Prepared]):
+class Run(Generic[Prepared]):
     """The unit being worked on. Times are monotonic seconds, 0 for what has not happened."""
 
-    unit: PendingUnit[Prepared]
+    unit: QueuedUnit[Prepared]
     _: KW_ONLY
     started: float = field(default_factory=time.monotonic)
     text_rows: int = 0

@@ -33,7 +33,7 @@ class _Words:
 
 
 @dataclass
-class Voice:
+class SpeechGroups:
     """What a session has said aloud of its running turn and has still to say.
 
     A group is complete when the word after it is, and does not fit into it.

@@ -7,14 +7,14 @@ from torch import Tensor
 
 from inference_service.api.engine import End, Piece
 from inference_service.engine.batch.speech import SpeechJob
-from inference_service.engine.sessions.base import Speaking, Stage
-from inference_service.engine.sessions.chat import POISONED, Turn
+from inference_service.engine.sessions.base import SpeakingSession, Stage
+from inference_service.engine.sessions.chat import POISONED, ChatSession
 from inference_service.engine.sessions.components import MouthState
-from inference_service.engine.sessions.speech_groups import Voice
+from inference_service.engine.sessions.speech_groups import SpeechGroups
 
 
 @dataclass(eq=False)
-class SpokenTurn(Turn, Speaking):
+class SpokenChatSession(ChatSession, SpeakingSession):
     """A chat session of a model with a voice.
 
     Where a turn is to be spoken, decoding pauses while a group of words is said. After its last word the
@@ -22,7 +22,7 @@ class SpokenTurn(Turn, Speaking):
     """
 
     _: KW_ONLY
-    voice: Voice
+    groups: SpeechGroups
     hidden: list[Tensor] = field(default_factory=list)
     """Hidden states, each [hidden], of the answer's tokens that have been fed, and of the turn's end."""
     voiced: int = 0
@@ -30,7 +30,7 @@ class SpokenTurn(Turn, Speaking):
 
     @property
     def mouth(self) -> MouthState | None:  # type: ignore[override]
-        return self.voice.mouth
+        return self.groups.mouth
 
     @property
     def speaks(self) -> bool:
@@ -46,8 +46,8 @@ class SpokenTurn(Turn, Speaking):
             return
         self._recite()
         if self.run.finish is not None:
-            self.voice.end(self.hidden[-1])
-        if self.voice.next():
+            self.groups.end(self.hidden[-1])
+        if self.groups.next():
             self.run.begin_speech()
             self.stage = Stage.SPEAK
         elif self.run.finish is not None:
@@ -59,25 +59,25 @@ class SpokenTurn(Turn, Speaking):
         until = min(run.released, len(self.hidden))
         for i in range(self.voiced, until):
             if template.is_text(run.said[i]):
-                self.voice.add(run.said[i], template.decode([run.said[i]]), self.hidden[i])
+                self.groups.add(run.said[i], template.decode([run.said[i]]), self.hidden[i])
         self.voiced = until
 
     def close(self, token: int | None) -> int | None:
         if not self.speaks or not self.run.announced:
             return super().close(token)
         if token is None:
-            self.to_feed = self.voice.end_rows
+            self.to_feed = self.groups.end_rows
         return token
 
     def feed(self, token: int, embeds: Tensor) -> None:
         is_last = self.run.finish is not None
-        self.to_feed = torch.cat([embeds, self.voice.end_rows]) if is_last else embeds
+        self.to_feed = torch.cat([embeds, self.groups.end_rows]) if is_last else embeds
 
     def speech_job(self) -> SpeechJob | None:
-        return None if self.is_cancelled else self.voice.job
+        return None if self.is_cancelled else self.groups.job
 
     def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
-        run, job = self.run, self.voice.job
+        run, job = self.run, self.groups.job
         assert job is not None
         run.codes += len(job.codes)
         run.end_speech(spoken_at)
@@ -90,7 +90,7 @@ class SpokenTurn(Turn, Speaking):
             return
         if audio is not None and len(audio):
             self.events.append(Piece(run.number, audio=audio.numpy()))
-        if self.voice.next():
+        if self.groups.next():
             run.begin_speech()
         elif run.finish is not None:
             self.finish(End.TURN)
@@ -101,14 +101,14 @@ class SpokenTurn(Turn, Speaking):
         begins = super().begin_generate()
         if begins:
             is_own = self.run.generator is self.generator
-            self.voice.generator = None if is_own else self.run.generator
+            self.groups.generator = None if is_own else self.run.generator
         return begins
 
     def leave(self) -> None:
         super().leave()
-        self.ear = self.voice.mouth = self.answer = None
+        self.ear = self.groups.mouth = self.running = None
 
     def finish(self, end: End) -> None:
-        self.voice.hush()
+        self.groups.hush()
         self.hidden, self.voiced = [], 0
         super().finish(end)

@@ -15,12 +15,11 @@ from torch import Tensor
 from antiphon.semconv import Reason
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed
 from inference_service.api.setups import Content, Sampling, StreamInput, TokensSetup
-from inference_service.engine.batch.choice import choose
-from inference_service.engine.batch.sampler import PoisonedLogits
-from inference_service.engine.sessions.base import Participant, Stage
-from inference_service.engine.sessions.preprocessing import Intake
-from inference_service.engine.sessions.run import Work
-from inference_service.engine.text.textstream import TextStream
+from inference_service.engine.batch.sampler import PoisonedLogits, sample
+from inference_service.engine.sessions.base import Session, Stage
+from inference_service.engine.sessions.preprocessing import Preprocessor
+from inference_service.engine.sessions.run import Run
+from inference_service.engine.text.textstream import Detokenizer
 from inference_service.errors import UnitRefused
 from inference_service.media.pool import Kind
 from inference_service.models.plain_tokenizer import PlainTokenizer
@@ -35,7 +34,7 @@ _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for th
 
 
 @dataclass(frozen=True)
-class Chunk:
+class TokensChunk:
     """What a unit appends: any number of ids."""
 
     ids: tuple[int, ...]
@@ -44,7 +43,7 @@ class Chunk:
     ends: bool = False
 
 
-class StreamIntake(Intake[Chunk]):
+class TokensPreprocessor(Preprocessor[TokensChunk]):
     """Turns text into ids."""
 
     def __init__(self, tokenizer: PlainTokenizer, limit: int, write: Callable[[], list[int]]) -> None:
@@ -67,7 +66,7 @@ class StreamIntake(Intake[Chunk]):
             self._opening = self._write()
         return self._opening
 
-    def prepare(self, content: Content) -> Chunk:
+    def prepare(self, content: Content) -> TokensChunk:
         if not isinstance(content, StreamInput):
             raise TypeError(f"A token stream takes StreamInput, not {type(content).__name__}.")
         match content.chunk:
@@ -79,7 +78,7 @@ class StreamIntake(Intake[Chunk]):
                 ids = ()
             case _:
                 raise TypeError("A token stream takes ids or text.")
-        return Chunk(ids, content.begins, content.ends)
+        return TokensChunk(ids, content.begins, content.ends)
 
     def _ids_of(self, text: str) -> tuple[int, ...]:
         least = self._tokenizer.least_tokens(text)
@@ -93,13 +92,13 @@ class StreamIntake(Intake[Chunk]):
 
 
 @dataclass
-class Growth(Work[Chunk]):
+class TokensRun(Run[TokensChunk]):
     """The chunk being appended and continued."""
 
     _: KW_ONLY
     sampling: Sampling
     generator: torch.Generator
-    text: TextStream
+    text: Detokenizer
     end: End
     ids: tuple[int, ...] = ()
     """Those of the chunk that have not been embedded."""
@@ -109,7 +108,7 @@ class Growth(Work[Chunk]):
 
 
 @dataclass(eq=False)
-class Stream(Participant[Chunk]):
+class TokensSession(Session[TokensChunk]):
     """One TOKENS session."""
 
     _: KW_ONLY
@@ -118,7 +117,7 @@ class Stream(Participant[Chunk]):
     ends: frozenset[int]
     """The model's end-of-sequence ids."""
     generator: torch.Generator
-    growth: Growth | None = None
+    running: TokensRun | None = None
 
     def start(self, prompt: Tensor | None) -> None:
         """Embeddings [n, hidden] stand at the start of the context, or nothing does."""
@@ -133,15 +132,15 @@ class Stream(Participant[Chunk]):
         self.stage = Stage.IDLE
 
     @property
-    def run(self) -> Growth:
+    def run(self) -> TokensRun:
         """The unit being worked on."""
-        assert self.growth is not None
-        return self.growth
+        assert self.running is not None
+        return self.running
 
     @property
     def is_cancelled(self) -> bool:
         """Whether the unit is to end without another token."""
-        return self.orders.is_cancelled(self.run.unit)
+        return self.queue.is_cancelled(self.run.unit)
 
     # ------------------------------------------------------------------- input
 
@@ -149,14 +148,14 @@ class Stream(Participant[Chunk]):
         """Whether no chunk is to be fed, since it cannot be used or there is none: its unit is answered."""
         if self.stage is Stage.PREFILL:
             return False
-        assert self.orders.first is not None
-        unit = self.orders.first
-        chunk = unit.input or Chunk(())
-        self.growth = Growth(
+        assert self.queue.first is not None
+        unit = self.queue.first
+        chunk = unit.input or TokensChunk(())
+        self.running = TokensRun(
             unit,
             sampling=self.setup.sampling,
             generator=self.generator,
-            text=TextStream(self.tokenizer.decode),
+            text=Detokenizer(self.tokenizer.decode),
             end=End.TURN if chunk.ends else End.CHUNK,
             ids=chunk.ids,
         )
@@ -168,7 +167,7 @@ class Stream(Participant[Chunk]):
         self._heard()
         return True
 
-    def _too_long(self, chunk: Chunk) -> Failure | None:
+    def _too_long(self, chunk: TokensChunk) -> Failure | None:
         """Why the chunk does not fit; of a context with no room at all the session has come to its end."""
         limit = self.context.limit
         before = self.context.prompt if chunk.begins else self.context.tokens
@@ -180,7 +179,7 @@ class Stream(Participant[Chunk]):
         remedy = "Begin a new utterance, or open a new session."
         return Failure(Reason.INPUT_TOO_LONG, f"The chunk {problem}. {remedy}", "stream.chunk")
 
-    def _open(self, chunk: Chunk) -> None:
+    def _open(self, chunk: TokensChunk) -> None:
         if chunk.begins:
             self.context.cut(self.context.prompt)
         self.run.cached = self.context.length
@@ -242,7 +241,7 @@ class Stream(Participant[Chunk]):
             self._finish(End.CANCELLED)
             return None
         try:
-            token = choose(logits, run.sampling, run.said, self.ends, run.generator)
+            token = sample(logits, run.sampling, run.said, self.ends, run.generator)
         except PoisonedLogits:
             self.poisoned()
             return None
@@ -314,6 +313,6 @@ class Stream(Participant[Chunk]):
         self.events.append(
             Finalized(self.run.number, self.context.tokens, 0, self.usage, discarded_tokens=discarded)
         )
-        self.orders.close_first()
-        self.growth = self.last_hidden = None
+        self.queue.close_first()
+        self.running = self.last_hidden = None
         self.stage = Stage.IDLE

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready
 from inference_service.api.setups import Content, Sampling, StreamInput, TranscribeSetup
-from inference_service.engine.batch.choice import choose
-from inference_service.engine.batch.sampler import PoisonedLogits
+from inference_service.engine.batch.sampler import PoisonedLogits, sample
 from inference_service.engine.batch.scheduler import UNIT_S
-from inference_service.engine.sessions.base import Participant, Stage
+from inference_service.engine.sessions.base import Session, Stage
 from inference_service.engine.sessions.components import ROWS_PER_SECOND
-from inference_service.engine.sessions.run import Work
-from inference_service.engine.text.textstream import TextStream
+from inference_service.engine.sessions.run import Run
+from inference_service.engine.text.textstream import Detokenizer
 from inference_service.media.pool import Kind
 
 FRAME_S = 0.01
@@ -55,7 +54,7 @@ class Heard:
 
 
 @dataclass
-class Chunk(Work[Heard]):
+class TranscriptionRun(Run[Heard]):
     """The unit that a session is writing down."""
 
     end: End = End.CHUNK
@@ -66,7 +65,7 @@ class Chunk(Work[Heard]):
 
 
 @dataclass(eq=False)
-class Scribe(Participant[Heard]):
+class TranscriptionSession(Session[Heard]):
     """One transcription session, whose units are heard and written down step by step of the model.
 
     Between two steps of a unit the stage is PREFILL with nothing to feed: it waits to be heard on. A
@@ -75,9 +74,9 @@ class Scribe(Participant[Heard]):
 
     setup: TranscribeSetup
     generator: torch.Generator
-    text: TextStream
+    text: Detokenizer
     _: KW_ONLY
-    chunk: Chunk | None = None
+    running: TranscriptionRun | None = None
     mel: Tensor | None = None
     """Frames of the running unit that wait to be encoded."""
     sampling: Sampling = field(default_factory=Sampling)
@@ -94,9 +93,9 @@ class Scribe(Participant[Heard]):
     @property
     def due(self) -> float | None:
         """A chunk of many seconds, which came faster than it was said, is due second after second."""
-        if self.orders.first is None or self.stage is Stage.OPENING:
+        if self.queue.first is None or self.stage is Stage.OPENING:
             return None
-        return self.orders.first.arrival + UNIT_S + (self.chunk.written_s if self.chunk else 0.0)
+        return self.queue.first.arrival + UNIT_S + (self.running.written_s if self.running else 0.0)
 
     @property
     def clip_rows(self) -> int:
@@ -135,13 +134,13 @@ class Scribe(Participant[Heard]):
     @property
     def is_cancelled(self) -> bool:
         """Whether the running unit is to end without another word."""
-        return self.orders.is_cancelled(self.run.unit)
+        return self.queue.is_cancelled(self.run.unit)
 
     @property
-    def run(self) -> Chunk:
+    def run(self) -> TranscriptionRun:
         """The running unit."""
-        assert self.chunk is not None
-        return self.chunk
+        assert self.running is not None
+        return self.running
 
     def ready(self, prompt_tokens: int) -> None:
         """The session takes units now; each utterance will begin with a prompt of so many tokens."""
@@ -158,13 +157,13 @@ class Scribe(Participant[Heard]):
 
     def open_unit(self) -> bool:
         """The next unit becomes the running one; False if nothing of it is to be heard."""
-        assert self.orders.first is not None
-        unit = self.orders.first
+        assert self.queue.first is not None
+        unit = self.queue.first
         if unit.input is not None and unit.input.begins:
             self.text.flush()
             self._unshown = []
             self.restart()
-        self.chunk = Chunk(unit, cached=self.context.length)
+        self.running = TranscriptionRun(unit, cached=self.context.length)
         self.last_hidden, self.is_silent, self.dropped_units, self._said = None, False, 0, []
         if unit.input is None:
             assert unit.failure is not None
@@ -226,7 +225,7 @@ class Scribe(Participant[Heard]):
             self._go_on()
             return None
         try:
-            token = choose(
+            token = sample(
                 self.allowed(logits),
                 self.sampling,
                 self._said,
@@ -301,6 +300,6 @@ class Scribe(Participant[Heard]):
     def finalize(self) -> None:
         self.dropped_units += self.context.slide()
         self.events.append(Finalized(self.run.number, self.context.tokens, self.dropped_units, self.usage))
-        self.orders.close_first()
-        self.chunk = self.mel = None
+        self.queue.close_first()
+        self.running = self.mel = None
         self.stage = Stage.IDLE

@@ -8,7 +8,7 @@ _PATIENCE = 16
 """Ids that wait for the end of a character at most; so many in a row are no text."""
 
 
-class TextStream:
+class Detokenizer:
     """The text of a growing sequence of ids; costs the same for each token however long the sequence is."""
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:

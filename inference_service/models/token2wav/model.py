@@ -13,7 +13,13 @@ from inference_service.models.token2wav.faded_vocoder import FadedVocoder
 from inference_service.models.token2wav.flow import Flow, VoicePrompt
 from inference_service.models.token2wav.hift import Hift
 from inference_service.models.token2wav.noise import SourceNoise, flow_noise
-from inference_service.models.token2wav.stream import Chunk, SpeechChunk, StreamState, Vocoder, Voice
+from inference_service.models.token2wav.stream import (
+    StreamCodes,
+    StreamState,
+    Vocoder,
+    VocoderPass,
+    VoiceCache,
+)
 
 DEFAULT_STEPS = 5
 """Steps of Euler's method along the flow; the published class says 10, its demo takes 5."""
@@ -24,7 +30,7 @@ class _Turn(NamedTuple):
 
     job: int
     state: StreamState
-    chunk: Chunk
+    chunk: VocoderPass
 
 
 class Token2Wav(nn.Module):
@@ -70,18 +76,18 @@ class Token2Wav(nn.Module):
             self.vocoder = FadedVocoder(self.hift, self.source_noise, reference_quirks=reference_quirks)
 
     @torch.inference_mode()
-    def hear(self, prompt: VoicePrompt) -> Voice:
+    def hear(self, prompt: VoicePrompt) -> VoiceCache:
         """The caches that every turn in this voice begins with. Raises `ValueError` if lengths disagree."""
         self._check(prompt.tokens.tolist())
-        return Voice(self.flow.begin(prompt))
+        return VoiceCache(self.flow.begin(prompt))
 
-    def initial_state(self, voice: Voice) -> StreamState:
+    def initial_state(self, voice: VoiceCache) -> StreamState:
         """A stream that has said nothing."""
         silent = self.vocoder.initial_state()
         return StreamState(voice, voice.flow, silent, silent)
 
     @torch.inference_mode()
-    def step(self, jobs: list[SpeechChunk]) -> list[Tensor]:
+    def step(self, jobs: list[StreamCodes]) -> list[Tensor]:
         """What each stream can say now, [samples] float32 on the CPU; of a turn that has ended, all of it.
 
         A stream comes up once. Streams of equal shapes share their passes, and none hears of another. Raises
@@ -126,7 +132,7 @@ class Token2Wav(nn.Module):
         return waves
 
 
-def _turns(jobs: list[SpeechChunk]) -> list[_Turn]:
+def _turns(jobs: list[StreamCodes]) -> list[_Turn]:
     """The next chunk of every stream that has one."""
     chunks = [(i, job.state, job.state.next_chunk(is_last=job.ends_turn)) for i, job in enumerate(jobs)]
     return [_Turn(i, state, chunk) for i, state, chunk in chunks if chunk]

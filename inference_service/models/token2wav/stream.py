@@ -37,7 +37,7 @@ class Vocoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Voice:
+class VoiceCache:
     """A voice prompt that was heard, where every turn in that voice begins; streams may share it."""
 
     flow: FlowState
@@ -49,7 +49,7 @@ class Voice:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class VocoderPass:
     """Tokens for one pass: those to be said and, unless they are the last of a turn, three more."""
 
     tokens: list[int]
@@ -60,7 +60,7 @@ class Chunk:
 class StreamState:
     """Everything about one stream; whoever owns the session owns it."""
 
-    voice: Voice
+    voice: VoiceCache
     flow: FlowState
     vocoder: VocoderState
     silent: VocoderState
@@ -92,7 +92,7 @@ class StreamState:
         before = dict(vars(self))
         return lambda: vars(self).update(before)
 
-    def next_chunk(self, *, is_last: bool) -> Chunk | None:
+    def next_chunk(self, *, is_last: bool) -> VocoderPass | None:
         """Takes what can be said now; once it is None, nothing is left to be taken before more tokens come.
 
         At the end of a turn (`is_last`) the last chunk is what no chunk was made of; of a turn without a word
@@ -102,15 +102,15 @@ class StreamState:
         if len(pending) >= _SHORTEST:
             tokens = pending[:_LONGEST]
             self.pending = pending[len(tokens) - LOOK_AHEAD :]
-            return Chunk(tokens, is_last=False)
+            return VocoderPass(tokens, is_last=False)
         if not is_last or not pending or not self.has_begun:
             return None
         self.pending = []
-        return Chunk(pending, is_last=True)
+        return VocoderPass(pending, is_last=True)
 
 
 @dataclass(frozen=True)
-class SpeechChunk:
+class StreamCodes:
     """New speech tokens of a stream; `ends_turn` says that no more follow before it is reset."""
 
     state: StreamState

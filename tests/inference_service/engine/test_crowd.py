@@ -30,8 +30,8 @@ from inference_service.api.setups import (
     WindowMode,
 )
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Participant, Stage
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.base import Session, Stage
+from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.families import antiphon_mini
@@ -48,7 +48,7 @@ _WORDS = ("who", "are", "you", "seven", "Plus", "<|im_end|>", "née", "🙂")
 @cache
 def runtime() -> DuplexRuntime:
     """A tiny model with every sense; whoever uses a slot leaves it clean."""
-    return DuplexRuntime(antiphon_mini.parts(*tiny.model(sees=True)), SLOTS)
+    return DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), SLOTS)
 
 
 def noise(rng: random.Random, seconds: float) -> Sound:
@@ -71,7 +71,7 @@ class Guest:
     setup: SessionSetup
     units: list[tuple[Content, UnitOverrides]]
     passing: bool = False
-    session: Participant[Any] | None = None
+    session: Session[Any] | None = None
     told: list[Event] = field(default_factory=list)
     sent: int = 0
 
@@ -86,13 +86,13 @@ class Guest:
         self.sent += 1
         prepared, failure = None, None
         try:
-            prepared = self.session.intake.prepare(content)
+            prepared = self.session.preprocessor.prepare(content)
         except UnitRefused as refused:
             failure = refused.failure
-        unit: PendingUnit[Any] = PendingUnit(
+        unit: QueuedUnit[Any] = QueuedUnit(
             self.sent, prepared, time.monotonic(), failure, overrides=overrides, finalize=True
         )
-        self.session.orders.prefill(unit)
+        self.session.queue.prefill(unit)
 
     def listen(self) -> None:
         """Takes what has been said since."""

@@ -35,7 +35,7 @@ from inference_service.api.setups import (
 )
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.sessions import base
-from inference_service.engine.sessions.preprocessing import DuplexIntake
+from inference_service.engine.sessions.preprocessing import DuplexPreprocessor
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media import pool
@@ -103,7 +103,10 @@ class Rig:
     def __init__(self, slots: int = 2) -> None:
         self.fatal: queue.Queue[str] = queue.Queue()
         self.engine = LiveEngine(
-            DuplexRuntime(antiphon_mini.parts(*tiny.model()), slots), slots, self._deliver, self.fatal.put
+            DuplexRuntime(antiphon_mini.components(*tiny.model()), slots),
+            slots,
+            self._deliver,
+            self.fatal.put,
         )
         self.slots = Slots(self.engine)
 
@@ -161,16 +164,16 @@ def test_session_that_waits_in_the_media_pool_is_told_that_others_get_on(
 ) -> None:
     """More voices take long to read than there are threads: the last of them waits for the first."""
     rig = Rig(slots=10)
-    hold, begin = threading.Event(), DuplexIntake.begin
+    hold, begin = threading.Event(), DuplexPreprocessor.begin
 
-    def slow(intake: DuplexIntake) -> None:
+    def slow(preprocessor: DuplexPreprocessor) -> None:
         assert hold.wait(timeout=PATIENCE)
-        begin(intake)
+        begin(preprocessor)
 
     monkeypatch.setattr(pool, "TOLD_S", 0.0)
     monkeypatch.setattr(base, "PROGRESS_S", 0.0)
-    monkeypatch.setattr(DuplexIntake, "begin", slow)
-    monkeypatch.setattr(DuplexIntake, "kind", lambda intake, content: Kind.REST)
+    monkeypatch.setattr(DuplexPreprocessor, "begin", slow)
+    monkeypatch.setattr(DuplexPreprocessor, "kind", lambda preprocessor, content: Kind.REST)
     talking = rig.slots.open(TokensSetup(Sampling(max_new_tokens=1), seed=1))
     talking.until(Ready)
     waiting, number = [rig.open() for _ in range(9)], 0

@@ -186,7 +186,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.fatal: queue.Queue[str] = queue.Queue()
-        runtime = DuplexRuntime(antiphon_mini.parts(*tiny.model()), 4)
+        runtime = DuplexRuntime(antiphon_mini.components(*tiny.model()), 4)
         faults.break_in(runtime)
         self.engine = LiveEngine(runtime, 4, _deliver, self.fatal.put)
         self.slots = Slots(self.engine)
@@ -315,7 +315,7 @@ def test_neighbours_of_a_failing_session_say_what_they_say_alone(
 
 
 def test_a_model_that_fails_in_its_warm_up_is_not_served() -> None:
-    runtime = DuplexRuntime(antiphon_mini.parts(*tiny.model()), 1)
+    runtime = DuplexRuntime(antiphon_mini.components(*tiny.model()), 1)
 
     def fail(sessions: Any) -> None:
         raise ValueError("it cannot hear")

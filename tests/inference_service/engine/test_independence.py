@@ -15,9 +15,9 @@ from inference_service.api.engine import Done, End, Piece
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides
 from inference_service.checkpoints.folder import find, load
 from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.duplex import Conversation
+from inference_service.engine.sessions.duplex import DuplexSession
 from inference_service.engine.sessions.preprocessing import Perceived
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -32,7 +32,7 @@ Sound = NDArray[np.float32]
 def shipped() -> DuplexRuntime:
     """The shipped model with clean slots; whoever uses one leaves it clean."""
     model, tokenizer, config = load(find("antiphon-mini"), torch.device("cpu"))
-    return DuplexRuntime(antiphon_mini.parts(model, tokenizer, config), SLOTS)
+    return DuplexRuntime(antiphon_mini.components(model, tokenizer, config), SLOTS)
 
 
 def recorded(path: Path) -> Sound:
@@ -64,7 +64,7 @@ class Visit:
     seed: int
     seconds: list[Sound]
     units: int
-    conversation: Conversation | None = None
+    conversation: DuplexSession | None = None
     told: list[Piece] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
     heard: Sound = field(default_factory=lambda: np.zeros(CONTEXT, np.float32))
@@ -81,8 +81,8 @@ class Visit:
         perceived = Perceived(torch.from_numpy(log_mel(mel_power(pcm, self.heard))))
         self.heard = pcm[-CONTEXT:]
         number = len(self.ends) + 1
-        unit = PendingUnit(number, perceived, 0.0, overrides=UnitOverrides(), finalize=True)
-        self.conversation.orders.prefill(unit)
+        unit = QueuedUnit(number, perceived, 0.0, overrides=UnitOverrides(), finalize=True)
+        self.conversation.queue.prefill(unit)
 
     def listen(self) -> None:
         """Takes what has been said since."""
@@ -100,7 +100,7 @@ class Visit:
         return (
             self.conversation is not None
             and self.conversation.stage is Stage.IDLE
-            and self.conversation.orders.first is None
+            and self.conversation.queue.first is None
         )
 
     @property
@@ -178,7 +178,7 @@ def test_sessions_that_come_and_go_say_what_they_say_alone(seed: int) -> None:
 def test_session_in_a_used_slot_says_what_it_says_in_a_fresh_engine() -> None:
     model, tokenizer, config = load(find("antiphon-mini"), torch.device("cpu"))
     fresh = visits(3, 2)[1]
-    play([fresh], random.Random(0), [0], DuplexRuntime(antiphon_mini.parts(model, tokenizer, config), 1))
+    play([fresh], random.Random(0), [0], DuplexRuntime(antiphon_mini.components(model, tokenizer, config), 1))
 
     first, second = visits(3, 2)
     play([first, second], random.Random(0), [0])

@@ -26,8 +26,8 @@ from inference_service.api.setups import (
 )
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.scheduler import LEAST_SHARE, UNIT_S
-from inference_service.engine.sessions.base import Participant, Stage
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.base import Session, Stage
+from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -61,9 +61,9 @@ class Play:
         self.now = time.monotonic()  # sessions note the real one when they are made
         model, tokenizer, config = tiny.model(sees=True)
         config = replace(config, context_limit=1024, window_high=512, window_low=384)
-        self.runtime = DuplexRuntime(antiphon_mini.parts(model, tokenizer, config), SLOTS)
+        self.runtime = DuplexRuntime(antiphon_mini.components(model, tokenizer, config), SLOTS)
         self.tick = Tick(self.runtime, clock=lambda: self.now)
-        self.sessions: list[Participant[Any]] = []
+        self.sessions: list[Session[Any]] = []
         self.told: dict[str, list[tuple[float, Any]]] = {}
         self.spent: list[Spent] = []
         self._spy("think", self._thinks)
@@ -85,7 +85,7 @@ class Play:
         self.now += FORWARD_S + ROW_S * sum(rows.values())
         self.spent[-1].rows |= rows
 
-    def _speaks(self, sessions: Sequence[Participant[Any]]) -> None:
+    def _speaks(self, sessions: Sequence[Session[Any]]) -> None:
         self.now += SPEECH_S * len(sessions)
         self.spent[-1].speaking = [session.slot for session in sessions]
 
@@ -93,24 +93,24 @@ class Play:
         self.now += SLICE_S * len(slices)
         self.spent[-1].slices += len(slices)
 
-    def _starts(self, session: Participant[Any]) -> None:
+    def _starts(self, session: Session[Any]) -> None:
         self.now += OPENING_S
         self.spent[-1].started += 1
 
-    def enter(self, name: str, setup: SessionSetup) -> Participant[Any]:
+    def enter(self, name: str, setup: SessionSetup) -> Session[Any]:
         """A new session, which waits to be started."""
         session = self.runtime.open(name, len(self.sessions), setup, lambda event: None)
-        session.intake.begin()
+        session.preprocessor.begin()
         session.stage = Stage.OPENING
         self.sessions.append(session)
         self.told[name] = []
         return session
 
-    def send(self, session: Participant[Any], number: int, content: Content) -> None:
+    def send(self, session: Session[Any], number: int, content: Content) -> None:
         """A whole unit, which has come just now."""
-        heard = session.intake.prepare(content)
-        unit = PendingUnit(number, heard, self.now, overrides=UnitOverrides(), finalize=True)
-        session.orders.prefill(unit)
+        heard = session.preprocessor.prepare(content)
+        unit = QueuedUnit(number, heard, self.now, overrides=UnitOverrides(), finalize=True)
+        session.queue.prefill(unit)
 
     def step(self) -> None:
         """One tick."""
@@ -145,7 +145,7 @@ class Play:
                 result.append((event.unit, event.end))
         return result
 
-    def talk(self, name: str = "talk", *, sees: bool = False) -> Participant[Any]:
+    def talk(self, name: str = "talk", *, sees: bool = False) -> Session[Any]:
         """A conversation that has begun, in which every unit is spoken."""
         settings = replace(self.runtime.info.duplex_defaults, force_listen_count=0, greedy=True)
         setup = DuplexSetup("Be brief.", settings, self.runtime.info.window, 1, sees)
@@ -153,7 +153,7 @@ class Play:
         self.until(lambda: self.when(name, Ready) is not None)
         return session
 
-    def chat(self, name: str, *parts: str | Picture | Clip) -> Participant[Any]:
+    def chat(self, name: str, *parts: str | Picture | Clip) -> Session[Any]:
         """A chat with its first turn sent."""
         session = self.enter(name, ChatSetup(Sampling(max_new_tokens=3, temperature=0.0), seed=1))
         self.until(lambda: self.when(name, Ready) is not None)
@@ -174,12 +174,12 @@ def stage() -> Play:
 LONG = "a b c d " * 220
 
 
-def crowd(stage: Play, count: int = 8) -> list[Participant[Any]]:
+def crowd(stage: Play, count: int = 8) -> list[Session[Any]]:
     """Chats with long prompts, none of which has been read yet."""
     return [stage.chat(f"chat {i}", LONG) for i in range(count)]
 
 
-def speak(stage: Play, talk: Participant[Any], number: int) -> float:
+def speak(stage: Play, talk: Session[Any], number: int) -> float:
     """A unit from its arrival to its last word; the seconds that it took."""
     came = stage.now
     stage.send(talk, number, UnitInput(sound(number)))
@@ -236,8 +236,8 @@ def test_a_recording_that_came_faster_than_it_was_said_is_no_more_urgent_than_it
     dues = set()
     while stage.when("writer", Done) is None:
         stage.step()
-        if writer.orders.first is not None and writer.due is not None:
-            dues.add(round(writer.due - writer.orders.first.arrival, 3))
+        if writer.queue.first is not None and writer.due is not None:
+            dues.add(round(writer.due - writer.queue.first.arrival, 3))
 
     assert {1.0, 2.0, 30.0} <= dues
 
@@ -274,7 +274,7 @@ def test_an_album_is_looked_at_in_the_share_of_what_can_wait(stage: Play) -> Non
     assert took < UNIT_S
     done = next(event for _, event in stage.told["album"] if isinstance(event, Done))
     assert done.end is End.TURN
-    assert done.usage.input_vision_tokens == 12 * stage.runtime.parts.slice_tokens
+    assert done.usage.input_vision_tokens == 12 * stage.runtime.components.slice_tokens
 
 
 def test_newcomers_are_opened_one_by_one_while_a_unit_is_on_its_way(stage: Play) -> None:

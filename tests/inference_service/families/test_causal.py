@@ -66,7 +66,7 @@ def test_in_a_crowd_it_says_what_generate_says(folder: Path, generated: Any) -> 
         for _ in range(source.randint(1, 6)):
             stage.step()
         for player, ids, number in list(running):
-            if not player.stream.has_work and player.stream.orders.first is None:
+            if not player.stream.has_work and player.stream.queue.first is None:
                 assert player.said(number).ids == generated(ids, 12)
                 stage.leave(player)
                 running.remove((player, ids, number))

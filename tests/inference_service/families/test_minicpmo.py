@@ -37,7 +37,7 @@ from inference_service.checkpoints import voices
 from inference_service.checkpoints.folder import find
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.engine import LiveEngine
-from inference_service.engine.sessions.speech_groups import Voice
+from inference_service.engine.sessions.speech_groups import SpeechGroups
 from inference_service.errors import ConfigurationError
 from inference_service.families import footprint, minicpmo, minicpmo_voice, table
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -293,20 +293,20 @@ def test_language_model_hears_the_default_voice_or_the_sessions_own(rig: Rig) ->
 
     assert isinstance(default, Ready)
     assert isinstance(own, Ready)
-    rows = [rig.runtime.parts.senses.clip_tokens(round(s * whole.RATE)) for s in seconds]
+    rows = [rig.runtime.components.senses.clip_tokens(round(s * whole.RATE)) for s in seconds]
     assert own.prompt_tokens - default.prompt_tokens == rows[1] - rows[0]
 
 
 def test_missing_parts_of_a_voice_are_the_models_own(rig: Rig) -> None:
-    parts, pcm = rig.runtime.parts, whole.voice(1)
-    assert parts.voices is not None
-    default = parts.voices.default
+    components, pcm = rig.runtime.components, whole.voice(1)
+    assert components.speech is not None
+    default = components.speech.default
 
-    assert parts.reference(MODELS_VOICE) is default
-    assert parts.reference(VoiceReference(spoken=pcm)).heard is default.heard
-    heard = parts.reference(VoiceReference(heard=pcm))
+    assert components.reference(MODELS_VOICE) is default
+    assert components.reference(VoiceReference(spoken=pcm)).heard is default.heard
+    heard = components.reference(VoiceReference(heard=pcm))
     assert heard.heard is pcm
-    shelf = parts.voices.prompts
+    shelf = components.speech.prompts
     assert shelf is not None
     assert torch.equal(shelf.prompt(heard).mel, shelf.prompt(VoiceReference(spoken=pcm)).mel)
 
@@ -317,8 +317,8 @@ def test_recording_of_the_operator_is_the_default_voice(folder: Path, tmp_path: 
     runtime = table.load(folder, CPU, 512, speech=options)(1)
 
     assert isinstance(runtime, DuplexRuntime)
-    assert runtime.parts.voices is not None
-    default = runtime.parts.voices.default
+    assert runtime.components.speech is not None
+    default = runtime.components.speech.default
     assert default.heard is not None
     np.testing.assert_allclose(default.heard, whole.voice(4, 2.0), atol=1e-4)
 
@@ -447,7 +447,7 @@ def test_spoken_sound_is_what_the_vocoder_owes(rig: Rig) -> None:
 
 
 def test_chinese_is_said_a_few_characters_at_a_time() -> None:
-    voice = Voice(SpeechState(0, torch.Generator()), 714, torch.zeros(1, 4), 0.8)
+    voice = SpeechGroups(SpeechState(0, torch.Generator()), 714, torch.zeros(1, 4), 0.8)
     for token, character in enumerate("今天天气很好我们出去吧"):
         voice.add(token, character, torch.zeros(4))
     voice.end(torch.zeros(4))

@@ -21,7 +21,7 @@ from inference_service.engine.tick import Tick
 from inference_service.errors import ConfigurationError
 from inference_service.families import footprint, table
 from inference_service.families.voxtral_runtime import VoxtralRuntime
-from inference_service.families.voxtral_session import VoxtralIntake, VoxtralTranscript
+from inference_service.families.voxtral_session import VoxtralPreprocessor, VoxtralTranscription
 from inference_service.models.errors import CheckpointError
 from tests.inference_service.engine.support import tiny_voxtral
 from tests.inference_service.engine.support.dictation import Sound, Writer, noise, run
@@ -59,7 +59,7 @@ class Scribbler(Writer):
         self.logits: list[Tensor] = []
         self.hidden: list[Tensor] = []
         session = self.session
-        assert isinstance(session, VoxtralTranscript)
+        assert isinstance(session, VoxtralTranscription)
         decided, decide, take = session.decided, session.decide, session.take
 
         def noting_token(token: int) -> int | None:
@@ -266,7 +266,7 @@ def test_cancelled_unit_is_heard_without_a_word(runtime: VoxtralRuntime) -> None
     one.send(noise(1, 1.0), begins=True)
     one.run()
     unit = one.send(noise(2, 4.0))
-    one.session.orders.cancel(unit)
+    one.session.queue.cancel(unit)
     after = one.send(noise(3, 0.8))
     one.run()
 
@@ -284,7 +284,7 @@ def test_cancel_stops_at_the_next_decision(runtime: VoxtralRuntime) -> None:
         tick.run([one.session])
         one.collect()
     said = one.token_ids
-    one.session.orders.cancel(unit)
+    one.session.queue.cancel(unit)
     one.run()
 
     assert one.done(unit).end is End.CANCELLED
@@ -346,7 +346,7 @@ def test_an_hour_takes_no_more_memory_and_looks_back_no_further_than_a_minute(
     runtime = VoxtralRuntime(voxtral.load(folder, CPU), 1)
     one = Writer(runtime)
     session = one.session
-    assert isinstance(session, VoxtralTranscript)
+    assert isinstance(session, VoxtralTranscription)
     starts: dict[str, list[int]] = {"language": [], "ear": []}
     for name, stack in (("language", runtime.language), ("ear", runtime.ear)):
 
@@ -386,12 +386,12 @@ def test_an_hour_takes_no_more_memory_and_looks_back_no_further_than_a_minute(
 
 def test_what_waits_for_its_frame_is_bounded(runtime: VoxtralRuntime) -> None:
     one = Writer(runtime)
-    intake = one.session.intake
-    assert isinstance(intake, VoxtralIntake)
+    preprocessor = one.session.preprocessor
+    assert isinstance(preprocessor, VoxtralPreprocessor)
     one.send(begins=True)
     for index in range(200):
         one.send(noise(index, random.Random(index).uniform(0, 0.5)))
-        assert len(intake._pcm) < FRAME + 400
+        assert len(preprocessor._pcm) < FRAME + 400
 
 
 # ------------------------------------------------------------------------------------------------ loading

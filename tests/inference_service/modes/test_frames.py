@@ -37,7 +37,9 @@ def unit(*frames: bytes, **fields: Any) -> pb.DuplexInput:
 
 
 def live_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> LiveEngine:
-    return LiveEngine(DuplexRuntime(antiphon_mini.parts(*tiny.model(sees=True)), 2), 2, deliver, on_fatal)
+    return LiveEngine(
+        DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), 2), 2, deliver, on_fatal
+    )
 
 
 @asynccontextmanager

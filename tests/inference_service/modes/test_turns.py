@@ -181,7 +181,9 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def engine(**changes: Any) -> Callable[[WorkerOptions, Deliver, OnFatal], LiveEngine]:
     def build(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> LiveEngine:
-        return LiveEngine(DuplexRuntime(antiphon_mini.parts(*tiny.model(**changes)), 2), 2, deliver, on_fatal)
+        return LiveEngine(
+            DuplexRuntime(antiphon_mini.components(*tiny.model(**changes)), 2), 2, deliver, on_fatal
+        )
 
     return build
 

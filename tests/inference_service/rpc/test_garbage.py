@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from inference_service.rpc.session_calls import SessionHost
-from inference_service.session.machine import Limits, Session
+from inference_service.rpc.session_calls import SessionCalls
+from inference_service.session.machine import Limits, SessionMachine
 from inference_service.session.unit import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, until
 from tests.support.scripted_engine import ScriptedEngine, ScriptedSession, hang, listen
 
-KINDS = (SessionHost, Session, ScriptedSession)
+KINDS = (SessionCalls, SessionMachine, ScriptedSession)
 
 
 @pytest.fixture

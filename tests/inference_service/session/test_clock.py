@@ -5,7 +5,7 @@ import pytest
 from antiphon.semconv import Reason
 from inference_service.api.engine import Advanced, Closed, Ready
 from inference_service.session.machine import Limits
-from inference_service.session.unit import Run, Stream
+from inference_service.session.unit import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, SETUP, Stage
 
 
@@ -60,7 +60,7 @@ def test_generate_and_finalize_must_follow_the_prefill(missing: str) -> None:
     stage = Stage(Limits(unit_s=10)).active()
     stage.call("prefill", 1, INPUT, stage.now)
     if missing == "finalize":
-        stage.call("generate", 1, Run(), stage.now)
+        stage.call("generate", 1, Generate(), stage.now)
     stage.wait(10)
     stage.event(Closed())
     assert stage.reason == Reason.UNIT_TIMEOUT

@@ -6,7 +6,7 @@ from antiphon.semconv import Reason
 from inference_service.api.engine import Closed, Done, End, Piece, Prefilled, Ready, SessionFailed
 from inference_service.errors import Draining
 from inference_service.session.machine import GoAway, Limits, Phase
-from inference_service.session.unit import Run, Stream
+from inference_service.session.unit import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, Stage
 
 
@@ -73,13 +73,13 @@ def test_half_closing_everything_after_the_last_request_is_a_drain() -> None:
 
 def test_asking_for_a_unit_that_prefill_never_brought_is_out_of_order() -> None:
     stage = Stage().active()
-    stage.call("generate", 1, Run(), stage.now)
+    stage.call("generate", 1, Generate(), stage.now)
     stage.call("half_close", Stream.PREFILL, stage.now)
     stage.work()
     assert stage.reason == Reason.UNIT_OUT_OF_ORDER
 
 
-@pytest.mark.parametrize(("method", "arguments"), [("generate", (Run(),)), ("finalize", ())])
+@pytest.mark.parametrize(("method", "arguments"), [("generate", (Generate(),)), ("finalize", ())])
 def test_asking_for_more_than_prefill_brought_is_out_of_order(
     method: str, arguments: tuple[object, ...]
 ) -> None:

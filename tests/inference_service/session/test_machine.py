@@ -19,13 +19,15 @@ from inference_service.api.engine import (
 )
 from inference_service.errors import Cancelled, StreamExists
 from inference_service.session.machine import GoAway, Limits
-from inference_service.session.unit import Run, Stream
+from inference_service.session.unit import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, SETUP, Stage
 
 WINDOW = 3
 LIMITS = Limits(window=WINDOW)
 REFUSAL = Failure(Reason.AUDIO_INVALID, "duplex.audio.data must be finite.", "duplex.audio.data")
-BAD_RUN = Run(refusal=Failure(Reason.PARAMS_INVALID, "run.sampling.top_p is wrong.", "run.sampling.top_p"))
+BAD_RUN = Generate(
+    refusal=Failure(Reason.PARAMS_INVALID, "run.sampling.top_p is wrong.", "run.sampling.top_p")
+)
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -103,7 +105,7 @@ class SessionMachine(RuleBasedStateMachine):
     def generate(self, is_unparsed: bool) -> None:
         if is_unparsed:
             self.unparsed.add(self.asked[Stream.GENERATE] + 1)
-        self.ask(Stream.GENERATE, BAD_RUN if is_unparsed else Run())
+        self.ask(Stream.GENERATE, BAD_RUN if is_unparsed else Generate())
 
     @precondition(lambda self: self.may_ask(Stream.FINALIZE))
     @rule()
@@ -143,7 +145,7 @@ class SessionMachine(RuleBasedStateMachine):
     def break_the_order(self, stream: Stream, unit: int) -> None:
         if unit == self.asked[stream] + 1:
             return
-        content = {Stream.PREFILL: (INPUT,), Stream.GENERATE: (Run(),), Stream.FINALIZE: ()}[stream]
+        content = {Stream.PREFILL: (INPUT,), Stream.GENERATE: (Generate(),), Stream.FINALIZE: ()}[stream]
         was_over = self.session.is_over
         self.broken = self.broken or not was_over
         self.stage.call(stream.value.lower(), unit, *content, self.stage.now)

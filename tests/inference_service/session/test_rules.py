@@ -7,7 +7,7 @@ from inference_service.api.engine import Advanced, End, Failure, Finalized, Piec
 from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.errors import StreamExists
 from inference_service.session.machine import Limits, Phase
-from inference_service.session.unit import Run, Stream
+from inference_service.session.unit import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, Stage
 
 BAD_AUDIO = Failure(Reason.AUDIO_INVALID, "duplex.audio.data must be finite.", "duplex.audio.data")
@@ -36,8 +36,8 @@ def test_a_stream_that_exists_is_refused_and_the_session_goes_on() -> None:
 def test_the_engine_gets_the_steps_in_order_whatever_the_order_of_the_streams() -> None:
     stage = Stage().active()
     stage.call("finalize", 1, stage.now)
-    stage.call("generate", 1, Run(), stage.now)
-    stage.call("generate", 2, Run(), stage.now)
+    stage.call("generate", 1, Generate(), stage.now)
+    stage.call("generate", 2, Generate(), stage.now)
     stage.call("prefill", 1, INPUT, stage.now)
     stage.call("prefill", 2, INPUT, stage.now)
     stage.call("finalize", 2, stage.now)
@@ -63,7 +63,7 @@ def test_a_first_unit_other_than_1_is_out_of_order(unit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "arguments"), [("prefill", (INPUT,)), ("generate", (Run(),)), ("finalize", ())]
+    ("method", "arguments"), [("prefill", (INPUT,)), ("generate", (Generate(),)), ("finalize", ())]
 )
 def test_a_repeated_unit_is_out_of_order_on_every_stream(method: str, arguments: tuple[object, ...]) -> None:
     stage = Stage().active()
@@ -168,7 +168,7 @@ def test_a_refused_unit_never_reaches_the_engine_and_the_next_one_does() -> None
 
 def test_refused_parameters_fail_a_unit_that_is_heard_all_the_same() -> None:
     stage = Stage().active()
-    stage.ask(1, run=Run(refusal=BAD_PARAMS))
+    stage.ask(1, run=Generate(refusal=BAD_PARAMS))
     stage.work()
     assert ("prefill", 1) in stage.engine.history
     assert stage.answers(Stream.PREFILL)[1].failure is None
@@ -179,7 +179,7 @@ def test_refused_parameters_fail_a_unit_that_is_heard_all_the_same() -> None:
 def test_refused_parameters_of_a_unit_do_not_silence_the_one_before() -> None:
     stage = Stage().active()
     stage.ask(1)
-    stage.ask(2, run=Run(refusal=BAD_PARAMS))
+    stage.ask(2, run=Generate(refusal=BAD_PARAMS))
     assert stage.engine.cancelled == 0
     stage.work()
     assert [a.end for a in stage.answers(Stream.GENERATE)] == [End.LISTEN, End.FAILED]
@@ -187,7 +187,7 @@ def test_refused_parameters_of_a_unit_do_not_silence_the_one_before() -> None:
 
 def test_a_unit_with_refused_parameters_is_not_run() -> None:
     stage = Stage().active()
-    stage.ask(1, run=Run(refusal=BAD_PARAMS))
+    stage.ask(1, run=Generate(refusal=BAD_PARAMS))
     assert stage.engine.rejected == {1: BAD_PARAMS}
 
 
@@ -219,7 +219,7 @@ def test_overrides_and_force_listen_pass_through() -> None:
     stage = Stage().active()
     asked: list[tuple[int, bool, UnitOverrides]] = []
     stage.engine.generate = lambda *call: asked.append(call)  # type: ignore[method-assign]
-    run = Run(True, UnitOverrides(temperature=0.0))
+    run = Generate(True, UnitOverrides(temperature=0.0))
     stage.ask(1, run=run)
     assert asked == [(1, True, run.overrides)]
 

@@ -3,7 +3,7 @@
 from inference_service.api.engine import Done as UnitDone
 from inference_service.api.engine import End, Failure, Finalized, Prefilled, UnitUsage
 from inference_service.errors import Cancelled
-from inference_service.session.unit import Run, Stream
+from inference_service.session.unit import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, Stage
 
 PREFILL, GENERATE, FINALIZE = Stream
@@ -33,7 +33,7 @@ def test_a_step_asked_for_late_begins_when_it_is_asked_for() -> None:
     stage.call("prefill", 1, INPUT, stage.now)
     stage.event(Prefilled(1, 20))
     stage.now = 203.0
-    stage.call("generate", 1, Run(), stage.now)
+    stage.call("generate", 1, Generate(), stage.now)
     stage.event(done(1))
     stage.now = 207.0
     stage.call("finalize", 1, stage.now)
@@ -43,7 +43,7 @@ def test_a_step_asked_for_late_begins_when_it_is_asked_for() -> None:
 
 def test_requests_may_come_before_their_unit() -> None:
     stage = Stage().active()
-    stage.call("generate", 1, Run(), 150.0)
+    stage.call("generate", 1, Generate(), 150.0)
     stage.call("finalize", 1, 150.0)
     stage.call("prefill", 1, INPUT, 160.0)
     stage.event(Prefilled(1, 20))

@@ -29,8 +29,8 @@ from inference_service.api.setups import (
     Window,
 )
 from inference_service.errors import SessionError
-from inference_service.session.machine import Answer, Limits, Session
-from inference_service.session.unit import Run, Stream, Unit
+from inference_service.session.machine import Answer, Limits, SessionMachine
+from inference_service.session.unit import Generate, Stream, Unit
 
 INPUT = UnitInput(np.zeros(16_000, np.float32))
 SETUP = DuplexSetup("", DuplexSettings(), Window(), 1)
@@ -99,7 +99,7 @@ class Stage:
         """Steps that were under way at the end, and when they had begun."""
         self.steps: list[tuple[int, Stream, float | None]] = []
         """Steps that were answered, and when they had begun."""
-        self.session = Session("s", self, limits or Limits(), self.now)
+        self.session = SessionMachine("s", self, limits or Limits(), self.now)
 
     # -------------------------------------------------------------------- World
 
@@ -127,7 +127,7 @@ class Stage:
     # ----------------------------------------------------------------- the test
 
     def call(self, method: str, *arguments: Any) -> None:
-        """Calls the session and, as its host does, fails it with the error of a broken rule."""
+        """Calls the session and, as whoever runs it does, fails it with the error of a broken rule."""
         try:
             getattr(self.session, method)(*arguments)
         except SessionError as error:
@@ -149,10 +149,10 @@ class Stage:
         self.event(Ready(10))
         return self
 
-    def ask(self, unit: int, content: Any = INPUT, run: Run | None = None) -> None:
+    def ask(self, unit: int, content: Any = INPUT, run: Generate | None = None) -> None:
         """All three requests of a unit."""
         self.call("prefill", unit, content, self.now)
-        self.call("generate", unit, run or Run(), self.now)
+        self.call("generate", unit, run or Generate(), self.now)
         self.call("finalize", unit, self.now)
 
     def event(self, event: Event) -> None:

@@ -17,8 +17,8 @@ from inference_service.api.setups import (
     TurnInput,
     UnitOverrides,
 )
-from inference_service.engine.sessions.queue import PendingUnit
-from inference_service.engine.sessions.spoken_chat import SpokenTurn
+from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.sessions.spoken_chat import SpokenChatSession
 from inference_service.engine.tick import Tick
 from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.reference import Watched, picture, runtime, wave
@@ -34,18 +34,18 @@ def part(recorded: str | dict[str, str]) -> str | Picture | Clip:
     return Picture(picture(recorded["image"])) if "image" in recorded else Clip(wave(recorded["audio"]))
 
 
-def chat(where: Watched, case: dict[str, Any], slot: int, penalty: float = 1.0) -> SpokenTurn:
+def chat(where: Watched, case: dict[str, Any], slot: int, penalty: float = 1.0) -> SpokenChatSession:
     """A session that has been asked what the recording asks."""
     sampling = Sampling(max_new_tokens=LENGTH, temperature=0.0, repetition_penalty=penalty)
-    turn = cast(SpokenTurn, where.open("chat", slot, ChatSetup(sampling, seed=0), lambda event: None))
+    turn = cast(SpokenChatSession, where.open("chat", slot, ChatSetup(sampling, seed=0), lambda event: None))
     assert where.start(turn) is None
     messages = tuple(ChatMessage(it["role"], tuple(map(part, it["content"]))) for it in case["messages"])
-    prompt = turn.intake.prepare(TurnInput(messages, **case["kwargs"]))
-    turn.orders.prefill(PendingUnit(1, prompt, time.monotonic(), overrides=UnitOverrides()))
+    prompt = turn.preprocessor.prepare(TurnInput(messages, **case["kwargs"]))
+    turn.queue.prefill(QueuedUnit(1, prompt, time.monotonic(), overrides=UnitOverrides()))
     return turn
 
 
-def run(where: Watched, turns: list[SpokenTurn], budget: int | None = None) -> None:
+def run(where: Watched, turns: list[SpokenChatSession], budget: int | None = None) -> None:
     tick = Tick(where, budget)
     while tick.has_work(turns):
         tick.run(turns)
@@ -65,8 +65,8 @@ def test_answer_is_the_recorded_one(case: dict[str, Any], penalty: float, record
 def test_prompt_and_the_scores_behind_it_are_the_recorded_ones(case: dict[str, Any]) -> None:
     where, stored, name = runtime(1), golden.tensors("chat"), case["name"]
     turn = chat(where, case, 0)
-    assert turn.orders.first is not None
-    turn.orders.first.overrides = None
+    assert turn.queue.first is not None
+    turn.queue.first.overrides = None
     run(where, [turn])
 
     fed, hidden = (torch.cat(rows) for rows in zip(*where.fed[0], strict=True))
@@ -104,7 +104,7 @@ def test_scores_of_each_token_of_an_answer_are_the_recorded_ones() -> None:
 def test_recorded_chats_beside_each_other_say_the_same(seed: int) -> None:
     rng, slots = random.Random(seed), 3
     where, waiting = runtime(slots), rng.sample(CASES * 3, 9)
-    present: dict[int, tuple[SpokenTurn, dict[str, Any]]] = {}
+    present: dict[int, tuple[SpokenChatSession, dict[str, Any]]] = {}
     tick = Tick(where, rng.choice([3, 40, 1024]))
     while waiting or present:
         for slot in range(slots):

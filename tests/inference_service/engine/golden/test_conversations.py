@@ -166,7 +166,7 @@ def test_speech_is_drawn_from_the_recorded_probabilities(name: str, monkeypatch:
     where = runtime(1, quirks=True, limit=1024)
     visitor = ENTER[name.removesuffix("_clean_tts")](where, 0, speech_temperature=0.8)
     visitor.talk.reference_quirks = quirks
-    head = where.parts.voices and where.parts.voices.head
+    head = where.components.speech and where.components.speech.head
     assert head is not None
     own = head.logits
 
@@ -242,7 +242,7 @@ def test_first_unit_may_show_pictures_alone() -> None:
 def test_a_unit_never_decides_to_pause() -> None:
     """The reference has a rule against two pauses in a row that nothing can meet, as a pause is forbidden."""
     special = golden.tokenizer().special
-    forbidden = minicpmo.parts(checkpoint(), None).forbidden
+    forbidden = minicpmo.components(checkpoint(), None).forbidden
     scores = torch.zeros(768)
     scores[special.tts_pad] = 100.0
 

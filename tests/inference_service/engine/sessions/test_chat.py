@@ -233,7 +233,7 @@ def test_seed_of_a_turn_holds_for_it_alone() -> None:
 def test_cancel_before_the_answer() -> None:
     chat = Exchange()
     chat.hear()
-    chat.turn.orders.cancel(1)
+    chat.turn.queue.cancel(1)
     said = chat.generate()
 
     assert (said.done.end, said.done.finish) == (End.CANCELLED, None)
@@ -245,7 +245,7 @@ def test_cancel_stops_at_the_next_decision() -> None:
     chat.hear()
     chat.generate()
     chat.decide(*chat.encode("Hi"))
-    chat.turn.orders.cancel(1)
+    chat.turn.queue.cancel(1)
     said = chat.decide(*chat.encode("x"))
 
     assert said.done.end is End.CANCELLED
@@ -267,7 +267,7 @@ def test_rejected_settings_fail_the_turn() -> None:
     chat = Exchange()
     chat.hear()
     refused = Failure("PARAMS_INVALID", "too hot", "run.sampling.temperature")
-    chat.turn.orders.reject(1, refused)
+    chat.turn.queue.reject(1, refused)
     chat.turn.begin_generate()
 
     (done,) = [event for event in chat.turn.events if isinstance(event, Done)]
@@ -314,7 +314,7 @@ def spoken(chat: Exchange, text: str, *, end: int = END) -> list[tuple[list[int]
     for token in [*chat.encode(text), end]:
         chat.decide(token)
         while chat.turn.stage is Stage.SPEAK:
-            job = chat.turn.voice.job
+            job = chat.turn.groups.job
             assert job is not None
             groups.append((list(job.tokens), job.hidden[:, 0].tolist(), job.may_be_short))
             chat.speak()
@@ -366,9 +366,9 @@ def test_last_token_allowed_is_said_too() -> None:
     chat.generate(UnitOverrides(max_new_tokens=len(tokens)))
     chat.decide(*tokens)
 
-    assert chat.turn.voice.job is not None
-    assert chat.turn.voice.job.tokens == [*tokens, TURN_END]
-    assert chat.turn.voice.job.hidden[:, 0].tolist() == [float(i) for i in range(len(tokens) + 1)]
+    assert chat.turn.groups.job is not None
+    assert chat.turn.groups.job.tokens == [*tokens, TURN_END]
+    assert chat.turn.groups.job.hidden[:, 0].tolist() == [float(i) for i in range(len(tokens) + 1)]
     assert chat.speak().done.finish is Finish.LENGTH
 
 
@@ -380,8 +380,8 @@ def test_what_a_stop_string_holds_back_is_not_said() -> None:
         if chat.turn.wants_decision:
             chat.decide(token)
 
-    assert chat.turn.voice.job is not None
-    assert chat.turn.voice.job.tokens == [*chat.encode(" one"), TURN_END]
+    assert chat.turn.groups.job is not None
+    assert chat.turn.groups.job.tokens == [*chat.encode(" one"), TURN_END]
 
 
 def test_answer_without_words_is_not_said() -> None:
@@ -406,7 +406,7 @@ def test_voice_of_each_turn_is_clean() -> None:
     first = spoken(chat, " one two")
     chat.finalize()
 
-    assert chat.turn.voice.speech.length == 0
+    assert chat.turn.groups.speech.length == 0
     assert spoken(chat, " one two") == first
 
 
@@ -419,7 +419,7 @@ def test_cancel_stops_the_voice() -> None:
         if chat.turn.wants_decision:
             chat.decide(token)
     assert chat.turn.stage is Stage.SPEAK
-    chat.turn.orders.cancel(1)
+    chat.turn.queue.cancel(1)
     said = chat.speak()
 
     assert said.done.end is End.CANCELLED

@@ -24,10 +24,10 @@ from inference_service.api.setups import (
     TurnInput,
     UnitOverrides,
 )
-from inference_service.engine.sessions.base import Participant
-from inference_service.engine.sessions.prompt import Prompt, TurnIntake
-from inference_service.engine.sessions.queue import PendingUnit
-from inference_service.engine.sessions.spoken_chat import SpokenTurn
+from inference_service.engine.sessions.base import Session
+from inference_service.engine.sessions.prompt import ChatPreprocessor, Prompt
+from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.sessions.spoken_chat import SpokenChatSession
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -46,7 +46,7 @@ LIVELY = Sampling(max_new_tokens=24, temperature=1.0, top_p=1.0)
 @cache
 def runtime() -> DuplexRuntime:
     """A tiny model that sees, hears and speaks; whoever uses a slot leaves it clean."""
-    return DuplexRuntime(antiphon_mini.parts(*tiny.model(sees=True)), 3)
+    return DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), 3)
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Chatter:
 
     def __post_init__(self) -> None:
         setup = ChatSetup(self.sampling, self.seed)
-        self.session: Participant[Any] = self.runtime.open("chatter", self.slot, setup, self.events.append)
+        self.session: Session[Any] = self.runtime.open("chatter", self.slot, setup, self.events.append)
         assert self.runtime.start(self.session) is None
         self.session.events.clear()
         self.turns = 0
@@ -70,11 +70,11 @@ class Chatter:
     def send(self, *parts: str | Picture | Clip, speaks: bool = False, **overrides: Any) -> None:
         """Writes a turn ahead."""
         self.turns += 1
-        prompt = self.session.intake.prepare(TurnInput((ChatMessage("user", parts),), speaks=speaks))
-        unit = PendingUnit(
+        prompt = self.session.preprocessor.prepare(TurnInput((ChatMessage("user", parts),), speaks=speaks))
+        unit = QueuedUnit(
             self.turns, prompt, time.monotonic(), overrides=UnitOverrides(**overrides), finalize=True
         )
-        self.session.orders.prefill(unit)
+        self.session.queue.prefill(unit)
 
     def ask(self, *parts: str | Picture | Clip, speaks: bool = False, **overrides: Any) -> list[Event]:
         """A whole turn; what was said about it."""
@@ -121,7 +121,7 @@ def test_model_with_a_template_holds_chats_and_one_without_does_not() -> None:
     silent = Tokenizer(FastTokenizer.from_file(str(golden.FOLDER / "tokenizer.json")))
 
     assert Mode.CHAT in runtime().info.modes
-    assert Mode.CHAT not in DuplexRuntime(antiphon_mini.parts(model, silent, config), 1).info.modes
+    assert Mode.CHAT not in DuplexRuntime(antiphon_mini.components(model, silent, config), 1).info.modes
 
 
 def test_greedy_answer_is_the_models_own(chat: Chatter) -> None:
@@ -130,7 +130,7 @@ def test_greedy_answer_is_the_models_own(chat: Chatter) -> None:
     assert len(ids(told)) > 5
 
     model = tiny.model(sees=True)[0].llm
-    (prompt,) = chat.session.intake.prepare(TurnInput((ChatMessage("user", (QUESTION,)),))).portions
+    (prompt,) = chat.session.preprocessor.prepare(TurnInput((ChatMessage("user", (QUESTION,)),))).portions
     rows = [token for passage in prompt for token in passage.ids]
     special = runtime().tokenizer.special
     allowed = [i for i in range(768) if runtime().tokenizer.is_text(i) or i == special.im_end]
@@ -166,7 +166,7 @@ def test_small_slices_of_a_long_prompt_change_nothing(chat: Chatter, budget: int
 def test_clip_in_portions_is_heard_as_the_whole(chat: Chatter) -> None:
     long = clip(17)
     chat.send("Listen.", long)
-    session = cast(SpokenTurn, chat.session)
+    session = cast(SpokenChatSession, chat.session)
     assert not session.refuse_unit()
     fed = []
     assert session.run.unit.input is not None
@@ -177,7 +177,7 @@ def test_clip_in_portions_is_heard_as_the_whole(chat: Chatter) -> None:
     assert len(fed) == 4
 
     mel = torch.from_numpy(MelStream().hear(long.pcm))
-    ear = runtime().parts.ear
+    ear = runtime().components.ear
     ((expected,), _) = ear.encode([mel], [ear.initial_state()])
     rows = torch.cat(fed)
     heard = rows[[i for i in range(len(rows)) if (rows[i] - expected).abs().amax(1).min() < 1e-4]]
@@ -238,13 +238,13 @@ def test_context_holds_nothing_of_a_turn_after_the_next_has_begun(chat: Chatter)
 
 
 def test_prompt_being_prepared_delays_no_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig, hold, prepare = Rig(), threading.Event(), TurnIntake.prepare
+    rig, hold, prepare = Rig(), threading.Event(), ChatPreprocessor.prepare
 
-    def slow(intake: TurnIntake, content: Content) -> Prompt:
+    def slow(preprocessor: ChatPreprocessor, content: Content) -> Prompt:
         assert hold.wait(PATIENCE)
-        return prepare(intake, content)
+        return prepare(preprocessor, content)
 
-    monkeypatch.setattr(TurnIntake, "prepare", slow)
+    monkeypatch.setattr(ChatPreprocessor, "prepare", slow)
     try:
         chatting = rig.slots.open(ChatSetup(LIVELY, seed=1))
         chatting.until(Ready)

@@ -229,7 +229,7 @@ def test_first_units_heard_are_forced_to_listen() -> None:
 
 def test_cancelled_units_count_as_heard_for_the_forced_listens() -> None:
     talk = Talk(force_listen_count=1)
-    talk.conversation.orders.cancel(1)
+    talk.conversation.queue.cancel(1)
     talk.unit()
 
     assert talk.unit(talk.special.speak, talk.special.chunk_eos).done.end is End.CHUNK
@@ -311,7 +311,7 @@ def assert_heard_but_not_spoken(talk: Talk) -> None:
 
 
 def test_cancel_before_the_unit_comes(talk: Talk) -> None:
-    talk.conversation.orders.cancel(1)
+    talk.conversation.queue.cancel(1)
     talk.hear()
     talk.generate()
 
@@ -320,7 +320,7 @@ def test_cancel_before_the_unit_comes(talk: Talk) -> None:
 
 def test_cancel_between_hearing_and_generating(talk: Talk) -> None:
     talk.hear()
-    talk.conversation.orders.cancel(1)
+    talk.conversation.queue.cancel(1)
     talk.generate()
 
     assert_heard_but_not_spoken(talk)
@@ -331,7 +331,7 @@ def test_cancel_while_deciding_stops_at_the_next_step_and_keeps_what_was_fed(tal
     talk.generate()
     talk.decide(talk.special.speak, *talk.encode(" I"))
     before = talk.conversation.context.tokens
-    talk.conversation.orders.cancel(1)
+    talk.conversation.queue.cancel(1)
     talk.decide(talk.special.speak)
 
     assert talk.conversation.context.tokens == before
@@ -355,7 +355,7 @@ def test_cancel_while_speaking(talk: Talk) -> None:
     talk.hear()
     talk.generate()
     talk.decide(talk.special.speak, *talk.encode(" I am"), talk.special.chunk_eos)
-    talk.conversation.orders.cancel(1)
+    talk.conversation.queue.cancel(1)
     talk.speak()
 
     assert_heard_but_not_spoken(talk)
@@ -365,13 +365,13 @@ def test_cancel_after_the_last_word_changes_nothing(talk: Talk) -> None:
     talk.hear()
     talk.generate()
     talk.decide(talk.special.listen)
-    talk.conversation.orders.cancel(1)
+    talk.conversation.queue.cancel(1)
 
     assert talk.finalize().done.end is End.LISTEN
 
 
 def test_cancel_ends_earlier_and_spares_later_units(talk: Talk) -> None:
-    talk.conversation.orders.cancel(2)
+    talk.conversation.queue.cancel(2)
 
     ends = [talk.unit().done.end, talk.unit().done.end, talk.unit(talk.special.listen).done.end]
 
@@ -385,7 +385,7 @@ def test_cancelled_turn_stays_open_until_a_forced_listen(talk: Talk, stage: str)
     talk.decide(talk.special.speak, *talk.encode(" I"))
     if stage == "speaking":
         talk.decide(talk.special.chunk_eos)
-    talk.conversation.orders.cancel(1)
+    talk.conversation.queue.cancel(1)
     talk.decide(talk.special.listen) if stage == "deciding" else talk.speak()
     talk.finalize()
     assert talk.conversation.turn_open
@@ -400,7 +400,7 @@ def test_turn_that_ended_before_the_cancel_is_over(talk: Talk) -> None:
     talk.hear()
     talk.generate()
     talk.decide(talk.special.speak, *talk.encode(" Yes"), talk.special.turn_eos, talk.special.chunk_eos)
-    talk.conversation.orders.cancel(1)
+    talk.conversation.queue.cancel(1)
     talk.speak()
 
     assert_heard_but_not_spoken(talk)
@@ -409,7 +409,7 @@ def test_turn_that_ended_before_the_cancel_is_over(talk: Talk) -> None:
 
 def test_words_after_a_cancel_begin_on_a_clean_voice(talk: Talk) -> None:
     talk.unit(talk.special.speak, *talk.encode(" I am"), talk.special.chunk_eos)
-    talk.conversation.orders.cancel(2)
+    talk.conversation.queue.cancel(2)
     talk.unit()
 
     assert talk.conversation.speech.length == 0

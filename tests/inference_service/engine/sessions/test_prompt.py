@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from inference_service.api.setups import ChatMessage, Clip, Picture, TurnInput
-from inference_service.engine.sessions.prompt import Passage, Prompt, Sight, Sound, TurnIntake, Words
+from inference_service.engine.sessions.prompt import ChatPreprocessor, Passage, Prompt, Sight, Sound, Words
 from inference_service.errors import UnitRefused
 from inference_service.media.mel import MelStream
 from inference_service.models.chat_template import ChatTemplate, TemplateRefused
@@ -19,8 +19,8 @@ PICTURE = Picture(jpeg("red", "circle", (64, 48)))
 
 
 def prompt(*messages: ChatMessage, system: str = "", limit: int = 4096, **content: bool) -> Prompt:
-    intake = TurnIntake(replace(DIALOGUE, limit=limit), system)
-    return intake.prepare(TurnInput(messages, **content))
+    preprocessor = ChatPreprocessor(replace(DIALOGUE, limit=limit), system)
+    return preprocessor.prepare(TurnInput(messages, **content))
 
 
 def user(*parts: str | Picture | Clip) -> ChatMessage:
@@ -132,8 +132,10 @@ def test_long_text_comes_in_portions() -> None:
 
 
 def test_speech_is_asked_of_the_template_too() -> None:
-    spoken = TurnIntake(DIALOGUE, "").prepare(TurnInput((user("Hi"),), speaks=True))
-    mute = TurnIntake(replace(DIALOGUE, speaks=False), "").prepare(TurnInput((user("Hi"),), speaks=True))
+    spoken = ChatPreprocessor(DIALOGUE, "").prepare(TurnInput((user("Hi"),), speaks=True))
+    mute = ChatPreprocessor(replace(DIALOGUE, speaks=False), "").prepare(
+        TurnInput((user("Hi"),), speaks=True)
+    )
 
     assert spoken.speaks
     assert not mute.speaks

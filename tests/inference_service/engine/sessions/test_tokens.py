@@ -10,7 +10,7 @@ import torch
 from inference_service.api.engine import End, Failure, Finish, Piece, Ready, SessionFailed
 from inference_service.api.setups import Mode, StreamInput, TokensSetup, UnitOverrides
 from inference_service.checkpoints.causal import CausalCheckpoint
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -190,7 +190,7 @@ def test_a_cancel_stops_at_the_next_token_and_keeps_what_was_fed(stage: Stage, g
     player = stage.open(replace(GREEDY, max_new_tokens=50))
     number = player.send([A, B])
     stage.run(until=lambda: len(player.said(number).ids) == 3)
-    player.stream.orders.cancel(number)
+    player.stream.queue.cancel(number)
     stage.step()
     said = player.said(number)
     assert (said.done.end, said.done.finish) == (End.CANCELLED, None)
@@ -205,7 +205,7 @@ def test_a_cancel_stops_at_the_next_token_and_keeps_what_was_fed(stage: Stage, g
 def test_a_cancelled_chunk_that_waits_is_still_heard(stage: Stage, greedy: Any) -> None:
     player = stage.open()
     number = player.send([A, B])
-    player.stream.orders.cancel(number)
+    player.stream.queue.cancel(number)
     stage.run()
     assert (player.said(number).done.end, player.said(number).ids) == (End.CANCELLED, [])
     assert player.unit([C]).ids == greedy([A, B, C], 4)
@@ -380,13 +380,13 @@ def test_a_slot_is_clean_after_its_session(checkpoint: CausalCheckpoint, greedy:
 
 
 def test_the_duplex_model_continues_tokens_too() -> None:
-    runtime = DuplexRuntime(antiphon_mini.parts(*tiny.model()), 1)
+    runtime = DuplexRuntime(antiphon_mini.components(*tiny.model()), 1)
     assert Mode.TOKENS in runtime.info.modes
     stream = runtime.open("s", 0, TokensSetup(GREEDY, 0), lambda event: None)
     runtime.start(stream)
-    chunk = stream.intake.prepare(StreamInput((A, B, C)))
-    unit = PendingUnit(1, chunk, 0.0, overrides=UnitOverrides(), finalize=True)
-    stream.orders.prefill(unit)
+    chunk = stream.preprocessor.prepare(StreamInput((A, B, C)))
+    unit = QueuedUnit(1, chunk, 0.0, overrides=UnitOverrides(), finalize=True)
+    stream.queue.prefill(unit)
     tick = Tick(runtime)
     while tick.has_work([stream]):
         tick.run([stream])

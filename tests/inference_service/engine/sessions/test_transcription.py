@@ -28,9 +28,9 @@ from inference_service.api.setups import (
     UnitOverrides,
     Window,
 )
-from inference_service.engine.batch.choice import choose
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.sessions.duplex_transcription import MOST_TOKENS, Transcript
+from inference_service.engine.batch.sampler import sample
+from inference_service.engine.sessions.duplex_transcription import MOST_TOKENS, DuplexTranscription
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -49,7 +49,7 @@ SECOND = 10
 @pytest.fixture(scope="module")
 def runtime() -> DuplexRuntime:
     with torch.inference_mode():
-        return DuplexRuntime(antiphon_mini.parts(*tiny.model()), 4)
+        return DuplexRuntime(antiphon_mini.components(*tiny.model()), 4)
 
 
 def writer(runtime: DuplexRuntime, **given: object) -> Writer:
@@ -75,7 +75,7 @@ def in_one_pass(runtime: DuplexRuntime, sound: Sound, sampling: Sampling = CHATT
     def decide(rows: Tensor) -> int:
         logits = language(inputs_embeds=rows[None], use_cache=False).logits[0, -1]
         logits = logits.index_fill(0, forbidden, -torch.inf)
-        return choose(logits, sampling, [], [special.chunk_eos], generator)
+        return sample(logits, sampling, [], [special.chunk_eos], generator)
 
     rows = runtime.embed(tokenizer.encode_template(tiny.TRANSCRIPTION_PROMPT))
     seconds = []
@@ -235,7 +235,7 @@ def test_tokens_of_a_unit_wait_for_its_order(runtime: DuplexRuntime) -> None:
     assert one.of(Prefilled)
     assert not one.of(Done)
 
-    one.session.orders.generate(unit, False, UnitOverrides())
+    one.session.queue.generate(unit, False, UnitOverrides())
     one.run()
 
     assert one.done(unit).end is End.CHUNK
@@ -284,7 +284,7 @@ def test_draws_repeat_with_the_seed(runtime: DuplexRuntime) -> None:
 def test_cancelled_unit_is_heard_without_a_word(runtime: DuplexRuntime) -> None:
     one = writer(runtime)
     unit = one.send(noise(1, 3.0), begins=True)
-    one.session.orders.cancel(unit)
+    one.session.queue.cancel(unit)
     after = one.send(noise(2, 1.0))
     one.run()
 
@@ -301,7 +301,7 @@ def test_cancel_stops_at_the_next_decision(runtime: DuplexRuntime) -> None:
     while len(one.token_ids) < 3:
         tick.run([one.session])
         one.collect()
-    one.session.orders.cancel(unit)
+    one.session.queue.cancel(unit)
     one.run()
 
     assert one.done(unit).end is End.CANCELLED
@@ -349,8 +349,8 @@ def test_second_that_fails_leaves_no_trace(runtime: DuplexRuntime, monkeypatch: 
 
     assert one.of(Done)[-1].end is End.FAILED
     first, second = one.session, clean.session
-    assert isinstance(first, Transcript)
-    assert isinstance(second, Transcript)
+    assert isinstance(first, DuplexTranscription)
+    assert isinstance(second, DuplexTranscription)
     assert (first.context.tokens, first.context.pending) == (second.context.tokens, second.context.pending)
     assert all(torch.equal(a, b) for a, b in zip(first.ear, second.ear, strict=True))
 
@@ -373,11 +373,11 @@ def test_refused_units_are_answered_and_the_utterance_goes_on(runtime: DuplexRun
 
 
 def test_content_of_another_mode_is_refused(runtime: DuplexRuntime) -> None:
-    intake = writer(runtime).session.intake
+    preprocessor = writer(runtime).session.preprocessor
 
     for content in (UnitInput(noise(1, 1.0)), StreamInput("words"), StreamInput((1, 2))):
         with pytest.raises(TypeError):
-            intake.prepare(content)
+            preprocessor.prepare(content)
 
 
 # ------------------------------------------------------------------------------------------------ the window
@@ -394,7 +394,7 @@ def test_long_utterance_keeps_to_its_window(runtime: DuplexRuntime) -> None:
         sizes.append(one.of(Finalized)[-1].context_tokens)
 
     session = one.session
-    assert isinstance(session, Transcript)
+    assert isinstance(session, DuplexTranscription)
     assert max(sizes) <= window.high_tokens + session.longest_second
     assert sum(event.dropped_units for event in one.of(Finalized)) > 10
     assert session.context.prompt == prompt_tokens(runtime)
@@ -431,7 +431,7 @@ def test_without_a_window_the_context_fills_up_in_order(runtime: DuplexRuntime) 
 def test_context_too_small_for_a_transcription_is_refused() -> None:
     model, tokenizer, config = tiny.model()
     small = replace(config, context_limit=120, window_high=120, window_low=90)
-    runtime = DuplexRuntime(antiphon_mini.parts(model, tokenizer, small), 1)
+    runtime = DuplexRuntime(antiphon_mini.components(model, tokenizer, small), 1)
     session = runtime.open("small", 0, TranscribeSetup(CHATTY, 1), lambda event: None)
 
     refusal = runtime.start(session)

@@ -155,7 +155,10 @@ class Rig:
     def __init__(self, slots: int) -> None:
         fatal: queue.Queue[str] = queue.Queue()
         self.engine = LiveEngine(
-            DuplexRuntime(antiphon_mini.parts(*tiny.model(sees=True)), slots), slots, self._deliver, fatal.put
+            DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), slots),
+            slots,
+            self._deliver,
+            fatal.put,
         )
         self.slots = Slots(self.engine)
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from inference_service.api.engine import Done, Event, Failure, Finalized, Piece, Prefilled
 from inference_service.api.setups import Sampling, StreamInput, TranscribeSetup, UnitOverrides
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Participant
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.base import Session
+from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 
 Sound = NDArray[np.float32]
@@ -53,7 +53,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         setup = TranscribeSetup(self.sampling, self.seed)
-        self.session: Participant[Any] = self.runtime.open("writer", self.slot, setup, lambda event: None)
+        self.session: Session[Any] = self.runtime.open("writer", self.slot, setup, lambda event: None)
         self.refusal = self.runtime.start(self.session)
 
     def send(
@@ -69,13 +69,13 @@ class Writer:
     ) -> int:
         """Writes a unit ahead; returns its number."""
         self.units += 1
-        prepared = None if failure else self.session.intake.prepare(StreamInput(sound, begins, ends))
-        unit: PendingUnit[Any] = PendingUnit(self.units, prepared, time.monotonic(), failure, finalize=True)
-        self.session.orders.prefill(unit)
+        prepared = None if failure else self.session.preprocessor.prepare(StreamInput(sound, begins, ends))
+        unit: QueuedUnit[Any] = QueuedUnit(self.units, prepared, time.monotonic(), failure, finalize=True)
+        self.session.queue.prefill(unit)
         if rejection is not None:
-            self.session.orders.reject(self.units, rejection)
+            self.session.queue.reject(self.units, rejection)
         elif generate:
-            self.session.orders.generate(self.units, False, overrides or UnitOverrides())
+            self.session.queue.generate(self.units, False, overrides or UnitOverrides())
         return self.units
 
     def collect(self) -> None:

@@ -20,10 +20,10 @@ from inference_service.api.setups import (
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.speech import SpeechState
 from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.prompt import Dialogue, PictureRules, TurnIntake, Words
-from inference_service.engine.sessions.queue import PendingUnit
-from inference_service.engine.sessions.speech_groups import Voice
-from inference_service.engine.sessions.spoken_chat import SpokenTurn
+from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, PictureRules, Words
+from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.sessions.speech_groups import SpeechGroups
+from inference_service.engine.sessions.spoken_chat import SpokenChatSession
 from inference_service.families.antiphon_mini import MiniSenses
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.vocoder import VocoderState
@@ -70,16 +70,16 @@ class Exchange:
         self.template = DIALOGUE.template
         generator = torch.Generator().manual_seed(0)
         dialogue = replace(DIALOGUE, limit=limit, ends=frozenset((END,)), opens_with_space=True)
-        self.turn = SpokenTurn(
+        self.turn = SpokenChatSession(
             "exchange",
             0,
             lambda event: None,
             Context(decoder(limit + 8), 0, Window(), limit),
-            TurnIntake(dialogue, ""),
+            ChatPreprocessor(dialogue, ""),
             setup=ChatSetup(sampling, seed=0),
             dialogue=dialogue,
             generator=generator,
-            voice=Voice(
+            groups=SpeechGroups(
                 SpeechState(0, generator),
                 TURN_END,
                 torch.zeros(1, HIDDEN),
@@ -117,8 +117,8 @@ class Exchange:
         self.said, self.fed = Said(), 0
         turn = self.turn
         content = TurnInput((ChatMessage("user", (text,)),), speaks=speaks)
-        prompt = None if failure else turn.intake.prepare(content)
-        turn.orders.prefill(PendingUnit(self.number, prompt, time.monotonic(), failure))
+        prompt = None if failure else turn.preprocessor.prepare(content)
+        turn.queue.prefill(QueuedUnit(self.number, prompt, time.monotonic(), failure))
         while turn.wants_unit and not turn.refuse_unit():
             rows = sum(len(it.ids) for it in turn.next_portion() if isinstance(it, Words))
             turn.read(torch.zeros(rows, HIDDEN))
@@ -128,7 +128,7 @@ class Exchange:
 
     def generate(self, overrides: UnitOverrides | None = None) -> Said:
         """The order to generate comes."""
-        self.turn.orders.generate(self.number, False, overrides or UnitOverrides())
+        self.turn.queue.generate(self.number, False, overrides or UnitOverrides())
         assert self.turn.wants_decision
         self.turn.begin_generate()
         return self._collected()
@@ -167,7 +167,7 @@ class Exchange:
 
     def finalize(self) -> Said:
         """The order to finalize comes."""
-        self.turn.orders.finalize(self.number)
+        self.turn.queue.finalize(self.number)
         assert self.turn.wants_end
         self.turn.end_unit()
         self.turn.finalize()

@@ -30,9 +30,9 @@ from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.sampler import TextSampler
 from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.components import Chunk, DuplexParts, Pcm, Voices
-from inference_service.engine.sessions.duplex_run import Running
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.components import DuplexComponents, Pcm, SpeechCodes, SpeechComponents
+from inference_service.engine.sessions.duplex_run import DuplexRun
+from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import minicpmo
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -75,7 +75,7 @@ class Notebook:
         silent: Any = SimpleNamespace(flow=object())
         return Notebook.State(StreamState(silent, silent.flow, silent, silent))
 
-    def say(self, chunks: list[Chunk]) -> list[Tensor]:
+    def say(self, chunks: list[SpeechCodes]) -> list[Tensor]:
         for chunk in chunks:
             state = chunk.state
             state.stream.add(list(chunk.codes))
@@ -89,7 +89,7 @@ class Notebook:
 class Watched(DuplexRuntime):
     """Keeps what is fed to each slot, and the hidden states of it."""
 
-    def __init__(self, parts: DuplexParts, slots: int) -> None:
+    def __init__(self, parts: DuplexComponents, slots: int) -> None:
         super().__init__(parts, slots)
         self.fed: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
 
@@ -105,9 +105,9 @@ def runtime(slots: int, *, quirks: bool = False, limit: int = 512) -> Watched:
     """The recorded model with clean slots."""
     loaded = checkpoint()
     assert loaded.model.tts is not None
-    voices = Voices(loaded.model.tts, Notebook(), minicpmo.SPEECH_CAPACITY)
-    parts = minicpmo.parts(loaded, voices, context_limit=limit, reference_quirks=quirks)
-    return Watched(parts, slots)
+    voices = SpeechComponents(loaded.model.tts, Notebook(), minicpmo.SPEECH_CAPACITY)
+    components = minicpmo.components(loaded, voices, context_limit=limit, reference_quirks=quirks)
+    return Watched(components, slots)
 
 
 @cache
@@ -166,7 +166,7 @@ class Spoken:
     scores: list[Tensor] = field(default_factory=list)
     """Those of each decision; of a forced listen, those behind its input."""
     decided: list[int] = field(default_factory=list)
-    running: Running | None = None
+    running: DuplexRun | None = None
     chunks: list[tuple[list[int], bool]] = field(default_factory=list)
     pending_tokens: list[int] = field(default_factory=list)
     turn_open: bool = False
@@ -216,7 +216,7 @@ class Visitor:
             own.special, own.forbidden, own.generator, reference_quirks=own.reference_quirks
         )
         self.talk.sampler = self.sampler
-        self.talk.intake.begin()
+        self.talk.preprocessor.begin()
         assert where.start(self.talk) is None
         self.spoken: list[Spoken] = []
 
@@ -229,7 +229,7 @@ class Visitor:
 
     @property
     def is_idle(self) -> bool:
-        return self.talk.stage is Stage.IDLE and self.talk.orders.first is None
+        return self.talk.stage is Stage.IDLE and self.talk.queue.first is None
 
     @property
     def is_over(self) -> bool:
@@ -240,9 +240,9 @@ class Visitor:
         unit = self.recorded[len(self.spoken)]
         self.spoken.append(Spoken())
         self.sampler.begin(unit["decided"] if self.scripted else None)
-        heard = self.talk.intake.prepare(unit_input(unit))
-        self.talk.orders.prefill(
-            PendingUnit(
+        heard = self.talk.preprocessor.prepare(unit_input(unit))
+        self.talk.queue.prefill(
+            QueuedUnit(
                 len(self.spoken),
                 heard,
                 time.monotonic(),
@@ -257,7 +257,7 @@ class Visitor:
         self.talk.events.clear()
         if not self.spoken:
             return
-        said, unit = self.spoken[-1], self.talk.orders.first
+        said, unit = self.spoken[-1], self.talk.queue.first
         said.events += events
         if self.talk.stage is Stage.DONE and unit is not None and not unit.finalize:
             said.running, said.turn_open = self.talk.running, self.talk.turn_open

@@ -14,8 +14,8 @@ from inference_service.api.setups import Sampling, StreamInput, TokensSetup, Uni
 from inference_service.checkpoints import causal
 from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.sessions.queue import PendingUnit
-from inference_service.engine.sessions.tokens import Stream
+from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.sessions.tokens import TokensSession
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.families.causal_runtime import CausalRuntime
@@ -95,7 +95,7 @@ class Chunked:
 class Player:
     """One stream and what it said; several of them share a `Stage`."""
 
-    def __init__(self, stage: "Stage", stream: Stream) -> None:
+    def __init__(self, stage: "Stage", stream: TokensSession) -> None:
         self.stage = stage
         self.stream = stream
         self.events: list[Event] = []
@@ -118,10 +118,10 @@ class Player:
             chunk if chunk is None or isinstance(chunk, str) else tuple(chunk), begins, ends
         )
         try:
-            pending = PendingUnit(self.sent, self.stream.intake.prepare(content), time.monotonic())
+            pending = QueuedUnit(self.sent, self.stream.preprocessor.prepare(content), time.monotonic())
         except UnitRefused as refused:
-            pending = PendingUnit(self.sent, None, time.monotonic(), refused.failure)
-        self.stream.orders.prefill(pending)
+            pending = QueuedUnit(self.sent, None, time.monotonic(), refused.failure)
+        self.stream.queue.prefill(pending)
         if asks:
             self.ask(overrides, rejection, keep=keep)
         return self.sent
@@ -134,12 +134,12 @@ class Player:
         keep: bool = False,
     ) -> None:
         """The orders of the unit sent last."""
-        orders = self.stream.orders
+        queue = self.stream.queue
         if rejection is not None:
-            orders.reject(self.sent, rejection)
+            queue.reject(self.sent, rejection)
         else:
-            orders.generate(self.sent, False, overrides or UnitOverrides())
-        orders.finalize(self.sent, keep_last_token=keep)
+            queue.generate(self.sent, False, overrides or UnitOverrides())
+        queue.finalize(self.sent, keep_last_token=keep)
 
     def unit(self, chunk: Sequence[int] | str | None, **settings: Any) -> Chunked:
         """A whole unit, run to its end."""
@@ -173,7 +173,7 @@ class Stage:
         slot = next(i for i in range(len(self.players) + 1) if i not in self.players)
         setup = TokensSetup(sampling, seed, prompt)
         stream = self.runtime.open(f"s{slot}", slot, setup, lambda event: None)
-        assert isinstance(stream, Stream)
+        assert isinstance(stream, TokensSession)
         player = self.players[slot] = Player(self, stream)
         refusal = self.runtime.start(stream)
         if refusal is not None:

@@ -15,9 +15,9 @@ from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.sampler import TextSampler
 from inference_service.engine.batch.speech import SpeechState
 from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.duplex import Conversation
-from inference_service.engine.sessions.preprocessing import DuplexIntake, Perceived, VoiceIntake
-from inference_service.engine.sessions.queue import PendingUnit
+from inference_service.engine.sessions.duplex import DuplexSession
+from inference_service.engine.sessions.preprocessing import DuplexPreprocessor, Perceived, VoicePreprocessor
+from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.families.antiphon_mini import MiniSenses
 from inference_service.models.config import TurnBound
 from inference_service.models.vocoder import VocoderState
@@ -92,12 +92,12 @@ class Talk:
         window = window or Window()
         generator, senses = torch.Generator().manual_seed(0), MiniSenses(0, UNIT_TOKENS)
         duplex = DuplexSettings(**{"force_listen_count": 0, **settings})  # type: ignore[arg-type]
-        self.conversation = Conversation(
+        self.conversation = DuplexSession(
             "talk",
             0,
             lambda event: None,
             Context(decoder(limit + 128), 0, window, limit),
-            DuplexIntake(senses, VoiceIntake(VoiceReference(), senses, None)),
+            DuplexPreprocessor(senses, VoicePreprocessor(VoiceReference(), senses, None)),
             setup=DuplexSetup("", duplex, window, seed=0, sees=sees),
             tokenizer=tokenizer,
             sampler=TextSampler(self.special, torch.tensor([self.special.chunk_eos]), generator),
@@ -131,7 +131,7 @@ class Talk:
         self.said = Said()
         talk = self.conversation
         perceived = Perceived(torch.zeros(100, 80))
-        talk.orders.prefill(PendingUnit(self.number, perceived, time.monotonic(), failure))
+        talk.queue.prefill(QueuedUnit(self.number, perceived, time.monotonic(), failure))
         assert talk.wants_unit
         if not talk.refuse_unit():
             carried = talk.context.carry()
@@ -147,7 +147,7 @@ class Talk:
     def generate(self, *, force_listen: bool = False, overrides: UnitOverrides | None = None) -> Said:
         """The order to generate comes."""
         talk = self.conversation
-        talk.orders.generate(self.number, force_listen, overrides or UnitOverrides())
+        talk.queue.generate(self.number, force_listen, overrides or UnitOverrides())
         assert talk.wants_decision
         talk.begin_generate()
         return self._collected()
@@ -168,7 +168,7 @@ class Talk:
         if chosen is not None:
             talk.feed(chosen, torch.zeros(1, HIDDEN))
             if cancelled:
-                talk.orders.cancel(self.number)
+                talk.queue.cancel(self.number)
             self._forward([chosen], poisoned=poisoned)
         return self._collected()
 
@@ -189,7 +189,7 @@ class Talk:
     def finalize(self) -> Said:
         """The order to finalize comes."""
         talk = self.conversation
-        talk.orders.finalize(self.number)
+        talk.queue.finalize(self.number)
         assert talk.wants_end
         talk.end_unit()
         if talk.context.must_slide:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_service.engine.text.textstream import TextStream
+from inference_service.engine.text.textstream import Detokenizer
 
 
 def spell(ids: list[int]) -> str:
@@ -11,7 +11,7 @@ def spell(ids: list[int]) -> str:
 
 
 def pieces(text: bytes) -> list[str]:
-    stream = TextStream(spell)
+    stream = Detokenizer(spell)
     return [*map(stream.add, text), stream.flush()]
 
 
@@ -29,7 +29,7 @@ def test_cut_character_comes_at_the_end() -> None:
 
 
 def test_bytes_that_are_no_text_do_not_wait_for_ever() -> None:
-    stream = TextStream(spell)
+    stream = Detokenizer(spell)
 
     given = [stream.add(0xFF) for _ in range(100)]
 
@@ -44,7 +44,7 @@ def test_each_token_costs_the_same() -> None:
         longest = max(longest, len(ids))
         return spell(ids)
 
-    stream = TextStream(counting)
+    stream = Detokenizer(counting)
     for byte in ("é" * 1000).encode():
         stream.add(byte)
 
@@ -57,13 +57,13 @@ def test_leading_space_that_a_decoder_drops_is_kept_between_pieces() -> None:
     def dropping(ids: list[int]) -> str:
         return "".join(words[i] for i in ids).replace("▁", " ").removeprefix(" ")
 
-    stream = TextStream(dropping)
+    stream = Detokenizer(dropping)
 
     assert [stream.add(i) for i in range(3)] == ["good", " morning", "s"]
 
 
 def test_text_after_a_flush_begins_anew() -> None:
-    stream = TextStream(lambda ids: "".join(" x" for _ in ids).removeprefix(" "))
+    stream = Detokenizer(lambda ids: "".join(" x" for _ in ids).removeprefix(" "))
 
     first, second, _, again = stream.add(0), stream.add(0), stream.flush(), stream.add(0)
 

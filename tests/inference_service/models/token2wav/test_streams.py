@@ -14,7 +14,7 @@ from inference_service.models.token2wav.config import LOOK_AHEAD, SILENT_TOKEN, 
 from inference_service.models.token2wav.flow import VoicePrompt
 from inference_service.models.token2wav.model import Token2Wav
 from inference_service.models.token2wav.noise import SourceNoise, flow_noise
-from inference_service.models.token2wav.stream import SpeechChunk, StreamState
+from inference_service.models.token2wav.stream import StreamCodes, StreamState
 from tests.inference_service.models.token2wav import recorded
 from tests.inference_service.models.token2wav.recorded import WAVE_LIMIT
 from tests.inference_service.models.token2wav.test_flow import far
@@ -28,7 +28,7 @@ def begin(model: Token2Wav, prompt: str = "a") -> StreamState:
 
 
 def say(model: Token2Wav, state: StreamState, codes: list[int], *, ends_turn: bool = False) -> Tensor:
-    (wave,) = model.step([SpeechChunk(state, codes, ends_turn)])
+    (wave,) = model.step([StreamCodes(state, codes, ends_turn)])
     return wave
 
 
@@ -126,7 +126,7 @@ def test_token_out_of_range_changes_nothing(code: int) -> None:
     state, other = begin(model), begin(model, "b")
 
     with pytest.raises(ValueError, match=f"Speech tokens are 0 to 6560; {code} came"):
-        model.step([SpeechChunk(other, [1] * 25), SpeechChunk(state, [1, code])])
+        model.step([StreamCodes(other, [1] * 25), StreamCodes(state, [1, code])])
 
     assert not state.has_begun
     assert not other.has_begun
@@ -193,12 +193,12 @@ class Speaker:
                 self._units.append((codes_of(draw, draw.randrange(26) if edge else 25), ends))
         self.said: list[Tensor] = []
 
-    def next_job(self) -> SpeechChunk | None:
+    def next_job(self) -> StreamCodes | None:
         """What it has to say now; None once it has left."""
         if len(self.said) == len(self._units):
             return None
         codes, ends_turn = self._units[len(self.said)]
-        return SpeechChunk(self.state, codes, ends_turn)
+        return StreamCodes(self.state, codes, ends_turn)
 
     def alone(self) -> list[Tensor]:
         """All of it, with nobody else there."""
@@ -249,8 +249,8 @@ def test_streams_of_one_shape_share_a_pass(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(model.flow, "advance", counted)
     for _ in range(3):
-        model.step([SpeechChunk(state, codes_of(draw)) for state in states])
-    model.step([SpeechChunk(state, codes_of(draw), ends_turn=i < 2) for i, state in enumerate(states)])
+        model.step([StreamCodes(state, codes_of(draw)) for state in states])
+    model.step([StreamCodes(state, codes_of(draw), ends_turn=i < 2) for i, state in enumerate(states)])
 
     assert batches == [5, 5, 5, 5, 2]
 
@@ -294,7 +294,7 @@ def test_streams_of_a_voice_share_it() -> None:
     one, two = model.initial_state(voice), model.initial_state(voice)
     before = [tensor.clone() for tensor in voice.flow.tensors]
 
-    model.step([SpeechChunk(one, [1] * 25), SpeechChunk(two, [2] * 25)])
+    model.step([StreamCodes(one, [1] * 25), StreamCodes(two, [2] * 25)])
 
     assert all(torch.equal(now, then) for now, then in zip(voice.flow.tensors, before, strict=True))
 

@@ -4,15 +4,14 @@ import pytest
 import torch
 
 from inference_service.api.setups import Sampling
-from inference_service.engine.batch.choice import choose
-from inference_service.engine.batch.sampler import PoisonedLogits
+from inference_service.engine.batch.sampler import PoisonedLogits, sample
 
 GREEDY = Sampling(temperature=0.0)
 SCORES = torch.tensor([1.0, 3.0, 2.5, -1.0])
 
 
 def pick(sampling: Sampling, *, said: tuple[int, ...] = (), ends: tuple[int, ...] = (), seed: int = 0) -> int:
-    return choose(SCORES, sampling, said, ends, torch.Generator().manual_seed(seed))
+    return sample(SCORES, sampling, said, ends, torch.Generator().manual_seed(seed))
 
 
 def drawn(sampling: Sampling) -> set[int]:
@@ -48,15 +47,15 @@ def test_draws_repeat_with_the_seed() -> None:
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_scores_that_are_no_numbers_are_refused(bad: float) -> None:
     with pytest.raises(PoisonedLogits):
-        choose(torch.tensor([1.0, bad]), GREEDY, (), (), torch.Generator())
+        sample(torch.tensor([1.0, bad]), GREEDY, (), (), torch.Generator())
 
 
 def test_forbidden_ids_are_never_chosen() -> None:
     scores = SCORES.index_fill(0, torch.tensor([1]), -torch.inf)
 
-    assert choose(scores, GREEDY, (), (), torch.Generator()) == 2
+    assert sample(scores, GREEDY, (), (), torch.Generator()) == 2
 
 
 def test_where_nothing_is_allowed_the_unit_fails() -> None:
     with pytest.raises(PoisonedLogits):
-        choose(torch.full((4,), -torch.inf), GREEDY, (), (), torch.Generator())
+        sample(torch.full((4,), -torch.inf), GREEDY, (), (), torch.Generator())

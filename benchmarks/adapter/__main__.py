@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 
 from benchmarks.adapter import document
-from benchmarks.adapter.processes import OTHER_CPU
+from benchmarks.load.processes import OTHER_CPU
 
 NAMES = ("codec", "cost", "idle", "density", "overload")
 

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
 from benchmarks.adapter import codec
-from benchmarks.adapter.client import Client, converse, text_frame
-from benchmarks.adapter.payload import ANSWER, APPEND
-from benchmarks.adapter.processes import TESTED_CPU, Process, adapter, running
 from benchmarks.adapter.report import Goal, Report
+from benchmarks.load.client import Client, converse, text_frame
+from benchmarks.load.payload import ANSWER, APPEND
+from benchmarks.load.processes import TESTED_CPU, Process, adapter, running
 
 SESSIONS = 48
 AHEAD = 2
@@ -114,7 +114,7 @@ async def measure(is_short: bool) -> Report:
     """The table of goals A1 and A2."""
     rounds, seconds = (3, 2.0) if is_short else (5, 6.0)
     with ExitStack() as stack:
-        worker = stack.enter_context(running("benchmarks.adapter.worker"))
+        worker = stack.enter_context(running("benchmarks.load.worker"))
         unbounded = ("--max-cpu", "0", "--max-loop-lag-ms", "0")
         under_test = stack.enter_context(adapter(worker.address, *unbounded))
         echo = stack.enter_context(running("benchmarks.adapter.floors", "websocket", cpu=TESTED_CPU))

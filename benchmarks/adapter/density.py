@@ -1,9 +1,9 @@
 """How many sessions one core carries at 1 unit a second each, and how late they are answered."""
 
-from benchmarks.adapter.crowd import Crowd
 from benchmarks.adapter.overload import UNBOUNDED, Row, load
-from benchmarks.adapter.processes import adapter, running
 from benchmarks.adapter.report import Goal, Report
+from benchmarks.load.crowd import Crowd
+from benchmarks.load.processes import adapter, running
 
 LATE_MS = 10.0
 
@@ -13,7 +13,7 @@ async def measure(is_short: bool) -> Report:
     step, seconds, most = (250, 2.0, 1500) if is_short else (125, 5.0, 2500)
     rows: list[Row] = []
     carried = 0
-    with running("benchmarks.adapter.worker") as worker, adapter(worker.address, *UNBOUNDED) as process:
+    with running("benchmarks.load.worker") as worker, adapter(worker.address, *UNBOUNDED) as process:
         crowd = Crowd(process.port)
         crowd.begin()
         while len(crowd) < most:

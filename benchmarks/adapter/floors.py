@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from antiphon.semconv import CLIENT_OPTIONS, METADATA_LEASE, METADATA_SESSION_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
-from benchmarks.adapter import payload
+from benchmarks.load import payload
 
 WINDOW = 2
 

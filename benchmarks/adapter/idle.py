@@ -3,10 +3,10 @@
 import asyncio
 from contextlib import ExitStack
 
-from benchmarks.adapter.client import Client, converse
 from benchmarks.adapter.overload import UNBOUNDED
-from benchmarks.adapter.processes import Process, adapter, running
 from benchmarks.adapter.report import Goal, Report
+from benchmarks.load.client import Client, converse
+from benchmarks.load.processes import Process, adapter, running
 
 FIRST = 50
 """Open before anything is counted: pools and caches have their size by then."""
@@ -32,7 +32,7 @@ async def measure(is_short: bool) -> Report:
     """The table of goal A5."""
     sessions = 200 if is_short else 1000
     with ExitStack() as stack:
-        worker = stack.enter_context(running("benchmarks.adapter.worker"))
+        worker = stack.enter_context(running("benchmarks.load.worker"))
         echo = stack.enter_context(running("benchmarks.adapter.floors", "websocket"))
         websocket = await _grown(
             echo, lambda: Client.connect(echo.port, lambda client, event: None), sessions

@@ -8,9 +8,9 @@ Then half of the admitted load speaks.
 
 import time
 
-from benchmarks.adapter.crowd import Crowd, Tally
-from benchmarks.adapter.processes import Process, adapter, running
 from benchmarks.adapter.report import Goal, Report
+from benchmarks.load.crowd import Crowd, Tally
+from benchmarks.load.processes import Process, adapter, running
 
 UNBOUNDED = ("--max-cpu", "0")
 STEP = 50
@@ -68,7 +68,7 @@ async def measure(is_short: bool) -> Report:
     seconds = 3.0 if is_short else 8.0
     shares = (1.0, 1.5, 2.5) if is_short else (0.5, 1.0, 1.25, 1.5, 1.75, 2.25, 2.5, 3.0)
     rows: list[Row] = []
-    with running("benchmarks.adapter.worker") as worker:
+    with running("benchmarks.load.worker") as worker:
         most = await admitted(worker.address)
         with adapter(worker.address, *UNBOUNDED) as process:
             crowd = Crowd(process.port)

@@ -15,7 +15,7 @@ import time
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from benchmarks.adapter import payload
+from benchmarks.load import payload
 
 _PREPARED = '{"type":"prepared","session_id":"","prompt_length":58}'
 

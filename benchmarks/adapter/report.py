@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.adapter.processes import OTHER_CPU, TESTED_CPU
+from benchmarks.load.processes import OTHER_CPU, TESTED_CPU
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -13,9 +13,9 @@ import sys
 from collections import Counter
 from typing import Final
 
-from benchmarks.neighbours.attack import Attack
 from benchmarks.neighbours.attacks import ATTACKS
-from benchmarks.neighbours.stranger import Gone, Stranger
+from benchmarks.neighbours.attacks.attack import Attack
+from benchmarks.neighbours.attacks.stranger import Gone, Stranger
 
 LOW_PRIORITY: Final = 10
 MOST_ASSAULTS: Final = 200_000

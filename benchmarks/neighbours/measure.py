@@ -21,12 +21,12 @@ from typing import IO, Final
 
 import numpy as np
 
+from antiphon.audio.wav import read_wav
 from antiphon.bench.talker import UNIT_S, script
-from antiphon.wav import read_wav
-from benchmarks.adapter.processes import Process, running
-from benchmarks.neighbours.attack import Attack
+from benchmarks.load.processes import Process, running
+from benchmarks.neighbours.attacks.attack import Attack
+from benchmarks.neighbours.attacks.stranger import PROXY
 from benchmarks.neighbours.neighbour import Neighbour, Unit
-from benchmarks.neighbours.stranger import PROXY
 
 NEIGHBOURS: Final = 8
 RECORDINGS: Final = Path(__file__).parents[2] / "tests/recordings"

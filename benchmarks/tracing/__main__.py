@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 
-from benchmarks.adapter.processes import OTHER_CPU
+from benchmarks.load.processes import OTHER_CPU
 from benchmarks.tracing import conversation, cost, document, timeline
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
-from benchmarks.adapter.processes import TESTED_CPU, running
+from benchmarks.load.processes import TESTED_CPU, running
 from benchmarks.tracing.collector import Collector
 from benchmarks.tracing.settings import sampled
 

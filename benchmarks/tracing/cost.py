@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from benchmarks.adapter.client import text_frame
-from benchmarks.adapter.crowd import Crowd
 from benchmarks.adapter.overload import UNBOUNDED
-from benchmarks.adapter.payload import APPEND, PCM, append
-from benchmarks.adapter.processes import TESTED_CPU, Process, adapter, running
 from benchmarks.adapter.report import Goal, Report
+from benchmarks.load.client import text_frame
+from benchmarks.load.crowd import Crowd
+from benchmarks.load.payload import APPEND, PCM, append
+from benchmarks.load.processes import TESTED_CPU, Process, adapter, running
 from benchmarks.tracing.settings import METRICS, NOTHING, sampled
 
 RESULTS: Final = Path(__file__).parent / "results"

@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
+from antiphon.audio.wav import read_wav
 from antiphon.bench.talker import script
-from antiphon.wav import read_wav
-from benchmarks.adapter.processes import Process, running
+from benchmarks.load.processes import Process, running
 from benchmarks.walk.conversation import Kind, Unit, converse
 from benchmarks.walk.way import Call, Way, of_unit, parted, read, way
 

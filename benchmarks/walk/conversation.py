@@ -10,7 +10,7 @@ from typing import Final
 from websockets.asyncio.client import ClientConnection
 
 from antiphon.bench.talker import UNIT_S
-from antiphon.endpoint import REALTIME, endpoint, open_websocket
+from antiphon.connection.endpoint import REALTIME, endpoint, open_websocket
 
 ANSWER_S: Final = 20.0
 """The longest wait for an event."""

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.adapter import codec
-from benchmarks.adapter.client import converse, text_frame
 from benchmarks.adapter.cost import Chain
-from benchmarks.adapter.crowd import Crowd
-from benchmarks.adapter.payload import ANSWER, APPEND, SPEECH
 from benchmarks.adapter.report import Goal, Report
+from benchmarks.load.client import converse, text_frame
+from benchmarks.load.crowd import Crowd
+from benchmarks.load.payload import ANSWER, APPEND, SPEECH
 from tests.support.scripted_engine import ScriptedEngine, running_worker, speak
 from tests.ws_adapter.support.stage import running_adapter, until
 from ws_adapter.protocol.wire.codec import Clip

@@ -16,9 +16,9 @@ import pytest
 from benchmarks.adapter import document
 from benchmarks.neighbours import figures
 from benchmarks.neighbours.attacks import ATTACKS, chats, frames, pictures, recordings, voices
+from benchmarks.neighbours.attacks.stranger import Gone, Stranger
 from benchmarks.neighbours.measure import Outcome, Side
 from benchmarks.neighbours.neighbour import Neighbour, Unit
-from benchmarks.neighbours.stranger import Gone, Stranger
 from tests.support.scripted_engine import TALK, ScriptedEngine, running_worker
 from tests.ws_adapter.support.stage import running_adapter, until
 from ws_adapter.options import AdapterOptions

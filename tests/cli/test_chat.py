@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from antiphon import write_wav
-from antiphon.audio import to_base64
+from antiphon.audio.samples import to_base64
 from tests.cli.support.process import ANTIPHON, Outcome, run
 from tests.sdk.replay import Peer, replay
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.wav import write_wav
+from antiphon.audio.wav import write_wav
 from tests.cli.support.process import run_cli, run_without
 from tests.inference_service.models.token2wav import published
 from tests.inference_service.models.token2wav.test_features import noise

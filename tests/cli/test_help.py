@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import antiphon
-from antiphon.cli import adapter, worker
+from antiphon.cli.commands import adapter, worker
 from antiphon.cli.main import main
 from tests.cli.support.process import run_cli
 from ws_adapter.options import AdapterOptions

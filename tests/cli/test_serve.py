@@ -17,7 +17,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 import antiphon
-from antiphon.cli.serve import print_banner
+from antiphon.cli.commands.serve import print_banner
 from antiphon.grpc import get_info
 from inference_service.api.setups import Mode
 from tests.cli.support.certificate import issue

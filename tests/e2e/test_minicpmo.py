@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 import antiphon
-from antiphon.events import AudioDelta, Listening, TextDelta
 from antiphon.grpc import get_info
+from antiphon.protocol.events import AudioDelta, Listening, TextDelta
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Done, End, Event, Piece, UnitUsage

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from antiphon.audio import INPUT_RATE_HZ
+from antiphon.audio.samples import INPUT_RATE_HZ
+from antiphon.audio.wav import read_wav
 from antiphon.bench.crowd import measure
-from antiphon.wav import read_wav
 from tests.cli.support.process import Outcome, run_cli
 from tests.e2e.conftest import FOLDER, until_all_free
 

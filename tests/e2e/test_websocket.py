@@ -3,7 +3,7 @@
 import asyncio
 
 import antiphon
-from antiphon.events import AudioDelta, Listening, TextDelta, TurnEnd
+from antiphon.protocol.events import AudioDelta, Listening, TextDelta, TurnEnd
 from tests.e2e.conftest import SLOTS, Recording, readiness, until_all_free
 
 SILENCE_S = 7

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from antiphon import wire
+from antiphon.protocol import duplex
 from tests.support import schemas
 from tests.support.schemas import (
     DIALECTS,
@@ -293,7 +293,7 @@ def test_conversation_in_a_jar_finds_what_a_client_may_not_send() -> None:
 
 
 def test_sdk_reads_every_example() -> None:
-    decoder = wire.Decoder()
+    decoder = duplex.Decoder()
     told = [event for event in schemas.examples("realtime") if not is_client_event("realtime", event)]
 
     assert None not in [decoder.decode(json.dumps(event)) for event in told]
@@ -302,7 +302,7 @@ def test_sdk_reads_every_example() -> None:
 def test_sdk_offers_settings_that_the_server_knows() -> None:
     settings = schemas.load("realtime.schema.json")["$defs"]["ConfigFields"]["properties"]
 
-    assert set(wire.DuplexConfig.__annotations__) <= set(settings)
+    assert set(duplex.DuplexConfig.__annotations__) <= set(settings)
 
 
 def test_example_of_the_documentation_runs(monkeypatch: pytest.MonkeyPatch) -> None:

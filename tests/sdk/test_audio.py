@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from antiphon import AudioError, ProtocolError
-from antiphon.audio import as_samples, from_base64, pieces, to_base64
+from antiphon.audio.samples import as_samples, from_base64, pieces, to_base64
 
 
 def test_array_is_taken_as_it_is() -> None:

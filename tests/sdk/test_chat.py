@@ -27,7 +27,7 @@ from antiphon import (
     Speech,
     TextDelta,
 )
-from antiphon.audio import from_base64, to_base64
+from antiphon.audio.samples import from_base64, to_base64
 from tests.sdk.replay import Peer, replay
 from tests.sdk.test_wav import wav_bytes
 from tests.support.schemas import check_server

@@ -22,7 +22,7 @@ from antiphon import (
     TextDelta,
     TurnEnd,
 )
-from antiphon.audio import from_base64, to_base64
+from antiphon.audio.samples import from_base64, to_base64
 from tests.sdk.replay import CLOSED, CREATED, QUEUE_DONE, Peer, replay
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks")

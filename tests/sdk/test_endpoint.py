@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon import ConnectError
-from antiphon.endpoint import CHAT, MODELS, REALTIME, TRANSCRIPTION, endpoint, page
+from antiphon.connection.endpoint import CHAT, MODELS, REALTIME, TRANSCRIPTION, endpoint, page
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from antiphon import (
     SessionClosed,
     TextDelta,
 )
-from antiphon.mailbox import EventMailbox, WaitingMailbox
+from antiphon.session.mailbox import EventMailbox, WaitingMailbox
 
 
 def text(word: str) -> TextDelta:

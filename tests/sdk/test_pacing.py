@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from antiphon import FileStream, SessionClosed
-from antiphon.audio import Samples
+from antiphon.audio.samples import Samples
 
 RATE = 16_000
 

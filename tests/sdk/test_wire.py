@@ -17,8 +17,8 @@ from antiphon import (
     TextDelta,
     TurnEnd,
 )
-from antiphon.audio import to_base64
-from antiphon.wire import Assigned, Decoder, append, close, init
+from antiphon.audio.samples import to_base64
+from antiphon.protocol.duplex import Assigned, Decoder, append, close, init
 
 
 def decode(*events: dict[str, object]) -> list[object]:

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from benchmarks.neighbours.attack import Attack
 from benchmarks.neighbours.attacks import (
     chats,
     events,
@@ -14,6 +13,7 @@ from benchmarks.neighbours.attacks import (
     sessions,
     voices,
 )
+from benchmarks.neighbours.attacks.attack import Attack
 
 ATTACKS: Final[dict[str, Attack]] = {
     attack.name: attack

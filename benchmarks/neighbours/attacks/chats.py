@@ -5,10 +5,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from benchmarks.neighbours.attack import Assault, Attack
+from benchmarks.neighbours.attacks.attack import Assault, Attack
 from benchmarks.neighbours.attacks.audio import noise
 from benchmarks.neighbours.attacks.pictures import largest
-from benchmarks.neighbours.stranger import Stranger
+from benchmarks.neighbours.attacks.stranger import Stranger
 
 MOST_BYTES: Final = 32 * 2**20
 LETTERS: Final = 600

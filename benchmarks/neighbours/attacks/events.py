@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from benchmarks.neighbours.attack import Assault, Attack
 from benchmarks.neighbours.attacks import wire
-from benchmarks.neighbours.stranger import Stranger
+from benchmarks.neighbours.attacks.attack import Assault, Attack
+from benchmarks.neighbours.attacks.stranger import Stranger
 
 _CUT: Final = frozenset({"rate_limited", "closed 1008", "cut"})
 

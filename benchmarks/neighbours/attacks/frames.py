@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from benchmarks.neighbours.attack import Assault, Attack
 from benchmarks.neighbours.attacks import wire
-from benchmarks.neighbours.stranger import Stranger
+from benchmarks.neighbours.attacks.attack import Assault, Attack
+from benchmarks.neighbours.attacks.stranger import Stranger
 
 MOST_BYTES: Final = 16 * 2**20
 COMMAS: Final = 65_536

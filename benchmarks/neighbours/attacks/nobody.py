@@ -3,8 +3,8 @@
 import asyncio
 from typing import Final
 
-from benchmarks.neighbours.attack import Attack
-from benchmarks.neighbours.stranger import Stranger
+from benchmarks.neighbours.attacks.attack import Attack
+from benchmarks.neighbours.attacks.stranger import Stranger
 
 _STAYS_S: Final = 3600.0
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from benchmarks.neighbours.attack import Assault, Attack
-from benchmarks.neighbours.stranger import Stranger
+from benchmarks.neighbours.attacks.attack import Assault, Attack
+from benchmarks.neighbours.attacks.stranger import Stranger
 
 AT_ONCE: Final = 16
 _BODY: Final = bytes(2**16)

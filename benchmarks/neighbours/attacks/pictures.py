@@ -11,9 +11,9 @@ from typing import Final
 from PIL import Image
 
 from antiphon.bench.talker import UNIT_S
-from benchmarks.neighbours.attack import Attack
+from benchmarks.neighbours.attacks.attack import Attack
 from benchmarks.neighbours.attacks.audio import SECOND
-from benchmarks.neighbours.stranger import Stranger
+from benchmarks.neighbours.attacks.stranger import Stranger
 
 MOST_BYTES: Final = 2**20
 SIDE: Final = 2000

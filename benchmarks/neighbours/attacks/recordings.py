@@ -4,9 +4,9 @@ import json
 from functools import cache
 from typing import Final
 
-from benchmarks.neighbours.attack import Attack
+from benchmarks.neighbours.attacks.attack import Attack
 from benchmarks.neighbours.attacks.audio import SECOND
-from benchmarks.neighbours.stranger import Stranger
+from benchmarks.neighbours.attacks.stranger import Stranger
 
 PICTURES: Final = 20_000
 """In one append: a session without video does not look at them."""

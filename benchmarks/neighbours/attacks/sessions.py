@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from benchmarks.neighbours.attack import Attack
-from benchmarks.neighbours.stranger import Stranger
+from benchmarks.neighbours.attacks.attack import Attack
+from benchmarks.neighbours.attacks.stranger import Stranger
 
 _AT_ONCE: Final = 8
 

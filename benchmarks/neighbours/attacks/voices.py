@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.neighbours.attack import Attack
-from benchmarks.neighbours.stranger import Stranger
+from benchmarks.neighbours.attacks.attack import Attack
+from benchmarks.neighbours.attacks.stranger import Stranger
 
 CHUNKS: Final = 1_400_000
 SECONDS: Final = 30

@@ -14,13 +14,10 @@
 what is said. Callers inside the house use `antiphon.grpc.Session`, which talks to a worker directly.
 """
 
-__version__ = "0.1.0"  # before the imports: a module below reads it
-
-from antiphon.audio import INPUT_RATE_HZ, OUTPUT_RATE_HZ
-from antiphon.chat import ChatTurn
-from antiphon.chat_wire import GenerationConfig, ImageConfig, Speech
+from antiphon.audio.pacing import FileStream
+from antiphon.audio.samples import INPUT_RATE_HZ, OUTPUT_RATE_HZ
+from antiphon.audio.wav import read_wav, write_wav
 from antiphon.client import Client, connect
-from antiphon.duplex import DuplexSession
 from antiphon.errors import (
     AntiphonError,
     AudioError,
@@ -30,7 +27,9 @@ from antiphon.errors import (
     QueueFull,
     SessionClosed,
 )
-from antiphon.events import (
+from antiphon.protocol.chat import GenerationConfig, ImageConfig, Speech
+from antiphon.protocol.duplex import DuplexConfig
+from antiphon.protocol.events import (
     Answer,
     AudioDelta,
     ChatEvent,
@@ -47,11 +46,13 @@ from antiphon.events import (
     TranscriptionEvent,
     TurnEnd,
 )
-from antiphon.messages import Clip, Image, Message, Part
-from antiphon.pacing import FileStream
-from antiphon.transcription import TranscriptionSession
-from antiphon.wav import read_wav, write_wav
-from antiphon.wire import DuplexConfig
+from antiphon.protocol.messages import Clip, Image, Message, Part
+from antiphon.session.chat import ChatTurn
+from antiphon.session.duplex import DuplexSession
+from antiphon.session.transcription import TranscriptionSession
+from antiphon.version import VERSION
+
+__version__ = VERSION
 
 __all__ = [
     "INPUT_RATE_HZ",

@@ -5,16 +5,16 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
-from antiphon import chat_wire
-from antiphon.chat import ChatTurn
-from antiphon.chat_wire import GenerationConfig, ImageConfig, Speech
-from antiphon.duplex import DuplexSession
-from antiphon.endpoint import CHAT, MODELS, REALTIME, TRANSCRIPTION, endpoint, page
-from antiphon.events import Queued
-from antiphon.messages import Message, history
-from antiphon.models import served_models
-from antiphon.transcription import TranscriptionSession
-from antiphon.wire import DuplexConfig
+from antiphon.connection.endpoint import CHAT, MODELS, REALTIME, TRANSCRIPTION, endpoint, page
+from antiphon.connection.models import served_models
+from antiphon.protocol.chat import GenerationConfig, ImageConfig, Speech
+from antiphon.protocol.chat import request as chat_request
+from antiphon.protocol.duplex import DuplexConfig
+from antiphon.protocol.events import Queued
+from antiphon.protocol.messages import Message, history
+from antiphon.session.chat import ChatTurn
+from antiphon.session.duplex import DuplexSession
+from antiphon.session.transcription import TranscriptionSession
 
 _Opened = TypeVar("_Opened", DuplexSession, ChatTurn, TranscriptionSession)
 
@@ -98,7 +98,7 @@ class Client:
         Raises `AudioError`, `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if something in the
         request is refused.
         """
-        request = chat_wire.request(
+        request = chat_request(
             history(messages),
             streaming=streaming,
             generation=generation,

@@ -5,7 +5,7 @@ import selectors
 import sys
 import time
 
-import antiphon.pacing
+import antiphon.audio.pacing
 from antiphon.cli.main import main
 
 HASTE = 30.0
@@ -31,6 +31,6 @@ class HastyPolicy(asyncio.DefaultEventLoopPolicy):
         return HastyLoop()
 
 
-antiphon.pacing.RealTime.now = lambda self: time.monotonic() * HASTE  # type: ignore[method-assign]
+antiphon.audio.pacing.RealTime.now = lambda self: time.monotonic() * HASTE  # type: ignore[method-assign]
 asyncio.set_event_loop_policy(HastyPolicy())
 sys.exit(main())

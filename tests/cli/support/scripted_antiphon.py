@@ -2,10 +2,10 @@
 
 import sys
 
-import antiphon.cli.child
-import antiphon.cli.stack
+import antiphon.cli.processes.child
+import antiphon.cli.processes.stack
 from antiphon.cli.main import main
 
-antiphon.cli.child.GUARDED = "tests.cli.support.scripted_child"
-antiphon.cli.stack.FIRST_PAUSE_S = 0.01
+antiphon.cli.processes.child.GUARDED = "tests.cli.support.scripted_child"
+antiphon.cli.processes.stack.FIRST_PAUSE_S = 0.01
 sys.exit(main())

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 import antiphon
-from antiphon.events import AudioDelta, Listening
+from antiphon.protocol.events import AudioDelta, Listening
 from inference_service.training.corpus.recipe import TURN_BOUND
 from tests.e2e.conftest import RATE, Recording
 

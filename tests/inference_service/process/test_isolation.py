@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from antiphon.audio.wav import decode_wav
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from antiphon.wav import decode_wav
 from inference_service.session.unit import Stream
 from tests.inference_service.support import caller
 from tests.inference_service.support.caller import Caller, Ending, channel_to, duplex, soon, until_free

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from antiphon.cli.worker_key import VARIABLE as KEY_VARIABLE
+from antiphon.cli.arguments.worker_key import VARIABLE as KEY_VARIABLE
 from antiphon.grpc import get_info
 from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, Reason, lease_mac
 from inference_service.session.unit import Stream

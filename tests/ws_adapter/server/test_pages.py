@@ -12,12 +12,12 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from antiphon.audio.wav import write_wav
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import (
     InferenceServiceServicer,
     add_InferenceServiceServicer_to_server,
 )
-from antiphon.wav import write_wav
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
 from ws_adapter.process.errors import ConfigurationError

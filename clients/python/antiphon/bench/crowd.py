@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from antiphon.audio import Samples
+from antiphon.audio.samples import Samples
 from antiphon.bench.talker import UNIT_S, Record, Talker, script
 
 MOST_MISSES: Final = 0.01

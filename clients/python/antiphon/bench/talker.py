@@ -12,11 +12,11 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from antiphon import refusals
-from antiphon.audio import INPUT_RATE_HZ, Samples
-from antiphon.endpoint import REALTIME, endpoint, open_websocket
+from antiphon.audio.samples import INPUT_RATE_HZ, Samples
+from antiphon.connection import refusals
+from antiphon.connection.endpoint import REALTIME, endpoint, open_websocket
 from antiphon.errors import SessionClosed
-from antiphon.events import ErrorEvent
+from antiphon.protocol.events import ErrorEvent
 
 UNIT_S: Final = 1.0
 QUIET_S: Final = 8

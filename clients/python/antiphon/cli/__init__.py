@@ -1,1 +1,1 @@
-"""The command `antiphon`: one module per subcommand, which imports heavy packages only when it runs."""
+"""The command `antiphon`: its entry points; the subcommands load none but what they need."""

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import antiphon
-from antiphon.cli import (
+from antiphon.cli.arguments.parser import Command, examples, parser
+from antiphon.cli.commands import (
     adapter,
     bench,
     chat,
@@ -24,9 +25,8 @@ from antiphon.cli import (
     transcribe,
     worker,
 )
-from antiphon.cli.arguments import Command, examples, parser
-from antiphon.cli.failure import ExitCode, explain
-from antiphon.cli.terminal import Style
+from antiphon.cli.output.failure import ExitCode, explain
+from antiphon.cli.output.terminal import Style
 from antiphon.semconv import ERROR_DOMAIN as PROTOCOL
 
 VERSION = f"antiphon {antiphon.__version__}, protocol {PROTOCOL}, Python {platform.python_version()}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from antiphon.audio import Samples, from_bytes
+from antiphon.audio.samples import Samples, from_bytes
 from antiphon.errors import ProtocolError
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb

@@ -9,13 +9,13 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 import grpc
 import numpy as np
 
-from antiphon.audio import Samples, as_samples
+from antiphon.audio.samples import Samples, as_samples
 from antiphon.errors import AntiphonError, AudioError, ConnectError, ProtocolError, SessionClosed
 from antiphon.grpc.outputs import Finalized, Output, Ready, from_finalize, from_generate, from_prefill
 from antiphon.grpc.status import Status
-from antiphon.mailbox import Mailbox, WaitingMailbox
-from antiphon.messages import Clip, Image, Message, Part, history
+from antiphon.protocol.messages import Clip, Image, Message, Part, history
 from antiphon.semconv import CLIENT_OPTIONS, METADATA_LEASE, METADATA_SESSION_ID, Reason
+from antiphon.session.mailbox import Mailbox, WaitingMailbox
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub

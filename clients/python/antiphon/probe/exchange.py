@@ -8,14 +8,14 @@ from typing import Final, Literal, Protocol
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from antiphon import refusals
-from antiphon.audio import INPUT_RATE_HZ, Samples, pieces
-from antiphon.endpoint import endpoint, open_websocket
+from antiphon.audio.pacing import Pace
+from antiphon.audio.samples import INPUT_RATE_HZ, Samples, pieces
+from antiphon.connection import refusals
+from antiphon.connection.endpoint import endpoint, open_websocket
 from antiphon.errors import ProtocolError
-from antiphon.events import ErrorEvent
-from antiphon.pacing import Pace
 from antiphon.probe.rules import Event, Rules
 from antiphon.probe.voice import default_voice
+from antiphon.protocol.events import ErrorEvent
 
 SILENT_UNITS: Final = 12
 """Seconds of silence after the recording, within which an answer ends."""

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from antiphon.audio import INPUT_RATE_HZ
-from antiphon.endpoint import DEFAULT_VOICE, page
+from antiphon.audio.samples import INPUT_RATE_HZ
+from antiphon.connection.endpoint import DEFAULT_VOICE, page
+from antiphon.connection.page import fetch
 from antiphon.errors import ConnectError
-from antiphon.page import fetch
 from antiphon.probe.rules import audio, fields, sample_count
 
 _SHORTEST_S: Final = 0.5

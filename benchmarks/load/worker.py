@@ -1,0 +1,91 @@
+"""A gRPC worker without a model: answers every unit at once, always in the same way. For load, not for truth.
+
+`python -m benchmarks.load.worker [--listens] [--slots N]`; prints `ready on <address>`.
+"""
+
+import argparse
+import asyncio
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+
+from antiphon.semconv import METADATA_WORKER_ID, server_options
+from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.v1.inference_service_pb2_grpc import (
+    InferenceServiceServicer,
+    add_InferenceServiceServicer_to_server,
+)
+from benchmarks.load import payload
+
+WORKER_ID = "bench"
+_INITIAL = ((METADATA_WORKER_ID, WORKER_ID),)
+
+
+class Answering(InferenceServiceServicer):
+    """Speaks a second in every unit, or with `listens` never."""
+
+    def __init__(self, slots: int, listens: bool) -> None:
+        self._slots = slots
+        self._speaks = not listens
+
+    async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:
+        """A worker that is ready."""
+        return pb.GetInfoResponse(
+            worker_id=WORKER_ID,
+            model="bench",
+            modes=[pb.SESSION_MODE_AUDIO, pb.SESSION_MODE_VIDEO],
+            slots=self._slots,
+            free_slots=self._slots,
+            input_sample_rate_hz=16_000,
+            output_sample_rate_hz=24_000,
+            state=pb.WORKER_STATE_READY,
+        )
+
+    async def Prefill(self, requests: AsyncIterator[pb.PrefillRequest], context: Any) -> None:
+        """Takes the config, then the input of units."""
+        await context.send_initial_metadata(_INITIAL)
+        async for request in requests:
+            if request.unit:
+                await context.write(payload.prefilled(request.unit))
+            else:
+                ready = pb.SessionReady(worker_id=WORKER_ID, model="bench", max_units_in_flight=2)
+                await context.write(pb.PrefillResponse(ready=ready))
+
+    async def Generate(self, requests: AsyncIterator[pb.GenerateRequest], context: Any) -> None:
+        """Runs units."""
+        await context.send_initial_metadata(_INITIAL)
+        async for request in requests:
+            if request.HasField("run"):
+                await context.write(payload.generated(request.unit, self._speaks))
+
+    async def Finalize(self, requests: AsyncIterator[pb.FinalizeRequest], context: Any) -> None:
+        """Closes units."""
+        await context.send_initial_metadata(_INITIAL)
+        async for request in requests:
+            await context.write(payload.finalized(request.unit))
+
+
+async def main() -> None:
+    """Serves until it is told to stop."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--slots", type=int, default=4096)
+    parser.add_argument("--listens", action="store_true")
+    arguments = parser.parse_args()
+    server = grpc.aio.server(options=list(server_options(arguments.slots)))
+    add_InferenceServiceServicer_to_server(Answering(arguments.slots, arguments.listens), server)
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"unix:{folder}/worker.sock"  # as `antiphon serve` does it
+        server.add_insecure_port(address)
+        await server.start()
+        print(f"ready on {address}", flush=True)
+        await stopped.wait()
+        await server.stop(None)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

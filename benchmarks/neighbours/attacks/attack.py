@@ -1,0 +1,33 @@
+"""What an attack is."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from benchmarks.neighbours.attacks.stranger import Stranger
+
+SLOTS: Final = 16
+"""Of the worker: eight for the neighbours, and as many for whoever comes."""
+
+Assault: TypeAlias = Callable[[Stranger], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """`assault` is made again and again by `attackers` clients of one address, until it is to stop.
+
+    `proofs` are entries of the tally, at least one of which shows that it did what it says: the documented
+    error, the cut, the answer.
+    """
+
+    name: str
+    assault: Assault
+    proofs: frozenset[str]
+    attackers: int = 1
+    slots: int = SLOTS
+    options: tuple[str, ...] = ()
+    """Of the adapter; `{folder}` is a folder of its own."""
+    is_control: bool = False
+    """It shows what two windows differ by anyway, and has no goals."""
+    prepare: Callable[[], object] = lambda: None
+    """Makes beforehand what takes time."""

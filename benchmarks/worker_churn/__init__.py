@@ -1,0 +1,1 @@
+"""How a worker's memory grows with the sessions it has served."""

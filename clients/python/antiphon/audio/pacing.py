@@ -1,0 +1,140 @@
+"""A recording, sent as a microphone would send it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import numpy as np
+
+from antiphon.audio.samples import INPUT_RATE_HZ, Samples, pieces
+from antiphon.errors import SessionClosed
+
+CHUNK_S: Final = 1.0
+"""Seconds of audio in each chunk."""
+
+_CHUNK: Final = int(CHUNK_S * INPUT_RATE_HZ)
+
+
+class Clock(Protocol):
+    """Where the pace comes from."""
+
+    def now(self) -> float:
+        """Seconds from any fixed start, never going back."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Returns that much later."""
+
+
+class RealTime:
+    """The clock of the machine."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits."""
+        await asyncio.sleep(seconds)
+
+
+class Pace:
+    """Says when audio may be sent: when a microphone would have recorded it, or `lead_s` before that."""
+
+    def __init__(self, lead_s: float = 0.0, clock: Clock | None = None) -> None:
+        self._lead_s = lead_s
+        self._clock = clock or RealTime()
+        self._start = self._clock.now()
+        self._samples = 0
+
+    async def wait(self, samples: int) -> None:
+        """Returns when the next `samples` may be sent; a late call does not delay those after it."""
+        self._samples += samples
+        due = self._start + self._samples / INPUT_RATE_HZ - self._lead_s
+        await self._clock.sleep(max(0.0, due - self._clock.now()))
+
+
+class FileStream:
+    """Sends samples in real time, or with a lead, for as long as its block is open.
+
+    Each chunk of one second goes out when a microphone would have recorded its last sample, or `lead_s`
+    before that; a late chunk does not delay the next. `finish` is called when the recording is out. With
+    `then_silence` the last chunk is filled up and one second of silence follows every second, so that the
+    model has time to answer; without it the stream falls silent, and a model that is fed no time answers
+    nothing.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Samples], Awaitable[object]],
+        samples: Samples,
+        *,
+        then_silence: bool = False,
+        lead_s: float = 0.0,
+        finish: Callable[[], Awaitable[object]] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.duration_s = len(samples) / INPUT_RATE_HZ
+        """Length of the recording."""
+        self._send = send
+        self._samples = samples
+        self._then_silence = then_silence
+        self._lead_s = lead_s
+        self._finish = finish
+        self._clock = clock
+        self._sent = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def sent(self) -> bool:
+        """Whether the whole recording is out; silence after it does not count."""
+        return self._sent.is_set()
+
+    async def wait_sent(self) -> None:
+        """Returns when the whole recording is out, or when the conversation ended before that."""
+        if self._task is None:
+            raise RuntimeError("the stream is not running: open its block with `async with`")
+        sent = asyncio.ensure_future(self._sent.wait())
+        try:
+            await asyncio.wait({sent, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sent.cancel()
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name="antiphon file stream")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        if error is None and not self._task.cancelled():
+            self._task.result()
+
+    async def _run(self) -> None:
+        pace = Pace(self._lead_s, self._clock)
+        # A conversation that ended tells so to whoever iterates over it; there is nothing more to send.
+        with contextlib.suppress(SessionClosed):
+            out = 0
+            for chunk in self._chunks():
+                out += len(chunk)
+                await pace.wait(len(chunk))
+                await self._send(chunk)
+                if out >= len(self._samples) and not self._sent.is_set():
+                    if self._finish is not None:
+                        await self._finish()
+                    self._sent.set()
+
+    def _chunks(self) -> Iterator[Samples]:
+        for chunk in pieces(self._samples, _CHUNK):
+            if self._then_silence and len(chunk) < _CHUNK:
+                chunk = np.pad(chunk, (0, _CHUNK - len(chunk)))
+            yield chunk
+        silence = np.zeros(_CHUNK, np.float32)
+        while self._then_silence:
+            yield silence

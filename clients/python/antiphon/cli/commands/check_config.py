@@ -1,0 +1,87 @@
+"""`antiphon check-config`: what a model will take, before it is loaded."""
+
+import argparse
+from pathlib import Path
+
+from antiphon.cli.arguments.parser import Subcommands, add_command, examples, positive_float, positive_int
+from antiphon.cli.commands.worker import DTYPES
+from antiphon.cli.output.failure import ExitCode, Failure, require_extra
+
+_GIB = 2**30
+_TITLES = {
+    "weights": "weights",
+    "session": "a session",
+    "shared": "shared",
+    "working": "a step",
+    "voices": "a step, each",
+}
+
+
+def add_to(commands: Subcommands) -> None:
+    """Adds the subcommand."""
+    command = add_command(
+        commands,
+        "check-config",
+        "tell how much memory a model and its sessions take",
+        examples(
+            "antiphon check-config --model MiniCPM-o-4_5 --device cuda --slots 32",
+            "antiphon check-config --model MiniCPM-o-4_5 --dtype bfloat16 --memory-gib 80",
+        ),
+        run,
+    )
+    add = command.add_argument
+    add("--model", required=True, metavar="NAME", help="built-in name or folder")
+    add("--device", default="cpu", help="cpu, cuda, cuda:1 ... (default cpu)")
+    add(
+        "--memory-gib", type=positive_float, default=None, metavar="GIB", help="of a device that is elsewhere"
+    )
+    add("--slots", type=positive_int, default=4, metavar="N", help="conversations at once (default 4)")
+    add("--context-limit", type=positive_int, default=None, metavar="TOKENS", help="most per session")
+    add("--dtype", choices=DTYPES, default=None, metavar="TYPE", help="as of a worker (default: by device)")
+    add("--no-speech", action="store_true", default=False, help="MiniCPM-o without its voice")
+    add("--vocoder", type=Path, default=None, metavar="FOLDER", help="its vocoder (default: MODEL/vocoder)")
+    add("--vocoder-steps", type=positive_int, default=None, metavar="N", help="of its flow (default 5)")
+    add("--vocoder-dtype", choices=DTYPES, default=None, metavar="TYPE", help="of its flow and caches")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints it; fails with `ExitCode.USAGE` if the sessions do not fit."""
+    require_extra("check-config", "worker")
+    import torch
+
+    from inference_service.checkpoints.folder import find
+    from inference_service.engine.batch.memory import free_bytes
+    from inference_service.errors import ConfigurationError
+    from inference_service.families import table
+    from inference_service.families.footprint import gib
+    from inference_service.models.errors import CheckpointError
+    from inference_service.options import SpeechOptions
+
+    try:
+        folder = find(arguments.model)
+        device = torch.device(arguments.device)
+        speech = SpeechOptions(
+            arguments.no_speech, arguments.vocoder, arguments.vocoder_steps, arguments.vocoder_dtype
+        )
+        footprint = table.footprint(folder, device, arguments.context_limit, arguments.dtype, speech)
+    except (CheckpointError, ConfigurationError, RuntimeError) as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
+    for title, sizes in vars(footprint).items():
+        for kind, size in sizes.items():
+            _line(_TITLES[title], kind, gib(size))
+    slots = arguments.slots
+    _line(f"{slots} sessions", "with the weights", gib(footprint.total(slots)))
+    memory = arguments.memory_gib
+    free = round(memory * _GIB) if memory is not None else free_bytes(device)
+    if free is None:
+        return ExitCode.OK
+    fits = footprint.slots_within(free - sum(footprint.weights.values()))
+    _line("memory", "given" if memory is not None else f"free on {device}", gib(free))
+    _line("fits", "sessions", str(fits))
+    if fits < slots:
+        raise Failure(f"{slots} sessions do not fit: at most {fits} do.", ExitCode.USAGE)
+    return ExitCode.OK
+
+
+def _line(title: str, kind: str, size: str) -> None:
+    print(f"{title:<14}{kind:<18}{size:>12}")

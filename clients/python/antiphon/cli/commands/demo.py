@@ -1,0 +1,114 @@
+"""`antiphon demo`: a spoken question to a server of our own, through the public WebSocket."""
+
+import argparse
+import asyncio
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from antiphon.cli.arguments.parser import Subcommands, add_command, examples, output_file
+from antiphon.cli.commands.serve import tell
+from antiphon.cli.commands.worker import add_model_options, given_model_options
+from antiphon.cli.conversations.duplex import Heard, converse
+from antiphon.cli.output.failure import ExitCode, Failure, require_extra
+from antiphon.cli.output.terminal import Style
+from antiphon.cli.output.timeline import Timeline
+from antiphon.cli.processes.stack import Stack
+
+_RECORDINGS: Final = Path("tests/recordings")
+_ANSWER: Final = Path("answer.wav")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A spoken question and the answer it should get."""
+
+    path: Path
+    text: str
+    expected_reply: str
+
+
+def add_to(commands: Subcommands) -> None:
+    """Adds the subcommand."""
+    command = add_command(
+        commands,
+        "demo",
+        "serve the model, ask it a question, check its answer",
+        examples("antiphon demo", "antiphon demo --recordings tests/recordings --out answer.wav"),
+        run,
+    )
+    command.add_argument(
+        "--recordings",
+        metavar="DIR",
+        type=Path,
+        default=_RECORDINGS,
+        help=f"folder with manifest.json (default {_RECORDINGS})",
+    )
+    command.add_argument(
+        "--out",
+        metavar="FILE",
+        type=output_file,
+        default=_ANSWER,
+        help=f"the answer as WAV (default {_ANSWER})",
+    )
+    add_model_options(command)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs it; fails unless the expected words are in what the model said."""
+    require_extra("demo", "all")
+    recording = _demo_recording(arguments.recordings)
+    return asyncio.run(_demo(recording, arguments))
+
+
+async def _demo(recording: Recording, arguments: argparse.Namespace) -> int:
+    style = Style()
+    async with Stack(given_model_options(arguments), ["--port", "0"], tell) as stack:
+        print("Starting a worker and an adapter.", flush=True)
+        address, *_ = await stack.start()
+        print(f'Ready. Asking: "{recording.text}"\n', flush=True)
+        timeline = Timeline(style)
+        heard = Heard()
+        await converse(address, None, recording.path, None, timeline, heard)
+        heard.write(arguments.out, timeline)
+    print()
+    return _judge(recording, heard, style)
+
+
+def _judge(recording: Recording, heard: Heard, style: Style) -> int:
+    said = " ".join(heard.text.split())
+    if _words(recording.expected_reply) not in _words(said):
+        heard_instead = f'"{said}"' if said else "nothing"
+        verdict = f'FAIL: "{recording.expected_reply}" was expected, {heard_instead} was heard.'
+        print(style(verdict, "red"))
+        return ExitCode.FAILED
+    if not len(heard.samples):
+        print(style(f'FAIL: "{said}" was written, but nothing was spoken.', "red"))
+        return ExitCode.FAILED
+    print(style(f'PASS: "{recording.text}" was answered with "{said}".', "green"))
+    return ExitCode.OK
+
+
+def _words(text: str) -> str:
+    """The words alone, each between two spaces, so that one text can be looked for in another."""
+    return " " + " ".join(re.findall(r"\w+", text.casefold())) + " "
+
+
+def _demo_recording(folder: Path) -> Recording:
+    """The entry of the manifest that is marked for the demo."""
+    manifest = folder / "manifest.json"
+    remedy = "Run this in a checkout of the repository, or name the folder with --recordings."
+    try:
+        entries = json.loads(manifest.read_text(encoding="utf-8"))
+        marked = next(entry for entry in entries if entry.get("demo"))
+        return Recording(folder / marked["file"], marked["text"], marked["expected_reply"])
+    except FileNotFoundError:
+        raise Failure(f"{manifest} does not exist. {remedy}", ExitCode.USAGE) from None
+    except StopIteration:
+        raise Failure(
+            f'No recording in {manifest} is marked with "demo": true. {remedy}', ExitCode.USAGE
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Failure(f"{manifest} is no list of recordings. {remedy}", ExitCode.USAGE) from None

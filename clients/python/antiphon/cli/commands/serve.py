@@ -1,0 +1,201 @@
+"""`antiphon serve`: a worker and an adapter, started, watched and stopped together."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import antiphon
+from antiphon.cli.arguments.parser import Subcommands, add_command, add_help_all, examples, given_options
+from antiphon.cli.commands.adapter import (
+    ADMIN_PORT,
+    add_listen_options,
+    add_public_options,
+    given_adapter_options,
+)
+from antiphon.cli.commands.worker import (
+    add_minicpmo_options,
+    add_model_options,
+    check_model,
+    given_model_options,
+)
+from antiphon.cli.output.failure import ExitCode, Failure, bind_failure, require_extra
+from antiphon.cli.output.terminal import Style
+from antiphon.cli.processes.stack import Stack
+from antiphon.connection.endpoint import CHAT, REALTIME, TRANSCRIPTION, endpoint
+from antiphon.grpc import get_info
+from antiphon.v1 import inference_service_pb2 as pb
+
+
+def add_to(commands: Subcommands) -> None:
+    """Adds the subcommand."""
+    command = add_command(
+        commands,
+        "serve",
+        "serve the model here: one worker and one adapter",
+        examples("antiphon serve", "antiphon serve --port 9000 --slots 8 --device cuda"),
+        run,
+    )
+    add_listen_options(command)
+    add_model_options(command)
+    add_help_all(command)
+    add_public_options(command)
+    add_minicpmo_options(command)
+    command.add_argument_group("administration").add_argument("--admin-port", **ADMIN_PORT)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs it until a signal, or until one of the two processes cannot be started again."""
+    require_extra("serve", "all")
+    check_model(arguments)
+    _check_adapter(arguments)
+    return asyncio.run(_serve(arguments))
+
+
+async def _serve(arguments: argparse.Namespace) -> int:
+    worker, adapter = given_model_options(arguments), given_adapter_options(arguments)
+    async with Stack(worker, adapter, tell) as stack:
+        stopping = _stop_on_signal(stack, reloads="keys" in arguments or "tls_cert" in arguments)
+        starting = asyncio.create_task(stack.start())
+        if await _signalled_before(starting, stopping):
+            starting.cancel()
+            return ExitCode.OK
+        if "keys" in arguments:
+            access = "keys"
+        else:
+            access = f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
+        admin_port = getattr(arguments, "admin_port", None)
+        await print_banner(starting.result(), stack.worker_target, access, admin_port)
+        watching = asyncio.create_task(stack.watch())
+        if not await _signalled_before(watching, stopping):
+            raise watching.result()
+        watching.cancel()
+        await asyncio.wait({watching})
+        tell("  Draining: running conversations may finish. Ctrl-C again stops at once.")
+        return ExitCode.OK if await stack.drain() else ExitCode.FAILED
+
+
+def tell(line: str) -> None:
+    """A line for people, if they are still there; standard output is for the banner."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _stop_on_signal(stack: Stack, *, reloads: bool) -> asyncio.Event:
+    """The first signal sets the event, the next ones end both processes at once.
+
+    SIGHUP is no such signal if the adapter `reloads` something by it, unless a terminal was closed.
+    """
+    stopping = asyncio.Event()
+    had_terminal = _has_terminal()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            stack.kill()
+        stopping.set()
+
+    def on_hangup() -> None:
+        if not reloads or (had_terminal and not _has_terminal()):
+            on_signal()
+        else:
+            tell("  Keys and certificate are read again.")
+            stack.reload()
+
+    for number, handler in (
+        (signal.SIGINT, on_signal),
+        (signal.SIGTERM, on_signal),
+        (signal.SIGHUP, on_hangup),
+    ):
+        asyncio.get_running_loop().add_signal_handler(number, handler)
+    return stopping
+
+
+def _has_terminal() -> bool:
+    """Whether there is a terminal that this process belongs to."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) -> bool:
+    """Waits until the task is done or a signal came; True if a signal did."""
+    signalled = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        signalled.cancel()
+    return stopping.is_set()
+
+
+async def print_banner(
+    addresses: Sequence[str], worker: str, access: str, admin_port: int | None = None
+) -> None:
+    """Who serves, then where: the last thing printed, and only when it is true.
+
+    `addresses` are the adapter's, the plain one first; clients are sent to that with TLS, if there is one.
+    """
+    info: pb.GetInfoResponse = await get_info(worker)
+    style = Style()
+    slots = "1 slot" if info.slots == 1 else f"{info.slots} slots"
+    name = style(f"Antiphon {antiphon.__version__}", "bold")
+    print(f"  {name} | {info.model} | {slots} | {access}\n")
+    for name, where in (
+        *((name, where) for mode, name, where in _services(addresses[-1]) if mode in info.modes),
+        ("gRPC", worker),
+        ("Health", f"{addresses[0]}/readyz"),
+        *([("Status", f"http://127.0.0.1:{admin_port}/")] if admin_port else []),
+    ):
+        print(f"  {name:<11} {style(where, 'cyan')}")
+    print("  Ctrl-C to drain and stop", flush=True)
+
+
+def _services(address: str) -> tuple[tuple[int, str, str], ...]:
+    """What the public may be offered, by the mode that the model needs for it."""
+    return (
+        (pb.SESSION_MODE_AUDIO, "WebSocket", endpoint(address, REALTIME, mode="audio")),
+        (pb.SESSION_MODE_CHAT, "Chat", endpoint(address, CHAT)),
+        (pb.SESSION_MODE_TRANSCRIBE, "Transcribe", endpoint(address, TRANSCRIPTION)),
+    )
+
+
+def _check_adapter(arguments: argparse.Namespace) -> None:
+    """Finds an address that is refused or busy, and unusable files, before the model is loaded."""
+    from ws_adapter.options import AdapterOptions
+    from ws_adapter.process.errors import ConfigurationError
+    from ws_adapter.server.default_voice import read_default_voice
+    from ws_adapter.web.keys import Keys
+    from ws_adapter.web.tls import Certificate
+
+    try:
+        options = given_options(AdapterOptions, arguments, workers=("unix:to come",))
+        if options.keys is not None:
+            Keys(options.keys)
+        if options.tls_cert is not None and options.tls_key is not None:
+            Certificate(options.tls_cert, options.tls_key)
+        if options.voices is not None:
+            read_default_voice(options.voices)
+    except ConfigurationError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
+    _check_free(options.host, options.port)
+    if options.tls_cert is not None:
+        _check_free(options.host, options.tls_port, "--tls-port")
+    if options.admin_port is not None:
+        _check_free(options.admin_host, options.admin_port, "--admin-port")
+
+
+def _check_free(host: str, port: int, option: str = "--port") -> None:
+    """Raises `Failure` if the adapter could not listen there."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise bind_failure(error, host, port, option) from None

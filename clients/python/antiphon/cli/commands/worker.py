@@ -1,0 +1,123 @@
+"""`antiphon worker`: one inference service."""
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from antiphon.cli.arguments.parser import (
+    Subcommands,
+    add_command,
+    add_help_all,
+    add_log_level,
+    as_given,
+    configure_log,
+    examples,
+    given_options,
+    port,
+    positive_int,
+    seconds,
+)
+from antiphon.cli.arguments.worker_key import add_worker_key_option
+from antiphon.cli.output.failure import ExitCode, Failure, require_extra
+
+DTYPES: Final = ("float32", "bfloat16", "float16")
+
+_MODEL: Final = ("model", "device", "slots", "threads")
+_MINICPMO: Final = ("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice")
+
+
+def add_to(commands: Subcommands) -> None:
+    """Adds the subcommand."""
+    command = add_command(
+        commands,
+        "worker",
+        "run one inference service, which speaks gRPC",
+        examples(
+            "antiphon worker --listen unix:/run/antiphon/worker.sock --slots 8",
+            "antiphon worker --model ./checkpoint --device cuda --listen 127.0.0.1:50051",
+        ),
+        run,
+    )
+    add = command.add_argument
+    add("--listen", metavar="ADDRESS", help="host:port or unix:path (default 127.0.0.1:50051)")
+    add_model_options(command)
+    add("--worker-id", metavar="NAME", help="first part of its id (default worker)")
+    add("--drain-timeout-s", type=seconds, metavar="S", help="time for sessions at the end (default 30)")
+    add_worker_key_option(command)
+    add("--insecure-grpc", action="store_true", help="with a key: allow plain TCP beyond loopback")
+    add(
+        "--context-limit", type=positive_int, metavar="TOKENS", help="most per session (default: the model's)"
+    )
+    add(
+        "--dtype",
+        metavar="TYPE",
+        choices=DTYPES,
+        help="float32, bfloat16, float16 (default: by device)",
+    )
+    add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
+    add_log_level(command)
+    add_help_all(command)
+    add_minicpmo_options(command)
+    add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
+    add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
+    add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
+    add = command.add_argument_group("administration").add_argument
+    add("--admin-host", metavar="HOST", help="where it listens (default 127.0.0.1)")
+    add("--admin-port", type=port, metavar="PORT", help="of /metrics and a status page (default: none)")
+
+
+def add_model_options(command: argparse.ArgumentParser) -> None:
+    """The options that commands which start a worker hand on to it, whatever the model is."""
+    add = command.add_argument
+    add("--model", metavar="NAME", help="folder or hub OWNER/NAME (default antiphon-mini)")
+    add("--device", help="cpu, cuda, cuda:1 ... (default cpu)")
+    add("--slots", type=positive_int, metavar="N", help="conversations at once (default 4)")
+    add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
+
+
+def add_minicpmo_options(command: argparse.ArgumentParser) -> None:
+    """Those of MiniCPM-o."""
+    add = command.add_argument_group("MiniCPM-o").add_argument
+    add("--no-speech", action="store_true", help="serve text only, without a vocoder")
+    add("--vocoder", type=Path, metavar="FOLDER", help="converted vocoder (default: MODEL/vocoder)")
+    add("--vocoder-steps", type=positive_int, metavar="N", help="of its flow: more cost more (default 5)")
+    add(
+        "--vocoder-dtype", metavar="TYPE", choices=DTYPES, help="float32, bfloat16, float16 (default float32)"
+    )
+    add(
+        "--voice", type=Path, metavar="WAV", help="voice of sessions that bring none (default: the vocoder's)"
+    )
+
+
+def given_model_options(arguments: argparse.Namespace) -> list[str]:
+    """What was given of both, as arguments of `antiphon worker`."""
+    return as_given(arguments, (*_MODEL, *_MINICPMO))
+
+
+def check_model(arguments: argparse.Namespace) -> None:
+    """Raises `Failure` if the model that was asked for is nowhere; loads nothing."""
+    from inference_service.checkpoints.location import locate
+    from inference_service.models.errors import CheckpointError
+
+    try:
+        if "model" in arguments:
+            locate(arguments.model)
+    except CheckpointError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs it until it is told to stop; prints `worker ready on ADDRESS` when it is."""
+    require_extra("worker", "worker")
+    check_model(arguments)
+    from inference_service.app import serve
+    from inference_service.errors import ConfigurationError
+    from inference_service.options import WorkerOptions
+
+    configure_log(arguments)
+    try:
+        options = given_options(WorkerOptions, arguments)
+    except ConfigurationError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
+    return asyncio.run(serve(options))

@@ -1,0 +1,1 @@
+"""What commands hold with a server, and the files that they send."""

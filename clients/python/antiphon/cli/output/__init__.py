@@ -1,0 +1,1 @@
+"""What commands show: events, failures and colour."""

@@ -1,0 +1,105 @@
+"""Events as lines of JSON, for programs."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from antiphon.audio.samples import OUTPUT_RATE_HZ, Samples
+from antiphon.protocol.events import (
+    Answer,
+    AudioDelta,
+    Closed,
+    Created,
+    ErrorEvent,
+    Interrupted,
+    Listening,
+    Prefilled,
+    Queued,
+    TextDelta,
+    Transcript,
+    TurnEnd,
+)
+
+
+class EventLines:
+    """Prints each event as one JSON object: `type`, `time_s` since it was made, and the event's own fields.
+
+    Audio is told by its length in seconds alone.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._start = now()
+
+    def line(self, what: str, detail: str = "") -> None:
+        """What is no event, for people: to standard error."""
+        print(f"{what} {detail}".rstrip(), file=sys.stderr, flush=True)
+
+    def event(self, event: object) -> None:
+        """One event of a conversation, of a chat or of a transcription."""
+        name, fields = _fields(event)
+        line = {"type": name, "time_s": round(self._now() - self._start, 3), **_unit(event), **fields}
+        print(json.dumps(line, ensure_ascii=False), flush=True)
+
+
+def _fields(event: object) -> tuple[str, Mapping[str, object]]:
+    match event:
+        case Queued():
+            return "queued", {
+                "position": event.position,
+                "estimated_wait_s": event.estimated_wait_s,
+                "estimate_is_guess": event.estimate_is_guess,
+            }
+        case Prefilled():
+            return "prefilled", {"input_tokens": event.input_tokens}
+        case TextDelta():
+            return "text", {"text": event.text}
+        case AudioDelta():
+            return "audio", {"audio_s": _seconds(event.samples)}
+        case Created():
+            return "created", {
+                "session_id": event.session_id,
+                "mode": event.mode,
+                "prompt_tokens": event.prompt_tokens,
+                "unsupported_fields": event.unsupported_fields,
+            }
+        case Listening():
+            return "listening", {"dropped": event.dropped}
+        case TurnEnd():
+            return "turn_end", {}
+        case Interrupted():
+            return "interrupted", {}
+        case Closed():
+            return "closed", {
+                "reason": event.reason,
+                "message": event.message,
+                "trace_id": event.trace_id,
+            }
+        case Answer():
+            return "answer", {
+                "text": event.text,
+                "audio_s": _seconds(event.samples),
+                "input_tokens": event.input_tokens,
+                "generated_tokens": event.generated_tokens,
+                "unsupported_fields": event.unsupported_fields,
+            }
+        case Transcript():
+            return "transcript", {
+                "text": event.text,
+                "prompt_tokens": event.prompt_tokens,
+                "completion_tokens": event.completion_tokens,
+            }
+        case ErrorEvent():
+            return "error", {"code": event.code, "message": event.message}
+    raise TypeError(f"no event that is known here: {event!r}")
+
+
+def _unit(event: object) -> Mapping[str, object]:
+    """Which unit of a conversation it belongs to; other events belong to none."""
+    unit = getattr(event, "unit", None)
+    return {} if unit is None else {"unit": unit}
+
+
+def _seconds(samples: Samples) -> float:
+    return round(len(samples) / OUTPUT_RATE_HZ, 3)

@@ -1,0 +1,60 @@
+"""Colour and passing notes, where somebody sees them."""
+
+import os
+import sys
+from typing import Final, TextIO
+
+from antiphon.protocol.events import Queued
+
+_CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "36"}
+
+
+class Style:
+    """Colours text written to `stream`, if that is a terminal and `NO_COLOR` is not set."""
+
+    def __init__(self, stream: TextIO = sys.stdout) -> None:
+        self._on = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    def __call__(self, text: str, colour: str) -> str:
+        """The text in `bold`, `dim`, `red`, `green` or `cyan`."""
+        return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if self._on else text
+
+
+class QueueNote:
+    """The place in the queue, on a line of standard error that is taken back; only on a terminal."""
+
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
+        self._stream = stream
+        self._on = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown = False
+
+    def show(self, place: Queued) -> None:
+        """Shows it in place of the one before."""
+        self._write(f"waiting: {place_words(place)}")
+        self._shown = True
+
+    def clear(self) -> None:
+        """Takes the line back, if there is one."""
+        if self._shown:
+            self._shown = False
+            self._write("")
+
+    def _write(self, text: str) -> None:
+        if self._on:
+            print(f"\r\x1b[K{text}", end="", file=self._stream, flush=True)
+
+
+def place_words(place: Queued) -> str:
+    """A place in the queue, and how long it may take, if the server can tell."""
+    words = f"place {place.position} of {place.queue_length}"
+    if not place.estimated_wait_s:
+        return words
+    guess = " (a guess)" if place.estimate_is_guess else ""
+    return f"{words}, about {place.estimated_wait_s:.0f} s{guess}"
+
+
+def printable(text: str, stream: TextIO = sys.stdout) -> str:
+    """What a model wrote; on a terminal without the control characters that could command it."""
+    if not stream.isatty():
+        return text
+    return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")

@@ -1,0 +1,1 @@
+"""Worker and adapter as child processes that do not outlive a command."""

@@ -1,0 +1,148 @@
+"""A process of ours that runs a command and does not outlive this one."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from antiphon.cli.output.failure import ExitCode, Failure
+
+KILL_AFTER_S: Final = 5.0
+"""How long a process may take to end that was told to end at once."""
+
+GUARDED = "antiphon.cli.guarded"
+"""The module that a child process runs."""
+
+_LONGEST_LINE: Final = 1 << 20
+_CODES_WITH_A_MEANING: Final = frozenset({ExitCode.USAGE, ExitCode.DEVICE_LOST})
+
+
+class Ended(Failure):
+    """A child that ended although nobody asked it to."""
+
+    def __init__(self, name: str, what: str, code: int) -> None:
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        self.summary = f"The {name} {what} ({how})"
+        # Whoever refuses its configuration has said all there is to say.
+        text = "" if code == ExitCode.USAGE else f"{self.summary}. Its own messages are above."
+        super().__init__(text, code if code in _CODES_WITH_A_MEANING else ExitCode.FAILED)
+
+
+class Child:
+    """One command of `antiphon` in a process of its own.
+
+    It is outside this process's group, so that Ctrl-C reaches only us, and its standard input is a pipe from
+    us that says nothing: when we die, however that happens, the pipe ends and `antiphon.cli.guarded` ends
+    the process.
+    """
+
+    def __init__(
+        self, name: str, process: asyncio.subprocess.Process, tell: Callable[[str], None], addresses: int
+    ) -> None:
+        self.name = name
+        self._process = process
+        self._addresses: list[str] = []
+        self._expected = addresses
+        self._ready = asyncio.Event()
+        self._outdated = False
+        self._tell = tell
+        self._reader = asyncio.create_task(self._read_output(), name=f"output of {name}")
+
+    @classmethod
+    async def start(
+        cls, name: str, arguments: Sequence[str], scratch: str, tell: Callable[[str], None], addresses: int
+    ) -> "Child":
+        """Starts `antiphon NAME ARGUMENTS...`, which listens at so many addresses.
+
+        `tell` gets each line it prints, except those that say it is ready. `scratch` is a folder that the
+        child removes if it finds this process dead.
+        """
+        # Without this the line that is waited for would stay in the child's buffer.
+        unbuffered = os.environ | {"PYTHONUNBUFFERED": "1"}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            GUARDED,
+            scratch,
+            name,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            process_group=0,
+            env=unbuffered,
+            limit=_LONGEST_LINE,
+        )
+        return cls(name, process, tell, addresses)
+
+    async def ready(self, timeout_s: float) -> Sequence[str]:
+        """Waits until the command has printed `NAME ready on ADDRESS` for each, and returns the addresses.
+
+        Raises `Failure` if it ends before, or is not ready in time.
+        """
+        gone = asyncio.create_task(self.wait())
+        ready = asyncio.create_task(self._ready.wait())
+        either: set[asyncio.Task[Any]] = {ready, gone}
+        try:
+            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            ready.cancel()
+        if self._ready.is_set():
+            return self._addresses
+        if gone.done() and not gone.cancelled():
+            raise Ended(self.name, "did not start", gone.result())
+        raise Failure(f"The {self.name} was not ready after {timeout_s:.0f} s. Its output may say why.")
+
+    async def wait(self) -> int:
+        """Returns the exit code, when there is one and all output was passed on."""
+        code = await self._process.wait()
+        await asyncio.wait({self._reader})
+        return code
+
+    async def stop(self, grace_s: float) -> int:
+        """Asks the process to end, ends it after `grace_s` if it did not, and returns its exit code."""
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_s):
+                return await self.wait()
+        except TimeoutError:
+            self.kill()
+            return await self.wait()
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        self._signal(signal.SIGKILL)
+
+    def reload(self) -> None:
+        """Has the process read its files again, as soon as it listens to that."""
+        self._outdated = not self._ready.is_set()
+        if self._ready.is_set():
+            self._signal(signal.SIGHUP)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.returncode is None
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Not Popen's way, which polls first and so may take the exit code away from asyncio.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
+
+    async def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        marker = f"{self.name} ready on "
+        async for line in self._process.stdout:
+            text = line.decode(errors="replace").rstrip()
+            if text.startswith(marker) and not self._ready.is_set():
+                self._addresses.append(text.removeprefix(marker))
+                if len(self._addresses) == self._expected:
+                    self._ready.set()
+                    if self._outdated:
+                        self.reload()
+            else:
+                self._tell(text)

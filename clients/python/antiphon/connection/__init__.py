@@ -1,0 +1,1 @@
+"""Where a server is, what its pages say, and which exception its refusals become."""

@@ -1,0 +1,109 @@
+"""The address of a server and how a WebSocket to it is opened."""
+
+import contextlib
+import ipaddress
+from typing import Final, Literal
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as connect_websocket
+from websockets.exceptions import InvalidHandshake, InvalidURI
+
+from antiphon.connection import refusals
+from antiphon.errors import ConnectError
+from antiphon.version import VERSION
+
+REALTIME: Final = "/v1/realtime"
+CHAT: Final = "/ws/chat"
+TRANSCRIPTION: Final = "/v1/transcription"
+MODELS: Final = "/v1/models"
+DEFAULT_VOICE: Final = "/api/default_ref_audio"
+
+_PATHS: Final = (REALTIME, CHAT, TRANSCRIPTION)
+_MODE: Final = ("mode", "intent")
+"""Parameters that choose what is spoken on `/v1/realtime`, which here the caller does."""
+
+NORMAL_CLOSURE: Final = 1000
+CLOSE_TIMEOUT_S: Final = 2.0
+"""Longest that closing may take, `session.closed` and the closing handshake included."""
+
+_OPEN_TIMEOUT_S: Final = 10.0
+_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+_MAX_WAITING_MESSAGES: Final = 8192
+"""Messages that may wait unread before the server is held up: more than a chat answer of 4096 tokens has."""
+
+_EXAMPLE: Final = "Write it like ws://localhost:8006."
+_SCHEMES: Final = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
+
+
+def endpoint(url: str, path: str, mode: str | None = None) -> str:
+    """The WebSocket address of one service of a server: `path`, on `/v1/realtime` with its `mode`.
+
+    `url` may be the server's root (`ws://localhost:8006`, `http` works as well) or the whole address of any
+    of its services; other query parameters are kept. Raises `ConnectError` if it is no such address.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        why = f" ({error})"
+        raise ConnectError(f"{url!r} is no address of a server{why}. {_EXAMPLE}", reason="url") from None
+    scheme = _SCHEMES.get(parts.scheme)
+    if scheme is None or not parts.hostname or port == 0:
+        raise ConnectError(f"{url!r} is no address of a server. {_EXAMPLE}", reason="url")
+    root = parts.path.rstrip("/")
+    for known in _PATHS:
+        root = root.removesuffix(known)
+    query = [(name, value) for name, value in parse_qsl(parts.query) if name not in _MODE]
+    if mode is not None:
+        query.append(("mode", mode))
+    return urlunsplit((scheme, parts.netloc, root + path, urlencode(query), ""))
+
+
+def page(url: str, path: str) -> str:
+    """The HTTP address of a page of the server at `url`. Raises `ConnectError`, as `endpoint`."""
+    return "http" + urlunsplit(urlsplit(endpoint(url, path))._replace(query="")).removeprefix("ws")
+
+
+async def open_websocket(
+    url: str, api_key: str | None, max_message_bytes: int = _MAX_MESSAGE_BYTES
+) -> ClientConnection:
+    """Connects, through the proxy of the environment unless on loopback.
+
+    Raises `ConnectError` or `AuthError`.
+    """
+    proxy: Literal[True] | None = None if is_loopback(url) else True
+    try:
+        return await connect_websocket(
+            url,
+            additional_headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+            user_agent_header=f"antiphon-python/{VERSION}",
+            compression=None,
+            proxy=proxy,
+            open_timeout=_OPEN_TIMEOUT_S,
+            close_timeout=CLOSE_TIMEOUT_S,
+            max_size=max_message_bytes,
+            max_queue=_MAX_WAITING_MESSAGES,
+        )
+    except InvalidURI:
+        raise ConnectError(f"{url!r} is no WebSocket address.", reason="url") from None
+    except InvalidHandshake as error:
+        raise refusals.from_handshake(url, error) from error
+    except OSError as error:
+        raise refusals.from_os_error(url, error) from error
+
+
+async def close_websocket(socket: ClientConnection, code: int = NORMAL_CLOSURE) -> None:
+    """Closes it, waiting at most 2 s for the other side. Harmless when repeated."""
+    # The library cuts off a transport that may have gone by itself, and then has no loop any more.
+    with contextlib.suppress(AttributeError):
+        await socket.close(code)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the server is on this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,1 @@
+"""The public protocols as data: messages to JSON, JSON to events."""

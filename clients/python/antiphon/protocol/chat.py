@@ -1,0 +1,162 @@
+"""The chat of `/ws/chat` as pure data: a request to JSON text, JSON text to typed events."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+
+from antiphon.audio.samples import INPUT_RATE_HZ, Samples, from_base64, to_base64
+from antiphon.errors import AudioError
+from antiphon.protocol.duplex import queued
+from antiphon.protocol.events import Answer, AudioDelta, ChatEvent, ErrorEvent, Prefilled, Queued, TextDelta
+from antiphon.protocol.fields import Fields
+from antiphon.protocol.messages import Clip, Image, Message, Part
+
+
+class GenerationConfig(TypedDict, total=False):
+    """How a chat answer is drawn; what is left out keeps the server's default."""
+
+    max_new_tokens: int
+    """1 to 4096; 512 unless told otherwise."""
+    temperature: float
+    """0 takes the likeliest token each time."""
+    top_p: float
+    length_penalty: float
+    """Above 1 answers get longer."""
+
+
+class ImageConfig(TypedDict, total=False):
+    """How the pictures of a chat are prepared; what is left out keeps the server's default."""
+
+    max_slice_nums: int
+    """Most slices that a picture is cut into, 1 to 9."""
+    use_image_id: bool
+    """Whether each picture is numbered in the prompt."""
+
+
+@dataclass(frozen=True)
+class Speech:
+    """How an answer is spoken, besides being written; None leaves the server's default."""
+
+    voice: Clip | str | None = None
+    """Reference audio, 0.5 s to 30 s long at 16 kHz or as WAV file, or the name of a voice of the server."""
+    mode: str | None = None
+    """`default`, `audio_assistant`, `omni`, `audio_roleplay` or `voice_cloning`."""
+    language: str | None = None
+    """As a BCP 47 tag such as `en`."""
+
+
+def request(
+    messages: Sequence[Message],
+    *,
+    streaming: bool,
+    generation: GenerationConfig | None,
+    speech: Speech | None,
+    images: ImageConfig | None,
+    omni_mode: bool,
+    enable_thinking: bool,
+) -> str:
+    """The one message that a client sends. Raises `AudioError` for a voice that cannot be sent."""
+    return json.dumps(
+        {
+            "messages": [{"role": message.role, "content": _content(message)} for message in messages],
+            "streaming": streaming,
+            "generation": dict(generation or {}),
+            "tts": _tts(speech),
+            "image": dict(images or {}),
+            "omni_mode": omni_mode,
+            "enable_thinking": enable_thinking,
+        }
+    )
+
+
+class Decoder:
+    """Turns the server's frames of one answer into events; remembers the audio, which comes in pieces.
+
+    Event types and fields that are not known are skipped: a newer server may send them.
+    """
+
+    def __init__(self) -> None:
+        self._audio: list[Samples] = []
+
+    def decode(self, frame: str | bytes) -> list[ChatEvent | Queued | ErrorEvent]:
+        """One frame. Raises `ProtocolError` if it breaks the protocol."""
+        fields = Fields.of(frame)
+        match fields.text("type"):
+            case "queued" | "queue_update":
+                return [queued(fields)]
+            case "prefill_done":
+                return [Prefilled(fields.integer("input_tokens") or 0)]
+            case "chunk":
+                return self._chunk(fields)
+            case "done":
+                return [self._answer(fields)]
+            case "error":
+                code = fields.text("code") or "unknown"
+                return [ErrorEvent(code, fields.text("error") or "", fields.text("param"))]
+        return []
+
+    def _chunk(self, fields: Fields) -> list[ChatEvent | Queued | ErrorEvent]:
+        text, audio = fields.text("text_delta"), fields.text("audio_data")
+        events: list[ChatEvent | Queued | ErrorEvent] = []
+        if text:
+            events.append(TextDelta(text))
+        if audio:
+            self._audio.append(from_base64(audio))
+            events.append(AudioDelta(self._audio[-1]))
+        return events
+
+    def _answer(self, fields: Fields) -> Answer:
+        audio = fields.text("audio_data")
+        if audio:
+            self._audio.append(from_base64(audio))
+        return Answer(
+            text=fields.text("text") or "",
+            samples=np.concatenate([np.zeros(0, np.float32), *self._audio]),
+            input_tokens=fields.integer("input_tokens") or 0,
+            generated_tokens=fields.integer("generated_tokens") or 0,
+            recording_session_id=fields.text("recording_session_id"),
+            unsupported_fields=fields.texts("unsupported_fields"),
+        )
+
+
+def _content(message: Message) -> str | list[Mapping[str, object]]:
+    return message.content if isinstance(message.content, str) else [_part(part) for part in message.parts]
+
+
+def _part(part: Part) -> Mapping[str, object]:
+    match part:
+        case str():
+            return {"type": "text", "text": part}
+        case Image():
+            return {"type": "image", "data": base64.b64encode(part.data).decode("ascii")}
+        case Clip():
+            return {"type": "audio", "data": _audio(part), "sample_rate": part.rate_hz}
+
+
+def _audio(clip: Clip) -> str:
+    if isinstance(clip.audio, bytes):
+        return base64.b64encode(clip.audio).decode("ascii")
+    return to_base64(clip.audio)
+
+
+def _tts(speech: Speech | None) -> Mapping[str, object]:
+    if speech is None:
+        return {"enabled": False}
+    tts: dict[str, object] = {"enabled": True}
+    if isinstance(speech.voice, str):
+        tts["ref_audio_path"] = speech.voice
+    elif speech.voice is not None:
+        if not isinstance(speech.voice.audio, bytes) and speech.voice.rate_hz != INPUT_RATE_HZ:
+            raise AudioError(
+                f"The samples of a voice have {INPUT_RATE_HZ} Hz, not {speech.voice.rate_hz}. "
+                "Resample them, or pass a WAV file."
+            )
+        tts["ref_audio_data"] = _audio(speech.voice)
+    for name, value in (("mode", speech.mode), ("language", speech.language)):
+        if value is not None:
+            tts[name] = value
+    return tts

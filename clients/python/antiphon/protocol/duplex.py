@@ -1,0 +1,169 @@
+"""The full-duplex dialect of `/v1/realtime` as pure data: client events to JSON text, JSON text to typed
+events."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypedDict
+
+from antiphon.audio.samples import Samples, from_base64, to_base64
+from antiphon.protocol.events import (
+    AudioDelta,
+    Closed,
+    Created,
+    ErrorEvent,
+    Event,
+    Interrupted,
+    Listening,
+    Queued,
+    TextDelta,
+    TurnEnd,
+)
+from antiphon.protocol.fields import Fields
+
+
+class DuplexConfig(TypedDict, total=False):
+    """Settings of a full-duplex session; what is left out keeps the model's default.
+
+    The server refuses a value out of range, and names in `Created.unsupported_fields` what the model cannot
+    do.
+    """
+
+    generate_audio: bool
+    """False: text only."""
+    force_listen_count: int
+    """The first units that always listen."""
+    max_new_speak_tokens_per_chunk: int
+    """Most text tokens spoken in one unit."""
+    decode_mode: str
+    """`sampling` or `greedy`."""
+    temperature: float
+    top_k: int
+    top_p: float
+    text_repetition_penalty: float
+    text_repetition_window_size: int
+    length_penalty: float
+    """Weight of ending the turn against speaking on."""
+    listen_prob_scale: float
+    """Factor on the probability of listening."""
+    listen_top_k: int | None
+    tts_temperature: float
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A slot is ours: the session may be initialised. Of no interest to programs, so no public event."""
+
+
+def init(instructions: str | None, config: Mapping[str, object] | None, seed: int | None) -> str:
+    """`session.init`; None leaves the server's default."""
+    payload: dict[str, object] = {}
+    if instructions is not None:
+        payload["system_prompt"] = instructions
+    if config:
+        payload["config"] = dict(config)
+    if seed is not None:
+        payload["seed"] = seed
+    return json.dumps({"type": "session.init", "payload": payload})
+
+
+def append(samples: Samples | None, input_id: str, force_listen: bool) -> str:
+    """`input.append`; without samples, which needs `force_listen`, the server adds one unit of silence."""
+    body: dict[str, object] = {"input_id": input_id}
+    if samples is not None:
+        body["audio"] = to_base64(samples)
+    if force_listen:
+        body["force_listen"] = True
+    return json.dumps({"type": "input.append", "input": body})
+
+
+def close(reason: str) -> str:
+    """`session.close`."""
+    return json.dumps({"type": "session.close", "reason": reason})
+
+
+def queued(fields: Fields) -> Queued:
+    """A place in the queue, which all dialects that have one tell alike."""
+    return Queued(
+        position=fields.integer("position") or 0,
+        queue_length=fields.integer("queue_length") or 0,
+        estimated_wait_s=fields.number("estimated_wait_s") or 0.0,
+        ticket_id=fields.text("ticket_id") or "",
+        estimate_is_guess=fields.boolean("estimate_is_guess") or False,
+    )
+
+
+class Decoder:
+    """Turns server frames of one conversation into events; remembers only whether a response is open.
+
+    A `listen` that ends an open response means the end of the turn if it says so, and an interruption if not.
+    Event types and fields that are not known are skipped: a newer server may send them.
+    """
+
+    def __init__(self) -> None:
+        self._response_open = False
+
+    def decode(self, frame: str | bytes) -> Event | Queued | Assigned | None:
+        """One frame; None if it means nothing to this version. Raises `ProtocolError` if it breaks the
+        protocol."""
+        fields = Fields.of(frame)
+        match fields.text("type"):
+            case "session.queued" | "session.queue_update":
+                return queued(fields)
+            case "session.queue_done":
+                return Assigned()
+            case "session.created":
+                return _created(fields)
+            case "response.output.delta":
+                return self._delta(fields)
+            case "session.closed":
+                diagnostic = fields.object("diagnostic")
+                return Closed(
+                    reason=fields.text("reason") or "unknown",
+                    message=diagnostic.text("message"),
+                    trace_id=fields.text("trace_id") or diagnostic.text("trace_id"),
+                )
+            case "error":
+                return _error(fields.object("error"))
+        return None
+
+    def _delta(self, fields: Fields) -> Event | None:
+        response_id = fields.text("response_id")
+        unit = fields.integer("chunk_index")
+        input_id = fields.text("input_id")
+        metrics = fields.object("metrics").values
+        match fields.text("kind"):
+            case "text":
+                self._response_open = True
+                return TextDelta(fields.text("text") or "", response_id, unit, input_id, metrics)
+            case "audio":
+                self._response_open = True
+                samples = from_base64(fields.text("audio") or "")
+                return AudioDelta(samples, response_id, unit, input_id, metrics)
+            case "listen":
+                was_open, self._response_open = self._response_open, False
+                if fields.text("reason") == "turn_end":
+                    return TurnEnd(response_id, unit, input_id)
+                if was_open:
+                    return Interrupted(response_id, unit, input_id, metrics)
+                return Listening(unit, input_id, metrics.get("dropped") is True, metrics)
+        return None
+
+
+def _created(fields: Fields) -> Created:
+    return Created(
+        session_id=fields.text("session_id") or "",
+        mode=fields.text("mode") or "",
+        prompt_tokens=fields.object("metrics").integer("prompt_length"),
+        unsupported_fields=fields.texts("unsupported_fields"),
+    )
+
+
+def _error(fields: Fields) -> ErrorEvent:
+    return ErrorEvent(
+        code=fields.text("code") or "unknown",
+        message=fields.text("message") or "",
+        param=fields.text("param"),
+        input_id=fields.text("input_id"),
+        by_server=fields.text("type") == "server_error",
+    )

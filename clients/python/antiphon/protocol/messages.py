@@ -1,0 +1,82 @@
+"""What a chat consists of: messages of text, pictures and recordings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self, TypeAlias
+
+from antiphon.audio.samples import INPUT_RATE_HZ, Samples, as_samples
+from antiphon.audio.wav import decode_wav, is_wav, not_a_wav
+from antiphon.errors import AudioError
+
+
+@dataclass(frozen=True)
+class Image:
+    """A picture as the bytes of a JPEG, PNG or WebP file."""
+
+    data: bytes
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """The picture in a file. Raises OSError."""
+        return cls(Path(path).read_bytes())
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """A recording: float32 samples in [-1, 1], shape `(samples,)`, mono, or the bytes of a whole WAV file.
+
+    A WebSocket server takes samples at 8 to 48 kHz, and WAV files of 8 to 48 kHz with one or two channels in
+    PCM16, PCM24, PCM32 or float32. Raises `AudioError` for what is neither.
+    """
+
+    audio: Samples | bytes
+    rate_hz: int = INPUT_RATE_HZ
+    """Of samples; a WAV file says it itself."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.audio, bytes):
+            as_samples(self.audio)
+        elif not is_wav(self.audio):
+            raise AudioError("The bytes of a clip are those of a WAV file, and these are not.")
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """The recording in a WAV file. Raises `AudioError` for another file, and OSError."""
+        data = Path(path).read_bytes()
+        if not is_wav(data):
+            raise not_a_wav(path)
+        return cls(data)
+
+    def samples(self, rate_hz: int) -> Samples:
+        """The samples, shape `(samples,)`, if they are mono at `rate_hz`.
+
+        Nothing here resamples: raises `AudioError`, whose text names the remedy, for any other recording.
+        """
+        if isinstance(self.audio, bytes):
+            return decode_wav(self.audio, "clip.wav", rate_hz)
+        if self.rate_hz != rate_hz:
+            raise AudioError(f"The clip has {self.rate_hz} Hz, {rate_hz} Hz is needed. Resample it.")
+        return self.audio
+
+
+Part: TypeAlias = str | Image | Clip
+"""A piece of a message; a `str` is text."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One entry of a chat history: who said what."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str | Sequence[Part]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The content as a sequence, whatever it was given as."""
+        return (self.content,) if isinstance(self.content, str) else tuple(self.content)
+
+
+def history(messages: str | Sequence[Message]) -> Sequence[Message]:
+    """A chat that may be written as the one thing that the user says."""
+    return [Message("user", messages)] if isinstance(messages, str) else messages

@@ -1,0 +1,1 @@
+"""Conversations over a WebSocket: what is sent, and events as they come."""

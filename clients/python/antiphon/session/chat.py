@@ -1,0 +1,126 @@
+"""One chat answer over one WebSocket."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Self
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from antiphon.connection import refusals
+from antiphon.connection.endpoint import close_websocket, open_websocket
+from antiphon.errors import AntiphonError, ConnectError, ProtocolError, SessionClosed
+from antiphon.protocol.chat import Decoder
+from antiphon.protocol.events import Answer, ChatEvent, ErrorEvent, Prefilled, Queued
+
+_PREFILL_TIMEOUT_S: Final = 300.0
+"""A server that says nothing for this long before the model has read the chat is taken for dead; a queue
+speaks every 3 s."""
+
+_MAX_ANSWER_BYTES: Final = 512 * 1024 * 1024
+"""The largest message: a spoken answer of 4096 tokens in one piece."""
+
+
+class ChatTurn:
+    """The answer to a chat, to be iterated over while it is made. Made by `Client.chat`.
+
+    Iterating yields `Prefilled` first and `Answer` last. It ends quietly after that and after `close`; an
+    answer that breaks off raises `SessionClosed`.
+    """
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._decoder = Decoder()
+        self._events: deque[ChatEvent] = deque()
+        self._over = False
+        self._end: AntiphonError | None = None
+
+    @classmethod
+    async def open(
+        cls, url: str, api_key: str | None, request: str, on_queue: Callable[[Queued], object] | None
+    ) -> Self:
+        """Connects, sends the request, and waits in the queue and until the model has read it all.
+
+        `url` is the whole address. Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if
+        the request is refused.
+        """
+        socket = await open_websocket(url, api_key, _MAX_ANSWER_BYTES)
+        turn = cls(socket)
+        try:
+            await turn._begin(request, on_queue)
+        except BaseException:
+            await close_websocket(socket)
+            raise
+        return turn
+
+    @property
+    def trace_id(self) -> str | None:
+        """Finds this answer in the server's traces; None if the server does not trace."""
+        response = self._socket.response
+        return response.headers.get("antiphon-trace-id") if response else None
+
+    async def answer(self) -> Answer:
+        """Reads what is left, and returns the answer as a whole. Raises `SessionClosed`."""
+        async for event in self:
+            if isinstance(event, Answer):
+                return event
+        raise SessionClosed("user_stop", message="There is no more of this answer to read.", retryable=False)
+
+    async def close(self) -> None:
+        """Stops the answer, if it is not complete; waits at most 2 s. Harmless when repeated."""
+        self._over = True
+        await close_websocket(self._socket)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ChatEvent:
+        while not self._events:
+            if self._end is not None:
+                raise self._end
+            if self._over:
+                raise StopAsyncIteration
+            await self._receive()
+        event = self._events.popleft()
+        self._over = self._over or isinstance(event, Answer)
+        return event
+
+    async def _begin(self, request: str, on_queue: Callable[[Queued], object] | None) -> None:
+        """Sends the request and reads up to `Prefilled`, which stays the first event to be read."""
+        # If the socket is closed already, why stands in the frames that came before.
+        with contextlib.suppress(ConnectionClosed):
+            await self._socket.send(request)
+        while not self._events:
+            try:
+                async with asyncio.timeout(_PREFILL_TIMEOUT_S):
+                    frame = await self._socket.recv()
+            except TimeoutError:
+                text = f"The server said nothing for {_PREFILL_TIMEOUT_S:.0f} s before it answered."
+                raise ConnectError(text, reason="timeout", retryable=True) from None
+            except ConnectionClosed:
+                raise refusals.from_close(self._socket.close_code) from None
+            for event in self._decoder.decode(frame):
+                if isinstance(event, ErrorEvent):
+                    raise refusals.from_error_event(event)
+                if isinstance(event, Prefilled):
+                    self._events.append(event)
+                elif isinstance(event, Queued) and on_queue:
+                    on_queue(event)
+
+    async def _receive(self) -> None:
+        try:
+            events = self._decoder.decode(await self._socket.recv())
+        except ProtocolError as breach:
+            self._end = breach
+            return
+        except ConnectionClosed:
+            if not self._over:
+                self._end = SessionClosed("connection_lost", self._socket.close_code, self.trace_id)
+            return
+        for event in events:
+            if isinstance(event, ErrorEvent):
+                self._end = SessionClosed(event.code, None, self.trace_id, message=event.message)
+            elif not isinstance(event, Queued):
+                self._events.append(event)

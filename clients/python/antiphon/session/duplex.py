@@ -1,0 +1,243 @@
+"""One full-duplex conversation over one WebSocket."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Final, Self
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from antiphon.audio.pacing import FileStream
+from antiphon.audio.samples import INPUT_RATE_HZ, Samples, as_samples, pieces
+from antiphon.audio.wav import read_wav
+from antiphon.connection import refusals
+from antiphon.connection.endpoint import CLOSE_TIMEOUT_S, NORMAL_CLOSURE, close_websocket, open_websocket
+from antiphon.errors import AntiphonError, ConnectError, ProtocolError, SessionClosed
+from antiphon.protocol import duplex
+from antiphon.protocol.events import Closed, Created, ErrorEvent, Event, Queued
+from antiphon.session.mailbox import EventMailbox
+
+_SILENCE_OF_SERVER_S: Final = 60.0
+"""A server that says nothing for this long before the session exists is taken for dead; a queue speaks every
+3 s."""
+
+_LONGEST_APPEND: Final = 30 * INPUT_RATE_HZ
+"""Samples in one message; longer audio is sent as several."""
+
+_EXPECTED_ENDS: Final = frozenset({"timeout", "context_full"})
+"""Ends that belong to a session's life: its time or its context is used up."""
+
+_PROTOCOL_ERROR: Final = 1002
+
+
+class DuplexSession:
+    """A conversation: send audio and iterate over events at the same time. Made by `Client.duplex`.
+
+    Iterating yields `Created` first and `Closed` last. It ends quietly after `close`, at the session's time
+    limit and with a full context; any other end raises `SessionClosed` after the last event.
+
+    Events are received whether or not they are read. At most 512 wait; beyond that the oldest audio is
+    dropped, and `dropped_events` counts it.
+    """
+
+    def __init__(self, socket: ClientConnection, decoder: duplex.Decoder, created: Created) -> None:
+        self._socket = socket
+        self._decoder = decoder
+        self._created = created
+        self._mailbox = EventMailbox()
+        self._mailbox.put(created)
+        self._inputs = count(1)
+        self._closing = False
+        self._closed: Closed | None = None
+        self._last_error: ErrorEvent | None = None
+        self._reader = asyncio.create_task(self._read(), name="antiphon session reader")
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        api_key: str | None,
+        instructions: str | None,
+        config: Mapping[str, object] | None,
+        seed: int | None,
+        on_queue: Callable[[Queued], object] | None,
+    ) -> Self:
+        """Connects, waits in the queue and initialises; `url` is the whole address.
+
+        Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused.
+        """
+        socket = await open_websocket(url, api_key)
+        decoder = duplex.Decoder()
+        try:
+            created = await _await_created(socket, decoder, duplex.init(instructions, config, seed), on_queue)
+        except BaseException:
+            await close_websocket(socket)
+            raise
+        return cls(socket, decoder, created)
+
+    @property
+    def id(self) -> str:
+        """The server's name for this session."""
+        return self._created.session_id
+
+    @property
+    def trace_id(self) -> str | None:
+        """Finds this session in the server's traces; None if the server does not trace."""
+        if self._closed and self._closed.trace_id:
+            return self._closed.trace_id
+        response = self._socket.response
+        return response.headers.get("antiphon-trace-id") if response else None
+
+    @property
+    def dropped_events(self) -> int:
+        """How many events were dropped because they were not read in time."""
+        return self._mailbox.dropped
+
+    async def send_audio(self, audio: Samples | bytes, *, force_listen: bool = False) -> str:
+        """Sends audio the model is to hear: float32 in [-1, 1], shape `(samples,)`, 16 kHz mono, or its
+        bytes.
+
+        Any length; the server cuts it into units of one second. With `force_listen` the model stops speaking
+        and listens to it. Returns the `input_id` that the events of these units carry. Raises `AudioError`,
+        `SessionClosed`.
+        """
+        input_id = f"in-{next(self._inputs)}"
+        for piece in pieces(as_samples(audio), _LONGEST_APPEND):
+            await self._send(duplex.append(piece, input_id, force_listen))
+        return input_id
+
+    async def force_listen(self) -> str:
+        """Makes the model stop speaking at once; counts as one unit of silence. Returns its `input_id`.
+
+        Raises `SessionClosed`.
+        """
+        input_id = f"in-{next(self._inputs)}"
+        await self._send(duplex.append(None, input_id, force_listen=True))
+        return input_id
+
+    def stream_file(self, path: str | Path, *, then_silence: bool = True) -> FileStream:
+        """Sends a WAV file in real time while its block is open: `async with session.stream_file(path):`.
+
+        The file holds PCM16 or float32, mono, 16 kHz. Leaving the block stops the stream. After the file,
+        silence follows for as long as the block is open, for a model answers only while it hears;
+        `then_silence=False` stops at the end of the file. Raises `AudioError`, whose text names the remedy,
+        and OSError.
+        """
+        return FileStream(self.send_audio, read_wav(path), then_silence=then_silence)
+
+    async def close(self, reason: str = "user_stop") -> None:
+        """Ends the conversation and waits at most 2 s for the server's `session.closed`. Harmless when
+        repeated.
+
+        `reason` matches `[a-z0-9_]{1,64}`; the server gives it back in `Closed`.
+        """
+        first, self._closing = not self._closing, True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                if first:
+                    with contextlib.suppress(ConnectionClosed):
+                        await self._socket.send(duplex.close(reason))
+                await asyncio.wait({self._reader})
+        if not self._reader.done():
+            # A transport that has just gone by itself has no loop any more to be cut off from.
+            with contextlib.suppress(AttributeError):
+                self._socket.transport.abort()
+            await asyncio.wait({self._reader})
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await self._mailbox.get()
+
+    async def _send(self, frame: str) -> None:
+        if self._closing or self._closed:
+            raise self._ended()
+        try:
+            await self._socket.send(frame)
+        except ConnectionClosed:
+            raise self._ended() from None
+
+    async def _read(self) -> None:
+        error: AntiphonError | None = None
+        try:
+            await self._receive()
+        except ProtocolError as breach:
+            error = breach
+        except ConnectionClosed:
+            pass
+        finally:
+            self._mailbox.finish(error or self._verdict())
+        await close_websocket(self._socket, _PROTOCOL_ERROR if error else NORMAL_CLOSURE)
+
+    async def _receive(self) -> None:
+        """Reads until the server has closed the conversation and then the socket."""
+        while self._closed is None:
+            event = self._decoder.decode(await self._socket.recv())
+            if event is None or isinstance(event, Queued | duplex.Assigned):
+                continue
+            if isinstance(event, ErrorEvent):
+                self._last_error = event
+            if isinstance(event, Closed):
+                self._closed = event
+            self._mailbox.put(event)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._socket.wait_closed()
+
+    def _verdict(self) -> AntiphonError | None:
+        """What iterating raises after the last event."""
+        if self._closing or (self._closed and self._closed.reason in _EXPECTED_ENDS):
+            return None
+        return self._ended()
+
+    def _ended(self) -> SessionClosed:
+        reason = "connection_lost"
+        if self._closed:
+            reason = self._closed.reason
+        elif self._closing:
+            reason = "user_stop"
+        message = self._closed.message if self._closed else None
+        if not message and self._last_error:
+            message = self._last_error.message
+        return SessionClosed(
+            reason,
+            self._socket.close_code,
+            self.trace_id,
+            message=message or "",
+            retryable=reason != "slow_consumer",
+        )
+
+
+async def _await_created(
+    socket: ClientConnection,
+    decoder: duplex.Decoder,
+    init: str,
+    on_queue: Callable[[Queued], object] | None,
+) -> Created:
+    """Plays the opening: queue, `session.init`, `session.created`."""
+    while True:
+        try:
+            async with asyncio.timeout(_SILENCE_OF_SERVER_S):
+                event = decoder.decode(await socket.recv())
+                if isinstance(event, duplex.Assigned):
+                    # If the socket is closed already, why stands in the frames that came before.
+                    with contextlib.suppress(ConnectionClosed):
+                        await socket.send(init)
+        except TimeoutError:
+            text = f"The server said nothing for {_SILENCE_OF_SERVER_S:.0f} s before the conversation began."
+            raise ConnectError(text, reason="timeout", retryable=True) from None
+        except ConnectionClosed:
+            raise refusals.from_close(socket.close_code) from None
+        if isinstance(event, Queued) and on_queue:
+            on_queue(event)
+        elif isinstance(event, ErrorEvent):
+            raise refusals.from_error_event(event)
+        elif isinstance(event, Closed):
+            text = f"The server ended the conversation before it began: {event.message or event.reason}."
+            raise ConnectError(text, reason=event.reason, retryable=event.reason == "server_shutdown")
+        elif isinstance(event, Created):
+            return event

@@ -1,0 +1,183 @@
+"""Speech in, text out: utterance after utterance over one WebSocket."""
+
+import asyncio
+from pathlib import Path
+from typing import Final, Self
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from antiphon.audio.pacing import FileStream
+from antiphon.audio.samples import INPUT_RATE_HZ, Samples, as_samples, pieces
+from antiphon.audio.wav import read_wav
+from antiphon.connection import refusals
+from antiphon.connection.endpoint import close_websocket, open_websocket
+from antiphon.errors import AntiphonError, ConnectError, ProtocolError, SessionClosed
+from antiphon.protocol import transcription
+from antiphon.protocol.events import ErrorEvent, TranscriptionEvent
+
+LEAD_S: Final = 1200.0
+"""How far ahead of real time a recording is sent; a server keeps at most 1800 s that it has not heard yet."""
+
+_GREETING_TIMEOUT_S: Final = 60.0
+
+_LONGEST_APPEND: Final = 30 * INPUT_RATE_HZ
+"""Samples in one message; longer audio is sent as several."""
+
+_REFUSALS: Final = frozenset({"model_not_found", "model_not_validated"})
+"""Errors after which nothing on this socket can succeed."""
+
+_REJECTIONS: Final = frozenset({"buffer_full", "invalid_audio"})
+"""Errors that cost some audio, and not the utterance."""
+
+_REASONS: Final = {1012: "server_shutdown", 1008: "slow_consumer"}
+"""What it means when the server ends a socket that was in order."""
+
+
+class TranscriptionSession:
+    """Writes down what is said. Send audio and iterate over events at the same time. Made by
+    `Client.transcribe`.
+
+    The first audio begins an utterance, `end_utterance` ends it; the next audio begins another one, with
+    nothing remembered. Iterating yields `TextDelta` while the audio still arrives, and one `Transcript` for
+    each utterance that was ended, in order. An utterance that fails yields one `ErrorEvent` instead, and the
+    session goes on. Iterating ends after `close`; any other end raises `SessionClosed`, or `ProtocolError`
+    if the server has no such model.
+    """
+
+    def __init__(self, socket: ClientConnection, session_id: str) -> None:
+        self._socket = socket
+        self._id = session_id
+        self._committed = False
+        self._unfinished = False
+        self._closing = False
+        self._end: AntiphonError | None = None
+
+    @classmethod
+    async def open(cls, url: str, api_key: str | None, model: str) -> Self:
+        """Connects and chooses the model; `url` is the whole address.
+
+        Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if nobody transcribes there.
+        """
+        socket = await open_websocket(url, api_key)
+        try:
+            session = cls(socket, await _await_greeting(socket))
+            await session.use_model(model)
+        except BaseException:
+            await close_websocket(socket)
+            raise
+        return session
+
+    @property
+    def id(self) -> str:
+        """The server's name for this session."""
+        return self._id
+
+    @property
+    def trace_id(self) -> str | None:
+        """Finds this session in the server's traces; None if the server does not trace."""
+        response = self._socket.response
+        return response.headers.get("antiphon-trace-id") if response else None
+
+    async def use_model(self, model: str) -> None:
+        """Chooses the model of the utterances that have not begun yet. Raises `SessionClosed`."""
+        await self._send(transcription.update(model))
+
+    async def send_audio(self, audio: Samples | bytes) -> None:
+        """Sends audio to be written down: float32 in [-1, 1], shape `(samples,)`, 16 kHz mono, or its bytes.
+
+        Any length; begins an utterance if none is open. The server keeps 30 min that it has not heard yet
+        and rejects more, with the `ErrorEvent` `buffer_full`. Raises `AudioError`, `SessionClosed`.
+        """
+        samples = as_samples(audio)
+        self._unfinished = True
+        if not self._committed:
+            self._committed = True
+            await self._send(transcription.commit(final=False))
+        for piece in pieces(samples, _LONGEST_APPEND):
+            await self._send(transcription.append(piece))
+
+    async def end_utterance(self) -> None:
+        """Says that the utterance is complete: its last words and its `Transcript` follow.
+
+        Harmless when there is none. Raises `SessionClosed`.
+        """
+        if self._unfinished:
+            self._unfinished = self._committed = False
+            await self._send(transcription.commit(final=True))
+
+    def stream_file(self, path: str | Path, *, real_time: bool = False) -> FileStream:
+        """Sends a WAV file as one utterance while its block is open: `async with session.stream_file(path):`.
+
+        The file holds PCM16 or float32, mono, 16 kHz. It is sent as fast as the server takes it, but at most
+        20 min ahead of real time; with `real_time` as a microphone would. Leaving the block stops the
+        stream. Raises `AudioError`, whose text names the remedy, and OSError.
+        """
+        return FileStream(
+            self.send_audio, read_wav(path), lead_s=0.0 if real_time else LEAD_S, finish=self.end_utterance
+        )
+
+    async def close(self) -> None:
+        """Ends the session; waits at most 2 s. What has come can still be read. Harmless when repeated."""
+        self._closing = True
+        await close_websocket(self._socket)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TranscriptionEvent:
+        while self._end is None:
+            try:
+                event = transcription.decode(await self._socket.recv())
+            except ProtocolError as breach:
+                self._end = breach
+            except ConnectionClosed:
+                if self._closing:
+                    raise StopAsyncIteration from None
+                self._end = self._lost()
+            else:
+                if isinstance(event, ErrorEvent):
+                    self._take(event)
+                if event is not None and not isinstance(event, transcription.Opened) and self._end is None:
+                    return event
+        raise self._end
+
+    def _take(self, error: ErrorEvent) -> None:
+        if error.code in _REFUSALS:
+            self._end = refusals.from_error_event(error)
+        elif error.code not in _REJECTIONS:
+            # For the server the utterance may be over, so the next audio has to begin one. Where it was an
+            # earlier one that failed, beginning this one again changes nothing.
+            self._committed = False
+
+    async def _send(self, frame: str) -> None:
+        if self._end is not None:
+            raise self._end
+        if self._closing:
+            raise SessionClosed("user_stop", message="The session was closed here.", retryable=False)
+        try:
+            await self._socket.send(frame)
+        except ConnectionClosed:
+            raise self._lost() from None
+
+    def _lost(self) -> SessionClosed:
+        code = self._socket.close_code
+        reason = _REASONS.get(code or 0, "connection_lost")
+        return SessionClosed(reason, code, self.trace_id, retryable=reason != "slow_consumer")
+
+
+async def _await_greeting(socket: ClientConnection) -> str:
+    """The id in `session.created`, which the server sends first."""
+    try:
+        async with asyncio.timeout(_GREETING_TIMEOUT_S):
+            while True:
+                event = transcription.decode(await socket.recv())
+                if isinstance(event, transcription.Opened):
+                    return event.session_id
+                if isinstance(event, ErrorEvent):
+                    raise refusals.from_error_event(event)
+    except TimeoutError:
+        text = f"The server said nothing for {_GREETING_TIMEOUT_S:.0f} s after it was connected to."
+        raise ConnectError(text, reason="timeout", retryable=True) from None
+    except ConnectionClosed:
+        raise refusals.from_close(socket.close_code) from None

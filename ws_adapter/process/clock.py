@@ -30,19 +30,10 @@ class LoopClock:
     """The running event loop's own time."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-
-    def now(self) -> float:
-        """Seconds of the event loop."""
-        return self._loop.time()
-
-    def unix(self) -> float:
-        """Unix time in seconds."""
-        return time.time()
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """As `loop.call_at`."""
-        return self._loop.call_at(when, callback)
+        loop = asyncio.get_running_loop()
+        self.now = loop.time
+        self.unix = time.time
+        self.call_at = loop.call_at
 
 
 async def sleep(clock: Clock, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """How busy this process is: whether it takes new sessions, and whether it takes input at all."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -48,6 +49,11 @@ class Load:
         self, limits: LoadLimits, clock: Clock, cpu_time: Callable[[], float] = time.process_time
     ) -> None:
         self.inflight_bytes = 0
+        """What all sessions hold: each adds what it takes and subtracts what it lets go."""
+        self.half_bytes = limits.max_inflight_bytes / 2 or math.inf
+        """From here on what may be in flight is for sessions that have a slot."""
+        self.is_late = False
+        """Whether the event loop is so late now that new input has to be dropped."""
         self._limits = limits
         self._clock = clock
         self._cpu_time = cpu_time
@@ -80,20 +86,9 @@ class Load:
         return sum(sample.lag for sample in self._samples) / len(self._samples) if self._samples else 0.0
 
     @property
-    def is_late(self) -> bool:
-        """Whether the event loop is so late now that new input has to be dropped."""
-        late_s = self._samples[-1].lag if self._samples else 0.0
-        return 0 < DROPPING_LAG * self._limits.max_loop_lag_s <= late_s
-
-    @property
     def is_full(self) -> bool:
         """Whether so much is in flight that new input has to be dropped."""
-        return 0 < self._limits.max_inflight_bytes <= self.inflight_bytes
-
-    @property
-    def is_filling(self) -> bool:
-        """Whether half of what may be is in flight: the rest is for sessions that have a slot."""
-        return 0 < self._limits.max_inflight_bytes <= 2 * self.inflight_bytes
+        return self.inflight_bytes >= 2 * self.half_bytes
 
     def admit(self) -> bool:
         """Whether a new session may come in; if so, it is counted as one that will need its share."""
@@ -112,27 +107,8 @@ class Load:
 
     def _sample(self, due: float) -> None:
         now = self._clock.now()
-        self._samples.append(_Sample(now, self._cpu_time(), now - due))
+        lag = now - due
+        self._samples.append(_Sample(now, self._cpu_time(), lag))
+        self.is_late = 0 < DROPPING_LAG * self._limits.max_loop_lag_s <= lag
         due = now + SAMPLE_S
         self._timer = self._clock.call_at(due, lambda: self._sample(due))
-
-
-class Share:
-    """What one session holds of the bytes in flight."""
-
-    def __init__(self, load: Load) -> None:
-        self._load = load
-        self._held = 0
-        self._is_over = False
-
-    def end(self) -> None:
-        """The session is over, and holds nothing whatever is still said of it."""
-        self.hold(0)
-        self._is_over = True
-
-    def hold(self, count: int) -> None:
-        """The session holds so many bytes now."""
-        if self._is_over:
-            return
-        self._load.inflight_bytes += count - self._held
-        self._held = count

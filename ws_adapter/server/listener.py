@@ -39,7 +39,9 @@ from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.pages import READING, Pages
 from ws_adapter.server.protocols import MachineMaker, new_session_id
 from ws_adapter.session.readers import Readers
+from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
+from ws_adapter.session.slot import Identity
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.routes import SUBPROTOCOL, Misdirected, Selection, describe, offered_subprotocols, select
 from ws_adapter.web.tls import Certificate
@@ -87,7 +89,6 @@ class PublicServer:
         """`voice` is for clients that ask for one; with a certificate it listens for TLS as well; with a
         recorder it records every session."""
         self._options = options
-        self._dispatcher = dispatcher
         self._registry = registry
         self._clock = clock
         self._access = access
@@ -100,6 +101,7 @@ class PublicServer:
         self._pages = Pages(dispatcher, registry, access, voice, clock.unix())
         self._mode = Mode(options.default_realtime_mode)
         self._readers = Readers()
+        self._services = Services(options, dispatcher, registry, clock, load, self._readers)
         self._machines = MachineMaker(registry.catalogue, clock)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection] = {}
@@ -278,21 +280,8 @@ class PublicServer:
             self._options.limits(selection.kind),
             recording.recording_id if recording is not None else None,
         )
-        session = Session(
-            connection,
-            session_id,
-            machine,
-            selection.kind,
-            label,
-            self._dispatcher,
-            self._registry,
-            self._clock,
-            self._options,
-            self._load,
-            telemetry,
-            self._readers,
-            recording,
-        )
+        identity = Identity(session_id, selection.kind, label)
+        session = Session(identity, connection, machine, self._services, telemetry, recording)
         self._sessions[session] = connection
         self._empty.clear()
         try:

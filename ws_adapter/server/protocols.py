@@ -2,14 +2,14 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
 from ws_adapter.protocol.chat.ws_chat import Chat
 from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.machine import Machine
-from ws_adapter.protocol.core.vocabulary import Vocabulary
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
@@ -42,37 +42,83 @@ class MachineMaker:
         self, selection: Selection, session_id: str, limits: Limits, recording_id: str | None = None
     ) -> Machine:
         """The machine of one session; `recording_id` is that of its recording, if one is made."""
-        vocabulary: Vocabulary
-        match selection.dialect:
-            case Dialect.REALTIME if selection.mode is Mode.CHAT:
-                return RealtimeChat(session_id, limits, self._catalogue, new_id, recording_id)
-            case Dialect.CHAT:
-                return Chat(limits, self._catalogue, recording_id)
-            case Dialect.REALTIME:
-                vocabulary = Opening(
-                    session_id,
-                    selection.mode,
-                    limits.max_append_s,
-                    new_id,
-                    self._new_earlier_id,
-                    recording_id,
-                )
-            case Dialect.DUPLEX:
-                # Its clients count one result for each chunk they send.
-                limits = replace(limits, silence_tail_units=0)
-                vocabulary = Duplex(
-                    selection.label or session_id,
-                    selection.mode,
-                    limits,
-                    new_id,
-                    announces_slot=selection.announces_slot,
-                    recording_id=recording_id,
-                )
-            case Dialect.TRANSCRIPTION:
-                return Transcription(session_id, int(self._clock.unix()), limits, self._catalogue)
-        return DuplexMachine(vocabulary, limits, self._catalogue, new_id)
+        make = MACHINES[selection.dialect, selection.mode]
+        return make(
+            _Wanted(
+                selection,
+                session_id,
+                limits,
+                recording_id,
+                self._catalogue,
+                self._clock,
+                self._new_earlier_id,
+            )
+        )
 
     def _new_earlier_id(self) -> str:
         """`rt_` and Unix milliseconds, raised by 1 where two would be equal."""
         self._last_earlier_id = max(self._last_earlier_id + 1, round(self._clock.unix() * 1000))
         return f"rt_{self._last_earlier_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a machine is made of."""
+
+    selection: Selection
+    session_id: str
+    limits: Limits
+    recording_id: str | None
+    catalogue: Callable[[], Catalogue | None]
+    clock: Clock
+    new_earlier_id: Callable[[], str]
+
+
+def _realtime(wanted: _Wanted) -> Machine:
+    vocabulary = Opening(
+        wanted.session_id,
+        wanted.selection.mode,
+        wanted.limits.max_append_s,
+        new_id,
+        wanted.new_earlier_id,
+        wanted.recording_id,
+    )
+    return DuplexMachine(vocabulary, wanted.limits, wanted.catalogue, new_id)
+
+
+def _realtime_chat(wanted: _Wanted) -> Machine:
+    return RealtimeChat(wanted.session_id, wanted.limits, wanted.catalogue, new_id, wanted.recording_id)
+
+
+def _duplex(wanted: _Wanted) -> Machine:
+    # Its clients count one result for each chunk they send.
+    limits = replace(wanted.limits, silence_tail_units=0)
+    vocabulary = Duplex(
+        wanted.selection.label or wanted.session_id,
+        wanted.selection.mode,
+        limits,
+        new_id,
+        announces_slot=wanted.selection.announces_slot,
+        recording_id=wanted.recording_id,
+    )
+    return DuplexMachine(vocabulary, limits, wanted.catalogue, new_id)
+
+
+def _chat(wanted: _Wanted) -> Machine:
+    return Chat(wanted.limits, wanted.catalogue, wanted.recording_id)
+
+
+def _transcription(wanted: _Wanted) -> Machine:
+    return Transcription(wanted.session_id, int(wanted.clock.unix()), wanted.limits, wanted.catalogue)
+
+
+MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_Wanted], Machine]]] = {
+    (Dialect.REALTIME, Mode.AUDIO): _realtime,
+    (Dialect.REALTIME, Mode.VIDEO): _realtime,
+    (Dialect.REALTIME, Mode.CHAT): _realtime_chat,
+    (Dialect.DUPLEX, Mode.AUDIO): _duplex,
+    (Dialect.DUPLEX, Mode.VIDEO): _duplex,
+    (Dialect.CHAT, Mode.CHAT): _chat,
+    (Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION): _transcription,
+}
+"""What makes the machine of each kind of session."""

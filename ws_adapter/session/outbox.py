@@ -3,10 +3,11 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from ws_adapter.process.clock import Clock, Timer
-from ws_adapter.process.load import Share
+from ws_adapter.process.load import Load
 from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.answers import Outcome
 from ws_adapter.protocol.core.render import audio_seconds
@@ -21,13 +22,21 @@ OVERFLOW: Final = 2
 _EVENT_BYTES: Final = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds of audio and bytes that may wait, and for how many seconds nothing of more may move."""
+
+    audio_s: float
+    bytes: int
+    stall_s: float
+
+
 class Outbox:
     """Events in the order of sending. `run` sends them; `put` never waits.
 
-    Over `max_audio_s` seconds of audio or `max_bytes` the session is told to run no more units
-    (`on_congested`). If then for `stall_s` seconds nothing moves, `on_stalled` is called, once. `buffered`
-    tells how many bytes the transport holds, so that progress inside one large frame counts too. What waits
-    is counted in `share`.
+    Over its `bounds` the session is told to run no more units (`on_congested`). If then for `stall_s` seconds
+    nothing moves, `on_stalled` is called, once. `buffered` tells how many bytes the transport holds, so that
+    progress inside one large frame counts too. What waits is counted in `load`.
     """
 
     def __init__(
@@ -35,23 +44,18 @@ class Outbox:
         send: Callable[[bytes], Awaitable[None]],
         buffered: Callable[[], int],
         clock: Clock,
-        *,
-        max_audio_s: float,
-        max_bytes: int,
-        stall_s: float,
+        load: Load,
+        bounds: Bounds,
         on_congested: Callable[[bool], None],
         on_stalled: Callable[[], None],
-        share: Share,
     ) -> None:
         self._send = send
         self._buffered = buffered
         self._clock = clock
-        self._max_audio_s = max_audio_s
-        self._max_bytes = max_bytes
-        self._stall_s = stall_s
+        self._load = load
+        self._bounds = bounds
         self._on_congested = on_congested
         self._on_stalled = on_stalled
-        self._share = share
         self._items: deque[Send] = deque()
         self._news = asyncio.Event()
         self._flushed = asyncio.Event()
@@ -61,6 +65,7 @@ class Outbox:
         self._sent = 0
         self._congested = False
         self._stalled = False
+        self._is_over = False
         self._check: Timer | None = None
         self._last_seen = (0, 0)
         self._moved_at = 0.0
@@ -123,7 +128,9 @@ class Outbox:
     def end(self) -> None:
         """Nothing is sent any more, and nothing that waits is counted."""
         self.stop()
-        self._share.end()
+        if not self._is_over:
+            self._is_over = True
+            self._load.inflight_bytes -= self._bytes
         self._flushed.set()
 
     def stop(self) -> None:
@@ -144,13 +151,16 @@ class Outbox:
     def _count(self, send: Send, sign: int) -> None:
         audio = send.event.speech
         self._audio_s += sign * audio_seconds(audio)
-        self._bytes += sign * (_EVENT_BYTES + len(audio) * 4 // 3)
-        self._share.hold(self._bytes)
+        size = sign * (_EVENT_BYTES + len(audio) * 4 // 3)
+        self._bytes += size
+        if not self._is_over:
+            self._load.inflight_bytes += size
 
     def _weigh(self) -> None:
         # Seconds are summed as floats: an empty outbox must not count as a little more than nothing.
-        over = bool(self._items) and (self._audio_s > self._max_audio_s or self._bytes > self._max_bytes)
-        if over and self._bytes > OVERFLOW * self._max_bytes:
+        bounds = self._bounds
+        over = bool(self._items) and (self._audio_s > bounds.audio_s or self._bytes > bounds.bytes)
+        if over and self._bytes > OVERFLOW * bounds.bytes:
             self._stall()
         if over is self._congested:
             return
@@ -169,7 +179,7 @@ class Outbox:
         now, seen = self._clock.now(), (self._sent, self._buffered())
         if seen != self._last_seen:
             self._last_seen, self._moved_at = seen, now
-        if now - self._moved_at >= self._stall_s:
+        if now - self._moved_at >= self._bounds.stall_s:
             self._stall()
         else:
             self._look_later()

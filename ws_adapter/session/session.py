@@ -3,15 +3,14 @@
 import asyncio
 import logging
 import sys
+from collections import deque
 from typing import Final
 
 from antiphon.semconv import Reason
-from ws_adapter.dispatch.base import POOL, Dispatcher
+from ws_adapter.dispatch.base import POOL
 from ws_adapter.observability.metrics import DISCONNECTED
 from ws_adapter.observability.session_telemetry import SessionTelemetry
-from ws_adapter.options import AdapterOptions
-from ws_adapter.process.clock import Clock, Timer
-from ws_adapter.process.load import Load, Share
+from ws_adapter.process.clock import Timer
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
@@ -28,18 +27,16 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
     Withdraw,
 )
-from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Machine
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Signal, UnitDone
 from ws_adapter.protocol.core.vocabulary import Place
 from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 from ws_adapter.recording.recorder import Recording
-from ws_adapter.session.outbox import Outbox
-from ws_adapter.session.readers import Readers
-from ws_adapter.session.slot import Slot, SlotSource
+from ws_adapter.session.outbox import Bounds, Outbox
+from ws_adapter.session.services import Services
+from ws_adapter.session.slot import Identity, Slot, SlotSource
 from ws_adapter.web.websocket import Disconnected, Message, PublicConnection
-from ws_adapter.worker.registry import Registry
 from ws_adapter.worker.session_streams import SessionStreams
 
 logger = logging.getLogger(__name__)
@@ -53,60 +50,40 @@ not be in the way of those who talk."""
 
 
 class Session:
-    """Runs one conversation from the open socket to its end, and then owns nothing any more.
-
-    `label` is what those who look at the queue see of it.
-    """
+    """Runs one conversation from the open socket to its end, and then owns nothing any more."""
 
     def __init__(
         self,
+        identity: Identity,
         socket: PublicConnection,
-        session_id: str,
         machine: Machine,
-        kind: Kind,
-        label: str,
-        dispatcher: Dispatcher,
-        registry: Registry,
-        clock: Clock,
-        options: AdapterOptions,
-        load: Load,
+        services: Services,
         telemetry: SessionTelemetry,
-        readers: Readers,
         recording: Recording | None = None,
     ) -> None:
+        options, clock, load = services.options, services.clock, services.load
         self._socket = socket
-        self._telemetry = telemetry
-        self._readers = readers
         self._machine = machine
-        self._dispatcher = dispatcher
-        self._clock = clock
-        self._source = SlotSource(
-            session_id,
-            kind,
-            label,
-            dispatcher,
-            registry,
-            clock,
-            telemetry,
-            readers,
-            limit_s=options.session_limits_s[kind],
-            max_wait_s=options.queue_max_wait_s,
-        )
-        self._options = options
-        self._load = load
-        self._share = Share(load)
+        self._services = services
+        self._telemetry = telemetry
         self._recording = recording
+        self._clock = clock
+        self._load = load
+        self._held = 0
+        """Bytes of input that are counted in the load."""
+        self._actions: deque[Action] = deque()
+        """What is to be done, in its order."""
+        self._is_performing = False
+        self._source = SlotSource(identity, services, telemetry)
         self._worker: str | None = None
         self._outbox = Outbox(
             self._send,
             socket.buffered,
             clock,
-            max_audio_s=options.outbox_audio_s,
-            max_bytes=options.outbox_bytes_of(kind),
-            stall_s=options.slow_consumer_s,
-            on_congested=self._on_congested,
-            on_stalled=self._on_stalled,
-            share=Share(load),
+            load,
+            Bounds(options.outbox_audio_s, options.outbox_bytes_of(identity.kind), options.slow_consumer_s),
+            self._on_congested,
+            self._on_stalled,
         )
         self._slot: Slot | None = None
         """The one that the machine has, or waits for."""
@@ -142,7 +119,7 @@ class Session:
             await self._socket.wait_closed()
         finally:
             self._machine.disconnected()
-            self._share.end()
+            self._hold()
             self._arm()
             self._leave_slot()
             writer.cancel()
@@ -163,33 +140,51 @@ class Session:
     # --------------------------------------------------------------------------------- doing
 
     def _perform(self, actions: list[Action]) -> None:
-        for action in actions:
-            match action:
-                case Send():
-                    self._tell(action)
-                case TakeSlot():
-                    self._take_slot()
-                case LeaveSlot():
-                    self._leave_slot()
-                case RunUnit() | RunTurn() | RunChunk() if self._slot is not None:
-                    self._slot.run(action)
-                case CancelUnits() if self._streams is not None:
-                    self._streams.cancel(action.unit)
-                case OpenWorkerSession() if self._streams is not None:
-                    self._streams.open(action.setup, self._source.config_limit_s)
-                case Withdraw():
-                    taken = self._outbox.withdraw(action.response_id)
-                    self._perform(self._machine.withdrawn(taken))
-                case Note():
-                    self._telemetry.noted(action.text)
-                case Relate():
-                    self._telemetry.client_context(action.traceparent, action.tracestate)
-                case CloseSocket():
-                    self._end = action.reason
-                    self._leave_slot()
-                    self._closing = asyncio.create_task(self._close(action, self._patience_s))
-        self._share.hold(self._machine.held_bytes)
+        """Carries actions out. What they cause comes after those that are to be done already."""
+        self._actions.extend(actions)
+        if self._is_performing:
+            return
+        self._is_performing = True
+        try:
+            while self._actions:
+                self._do(self._actions.popleft())
+        finally:
+            self._is_performing = False
+            self._actions.clear()
+        self._hold()
         self._arm()
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Send():
+                self._tell(action)
+            case RunUnit() | RunTurn() | RunChunk() if self._slot is not None:
+                self._slot.run(action)
+            case TakeSlot():
+                self._take_slot()
+            case LeaveSlot():
+                self._leave_slot()
+            case CancelUnits() if self._streams is not None:
+                self._streams.cancel(action.unit)
+            case OpenWorkerSession() if self._streams is not None:
+                self._streams.open(action.setup, self._source.config_limit_s)
+            case Withdraw():
+                taken = self._outbox.withdraw(action.response_id)
+                self._perform(self._machine.withdrawn(taken))
+            case Note():
+                self._telemetry.noted(action.text)
+            case Relate():
+                self._telemetry.client_context(action.traceparent, action.tracestate)
+            case CloseSocket():
+                self._end = action.reason
+                self._leave_slot()
+                self._closing = asyncio.create_task(self._close(action, self._patience_s))
+
+    def _hold(self) -> None:
+        """Counts the input that waits, or is at the worker, among what all sessions hold."""
+        held = self._machine.held_bytes
+        self._load.inflight_bytes += held - self._held
+        self._held = held
 
     def _tell(self, send: Send) -> None:
         event = send.event
@@ -217,7 +212,7 @@ class Session:
     def _tick(self) -> None:
         self._timer = self._timer_at = None
         try:
-            self._perform(self._machine.tick(self._clock.now(), self._dispatcher.is_contended(POOL)))
+            self._perform(self._machine.tick(self._clock.now(), self._services.dispatcher.is_contended(POOL)))
         except Exception:
             self.failed()
 
@@ -241,7 +236,7 @@ class Session:
             apart = next((action for action in actions if isinstance(action, Apart)), None)
             if apart is not None:
                 self._perform([action for action in actions if action is not apart])
-                then = await self._readers.do(apart.work, has_slot=self._streams is not None)
+                then = await self._services.readers.do(apart.work, has_slot=self._streams is not None)
                 actions = then(self._clock.now())
             if self._recording is not None:
                 is_refused = is_lost or any(map(_is_refusal, actions))
@@ -254,13 +249,13 @@ class Session:
         return self._machine.binary_frame(self._clock.now())
 
     def _has_no_room(self) -> bool:
-        load = self._load
-        is_first_to_wait = load.is_filling and (self.is_waiting or self._machine.held_bytes > MUCH_BYTES)
-        return load.is_full or is_first_to_wait
+        if self._load.inflight_bytes < self._load.half_bytes:
+            return False
+        return self._load.is_full or self.is_waiting or self._machine.held_bytes > MUCH_BYTES
 
     def _is_late(self, message: Message) -> bool:
         """Whether what comes of it would come too late."""
-        is_stale = message.age_s > self._options.max_lag_s and not message.is_newest
+        is_stale = message.age_s > self._services.options.max_lag_s and not message.is_newest
         return is_stale or self._load.is_late
 
     async def _send(self, frame: bytes) -> None:

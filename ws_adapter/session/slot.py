@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from antiphon.semconv import Reason
-from ws_adapter.dispatch.base import POOL, Dispatcher, Lease, Ticket
+from ws_adapter.dispatch.base import POOL, Lease, Ticket
 from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.observability.slot_telemetry import SlotTelemetry
-from ws_adapter.process.clock import Clock, sleep
+from ws_adapter.process.clock import sleep
 from ws_adapter.process.errors import (
     AttachFailed,
     DispatcherUnavailable,
@@ -22,8 +22,7 @@ from ws_adapter.protocol.core.signals import Failed, Piece, Ready, Signal, UnitD
 from ws_adapter.protocol.core.vocabulary import Place
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
-from ws_adapter.session.readers import Readers
-from ws_adapter.worker.registry import Registry
+from ws_adapter.session.services import Services
 from ws_adapter.worker.session_streams import SessionStreams, prefill_bytes
 
 logger = logging.getLogger(__name__)
@@ -89,32 +88,22 @@ class Holder(Protocol):
         """A defect of ours; it is on the stack."""
 
 
-class SlotSource:
-    """Where the slots of one session come from. `limit_s` is the session limit, 0 for none."""
+class Identity(NamedTuple):
+    """What a session is called, what it is, and what those who look at the queue see of it."""
 
-    def __init__(
-        self,
-        session_id: str,
-        kind: Kind,
-        label: str,
-        dispatcher: Dispatcher,
-        registry: Registry,
-        clock: Clock,
-        telemetry: SessionTelemetry,
-        readers: Readers,
-        *,
-        limit_s: float,
-        max_wait_s: float,
-    ) -> None:
-        self.session_id = session_id
-        self.kind = kind
-        self.label = label
-        self.dispatcher = dispatcher
-        self.registry = registry
-        self.clock = clock
+    session_id: str
+    kind: Kind
+    label: str
+
+
+class SlotSource:
+    """Where the slots of one session come from."""
+
+    def __init__(self, identity: Identity, services: Services, telemetry: SessionTelemetry) -> None:
+        limit_s = services.options.session_limits_s[identity.kind]
+        self.identity = identity
+        self.services = services
         self.telemetry = telemetry
-        self.readers = readers
-        self.max_wait_s = max_wait_s
         self.config_limit_s = limit_s + BACKSTOP_S if limit_s else 0.0
         self.call_limit_s = limit_s + 2 * BACKSTOP_S if limit_s else LONGEST_CALL_S
         self._attaches = 0
@@ -122,7 +111,7 @@ class SlotSource:
     def new_name(self) -> str:
         """What the session is to the next worker: no worker sees a name twice."""
         self._attaches += 1
-        return f"{self.session_id}-{self._attaches}"
+        return f"{self.identity.session_id}-{self._attaches}"
 
 
 class Slot:
@@ -171,7 +160,9 @@ class Slot:
         try:
             if before is not None:
                 await before
-            message = await self._source.readers.do(lambda: prefill_bytes(run, traceparent), has_slot=True)
+            message = await self._source.services.readers.do(
+                lambda: prefill_bytes(run, traceparent), has_slot=True
+            )
             if self.streams is streams and not self._is_given_up:
                 streams.run(run, traceparent, message)
         except Exception:
@@ -228,11 +219,13 @@ class Slot:
         source = self._source
         with SlotTelemetry(source.telemetry) as telemetry:
             self._telemetry = telemetry
-            async with source.dispatcher.acquire(
-                POOL, source.kind, source.max_wait_s, label=source.label, again=again
+            services, identity = source.services, source.identity
+            max_wait_s = services.options.queue_max_wait_s
+            async with services.dispatcher.acquire(
+                POOL, identity.kind, max_wait_s, label=identity.label, again=again
             ) as ticket:
                 lease = await self._wait(ticket, telemetry)
-                telemetry.granted(lease, source.registry.model(lease.target))
+                telemetry.granted(lease, services.registry.model(lease.target))
                 if self._is_given_up:
                     return
                 self._lost = None
@@ -264,9 +257,9 @@ class Slot:
         source = self._source
         for retry in range(BUSY_RETRIES + 1):
             if retry:
-                await sleep(source.clock, BUSY_RETRY_S)
+                await sleep(source.services.clock, BUSY_RETRY_S)
             try:
-                channel = source.registry.channel(lease.target, source.kind)
+                channel = source.services.registry.channel(lease.target, source.identity.kind)
                 return await SessionStreams.attach(
                     channel,
                     lease.worker_id,

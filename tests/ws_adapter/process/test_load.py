@@ -7,7 +7,7 @@ import pytest
 
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.process.clock import Timer
-from ws_adapter.process.load import NEWCOMER_CPU, SAMPLE_S, SAMPLES, Load, LoadLimits, Share
+from ws_adapter.process.load import NEWCOMER_CPU, SAMPLE_S, SAMPLES, Load, LoadLimits
 
 WINDOW_S = SAMPLE_S * (SAMPLES - 1)
 
@@ -132,55 +132,28 @@ async def test_stop_leaves_no_timer() -> None:
     assert busy.clock.timers == 0
 
 
-async def test_bytes_of_all_sessions_are_added_up() -> None:
+async def test_new_input_is_dropped_while_all_bytes_are_in_flight() -> None:
     load = Busy(max_bytes=1000).load
-    first, second = Share(load), Share(load)
-    first.hold(600)
-    second.hold(399)
+    load.inflight_bytes += 999
     assert not load.is_full
-    second.hold(400)
+    assert load.admit()
+    load.inflight_bytes += 1
     assert load.is_full
+    assert not load.admit()
 
-    first.hold(0)
+    load.inflight_bytes -= 600
 
     assert not load.is_full
-    assert load.inflight_bytes == 400
-
-
-async def test_share_of_a_session_that_is_over_stays_empty() -> None:
-    load = Busy(max_bytes=1000).load
-    share = Share(load)
-    share.hold(600)
-    share.end()
-    share.hold(700)
-
-    assert load.inflight_bytes == 0
+    assert load.admit()
 
 
 async def test_half_of_the_bytes_is_for_those_who_have_a_slot() -> None:
-    load = Busy(max_bytes=1000).load
-    share = Share(load)
-    share.hold(499)
-    assert not load.is_filling
-    share.hold(500)
-
-    assert load.is_filling
-    assert not load.is_full
-
-
-async def test_no_new_session_while_all_bytes_are_in_flight() -> None:
-    load = Busy(max_bytes=1000).load
-    share = Share(load)
-    share.hold(1000)
-    assert not load.admit()
-    share.hold(999)
-
-    assert load.admit()
+    assert Busy(max_bytes=1000).load.half_bytes == 500
 
 
 async def test_bytes_without_a_bound() -> None:
     load = Busy(max_bytes=0).load
-    Share(load).hold(10**12)
+    load.inflight_bytes = 10**12
 
     assert not load.is_full
-    assert not load.is_filling
+    assert load.inflight_bytes < load.half_bytes

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from tests.ws_adapter.support.stage import ManualClock
-from ws_adapter.process.load import Load, LoadLimits, Share
+from ws_adapter.process.load import Load, LoadLimits
 from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.answers import Answer, Outcome
 from ws_adapter.protocol.core.signals import NO_TOKENS
 from ws_adapter.protocol.core.units import SILENCE, Unit
 from ws_adapter.protocol.duplex.realtime_events import AudioDelta, ListenDelta, TextDelta
 from ws_adapter.protocol.wire.events import Metrics
-from ws_adapter.session.outbox import Outbox
+from ws_adapter.session.outbox import Bounds, Outbox
 
 SECOND = bytes(96_000)
 
@@ -60,15 +60,10 @@ class Line:
             self._send,
             lambda: self.buffered,
             self.clock,
-            **{
-                "max_audio_s": 3.0,
-                "max_bytes": 4 * 2**20,
-                "stall_s": 5.0,
-                "on_congested": self.congestion.append,
-                "on_stalled": self._stalled,
-                "share": Share(self.load),
-                **bounds,
-            },
+            self.load,
+            Bounds(**{"audio_s": 3.0, "bytes": 4 * 2**20, "stall_s": 5.0, **bounds}),
+            self.congestion.append,
+            self._stalled,
         )
         self.task = asyncio.create_task(self.outbox.run())
 

@@ -1,0 +1,40 @@
+"""Every kind of WebSocket has its machine."""
+
+from collections.abc import Iterator
+
+from ws_adapter.process.clock import LoopClock
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.wire.limits import Limits
+from ws_adapter.server.protocols import MACHINES, MachineMaker, new_session_id
+from ws_adapter.web.routes import Dialect, Selection, select
+
+PATHS = (
+    "/v1/realtime",
+    "/ws/duplex",
+    "/ws/duplex/adx_a",
+    "/ws/duplex/omni_a",
+    "/ws/chat",
+    "/v1/transcription",
+)
+
+
+def selections() -> Iterator[Selection]:
+    """Whatever a client can ask for."""
+    for path in PATHS:
+        for mode in Mode:
+            for target in (path, f"{path}?mode={mode}"):
+                found = select(target, [], mode, None if mode is not Mode.TRANSCRIPTION else set(Mode))
+                if isinstance(found, Selection):
+                    yield found
+
+
+async def test_whatever_is_selected_has_one_entry_in_the_table() -> None:
+    maker = MachineMaker(lambda: None, LoopClock())
+    found = set()
+    for selection in selections():
+        found.add((selection.dialect, selection.mode))
+        machine = maker.make(selection, new_session_id(selection.dialect), Limits())
+        assert not machine.is_over
+
+    assert found == set(MACHINES)
+    assert {dialect for dialect, _ in found} == set(Dialect)

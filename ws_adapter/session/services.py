@@ -1,0 +1,22 @@
+"""What all sessions of a server have in common."""
+
+from dataclasses import dataclass
+
+from ws_adapter.dispatch.base import Dispatcher
+from ws_adapter.options import AdapterOptions
+from ws_adapter.process.clock import Clock
+from ws_adapter.process.load import Load
+from ws_adapter.session.readers import Readers
+from ws_adapter.worker.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Where slots come from, what the process can bear, and who reads what is long."""
+
+    options: AdapterOptions
+    dispatcher: Dispatcher
+    registry: Registry
+    clock: Clock
+    load: Load
+    readers: Readers

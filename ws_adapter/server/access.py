@@ -15,9 +15,16 @@ from antiphon.semconv import Rejection
 from ws_adapter.options import ANY_ORIGIN, AdapterOptions
 from ws_adapter.process.clock import Clock
 from ws_adapter.server import responses
-from ws_adapter.web.allowance import Allowance, Allowances
 from ws_adapter.web.keys import Key, Keys
-from ws_adapter.web.rate_limit import Address, Caller, RateLimits, TooMany, client_address
+from ws_adapter.web.rate_limit import (
+    Address,
+    Allowance,
+    Allowances,
+    Caller,
+    RateLimits,
+    TooMany,
+    client_address,
+)
 from ws_adapter.web.routes import key_in_query, offered_subprotocols
 
 logger = logging.getLogger(__name__)
@@ -65,7 +72,6 @@ class Access:
 
     def __init__(self, options: AdapterOptions, clock: Clock) -> None:
         """Reads the file of keys, if there is one. Raises `ConfigurationError`."""
-        self._clock = clock
         self._keys = Keys(options.keys) if options.keys is not None else None
         self._in_query = options.auth_query
         origins = options.allowed_origins
@@ -130,7 +136,7 @@ class Access:
     def count_page(self, caller: Caller) -> None:
         """Counts a request that opens no WebSocket. Raises `Denied`."""
         bucket = self.allowance(caller).pages
-        if bucket is not None and not bucket.take(self._clock.now()):
+        if bucket is not None and not bucket.take():
             message = "too many requests from this address; try again later"
             raise Denied(Rejection.RATE, responses.too_many(message, math.ceil(bucket.wait_s)))
 

@@ -319,7 +319,7 @@ class PublicServer:
             kind,
             dialect,
             self._clock,
-            connection.allowance.takes_line,
+            connection.allowance.lines.take,
         )
 
     def _describe(self, connection: PublicConnection) -> Client:

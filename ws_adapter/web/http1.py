@@ -60,7 +60,8 @@ class HttpRequest(Request):
 
 
 def parse(protocol: ServerProtocol) -> Generator[None]:
-    """Takes the place of `ServerProtocol.parse`: the first event is an `HttpRequest`, frames follow."""
+    """Takes the place of `ServerProtocol.parse`, which takes it again once the first event is there: an
+    `HttpRequest`. Frames follow."""
     reader = protocol.reader
     try:
         request = yield from _read_request(reader)
@@ -70,7 +71,9 @@ def parse(protocol: ServerProtocol) -> Generator[None]:
         protocol.events.append(request)
         while not request.wants_websocket and not (yield from reader.at_eof()):
             reader.discard()
-    yield from Protocol.parse(protocol)
+    protocol.parser = Protocol.parse(protocol)
+    next(protocol.parser)
+    yield
 
 
 def _read_request(reader: StreamReader) -> Generator[None, None, HttpRequest]:

@@ -1,6 +1,8 @@
-"""How often and how many times at once somebody may connect.
+"""How often and how many times at once somebody may connect, and what the connections of one address may cost
+together, whatever each of them may.
 
-A client is whatever is counted: a key or an address. What is remembered about clients is bounded: those who
+A client is whatever is counted: a key or an address. One that opens many connections must not get more of the
+event loop and of the log than one that opens a few. What is remembered about clients is bounded: those who
 have not come for the longest are forgotten first, whose buckets have most likely filled up since.
 """
 
@@ -9,22 +11,60 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ws_adapter.process.clock import Clock
-from ws_adapter.web.bucket import Bucket
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
 REMEMBERED: Final = 10_000
-"""Most clients whose buckets are kept."""
+"""Most clients of each sort whose buckets are kept."""
 
 BUSY_RETRY_S: Final = 10
 """When to come back for somebody who has all connections allowed: nobody knows, but not at once."""
 
+FRAMES_BURST_S: Final = 10.0
+"""Frames of so many seconds may come at once: somebody uploads a recording."""
+
+LINES: Final = 600
+LINES_PER_S: Final = 10.0
+"""Of the log, for what clients do. They must not fill a disk, from however many connections."""
+
+PAGES_BURST_S: Final = 60.0
+
 _SITE_BITS: Final = 64
 """An IPv6 client is a site: whoever has one address there has all of them."""
+
+
+class Bucket:
+    """A token bucket: lets `burst` tokens be taken at once, and `per_s` a second in the long run."""
+
+    __slots__ = ("_burst", "_filled_at", "_now", "_per_s", "_tokens")
+
+    def __init__(self, burst: float, per_s: float, now: Callable[[], float]) -> None:
+        """It is full at first; `now` tells the time in seconds."""
+        self._burst = burst
+        self._per_s = per_s
+        self._now = now
+        self._tokens = burst
+        self._filled_at = now()
+
+    def take(self, count: float = 1.0) -> bool:
+        """Takes `count` tokens; False if there are not as many, and then none is taken."""
+        now = self._now()
+        tokens = self._tokens + (now - self._filled_at) * self._per_s
+        self._tokens = self._burst if tokens > self._burst else tokens
+        self._filled_at = now
+        if self._tokens < count:
+            return False
+        self._tokens -= count
+        return True
+
+    @property
+    def wait_s(self) -> float:
+        """How long after the last `take` the next token can be taken."""
+        return max(1 - self._tokens, 0.0) / self._per_s
 
 
 class TooMany(Exception):
@@ -66,19 +106,57 @@ class RateLimits:
             del self._open[client]
 
     def _take_token(self, client: str) -> None:
-        now = self._clock.now()
         bucket = self._buckets.get(client)
         if bucket is None:
-            bucket = self._buckets[client] = Bucket(self._opens_per_min, self._opens_per_min / 60, now)
+            bucket = Bucket(self._opens_per_min, self._opens_per_min / 60, self._clock.now)
+            self._buckets[client] = bucket
         self._buckets.move_to_end(client)
         if len(self._buckets) > REMEMBERED:
             self._buckets.popitem(last=False)
-        if not bucket.take(now):
+        if not bucket.take():
             raise TooMany(
                 f"the most attempts of one {self._sort} within a minute is {self._opens_per_min}; "
                 "try again later",
                 math.ceil(bucket.wait_s),
             )
+
+
+class Allowance(NamedTuple):
+    """What one address may still do, on all its connections; None is not counted."""
+
+    frames: Bucket | None
+    pages: Bucket | None
+    lines: Bucket
+    """Of the log."""
+
+
+class Allowances:
+    """Those of all addresses. Limits of 0 are none."""
+
+    def __init__(self, clock: Clock, frames_per_s: int, pages_per_min: int) -> None:
+        self._clock = clock
+        self._frames_per_s = frames_per_s
+        self._pages_per_s = pages_per_min / 60
+        self._known: OrderedDict[tuple[str, bool], Allowance] = OrderedDict()
+
+    def of(self, client: str, *, is_limited: bool) -> Allowance:
+        """That of a client; of one who is not limited only the lines of the log are counted."""
+        key = client, is_limited
+        if key not in self._known:
+            self._known[key] = self._new(is_limited)
+        self._known.move_to_end(key)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return self._known[key]
+
+    def _new(self, is_limited: bool) -> Allowance:
+        now = self._clock.now
+        frames = pages = None
+        if is_limited and self._frames_per_s:
+            frames = Bucket(self._frames_per_s * FRAMES_BURST_S, self._frames_per_s, now)
+        if is_limited and self._pages_per_s:
+            pages = Bucket(self._pages_per_s * PAGES_BURST_S, self._pages_per_s, now)
+        return Allowance(frames, pages, Bucket(LINES, LINES_PER_S, now))
 
 
 @dataclass(frozen=True)

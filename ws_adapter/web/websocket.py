@@ -29,10 +29,9 @@ from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.limits import EVENTS_PER_WINDOW, EVENTS_WINDOW_S
 from ws_adapter.web import http1
-from ws_adapter.web.allowance import Allowance
-from ws_adapter.web.bucket import Bucket
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.keys import Key
+from ws_adapter.web.rate_limit import Allowance, Bucket
 from ws_adapter.web.routes import Misdirected, Selection
 
 WRITE_LIMIT: Final = 32 * 1024
@@ -46,6 +45,9 @@ SMALL_FRAGMENT: Final = 2**12
 
 SMALL_BURST: Final = EVENTS_PER_WINDOW
 SMALL_PER_S: Final = EVENTS_PER_WINDOW / EVENTS_WINDOW_S
+
+COUNTED_BYTES: Final = 2**15
+"""A longer frame counts as several against what its address may send."""
 
 LARGE: Final = 2**20
 """Only who is in the middle of a message longer than this is cut for want of room."""
@@ -104,7 +106,7 @@ class PublicConnection(ServerConnection):
         self._byte_count = byte_count
         self.allowance: Allowance | None = None
         """That of its address, once its request was accepted."""
-        self._small = Bucket(SMALL_BURST, SMALL_PER_S, monotonic())
+        self._small = Bucket(SMALL_BURST, SMALL_PER_S, monotonic)
         self._flood: Verdict | None = None
         self._on_flood: Callable[[Verdict], None] = lambda verdict: None
         self.protocol.recv_frame = self._receive_frame  # type: ignore[method-assign]
@@ -156,8 +158,7 @@ class PublicConnection(ServerConnection):
         self._byte_count.received += len(data)
         if self._plain is not None:
             self._unwanted += len(data)
-            is_spent = self.allowance is not None and not self.allowance.takes_frame(len(data))
-            if is_spent or self._unwanted > http1.LARGEST_BODY_BYTES:
+            if self._unwanted > http1.LARGEST_BODY_BYTES or not self._may_send(len(data)):
                 self.abort()
         else:
             self._count(self._unfinished + len(data))
@@ -181,15 +182,20 @@ class PublicConnection(ServerConnection):
         """Counts a frame before the library does anything about it, within what came at once: a ping is six
         bytes, and 40,000 of them would be a second of the event loop."""
         size = len(frame.data)
-        if is_small(frame, size) and not self._small.take(monotonic()):
+        if is_small(frame, size) and not self._small.take():
             self._flood = errors.flood("small frames", SMALL_BURST, EVENTS_WINDOW_S)
-        elif self.allowance is not None and not self.allowance.takes_frame(size):
+        elif not self._may_send(size):
             self._flood = errors.ADDRESS_FLOOD
         else:
             ServerProtocol.recv_frame(self.protocol, frame)
             return
         self.protocol.parser = _throw_away(self.protocol)
         next(self.protocol.parser)
+
+    def _may_send(self, size: int) -> bool:
+        """Whether so many bytes more may come from this address; if so, they are counted."""
+        frames = self.allowance.frames if self.allowance is not None else None
+        return frames is None or frames.take(1 + size // COUNTED_BYTES)
 
     async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
         """Closes; who floods is not waited for, since its Close would not be read."""

@@ -15,7 +15,7 @@ from ws_adapter.process import descriptors
 from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.limits import Limits
-from ws_adapter.web.allowance import BURST_S, LINES, LINES_PER_S
+from ws_adapter.web.rate_limit import FRAMES_BURST_S, LINES, LINES_PER_S
 from ws_adapter.web.websocket import SMALL_BURST, SMALL_FRAGMENT, SMALL_MESSAGE, SMALL_PER_S
 
 WORKERS = ("127.0.0.1:50051",)
@@ -74,7 +74,7 @@ def test_page_on_being_exposed_names_the_limits_that_hold() -> None:
     assert f"{SMALL_BURST} small frames at once and {SMALL_PER_S:g} a second" in section
     assert f"below {SMALL_FRAGMENT // 1024} KiB, messages below {SMALL_MESSAGE // 1024} KiB" in section
     assert f"{LINES} lines of the log at once and {LINES_PER_S:g} a second" in section
-    assert BURST_S == 10
+    assert FRAMES_BURST_S == 10
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])

@@ -31,6 +31,7 @@ from ws_adapter.protocol.wire.limits import EVENTS_PER_WINDOW, EVENTS_WINDOW_S
 from ws_adapter.web import http1
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.keys import Key
+from ws_adapter.web.pieces import Pieces
 from ws_adapter.web.rate_limit import Allowance, Bucket
 from ws_adapter.web.routes import Misdirected, Selection
 
@@ -93,8 +94,11 @@ class PublicConnection(ServerConnection):
 
     def __init__(self, *args: Any, arriving: Arriving, byte_count: ByteCount, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.protocol.parser = http1.parse(self.protocol)
-        next(self.protocol.parser)
+        protocol = self.protocol
+        protocol.parser = http1.parse(protocol)
+        next(protocol.parser)
+        pieces = Pieces(protocol.reader, lambda: _room(protocol))
+        protocol.reader.read_exact = pieces.read_exact  # type: ignore[method-assign,assignment]
         self.key: Key | None = None
         self.selection: Selection | Misdirected | None = None
         """What it is going to be, once its request was accepted."""
@@ -115,6 +119,8 @@ class PublicConnection(ServerConnection):
         """Its request, if that opens no WebSocket."""
         self._unwanted = 0
         self._has_all_input = False
+        self._begun = Opcode.TEXT
+        """What the message is that is arriving."""
         self._arrivals: deque[tuple[Opcode, float]] = deque()
         self._is_lost = False
         self._on_lost: list[Callable[[], None]] = []
@@ -264,8 +270,9 @@ class PublicConnection(ServerConnection):
             self._count(0)
         if isinstance(event, Frame) and event.opcode in _MESSAGES:
             if event.opcode is not Opcode.CONT:
-                self._arrivals.append((event.opcode, monotonic()))
+                self._begun = event.opcode
             if event.fin:
+                self._arrivals.append((self._begun, monotonic()))
                 self._count(0)
         super().process_event(event)
 
@@ -307,6 +314,12 @@ def is_small(frame: Frame, size: int) -> bool:
         return True
     is_whole = frame.fin and frame.opcode is not Opcode.CONT
     return size < (SMALL_MESSAGE if is_whole else SMALL_FRAGMENT)
+
+
+def _room(protocol: Protocol) -> int | None:
+    """Bytes that the next frame of a message may have; None without a limit."""
+    most = protocol.max_message_size
+    return None if most is None else most - (protocol.current_size or 0)
 
 
 def _throw_away(protocol: Protocol) -> Generator[None]:

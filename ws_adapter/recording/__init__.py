@@ -1,1 +1,1 @@
-"""Recordings of public sessions: everything that goes over a socket, as files. See docs/recordings.md."""
+"""Recordings of public sessions: everything that goes over a socket, as files (docs/recordings.md)."""

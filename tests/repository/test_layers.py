@@ -1,0 +1,146 @@
+"""Imports go one way, and a folder is a noun: `layers.toml` holds for the source."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from tests.repository.layers import MOST, Layers, Rooms, circle, layers
+from tests.repository.source_tree import PACKAGES, SourceTree
+
+
+@pytest.fixture(scope="module")
+def tree() -> SourceTree:
+    return SourceTree(PACKAGES)
+
+
+@pytest.fixture(params=PACKAGES)
+def package(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def rooms(tree: SourceTree, package: str) -> Rooms:
+    return Rooms(tree, package)
+
+
+def test_every_room_has_a_line_in_the_table(rooms: Rooms, package: str) -> None:
+    assert rooms.unlisted(layers(package)) == []
+
+
+def test_imports_go_down(rooms: Rooms, package: str) -> None:
+    assert rooms.upward(layers(package)) == []
+
+
+def test_no_circle_of_folders_or_modules(rooms: Rooms) -> None:
+    assert circle(rooms.graph()) == ""
+    assert circle(rooms.module_graph()) == ""
+
+
+def test_folders_are_neither_crowded_nor_empty(rooms: Rooms) -> None:
+    assert rooms.crowded() == []
+
+
+def test_folders_say_in_one_sentence_what_is_in_them(rooms: Rooms) -> None:
+    assert rooms.silent() == []
+
+
+# The checks themselves, on a house that breaks the rules.
+
+TABLE: Layers = [["app"], ["upper", "beside"], ["lower"]]
+
+
+def house(folder: Path, sources: Mapping[str, str] = MappingProxyType({})) -> Rooms:
+    """A package with two modules in each of three folders, and `sources` besides."""
+    files = {f"{room}/{module}": "" for room in ("upper", "beside", "lower") for module in ("one", "two")}
+    files |= {f"{room}/__init__": f'"""The {room} room."""' for room in ("upper", "beside", "lower")}
+    files |= {"__init__": '"""A house."""', "app": "from box.upper import one"}
+    for name, source in (files | dict(sources)).items():
+        file = folder / f"{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(source)
+    return Rooms(SourceTree({"box": folder}), "box")
+
+
+def faults(rooms: Rooms) -> list[str]:
+    found = rooms.unlisted(TABLE) + rooms.upward(TABLE) + rooms.crowded() + rooms.silent()
+    circles = [circle(rooms.graph()), circle(rooms.module_graph())]
+    return [*found, *filter(None, circles)]
+
+
+def test_checker_leaves_a_tidy_house_alone(tmp_path: Path) -> None:
+    assert (
+        faults(house(tmp_path, {"upper/one": "from box.lower.two import X\nfrom box.upper import two"})) == []
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from box.upper.one import X",
+        "from box.upper import one",
+        "from ..upper import one",
+        "import box.upper.one",
+        "def late():\n    from box.upper import one",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from box.upper import one",
+        "import importlib\none = importlib.import_module('box.upper.one')",
+    ],
+)
+def test_checker_sees_an_upward_import_wherever_it_stands(tmp_path: Path, source: str) -> None:
+    (found,) = faults(house(tmp_path, {"lower/one": source}))
+
+    assert found.startswith("box.lower.one imports box.upper.one in line ")
+    assert found.endswith(": upper stands above lower")
+
+
+def test_checker_sees_an_import_of_a_neighbour_on_the_same_line(tmp_path: Path) -> None:
+    assert faults(house(tmp_path, {"upper/one": "import box.beside.two"})) == [
+        "box.upper.one imports box.beside.two in line 1: beside stands beside upper"
+    ]
+
+
+def test_checker_sees_what_imports_the_package_itself(tmp_path: Path) -> None:
+    assert faults(house(tmp_path, {"__init__": '"""A house."""\nfrom box.lower.one import X'})) == [
+        "box/__init__ has no line in layers.toml"
+    ]
+
+
+def test_checker_sees_circles_of_folders_that_no_modules_close(tmp_path: Path) -> None:
+    rooms = house(tmp_path, {"upper/one": "import box.lower.one", "lower/two": "import box.upper.two"})
+
+    assert circle(rooms.graph()) in (
+        "upper imports lower imports upper",
+        "lower imports upper imports lower",
+    )
+    assert circle(rooms.module_graph()) == ""
+
+
+def test_checker_sees_circles_of_modules_in_one_folder(tmp_path: Path) -> None:
+    (found,) = faults(
+        house(tmp_path, {"lower/one": "import box.lower.two", "lower/two": "from . import one"})
+    )
+
+    assert sorted(set(found.split(" imports "))) == ["box.lower.one", "box.lower.two"]
+
+
+def test_checker_sees_crowded_and_empty_folders(tmp_path: Path) -> None:
+    more = {f"lower/module{i}": "" for i in range(MOST - 1)}
+    rooms = house(tmp_path, {**more, "attic/one": "", "attic/__init__": '"""Nearly nothing."""'})
+
+    assert rooms.crowded() == [
+        "box.attic has 1 modules and folders, fewer than 2",
+        "box.lower has 16 modules, more than 15",
+    ]
+    assert rooms.unlisted(TABLE) == ["box/attic has no line in layers.toml"]
+
+
+def test_checker_sees_rooms_that_are_gone(tmp_path: Path) -> None:
+    assert house(tmp_path).unlisted([*TABLE, ["cellar"]]) == ["layers.toml names cellar, which box has not"]
+
+
+@pytest.mark.parametrize("docstring", ["", '"""Rooms"""', '"""One thing. And another."""'])
+def test_checker_sees_a_folder_that_does_not_say_what_it_is(tmp_path: Path, docstring: str) -> None:
+    (found,) = faults(house(tmp_path, {"lower/__init__": docstring}))
+
+    assert found.startswith("box.lower does not say in one sentence what is in it: ")

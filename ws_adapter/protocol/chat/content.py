@@ -31,6 +31,9 @@ from ws_adapter.protocol.wire.errors import invalid, missing
 MAX_MEDIA_BYTES = 30 * 2**20
 """Clips and pictures of a request as they go to the worker, whose messages are of at most 32 MiB."""
 
+MAX_TEXT = 8 * 2**20
+"""Characters of a request, more than any context holds. What can never be read is not handed on."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -133,6 +136,7 @@ class _Reader:
         self._root = root
         self._speech_s = 0.0
         self._bytes = 0
+        self._characters = 0
 
     def messages(self, given: Sequence[ChatMessage] | None) -> tuple[Message, ...]:
         path = f"{self._root}messages"
@@ -162,6 +166,7 @@ class _Reader:
         if not message.content:
             raise missing(path, "a text, or a list of parts,")
         if isinstance(message.content, str):
+            self._count_text(message.content)
             return Message(message.role, (message.content,))
         pictures = sum(isinstance(part, ImagePart) for part in message.content)
         if pictures > MAX_PICTURES:
@@ -175,6 +180,7 @@ class _Reader:
             case TextPart():
                 if not part.text:
                     raise missing(f"{path}.text", "a text")
+                self._count_text(part.text)
                 return part.text
             case ImagePart():
                 picture = read_frame(part.data or "", f"{path}.data")
@@ -204,6 +210,12 @@ class _Reader:
             raise invalid(path, f"expected a WAV file or whole float32 samples, got {len(data)} bytes")
         clip = bounded(np.frombuffer(data, "<f4"), path)
         return Sound(clip.samples, rate_hz, clip.clipped)
+
+    def _count_text(self, text: str) -> None:
+        self._characters += len(text)
+        if self._characters > MAX_TEXT:
+            expected = f"expected at most {MAX_TEXT} characters of text in all messages"
+            raise invalid(f"{self._root}messages", f"{expected}, got more")
 
     def _count(self, size: int) -> None:
         self._bytes += size

@@ -14,7 +14,7 @@ from antiphon.semconv import Reason
 from tests.ws_adapter.support.chat_conversation import SPOKEN, USER, ChatJar, f32, request, user
 from tests.ws_adapter.support.conversation import Event
 from tests.ws_adapter.support.duplex_conversation import pictured
-from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES
+from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES, MAX_TEXT
 from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME, State
 from ws_adapter.protocol.core.config import ChatSetup
 from ws_adapter.protocol.core.signals import Finish, GoingAway, Tokens, UnitEnd
@@ -465,6 +465,21 @@ def test_too_much_for_the_worker() -> None:
     jar.client(request(*[user({"type": "image", "data": picture})] * count))
 
     refused(jar, code="invalid_payload", close=1008, told="at most 30 MiB of pictures and clips")
+
+
+def test_more_text_than_any_context_holds() -> None:
+    half = "x" * (MAX_TEXT // 2)
+    text, plain = {"type": "text", "text": half}, {"role": "user", "content": half}
+    for messages, is_refused in (
+        ([user(text), plain], False),
+        ([user(text), {"role": "user", "content": half + "x"}], True),
+        ([plain, user(text, {"type": "text", "text": "x"})], True),
+    ):
+        jar = ChatJar()
+        jar.client(request(*messages))
+        if is_refused:
+            refused(jar, code="invalid_payload", close=1008, told=f"at most {MAX_TEXT} characters of text")
+        assert bool(jar.slots) is not is_refused
 
 
 @pytest.mark.parametrize("frame", [b"{", b"", b'{"messages": NaN}', b"[" * 100_000])

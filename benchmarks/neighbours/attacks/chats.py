@@ -11,6 +11,7 @@ from benchmarks.neighbours.attacks.pictures import largest
 from benchmarks.neighbours.attacks.stranger import Stranger
 
 MOST_BYTES: Final = 32 * 2**20
+MOST_TEXT: Final = 8 * 2**20
 LETTERS: Final = 600
 CLIP_S: Final = 120.0
 CLIP_RATE_HZ: Final = 48_000
@@ -55,8 +56,18 @@ def many_pictures() -> str:
 @cache
 def largest_text() -> str:
     """As much to read as goes into a frame."""
+    return _request(_text(MOST_BYTES - 200))
+
+
+@cache
+def most_text() -> str:
+    """As much to read as is handed on to a worker."""
+    return _request(_text(MOST_TEXT))
+
+
+def _text(size: int) -> str:
     text = "what is two and two "
-    return _request(text * ((MOST_BYTES - 200) // len(text)))
+    return text * (size // len(text))
 
 
 @cache
@@ -83,5 +94,6 @@ ATTACKS: Final = (
     Attack("long-words", _ask(long_word), frozenset({"done", "chunk"}), attackers=4, prepare=long_word),
     Attack("chats-of-pictures", _ask(many_pictures), _EITHER, attackers=4, prepare=many_pictures),
     Attack("chats-of-32-mib", _ask(largest_text), _EITHER, attackers=2, prepare=largest_text),
+    Attack("chats-of-8-mib", _ask(most_text), _EITHER, attackers=2, prepare=most_text),
     Attack("chats-of-clips", _ask(largest_clips), _EITHER, attackers=2, prepare=largest_clips),
 )

@@ -14,7 +14,7 @@ from antiphon.telemetry.logs import SessionFields
 from ws_adapter.observability.leases import Leases
 from ws_adapter.observability.metrics import Metrics, known_reason
 from ws_adapter.observability.tracing import SessionTrace
-from ws_adapter.observability.turn_telemetry import TurnTelemetry
+from ws_adapter.observability.unit_telemetry import TurnTelemetry
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.answers import Answer
 from ws_adapter.protocol.core.kind import Kind

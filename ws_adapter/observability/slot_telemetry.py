@@ -10,7 +10,7 @@ from antiphon.semconv import DropReason, LeaseOutcome, QueueOutcome, Reason, Rej
 from ws_adapter.dispatch.base import Lease
 from ws_adapter.observability.leases import Held
 from ws_adapter.observability.session_telemetry import SessionTelemetry
-from ws_adapter.observability.turn_telemetry import UNIT_ENDS, Unit
+from ws_adapter.observability.unit_telemetry import UNIT_ENDS, Unit
 from ws_adapter.process.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitExpired
 from ws_adapter.protocol.core.actions import Run, RunChunk, RunUnit
 from ws_adapter.protocol.core.kind import Kind

@@ -27,6 +27,7 @@ from antiphon.semconv import (
 )
 from antiphon.telemetry.instruments import Samples, histogram, observed_counter, observed_gauge
 from ws_adapter.dispatch.base import POOL
+from ws_adapter.observability.leases import Leases
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.transcription import events
@@ -91,7 +92,8 @@ class Metrics:
         self.units: Counter[tuple[str, str]] = Counter()
         self.misses: Counter[str] = _zero(Kind)
         self.dropped: Counter[tuple[str, DropReason]] = _zero(product(Kind, DropReason))
-        self.leases: Counter[LeaseOutcome] = _zero(LeaseOutcome)
+        self.leases = Leases()
+        self.lease_outcomes: Counter[LeaseOutcome] = _zero(LeaseOutcome)
         self.slow_consumers: Counter[SlowAction] = _zero(SlowAction)
         self.invalid_trace_contexts = 0
         self.first_audio = histogram(meter, semconv.FIRST_AUDIO)
@@ -109,7 +111,7 @@ class Metrics:
         _count(meter, semconv.SESSIONS, self.sessions)
         _count(meter, semconv.REJECTED, self.rejected)
         _count(meter, semconv.ERRORS, self.errors)
-        _count(meter, semconv.LEASES, self.leases)
+        _count(meter, semconv.LEASES, self.lease_outcomes)
         _count(meter, semconv.SLOW_CONSUMERS, self.slow_consumers)
         observed_gauge(meter, semconv.SESSIONS_ACTIVE, lambda: _samples(self.active))
         observed_counter(meter, semconv.TRACE_CONTEXTS_INVALID, lambda: [((), self.invalid_trace_contexts)])

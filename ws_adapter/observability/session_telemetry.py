@@ -1,25 +1,31 @@
-"""What is seen of a session: its spans, its share of the figures, its lines in the log.
+"""What is seen of a session and of its slots: spans, a share of the figures, lines in the log.
+
+Sessions tell what happens, and ask nothing: what they do is the same where nobody is told.
 
 Nothing that was said, typed or sent is among it.
 """
 
 import logging
 from collections.abc import Callable
+from types import TracebackType
 from typing import Final
 
 from antiphon import semconv
-from antiphon.semconv import DropReason, SlowAction
+from antiphon.semconv import LeaseOutcome, QueueOutcome, Reason, Rejection, SlotState, SlowAction
 from antiphon.telemetry.context import parse_traceparent
 from antiphon.telemetry.logs import SessionFields
-from ws_adapter.observability.leases import Leases
+from ws_adapter.dispatch.base import Lease
+from ws_adapter.observability.leases import Held
 from ws_adapter.observability.metrics import Metrics, known_reason
 from ws_adapter.observability.tracing import SessionTrace
-from ws_adapter.observability.unit_telemetry import TurnTelemetry
+from ws_adapter.observability.unit_telemetry import UnitTelemetry, is_ours
 from ws_adapter.process.clock import Clock
-from ws_adapter.protocol.core.answers import Answer
+from ws_adapter.process.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitExpired
 from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.core.vocabulary import Place
 from ws_adapter.protocol.wire.errors import BACKEND_ERROR, ErrorCode
 from ws_adapter.protocol.wire.events import Fault
+from ws_adapter.worker.transport.rpc import Metadata
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +52,24 @@ _TOTALS: Final = {
 }
 """Totals of a session: in the log, and on its last span."""
 
+OPERATIONS: Final = {
+    Kind.AUDIO_DUPLEX: "duplex",
+    Kind.OMNI_DUPLEX: "duplex",
+    Kind.CHAT: "chat",
+    Kind.TRANSCRIPTION: "transcription",
+}
+"""What the model does, in the words of the conventions for generative AI."""
+
+
+_WAITS: Final[dict[type[BaseException] | None, QueueOutcome]] = {
+    QueueFull: QueueOutcome.FULL,
+    WaitExpired: QueueOutcome.EXPIRED,
+    DispatcherUnavailable: QueueOutcome.NO_WORKER,
+}
+"""How a wait without a slot ended; by anything else the session gave up."""
+
+_UNSERVED: Final = frozenset({QueueOutcome.FULL, QueueOutcome.EXPIRED, QueueOutcome.NO_WORKER})
+
 
 class SessionTelemetry:
     """Of one session, from its opening to its end."""
@@ -53,7 +77,6 @@ class SessionTelemetry:
     def __init__(
         self,
         metrics: Metrics,
-        leases: Leases,
         trace: SessionTrace,
         fields: SessionFields,
         kind: Kind,
@@ -64,23 +87,20 @@ class SessionTelemetry:
         """`fields` are what each of its lines carries; `clock` is the session's. `takes_line` counts what the
         log says of the client, and says no once that is too much."""
         self.metrics = metrics
-        self.leases = leases
         self.trace = trace
         self.fields = fields
         self.kind = kind
         self.clock = clock
         self._takes_line = takes_line
-        self.turns = TurnTelemetry(metrics, trace, kind, dialect)
+        self.units = UnitTelemetry(metrics, trace, fields, kind, dialect, clock)
         self._began_at = clock.now()
-        self._dropped = 0
         self._failure = ""
         metrics.active[kind] += 1
         logger.info("session opened", extra={"mode": kind.value, "dialect": dialect})
 
-    @property
-    def trace_id(self) -> str:
-        """What finds the session in traces and in the log."""
-        return self.trace.upgrade.trace_id
+    def slot(self) -> "SlotTelemetry":
+        """For the next slot of the session."""
+        return SlotTelemetry(self)
 
     def told(self, fault: Fault) -> None:
         """The client is told of an error."""
@@ -98,12 +118,6 @@ class SessionTelemetry:
         """There is something to say of the client, in words of ours."""
         if self._takes_line():
             logger.info("the client has a diagnostic", extra={"diagnostic": text})
-
-    def answered(self, answer: Answer) -> None:
-        """A unit of a full-duplex session is answered; the answer knows how many were dropped so far."""
-        if answer.dropped_total != self._dropped:
-            self.metrics.dropped[self.kind, DropReason.STALE] += answer.dropped_total - self._dropped
-            self._dropped = answer.dropped_total
 
     def congested(self) -> None:
         """So much output waits that no units are run."""
@@ -126,20 +140,128 @@ class SessionTelemetry:
         reason = known_reason(reason)
         now = self.clock.now()
         seconds = now - self._began_at
-        turns = self.turns
-        turns.end(now)
+        units = self.units
+        units.end(now)
         self.metrics.ended(self.kind, reason, seconds)
         failure = reason if reason in _SERVERS else self._failure if reason == BACKEND_ERROR else ""
         totals = {
             "reason": reason,
             "close_code": close,
             "seconds": round(seconds, 3),
-            "units": turns.units,
-            "turns": turns.count,
-            "dropped": self._dropped,
-            "input_tokens": turns.input_tokens,
-            "output_tokens": turns.output_tokens,
+            "units": units.units,
+            "turns": units.turns,
+            "dropped": units.dropped,
+            "input_tokens": units.input_tokens,
+            "output_tokens": units.output_tokens,
         }
         self.trace.end(failure, {_TOTALS[name]: value for name, value in totals.items() if value is not None})
         self.fields.unit = None
         logger.info("session ended", extra=totals)
+
+
+class SlotTelemetry:
+    """Of one slot at a time, from entering the queue until it is somebody else's: a block round all of it."""
+
+    def __init__(self, session: SessionTelemetry) -> None:
+        self._session = session
+        self._metrics = session.metrics
+        self._clock = session.clock
+        self._begin()
+
+    def _begin(self) -> None:
+        self._trace = self._session.trace.slot()
+        self._queued_at = self._clock.now()
+        self._estimate_s: float | None = None
+        self._held: Held | None = None
+        self._lost: Reason | None = None
+
+    def __enter__(self) -> None:
+        """The session enters the queue, also for another slot in place of one that was lost."""
+        self._begin()
+        self._trace.queued()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """The slot is clean again, or there was none."""
+        if self._held is None:
+            outcome = _WAITS.get(kind, QueueOutcome.GAVE_UP)
+            self._metrics.waited(self._clock.now() - self._queued_at, outcome)
+            is_unserved = outcome in _UNSERVED
+            if outcome is QueueOutcome.FULL:
+                self._metrics.rejected[Rejection.FULL] += 1
+            self._trace.left(outcome, outcome if is_unserved else "", is_ours=is_unserved)
+            return
+        reason = error.reason if isinstance(error, AttachFailed) else self._lost
+        self._close(reason)
+        self._metrics.leases.returned(self._held)
+        if reason is None:
+            outcome_of_lease = LeaseOutcome.RELEASED
+        elif self._held.state is SlotState.GRANTED:
+            outcome_of_lease = LeaseOutcome.REFUSED
+        else:
+            outcome_of_lease = LeaseOutcome.LOST
+        self._metrics.lease_outcomes[outcome_of_lease] += 1
+
+    # ------------------------------------------------------------------------------- until it begins
+
+    def moved(self, place: Place) -> None:
+        """The session has another place in the queue, or still the same."""
+        if self._estimate_s is None:
+            self._estimate_s = place.estimated_wait_s
+        self._trace.moved(place.position, place.queue_length)
+
+    def granted(self, lease: Lease, model: str) -> None:
+        """There is a slot, of a worker that runs `model`."""
+        session, now = self._session, self._clock.now()
+        waited_s = now - self._queued_at
+        self._metrics.waited(waited_s, QueueOutcome.GRANTED)
+        if self._estimate_s is not None:
+            self._metrics.estimate_error.record(abs(waited_s - self._estimate_s))
+        self._trace.left(QueueOutcome.GRANTED)
+        self._held = self._metrics.leases.granted(lease, session.kind, now)
+        session.fields.worker_id = lease.worker_id
+        host, _, port = lease.target.rpartition(":")
+        self._trace.granted(
+            {
+                semconv.ATTR_WORKER_ID: lease.worker_id,
+                semconv.ATTR_SLOT: lease.slot,
+                semconv.ATTR_LEASE_EPOCH: lease.epoch,
+                semconv.ATTR_GEN_AI_MODEL: model,
+                semconv.ATTR_GEN_AI_OPERATION: OPERATIONS[session.kind],
+                semconv.ATTR_GEN_AI_PROVIDER: semconv.PROVIDER,
+                semconv.ATTR_SERVER_ADDRESS: host.strip("[]") or lease.target,
+                **({semconv.ATTR_SERVER_PORT: int(port)} if port.isdecimal() else {}),
+            }
+        )
+
+    def headers(self) -> Metadata:
+        """What the calls of the session tell the worker of its trace."""
+        return self._trace.headers()
+
+    def attached(self) -> None:
+        """The worker has the session."""
+        if self._held is not None:
+            self._held.state = SlotState.ATTACHED
+
+    def began(self) -> None:
+        """It takes units."""
+        self._trace.began()
+
+    # ---------------------------------------------------------------------------------------- its end
+
+    def lost(self, reason: Reason) -> None:
+        """The worker ended the session."""
+        self._lost = reason
+        self._close(reason)
+
+    def given_up(self) -> None:
+        """The session leaves; the worker cleans the slot."""
+        self._close(None)
+
+    def _close(self, reason: Reason | None) -> None:
+        """Ends whatever is open, once: later units are those of the next slot."""
+        self._trace.over(reason or "", is_ours=is_ours(reason))
+        if self._held is not None and self._held.state is SlotState.ATTACHED:
+            self._held.state = SlotState.CLEANING
+            self._session.units.abandoned(reason)

@@ -10,7 +10,6 @@ from antiphon import semconv
 from antiphon.semconv import SlotState
 from antiphon.telemetry.instruments import Samples, observed_gauge
 from ws_adapter.dispatch.base import POOL, Dispatcher, PoolStatus, QueueView
-from ws_adapter.observability.leases import Leases
 from ws_adapter.observability.metrics import Metrics, Recent, observe
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load
@@ -34,7 +33,6 @@ class Snapshot:
         metrics: Metrics,
         clock: Clock,
     ) -> None:
-        self.leases = Leases()
         self.status = PoolStatus(0, 0, 0, 0)
         self.view = QueueView(0, (), ())
         self.recent_units = self.recent_misses = 0
@@ -79,6 +77,6 @@ class Snapshot:
         return [((condition.value,), conditions[condition]) for condition in Condition]
 
     def _slots(self) -> Samples:
-        states = self.leases.states()
+        states = self.metrics.leases.states()
         states[SlotState.FREE] = self.status.free_slots
         return [((state.value,), states[state]) for state in SlotState]

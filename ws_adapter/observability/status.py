@@ -66,7 +66,8 @@ class Status(Struct, frozen=True):
 
 def read_status(snapshot: Snapshot) -> Status:
     """The state of `snapshot` as it was last refreshed."""
-    now, held, states = snapshot.clock.now(), snapshot.leases.held(), snapshot.leases.states()
+    leases = snapshot.metrics.leases
+    now, held, states = snapshot.clock.now(), leases.held(), leases.states()
     states[SlotState.FREE] = snapshot.status.free_slots
     workers = []
     for worker in snapshot.registry.workers():

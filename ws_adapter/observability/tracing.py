@@ -144,7 +144,8 @@ class SessionTrace:
         """All that units and turns say of their session: by it the rest is found, and attributes cost."""
         self._group: SpanContext | None = None
         self._group_since = 0.0
-        self._flags_off = f"00-{upgrade.trace_id}-%016x-00"
+        self.untraced = f"00-{upgrade.trace_id}-%016x-00"
+        """The `traceparent` of a unit that is not traced, but for the number of its span."""
 
     # ------------------------------------------------------------------------------- the spans themselves
 
@@ -191,9 +192,7 @@ class SessionTrace:
     # ------------------------------------------------------------------------------------------ the units
 
     def unit(self, now: float, since_s: float, number: int) -> Span:
-        """Begins the span of a unit that was accepted `since_s` ago."""
-        if not self.is_sampled:
-            return INVALID_SPAN
+        """Begins the span of a unit that was accepted `since_s` ago, where the session is traced."""
         if self._group is not None and now - self._group_since >= GROUP_S:
             self._group = None
         own = {**self._session_id, semconv.ATTR_UNIT: number}
@@ -201,13 +200,6 @@ class SessionTrace:
         if self._group is None:
             self._group, self._group_since = span.get_span_context(), now
         return span
-
-    def unit_parent(self, span: Span) -> str:
-        """The `traceparent` under which the worker sees a unit."""
-        if span is not INVALID_SPAN:
-            return format_traceparent(span.get_span_context())
-        # Nobody gains by guessing it, and it is drawn for every unit.
-        return self._flags_off % (random.getrandbits(64) or 1)
 
     def close(self, span: Span, error: str | None, *, is_ours: bool) -> None:
         """Ends the span of a unit."""
@@ -218,9 +210,7 @@ class SessionTrace:
         span.end()
 
     def turn(self, since_s: float, units: list[SpanContext], attributes: Attributes) -> None:
-        """The span of a turn that is over, and with it the group."""
-        if not self.is_sampled:
-            return
+        """The span of a turn that is over, and with it the group, where the session is traced."""
         span = self._start(semconv.SPAN_TURN, self._group, since_s, {**self._session_id, **attributes})
         for unit in units:
             span.add_link(unit)

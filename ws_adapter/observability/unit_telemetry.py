@@ -1,24 +1,44 @@
-"""Units and the turns that they make: what the model says in one go."""
+"""What is seen of units, and of the turns that they make: what the model says in one go.
 
+Whoever has units run tells of each when it is run and when it is over, and passes on unread what `ran` has
+for the worker.
+"""
+
+import random
 from typing import Final
 
 from msgspec import Struct, field
 from opentelemetry.trace import INVALID_SPAN, Span, SpanContext
 
 from antiphon import semconv
+from antiphon.semconv import DropReason, Reason
+from antiphon.telemetry.context import format_traceparent
+from antiphon.telemetry.logs import SessionFields
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.tracing import MOST_LINKS, SessionTrace
+from ws_adapter.process.clock import Clock
+from ws_adapter.protocol.core.actions import Run, RunChunk, RunUnit
+from ws_adapter.protocol.core.answers import Answer
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.protocol.core.signals import UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Piece, UnitDone, UnitEnd
+from ws_adapter.protocol.wire.errors import VERDICTS
 
-UNIT_ENDS: Final = {end: end.name.lower() for end in UnitEnd}
+_ENDS: Final = {end: end.name.lower() for end in UnitEnd}
 """How a unit ended, as a label and an attribute."""
 
+_SPOKEN: Final = frozenset({UnitEnd.CHUNK, UnitEnd.TURN, UnitEnd.CONTEXT_FULL})
+_BYTES_PER_S: Final = 4 * 16_000
 
-class Unit(Struct, eq=False):
+
+def is_ours(reason: Reason | None) -> bool:
+    """Whether what a worker ended for is our fault."""
+    code = VERDICTS[reason].code if reason is not None else None
+    return code is not None and code.is_servers
+
+
+class _Unit(Struct, eq=False):
     """A unit at the worker. Times in seconds of the session's clock."""
 
-    number: int
     accepted_at: float
     ran_at: float
     audio_s: float
@@ -41,42 +61,151 @@ class _Turn(Struct, eq=False):
     output_tokens: int = 0
 
 
-class TurnTelemetry:
-    """Of one session: totals of its units, and the turn that is open."""
+class UnitTelemetry:
+    """Of one session: its units at the worker, the turn that is open, and totals of those that are over."""
 
-    def __init__(self, metrics: Metrics, trace: SessionTrace, kind: Kind, dialect: str) -> None:
-        self.count = self.units = 0
-        """Turns and units that are over."""
+    def __init__(
+        self,
+        metrics: Metrics,
+        trace: SessionTrace,
+        fields: SessionFields,
+        kind: Kind,
+        dialect: str,
+        clock: Clock,
+    ) -> None:
+        self.turns = self.units = self.dropped = 0
         self.input_tokens = self.output_tokens = 0
         self._metrics = metrics
         self._trace = trace
+        self._fields = fields
         self._kind = kind
-        self._audio_labels = {"mode": kind.value, "dialect": dialect}
-        self._text_labels = {"mode": kind.value}
+        self._clock = clock
+        self._mode = {"mode": kind.value}
+        self._mode_and_dialect = {"mode": kind.value, "dialect": dialect}
+        self._labels = {end: {"mode": kind.value, "end": name} for end, name in _ENDS.items()}
+        self._running: dict[int, _Unit] = {}
+        self._ending: _Unit | None = None
+        """The unit whose end is being passed on."""
         self._turn: _Turn | None = None
 
-    def first_text(self, unit: Unit, now: float) -> None:
-        """The first text of a unit was sent."""
+    # -------------------------------------------------------------------------------------- the units
+
+    def ran(self, run: Run) -> str:
+        """A unit is given to the worker, together with this `traceparent`."""
+        now, trace = self._clock.now(), self._trace
+        accepted_at, audio_s, ends = now, 0.0, None
+        if isinstance(run, RunUnit):
+            accepted_at, audio_s = run.accepted_at or now, len(run.audio) / _BYTES_PER_S
+        elif isinstance(run, RunChunk):
+            audio_s, ends = len(run.audio) / _BYTES_PER_S, run.ends
+        span: Span = INVALID_SPAN
+        if trace.is_sampled:
+            span = trace.unit(now, now - accepted_at, run.unit)
+        self._running[run.unit] = _Unit(accepted_at, now, audio_s, ends, span)
+        self._fields.unit = run.unit
+        if span is not INVALID_SPAN:
+            return format_traceparent(span.get_span_context())
+        # Nobody gains by guessing it, and it is drawn for every unit.
+        return trace.untraced % (random.getrandbits(64) or 1)
+
+    def said(self, piece: Piece, *, was_told: bool) -> None:
+        """The worker said a part of a unit, which was passed on or is kept until the unit is over."""
+        unit = self._running.get(piece.unit)
+        if unit is None:
+            return
+        if piece.text and not unit.has_text:
+            unit.has_text = True
+            if was_told:
+                self._first_text(unit, self._clock.now())
+        if piece.audio and not unit.has_audio:
+            unit.has_audio = True
+            if was_told:
+                self._first_audio(unit, self._clock.now())
+
+    def ends(self, done: UnitDone) -> None:
+        """A unit is over at the worker; `ended` follows, when that was passed on."""
+        self._ending = self._running.pop(done.unit, None)
+
+    def ended(self, done: UnitDone) -> None:
+        """The end of a unit was passed on."""
+        unit, self._ending = self._ending, None
+        if unit is None:
+            return
+        metrics, now = self._metrics, self._clock.now()
+        seconds = now - unit.accepted_at
+        metrics.unit.record(seconds, self._labels[done.end])
+        metrics.units[self._kind, _ENDS[done.end]] += 1
+        if 0 < unit.audio_s < seconds:
+            metrics.misses[self._kind] += 1
+        if done.timings.total is not None:
+            metrics.overhead.record(max(0.0, now - unit.ran_at - done.timings.total / 1000))
+        if done.end in _SPOKEN:
+            if unit.has_text:
+                self._first_text(unit, now)
+            if unit.has_audio:
+                self._first_audio(unit, now)
+        elif done.end is UnitEnd.CANCELLED:
+            metrics.dropped[self._kind, DropReason.CANCELLED] += 1
+        self._count(unit, done, now)
+        if unit.span is not INVALID_SPAN:
+            self._end_span(unit.span, done)
+
+    def answered(self, answer: Answer) -> None:
+        """An answer to a unit is on its way to the client; it knows how many were dropped so far."""
+        if answer.dropped_total != self.dropped:
+            self._metrics.dropped[self._kind, DropReason.STALE] += answer.dropped_total - self.dropped
+            self.dropped = answer.dropped_total
+
+    def waits(self, audio_s: float) -> None:
+        """So much audio waits for the client now that a unit is over."""
+        self._metrics.outbox.record(audio_s)
+
+    def abandoned(self, reason: Reason | None) -> None:
+        """The slot is given up or, for `reason`, lost: no unit at the worker will be answered."""
+        units, self._running = self._running, {}
+        if units:
+            self._metrics.dropped[self._kind, DropReason.SESSION_END] += len(units)
+        for unit in units.values():
+            self._trace.close(unit.span, reason, is_ours=is_ours(reason))
+
+    def _end_span(self, span: Span, done: UnitDone) -> None:
+        tokens = done.tokens
+        span.set_attributes(
+            {
+                semconv.ATTR_UNIT_END: _ENDS[done.end],
+                semconv.ATTR_GEN_AI_INPUT_TOKENS: tokens.given,
+                semconv.ATTR_GEN_AI_OUTPUT_TOKENS: tokens.output_text + tokens.output_audio,
+            }
+        )
+        self._trace.close(span, done.failure, is_ours=is_ours(done.failure))
+
+    # -------------------------------------------------------------------------------------- the turns
+
+    def end(self, now: float) -> None:
+        """The session is over; so is a turn that had not come to its end."""
+        if self._turn is not None:
+            self._end_turn(self._turn, now, _ENDS[UnitEnd.CANCELLED])
+
+    def _first_text(self, unit: _Unit, now: float) -> None:
         turn = self._turn_of(unit)
         if turn.first_text_s is None:
             turn.first_text_s = now - unit.accepted_at
-            self._metrics.first_text.record(turn.first_text_s, self._text_labels)
+            self._metrics.first_text.record(turn.first_text_s, self._mode)
             unit.span.add_event(semconv.EVENT_FIRST_TEXT)
 
-    def first_audio(self, unit: Unit, now: float) -> None:
-        """The first audio of a unit was sent."""
+    def _first_audio(self, unit: _Unit, now: float) -> None:
         turn = self._turn_of(unit)
         if turn.first_audio_s is None:
             turn.first_audio_s = now - unit.accepted_at
-            self._metrics.first_audio.record(turn.first_audio_s, self._audio_labels)
+            self._metrics.first_audio.record(turn.first_audio_s, self._mode_and_dialect)
             unit.span.add_event(semconv.EVENT_FIRST_AUDIO)
 
-    def unit_done(self, unit: Unit, done: UnitDone, now: float) -> None:
-        """A unit is over; so is its turn, if it ends one."""
+    def _count(self, unit: _Unit, done: UnitDone, now: float) -> None:
+        """Adds a unit to the totals and to its turn, which may be over with it."""
         tokens = done.tokens
-        made = tokens.output_text + tokens.output_audio
+        given, made = tokens.given, tokens.output_text + tokens.output_audio
         self.units += 1
-        self.input_tokens += tokens.given
+        self.input_tokens += given
         self.output_tokens += made
         is_whole = self._kind is Kind.CHAT
         turn = self._turn
@@ -84,27 +213,22 @@ class TurnTelemetry:
             turn = self._turn_of(unit)  # also if nothing was said
         if turn is None:
             return
-        turn.input_tokens += tokens.given
+        turn.input_tokens += given
         turn.output_tokens += made
         if unit.span is not INVALID_SPAN and len(turn.units) < MOST_LINKS:
             turn.units.append(unit.span.get_span_context())
         goes_on = done.end is UnitEnd.CHUNK if unit.ends_utterance is None else not unit.ends_utterance
         if is_whole or not goes_on:
-            self._end_turn(turn, now, UNIT_ENDS[done.end])
+            self._end_turn(turn, now, _ENDS[done.end])
 
-    def end(self, now: float) -> None:
-        """The session is over; so is a turn that had not come to its end."""
-        if self._turn is not None:
-            self._end_turn(self._turn, now, UNIT_ENDS[UnitEnd.CANCELLED])
-
-    def _turn_of(self, unit: Unit) -> _Turn:
+    def _turn_of(self, unit: _Unit) -> _Turn:
         if self._turn is None:
             self._turn = _Turn(unit.accepted_at)
         return self._turn
 
     def _end_turn(self, turn: _Turn, now: float, finish: str) -> None:
         self._turn = None
-        self.count += 1
+        self.turns += 1
         if not self._trace.is_sampled:
             return
         firsts = {
@@ -115,7 +239,7 @@ class TurnTelemetry:
             now - turn.began_at,
             turn.units,
             {
-                semconv.ATTR_TURN: self.count - 1,
+                semconv.ATTR_TURN: self.turns - 1,
                 semconv.ATTR_GEN_AI_INPUT_TOKENS: turn.input_tokens,
                 semconv.ATTR_GEN_AI_OUTPUT_TOKENS: turn.output_tokens,
                 semconv.ATTR_GEN_AI_FINISH: [finish],

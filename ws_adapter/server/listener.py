@@ -280,7 +280,9 @@ class PublicServer:
             self._options.limits(selection.kind),
             recording.recording_id if recording is not None else None,
         )
-        identity = Identity(session_id, selection.kind, label)
+        upgrade = connection.upgrade
+        assert upgrade is not None
+        identity = Identity(session_id, selection.kind, label, upgrade.trace_id)
         session = Session(identity, connection, machine, self._services, telemetry, recording)
         self._sessions[session] = connection
         self._empty.clear()
@@ -313,7 +315,6 @@ class PublicServer:
         assert connection.allowance is not None
         return SessionTelemetry(
             self._metrics,
-            self._snapshot.leases,
             trace,
             fields,
             kind,

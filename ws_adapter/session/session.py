@@ -62,6 +62,7 @@ class Session:
         recording: Recording | None = None,
     ) -> None:
         options, clock, load = services.options, services.clock, services.load
+        self._identity = identity
         self._socket = socket
         self._machine = machine
         self._services = services
@@ -189,11 +190,11 @@ class Session:
     def _tell(self, send: Send) -> None:
         event = send.event
         if event.tells_trouble:
-            event.identify(self._telemetry.trace_id)
+            event.identify(self._identity.trace_id)
             if (fault := event.fault) is not None:
                 self._telemetry.told(fault)
         elif send.answer is not None:
-            self._telemetry.answered(send.answer)
+            self._telemetry.units.answered(send.answer)
         self._outbox.put(send)
 
     def _arm(self) -> None:
@@ -336,7 +337,7 @@ class Session:
         if actions or not isinstance(signal, Prefilled | Piece):
             self._perform(actions)
         if isinstance(signal, UnitDone):
-            self._telemetry.metrics.outbox.record(self._outbox.audio_s)
+            self._telemetry.units.waits(self._outbox.audio_s)
         return bool(actions)
 
 

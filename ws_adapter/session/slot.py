@@ -7,7 +7,6 @@ from typing import Final, NamedTuple, Protocol
 from antiphon.semconv import Reason
 from ws_adapter.dispatch.base import POOL, Lease, Ticket
 from ws_adapter.observability.session_telemetry import SessionTelemetry
-from ws_adapter.observability.slot_telemetry import SlotTelemetry
 from ws_adapter.process.clock import sleep
 from ws_adapter.process.errors import (
     AttachFailed,
@@ -89,11 +88,13 @@ class Holder(Protocol):
 
 
 class Identity(NamedTuple):
-    """What a session is called, what it is, and what those who look at the queue see of it."""
+    """What a session is called, what it is, what those who look at the queue see of it, and what finds it in
+    traces and in the log."""
 
     session_id: str
     kind: Kind
     label: str
+    trace_id: str
 
 
 class SlotSource:
@@ -125,8 +126,8 @@ class Slot:
         """The session at the worker, while it is attached."""
         self._source = source
         self._holder = holder
-        self._telemetry: SlotTelemetry | None = None
-        """Of the latest one, from the queue on."""
+        self._telemetry = source.telemetry.slot()
+        self._units = source.telemetry.units
         self._is_given_up = False
         self._began = False
         self._lost: Reason | None = None
@@ -145,9 +146,9 @@ class Slot:
 
     def run(self, run: Run) -> None:
         """Gives a unit to the worker, if there is one; what is large is made into bytes beside the loop."""
-        if self.streams is None or self._telemetry is None:
+        if self.streams is None:
             return
-        traceparent = self._telemetry.ran(run)
+        traceparent = self._units.ran(run)
         if self._sending is None and run.size < LARGE:
             self.streams.run(run, traceparent)
         else:
@@ -177,8 +178,7 @@ class Slot:
         if self._sending is not None:
             self._sending.cancel()
         if self.streams is not None:
-            if self._telemetry is not None:
-                self._telemetry.given_up()
+            self._telemetry.given_up()
             self.streams.release()
         elif self._task is not asyncio.current_task():
             self._task.cancel()
@@ -216,20 +216,19 @@ class Slot:
 
     async def _hold_one(self, again: bool) -> None:
         """One slot, from the queue until it is clean again. Raises `AttachFailed` to ask for another."""
-        source = self._source
-        with SlotTelemetry(source.telemetry) as telemetry:
-            self._telemetry = telemetry
+        source, telemetry = self._source, self._telemetry
+        with telemetry:
             services, identity = source.services, source.identity
             max_wait_s = services.options.queue_max_wait_s
             async with services.dispatcher.acquire(
                 POOL, identity.kind, max_wait_s, label=identity.label, again=again
             ) as ticket:
-                lease = await self._wait(ticket, telemetry)
+                lease = await self._wait(ticket)
                 telemetry.granted(lease, services.registry.model(lease.target))
                 if self._is_given_up:
                     return
                 self._lost = None
-                self.streams = streams = await self._attach(lease, telemetry)
+                self.streams = streams = await self._attach(lease)
                 telemetry.attached()
                 self._holder.attached(f"{lease.worker_id}/{lease.slot}")
                 await streams.ended()
@@ -237,7 +236,7 @@ class Slot:
                 if self._lost is not None and not self._is_given_up:
                     raise AttachFailed(self._lost)
 
-    async def _wait(self, ticket: Ticket, telemetry: SlotTelemetry) -> Lease:
+    async def _wait(self, ticket: Ticket) -> Lease:
         async for update in ticket.updates():
             if isinstance(update, Lease):
                 lease = update
@@ -249,11 +248,11 @@ class Slot:
                     update.queue_length,
                     update.estimate_is_guess,
                 )
-                telemetry.moved(place)
+                self._telemetry.moved(place)
                 self._holder.queued(place)
         return lease
 
-    async def _attach(self, lease: Lease, telemetry: SlotTelemetry) -> SessionStreams:
+    async def _attach(self, lease: Lease) -> SessionStreams:
         source = self._source
         for retry in range(BUSY_RETRIES + 1):
             if retry:
@@ -267,7 +266,7 @@ class Slot:
                     lease.token,
                     self._on_signal,
                     source.call_limit_s,
-                    telemetry.headers(),
+                    self._telemetry.headers(),
                 )
             except AttachFailed as failed:
                 if failed.reason is not Reason.NO_FREE_SLOT:
@@ -275,26 +274,26 @@ class Slot:
         raise AttachFailed(Reason.NO_FREE_SLOT)
 
     def _on_signal(self, signal: Signal) -> None:
-        telemetry = self._telemetry
-        assert telemetry is not None
-        if isinstance(signal, UnitDone):
-            unit = telemetry.take(signal)
-            self._holder.said(signal)
-            if unit is not None:
-                telemetry.done(unit, signal)
-        elif isinstance(signal, Piece):
-            telemetry.said(signal, was_told=self._holder.said(signal))
-        else:
-            if isinstance(signal, Ready):
+        match signal:
+            case Piece():
+                self._units.said(signal, was_told=self._holder.said(signal))
+            case UnitDone():
+                self._units.ends(signal)
+                self._holder.said(signal)
+                self._units.ended(signal)
+            case Failed():
+                if not self._failed(signal.reason):
+                    self._holder.said(signal)
+            case Ready():
                 self._began = True
-                telemetry.began()
-            if isinstance(signal, Failed) and self._failed(signal.reason, telemetry):
-                return
-            self._holder.said(signal)
+                self._telemetry.began()
+                self._holder.said(signal)
+            case _:
+                self._holder.said(signal)
 
-    def _failed(self, reason: Reason, telemetry: SlotTelemetry) -> bool:
+    def _failed(self, reason: Reason) -> bool:
         """The worker ended the session; whether another slot is looked for, so that nobody need know."""
-        telemetry.lost(reason)
+        self._telemetry.lost(reason)
         if reason in DEFECTS:
             logger.error("the worker reports a defect of the adapter", extra={"reason": reason})
         if self._began or reason not in _ELSEWHERE | CORRECTABLE:

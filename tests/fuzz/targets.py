@@ -46,10 +46,10 @@ from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.machine import Machine
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Speech
-from ws_adapter.protocol.core.units import MAX_FRAMES, UNIT_BYTES
-from ws_adapter.protocol.core.vocabulary import Begin, HoldFrame, Input, Vocabulary
+from ws_adapter.protocol.duplex.input import MAX_FRAMES, UNIT_BYTES
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening
+from ws_adapter.protocol.duplex.vocabulary import Begin, HoldFrame, Input, Vocabulary
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
 from ws_adapter.protocol.media.images import read_frame
 from ws_adapter.protocol.media.reference_voice import read_voice

@@ -9,8 +9,8 @@ from typing import Final
 from ws_adapter.process.clock import Clock, Timer
 from ws_adapter.process.load import Load
 from ws_adapter.protocol.core.actions import Send
-from ws_adapter.protocol.core.answers import Outcome
 from ws_adapter.protocol.core.render import audio_seconds
+from ws_adapter.protocol.duplex.answers import Outcome
 from ws_adapter.protocol.wire.codec import encode
 
 CHECK_S: Final = 0.5

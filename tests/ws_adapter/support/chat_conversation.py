@@ -36,7 +36,7 @@ from ws_adapter.protocol.core.signals import (
     UnitEnd,
 )
 from ws_adapter.protocol.core.turn import Turn
-from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 

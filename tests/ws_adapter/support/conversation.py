@@ -19,7 +19,6 @@ from ws_adapter.protocol.core.actions import (
     Send,
     Withdraw,
 )
-from ws_adapter.protocol.core.answers import Outcome
 from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -31,9 +30,10 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.protocol.core.vocabulary import Vocabulary
+from ws_adapter.protocol.duplex.answers import Outcome
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening
+from ws_adapter.protocol.duplex.vocabulary import Vocabulary
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.events import ServerEvent
 from ws_adapter.protocol.wire.limits import Limits

@@ -10,7 +10,7 @@ from tests.ws_adapter.support.conversation import Conversation, Event, pcm, read
 from ws_adapter.protocol.core.actions import Action, Note
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.state import State
-from ws_adapter.protocol.core.vocabulary import Vocabulary
+from ws_adapter.protocol.duplex.vocabulary import Vocabulary
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
 
 PREPARE: Event = {"type": "prepare", "system_prompt": "Answer briefly."}

@@ -10,9 +10,9 @@ from ws_adapter.protocol.chat.ws_chat_events import Error
 from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.machine import Machine
-from ws_adapter.protocol.core.vocabulary import Begin, HoldFrame, Input, Vocabulary
 from ws_adapter.protocol.duplex.earlier import Earlier
 from ws_adapter.protocol.duplex.realtime import Realtime
+from ws_adapter.protocol.duplex.vocabulary import Begin, HoldFrame, Input, Vocabulary
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
 from ws_adapter.protocol.transcription.commands import ChooseModel, Rejection, read_command
 from ws_adapter.protocol.wire.errors import ErrorCode, Refusal

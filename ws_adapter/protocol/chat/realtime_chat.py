@@ -14,7 +14,6 @@ from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
 from ws_adapter.protocol.chat.reply import failure
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.actions import Action, Apart, CloseSocket, Send
-from ws_adapter.protocol.core.answers import FAILURES_IN_A_ROW, GAVE_UP
 from ws_adapter.protocol.core.config import Catalogue, listed
 from ws_adapter.protocol.core.relation import related
 from ws_adapter.protocol.core.signals import (
@@ -29,9 +28,10 @@ from ws_adapter.protocol.core.signals import (
     UnitEnd,
 )
 from ws_adapter.protocol.core.state import Hold, State
-from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.duplex.answers import FAILURES_IN_A_ROW, GAVE_UP
 from ws_adapter.protocol.duplex.realtime import close_reason, public_path
 from ws_adapter.protocol.duplex.realtime_events import Diagnostic, SessionClose, SessionClosed, SessionInit
+from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, Refusal, Verdict, timed_out
 from ws_adapter.protocol.wire.events import Metrics, SessionQueueDone

@@ -30,7 +30,7 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.duplex.ws_duplex_events import Queued, QueueUpdate
 from ws_adapter.protocol.media.reference_voice import NO_VOICE
 from ws_adapter.protocol.wire import errors

@@ -5,9 +5,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from ws_adapter.protocol.core.answers import Answer
 from ws_adapter.protocol.core.config import WorkerSetup
 from ws_adapter.protocol.core.turn import Turn
+from ws_adapter.protocol.duplex.answers import Answer
 from ws_adapter.protocol.wire.errors import CloseCode
 from ws_adapter.protocol.wire.events import ServerEvent
 

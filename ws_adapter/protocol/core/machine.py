@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 from ws_adapter.protocol.core.actions import Action, Send
 from ws_adapter.protocol.core.signals import Signal
-from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire.errors import Verdict
 
 

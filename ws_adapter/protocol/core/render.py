@@ -2,9 +2,9 @@
 
 from typing import Final, Literal
 
-from ws_adapter.protocol.core.answers import Answer, Outcome
 from ws_adapter.protocol.core.signals import Tokens
-from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.duplex.answers import Answer, Outcome
+from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire.errors import ErrorCode
 from ws_adapter.protocol.wire.events import (
     ErrorBody,

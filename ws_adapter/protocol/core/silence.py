@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ws_adapter.protocol.core.units import PERIOD_S
+from ws_adapter.protocol.duplex.input import PERIOD_S
 
 BURST_LEAD_S: Final = 1.5
 """A run of appends is a burst if it holds more than this much more audio than it took to arrive."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ws_adapter.protocol.core.units import UNIT_BYTES, Append
+from ws_adapter.protocol.duplex.input import UNIT_BYTES, Append
 from ws_adapter.protocol.media.images import read_frames
 from ws_adapter.protocol.wire.codec import NO_AUDIO, decode_audio
 from ws_adapter.protocol.wire.errors import invalid, missing

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from ws_adapter.protocol.core.units import Unit
+from ws_adapter.protocol.duplex.input import Unit
 
 
 class Backlog:

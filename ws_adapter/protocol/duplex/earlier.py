@@ -3,7 +3,6 @@
 from typing import Final
 
 from ws_adapter.protocol.core import render
-from ws_adapter.protocol.core.answers import Answer, Outcome
 from ws_adapter.protocol.core.config import (
     Catalogue,
     SessionSetup,
@@ -13,8 +12,7 @@ from ws_adapter.protocol.core.config import (
     unknown_keys,
 )
 from ws_adapter.protocol.core.signals import Ready, Tokens
-from ws_adapter.protocol.core.units import Append
-from ws_adapter.protocol.core.vocabulary import Begin, Command, End, Input
+from ws_adapter.protocol.duplex.answers import Answer, Outcome
 from ws_adapter.protocol.duplex.append import GivenInput, first_frames, read_append
 from ws_adapter.protocol.duplex.earlier_events import (
     AudioAppend,
@@ -26,8 +24,10 @@ from ws_adapter.protocol.duplex.earlier_events import (
     SessionCreated,
     SessionUpdate,
 )
+from ws_adapter.protocol.duplex.input import Append
 from ws_adapter.protocol.duplex.realtime_events import SessionClose
 from ws_adapter.protocol.duplex.realtime_path import RealtimePath
+from ws_adapter.protocol.duplex.vocabulary import Begin, Command, End, Input
 from ws_adapter.protocol.media.reference_voice import read_voice
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import EventDecoder

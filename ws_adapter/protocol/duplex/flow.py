@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from ws_adapter.protocol.core.actions import CancelUnits, RunUnit, Withdraw
-from ws_adapter.protocol.core.answers import Answer, Answers
 from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Ready, Tokens, UnitDone
 from ws_adapter.protocol.core.silence import SilenceTail
-from ws_adapter.protocol.core.units import Append, Unit, UnitCutter
+from ws_adapter.protocol.duplex.answers import Answer, Answers
 from ws_adapter.protocol.duplex.backlog import Backlog
+from ws_adapter.protocol.duplex.input import Append, Unit, UnitCutter
 from ws_adapter.protocol.wire.errors import Verdict
 from ws_adapter.protocol.wire.limits import MOST_AT_WORKER, Limits
 

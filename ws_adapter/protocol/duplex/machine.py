@@ -19,12 +19,13 @@ from ws_adapter.protocol.core.actions import (
     Send,
     TakeSlot,
 )
-from ws_adapter.protocol.core.answers import Answer, Outcome
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
 from ws_adapter.protocol.core.relation import related
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal
 from ws_adapter.protocol.core.state import State
-from ws_adapter.protocol.core.vocabulary import (
+from ws_adapter.protocol.duplex.answers import Answer, Outcome
+from ws_adapter.protocol.duplex.flow import Step, UnitFlow
+from ws_adapter.protocol.duplex.vocabulary import (
     Begin,
     Command,
     Diagnose,
@@ -37,7 +38,6 @@ from ws_adapter.protocol.core.vocabulary import (
     Resume,
     Vocabulary,
 )
-from ws_adapter.protocol.duplex.flow import Step, UnitFlow
 from ws_adapter.protocol.media.reference_voice import Voice
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.discretion import outline

@@ -6,10 +6,10 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from ws_adapter.protocol.core.config import Mode
-from ws_adapter.protocol.core.vocabulary import Begin, Command
 from ws_adapter.protocol.duplex import earlier_events, realtime_events
 from ws_adapter.protocol.duplex.earlier import Earlier
 from ws_adapter.protocol.duplex.realtime import Realtime
+from ws_adapter.protocol.duplex.vocabulary import Begin, Command
 from ws_adapter.protocol.wire.codec import EventDecoder
 
 _AnyEvent: TypeAlias = realtime_events.ClientEvent | earlier_events.ClientEvent

@@ -4,7 +4,6 @@ import re
 from typing import Any, Final
 
 from ws_adapter.protocol.core import render
-from ws_adapter.protocol.core.answers import Answer, Outcome
 from ws_adapter.protocol.core.config import (
     Catalogue,
     SessionSetup,
@@ -16,9 +15,9 @@ from ws_adapter.protocol.core.config import (
     unknown_keys,
 )
 from ws_adapter.protocol.core.signals import Ready, Tokens
-from ws_adapter.protocol.core.units import Append
-from ws_adapter.protocol.core.vocabulary import Begin, Command, End, Input
+from ws_adapter.protocol.duplex.answers import Answer, Outcome
 from ws_adapter.protocol.duplex.append import GivenInput, first_frames, first_given, read_append
+from ws_adapter.protocol.duplex.input import Append
 from ws_adapter.protocol.duplex.realtime_events import (
     AppendInput,
     AudioDelta,
@@ -36,6 +35,7 @@ from ws_adapter.protocol.duplex.realtime_events import (
     TextDelta,
 )
 from ws_adapter.protocol.duplex.realtime_path import RealtimePath
+from ws_adapter.protocol.duplex.vocabulary import Begin, Command, End, Input
 from ws_adapter.protocol.media.reference_voice import Voice, read_voice
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import EventDecoder

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.config import Mode
-from ws_adapter.protocol.core.vocabulary import Place
 from ws_adapter.protocol.duplex.append import InputRules
+from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire.errors import Refusal
 from ws_adapter.protocol.wire.events import ServerEvent, SessionQueueDone
 

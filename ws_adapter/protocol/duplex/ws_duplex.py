@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Literal
 
-from ws_adapter.protocol.core.answers import Answer, Outcome
 from ws_adapter.protocol.core.config import (
     Catalogue,
     Mode,
@@ -16,12 +15,13 @@ from ws_adapter.protocol.core.config import (
     unknown_keys,
 )
 from ws_adapter.protocol.core.signals import Ready, Tokens
-from ws_adapter.protocol.core.units import Append
-from ws_adapter.protocol.core.vocabulary import Begin, Command, Diagnose, End, HoldFrame, Input, Place
-from ws_adapter.protocol.core.vocabulary import Interrupt as InterruptCommand
-from ws_adapter.protocol.core.vocabulary import Pause as PauseCommand
-from ws_adapter.protocol.core.vocabulary import Resume as ResumeCommand
+from ws_adapter.protocol.duplex.answers import Answer, Outcome
 from ws_adapter.protocol.duplex.append import GivenInput, InputRules, first_frames, first_given, read_append
+from ws_adapter.protocol.duplex.input import Append
+from ws_adapter.protocol.duplex.vocabulary import Begin, Command, Diagnose, End, HoldFrame, Input, Place
+from ws_adapter.protocol.duplex.vocabulary import Interrupt as InterruptCommand
+from ws_adapter.protocol.duplex.vocabulary import Pause as PauseCommand
+from ws_adapter.protocol.duplex.vocabulary import Resume as ResumeCommand
 from ws_adapter.protocol.duplex.ws_duplex_events import (
     AudioChunk,
     ClientDiagnostic,

@@ -29,7 +29,7 @@ from ws_adapter.protocol.core.signals import (
     UnitEnd,
 )
 from ws_adapter.protocol.core.state import Hold
-from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.transcription.commands import Append, ChooseModel, Commit, Rejection, read_command
 from ws_adapter.protocol.transcription.events import Code, Delta, Error, SessionCreated
 from ws_adapter.protocol.transcription.utterance import Utterances, as_floats

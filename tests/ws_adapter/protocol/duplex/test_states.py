@@ -14,7 +14,7 @@ from tests.ws_adapter.support.conversation import (
 )
 from ws_adapter.protocol.core.signals import GoingAway
 from ws_adapter.protocol.core.state import State
-from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire.errors import CloseCode
 
 UNKNOWN = {"type": "response.cancel"}

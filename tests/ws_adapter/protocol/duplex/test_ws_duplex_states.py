@@ -18,7 +18,7 @@ from tests.ws_adapter.support.duplex_conversation import (
 )
 from ws_adapter.protocol.core.signals import GoingAway
 from ws_adapter.protocol.core.state import State
-from ws_adapter.protocol.core.vocabulary import Place
+from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire.errors import QUEUE_TIMEOUT, CloseCode
 
 BAD_PREPARE: Event = {"type": "prepare", "config": {"top_k": 0}}

@@ -8,10 +8,10 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from ws_adapter.protocol.core.answers import Answer
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
 from ws_adapter.protocol.core.signals import Ready, Tokens
-from ws_adapter.protocol.core.units import Append
+from ws_adapter.protocol.duplex.answers import Answer
+from ws_adapter.protocol.duplex.input import Append
 from ws_adapter.protocol.wire.errors import Refusal, Verdict
 from ws_adapter.protocol.wire.events import ServerEvent
 

@@ -22,7 +22,7 @@ from ws_adapter.protocol.core.signals import (
     UnitEnd,
 )
 from ws_adapter.protocol.core.silence import SilenceTail
-from ws_adapter.protocol.core.units import Unit
+from ws_adapter.protocol.duplex.input import Unit
 from ws_adapter.protocol.wire.errors import BACKEND_ERROR, VERDICTS, CloseCode, ErrorCode, Verdict
 from ws_adapter.protocol.wire.errors import CONTEXT_FULL as CONTEXT_FULL_REASON
 

@@ -22,7 +22,7 @@ from ws_adapter.observability.unit_telemetry import UnitTelemetry, is_ours
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitExpired
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.protocol.duplex.vocabulary import Place
+from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.wire.errors import BACKEND_ERROR, ErrorCode
 from ws_adapter.protocol.wire.events import Fault
 from ws_adapter.worker.transport.rpc import Metadata

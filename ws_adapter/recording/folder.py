@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ws_adapter.protocol.core.config import Mode
-from ws_adapter.protocol.core.render import OUTPUT_RATE_HZ
+from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
 from ws_adapter.protocol.media.reference_voice import RATE_HZ
 from ws_adapter.protocol.wire.codec import bounded, decode_base64
 from ws_adapter.protocol.wire.errors import Refusal

@@ -9,8 +9,8 @@ from typing import Final
 from ws_adapter.process.clock import Clock, Timer
 from ws_adapter.process.load import Load
 from ws_adapter.protocol.core.actions import Send
-from ws_adapter.protocol.core.render import audio_seconds
-from ws_adapter.protocol.duplex.answers import Outcome
+from ws_adapter.protocol.core.answer import Outcome
+from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
 from ws_adapter.protocol.wire.codec import encode
 
 CHECK_S: Final = 0.5
@@ -20,6 +20,7 @@ OVERFLOW: Final = 2
 """At so many times its bound in bytes the outbox is full, whether or not the client reads."""
 
 _EVENT_BYTES: Final = 512
+_BYTES_PER_S: Final = 4 * OUTPUT_RATE_HZ
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ class Outbox:
 
     def _count(self, send: Send, sign: int) -> None:
         audio = send.event.speech
-        self._audio_s += sign * audio_seconds(audio)
+        self._audio_s += sign * len(audio) / _BYTES_PER_S
         size = sign * (_EVENT_BYTES + len(audio) * 4 // 3)
         self._bytes += size
         if not self._is_over:

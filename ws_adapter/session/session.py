@@ -27,9 +27,8 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
     Withdraw,
 )
-from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.core.machine import Machine, Place
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Signal, UnitDone
-from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 from ws_adapter.recording.recorder import Recording

@@ -17,8 +17,8 @@ from ws_adapter.process.errors import (
 )
 from ws_adapter.protocol.core.actions import Run
 from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Failed, Piece, Ready, Signal, UnitDone
-from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
 from ws_adapter.session.services import Services

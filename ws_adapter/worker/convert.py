@@ -25,10 +25,10 @@ from ws_adapter.protocol.core.signals import (
     Prefilled,
     Ready,
     Timings,
-    Tokens,
     UnitDone,
     UnitEnd,
 )
+from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.core.turn import Picture, Speech, Turn
 from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice
 

@@ -14,7 +14,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.protocol.core.render import OUTPUT_RATE_HZ
+from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
 from ws_adapter.protocol.media.reference_voice import RATE_HZ
 from ws_adapter.worker.convert import MODES
 from ws_adapter.worker.transport.rpc import Channel

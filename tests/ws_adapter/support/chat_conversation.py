@@ -23,7 +23,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.core.machine import Machine, Place
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     Failed,
@@ -31,12 +31,11 @@ from ws_adapter.protocol.core.signals import (
     Piece,
     Prefilled,
     Signal,
-    Tokens,
     UnitDone,
     UnitEnd,
 )
+from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.core.turn import Turn
-from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 

@@ -19,18 +19,10 @@ from ws_adapter.protocol.core.actions import (
     Send,
     Withdraw,
 )
+from ws_adapter.protocol.core.answer import Outcome
 from ws_adapter.protocol.core.config import Catalogue, Mode
-from ws_adapter.protocol.core.signals import (
-    Failed,
-    Finalized,
-    Piece,
-    Ready,
-    Signal,
-    Tokens,
-    UnitDone,
-    UnitEnd,
-)
-from ws_adapter.protocol.duplex.answers import Outcome
+from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Ready, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening
 from ws_adapter.protocol.duplex.vocabulary import Vocabulary

@@ -21,7 +21,8 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue, TranscriptionSetup
-from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits

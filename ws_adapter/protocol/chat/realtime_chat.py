@@ -13,9 +13,9 @@ from ws_adapter.protocol.chat.realtime_chat_slot import ChatSlot
 from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
 from ws_adapter.protocol.chat.reply import failure
 from ws_adapter.protocol.core import render
-from ws_adapter.protocol.core.actions import Action, Apart, CloseSocket, Send
+from ws_adapter.protocol.core.actions import Action, Apart, CloseSocket, Send, related
 from ws_adapter.protocol.core.config import Catalogue, listed
-from ws_adapter.protocol.core.relation import related
+from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import (
     Failed,
     GoingAway,
@@ -23,17 +23,23 @@ from ws_adapter.protocol.core.signals import (
     Prefilled,
     Ready,
     Signal,
-    Tokens,
     UnitDone,
     UnitEnd,
 )
 from ws_adapter.protocol.core.state import Hold, State
-from ws_adapter.protocol.duplex.answers import FAILURES_IN_A_ROW, GAVE_UP
+from ws_adapter.protocol.core.tokens import Tokens, usage
 from ws_adapter.protocol.duplex.realtime import close_reason, public_path
 from ws_adapter.protocol.duplex.realtime_events import Diagnostic, SessionClose, SessionClosed, SessionInit
-from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire import errors
-from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, Refusal, Verdict, timed_out
+from ws_adapter.protocol.wire.errors import (
+    FAILURES_IN_A_ROW,
+    GAVE_UP,
+    CloseCode,
+    ErrorCode,
+    Refusal,
+    Verdict,
+    timed_out,
+)
 from ws_adapter.protocol.wire.events import Metrics, SessionQueueDone
 from ws_adapter.protocol.wire.limits import (
     ERRORS_PER_S,
@@ -184,7 +190,7 @@ class RealtimeChat:
                 session_id=self._session_id,
                 mode="turn_based",
                 metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
-                usage=render.usage(ready.tokens),
+                usage=usage(ready.tokens),
                 unsupported_fields=list(listed([*self._settings.unsupported, *ignored])),
                 recording_session_id=self._recording_id,
             )
@@ -384,7 +390,7 @@ class RealtimeChat:
             closed = SessionClosed(
                 reason=verdict.closed,
                 session_id=self._session_id if is_created else None,
-                usage=render.usage(self._tokens) if is_created else None,
+                usage=usage(self._tokens) if is_created else None,
                 diagnostic=Diagnostic(verdict.message) if verdict.message else None,
             )
             told.append(Send(closed))

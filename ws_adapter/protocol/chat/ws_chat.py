@@ -20,6 +20,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue, ChatSetup
+from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import (
     Failed,
     GoingAway,
@@ -30,7 +31,6 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.duplex.ws_duplex_events import Queued, QueueUpdate
 from ws_adapter.protocol.media.reference_voice import NO_VOICE
 from ws_adapter.protocol.wire import errors

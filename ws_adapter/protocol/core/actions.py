@@ -1,13 +1,13 @@
 """What a dialect wants done. The session carries actions out in the order in which they were returned."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
+from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import WorkerSetup
 from ws_adapter.protocol.core.turn import Turn
-from ws_adapter.protocol.duplex.answers import Answer
 from ws_adapter.protocol.wire.errors import CloseCode
 from ws_adapter.protocol.wire.events import ServerEvent
 
@@ -98,6 +98,10 @@ class Relate(Struct, frozen=True):
     tracestate: str | None
 
 
+LONGEST_RELATION: Final = 512
+"""Characters of each value; W3C has receivers keep so many of a `tracestate`."""
+
+
 class CancelUnits(Struct, frozen=True):
     """End every unit at the worker up to and including `unit`."""
 
@@ -146,3 +150,15 @@ Action: TypeAlias = (
     | Note
     | CloseSocket
 )
+
+
+def related(given: Any) -> list[Action]:
+    """What is to be done about a `trace_context`; one that cannot be read costs nothing."""
+    if given is None:
+        return []
+    values = given if isinstance(given, dict) else {}
+    return [Relate(_text(values.get("traceparent")), _text(values.get("tracestate")))]
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and len(value) <= LONGEST_RELATION else None

@@ -11,10 +11,21 @@ whatever it holds.
 
 from typing import ClassVar, Protocol
 
+from msgspec import Struct
+
 from ws_adapter.protocol.core.actions import Action, Send
 from ws_adapter.protocol.core.signals import Signal
-from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire.errors import Verdict
+
+
+class Place(Struct, frozen=True):
+    """A place in the queue: `position` counts from 1, the wait is in seconds."""
+
+    position: int
+    estimated_wait_s: float
+    ticket_id: str
+    queue_length: int
+    estimate_is_guess: bool
 
 
 class Machine(Protocol):

@@ -8,6 +8,9 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from antiphon.semconv import Reason
+from ws_adapter.protocol.core.tokens import NO_TOKENS, Tokens
+
+OUTPUT_RATE_HZ: Final = 24_000
 
 
 class UnitEnd(Enum):
@@ -27,35 +30,6 @@ class Finish(Enum):
     EOS = auto()
     STOP = auto()
     LENGTH = auto()
-
-
-class Tokens(Struct, frozen=True):
-    """Tokens consumed and produced, of a unit or of the session so far."""
-
-    input_text: int = 0
-    input_audio: int = 0
-    input_vision: int = 0
-    cached: int = 0
-    output_text: int = 0
-    output_audio: int = 0
-
-    @property
-    def given(self) -> int:
-        """Tokens of the input."""
-        return self.input_text + self.input_audio + self.input_vision
-
-    def __add__(self, other: "Tokens") -> "Tokens":
-        return Tokens(
-            self.input_text + other.input_text,
-            self.input_audio + other.input_audio,
-            self.input_vision + other.input_vision,
-            self.cached + other.cached,
-            self.output_text + other.output_text,
-            self.output_audio + other.output_audio,
-        )
-
-
-NO_TOKENS: Final = Tokens()
 
 
 class Timings(Struct, frozen=True):

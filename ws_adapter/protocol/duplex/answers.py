@@ -3,79 +3,22 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.semconv import Reason
-from ws_adapter.protocol.core.signals import (
-    NO_TIMINGS,
-    NO_TOKENS,
-    Piece,
-    Prefilled,
-    Ready,
-    Timings,
-    Tokens,
-    UnitDone,
-    UnitEnd,
+from ws_adapter.protocol.core.answer import Answer, Outcome, Unit
+from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, UnitDone, UnitEnd
+from ws_adapter.protocol.core.tokens import Tokens
+from ws_adapter.protocol.duplex.input import SilenceTail
+from ws_adapter.protocol.wire.errors import (
+    CONTEXT_IS_FULL,
+    FAILURES_IN_A_ROW,
+    GAVE_UP,
+    VERDICTS,
+    ErrorCode,
+    Verdict,
 )
-from ws_adapter.protocol.core.silence import SilenceTail
-from ws_adapter.protocol.duplex.input import Unit
-from ws_adapter.protocol.wire.errors import BACKEND_ERROR, VERDICTS, CloseCode, ErrorCode, Verdict
-from ws_adapter.protocol.wire.errors import CONTEXT_FULL as CONTEXT_FULL_REASON
-
-FAILURES_IN_A_ROW: Final = 3
-"""So many failed inferences, one after another, end the session."""
-
-CONTEXT_FULL: Final = Verdict(
-    None, "the context of the model is full; open a new session", CONTEXT_FULL_REASON, CloseCode.NORMAL
-)
-GAVE_UP: Final = Verdict(
-    None,
-    "the model failed several times in a row; open a new session",
-    BACKEND_ERROR,
-    CloseCode.INTERNAL_ERROR,
-)
-
-
-class Outcome(Enum):
-    """What a unit came to."""
-
-    LISTEN = auto()
-    SPEECH = auto()
-    FAILED = auto()
-    DROPPED = auto()
-
-
-class Answer(Struct, frozen=True):
-    """What one unit came to.
-
-    `index` counts units from 0. `response_id` is the response that speech belongs to, or that a listen
-    closes. `audio` is float32 at 24 kHz. `context_tokens` is the length of the context after it, or after the
-    last unit that ran; `context_limit` 0 means unknown.
-    """
-
-    outcome: Outcome
-    index: int
-    unit: Unit
-    response_id: str | None
-    context_tokens: int
-    context_limit: int
-    dropped_total: int
-    total: Tokens
-    """Tokens of the session so far."""
-    own: Tokens = NO_TOKENS
-    text: str = ""
-    audio: bytes = b""
-    ends_turn: bool = False
-    has_audio_output: bool = True
-    timings: Timings = NO_TIMINGS
-    vision_slices: int = 0
-    failure: tuple[ErrorCode, str] | None = None
-    is_continued: bool = False
-    """Something of the unit was sent already: its figures are known."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +46,8 @@ class Answers:
         self.verdict: Verdict | None = None
         self.response_id: str | None = None
         """The response that is open: the model is speaking."""
+        self.tokens = Tokens()
+        """Of the session so far, its prompt included."""
         self._tail = tail
         self._new_id = new_id
         self._pending: deque[_Pending] = deque()
@@ -110,7 +55,6 @@ class Answers:
         self._answered = 0
         self._dropped_total = 0
         self._failures = 0
-        self._tokens = Tokens()
         self._context_tokens = 0
         self._context_limit = 0
         self._has_audio_output = True
@@ -120,12 +64,7 @@ class Answers:
         self._context_tokens = ready.prompt_tokens
         self._context_limit = ready.context_limit
         self._has_audio_output = ready.generate_audio
-        self._tokens = ready.tokens
-
-    @property
-    def tokens(self) -> Tokens:
-        """Of the session so far, its prompt included."""
-        return self._tokens
+        self.tokens = ready.tokens
 
     # ------------------------------------------------------------------------------------ what happens
 
@@ -217,7 +156,7 @@ class Answers:
         )
 
     def _answer(self, pending: _Pending, done: UnitDone, index: int) -> Answer:
-        self._tokens += done.tokens
+        self.tokens += done.tokens
         self._context_tokens = done.context_tokens
         prefill = pending.prefill
         timings = done.timings
@@ -231,7 +170,7 @@ class Answers:
             done.context_tokens,
             self._context_limit,
             self._dropped_total,
-            self._tokens,
+            self.tokens,
             own=done.tokens,
             has_audio_output=self._has_audio_output,
             timings=timings,
@@ -250,7 +189,7 @@ class Answers:
             self._failures = 0
         full = done.end is UnitEnd.CONTEXT_FULL or 0 < self._context_limit <= done.context_tokens
         if full and self.verdict is None:
-            self.verdict = CONTEXT_FULL
+            self.verdict = CONTEXT_IS_FULL
         return answer
 
     def _spoken(self, answer: Answer, pending: _Pending, done: UnitDone) -> Answer:
@@ -295,7 +234,7 @@ class Answers:
             self._context_tokens,
             self._context_limit,
             self._dropped_total,
-            self._tokens,
+            self.tokens,
         )
 
     def _close_response(self) -> str | None:

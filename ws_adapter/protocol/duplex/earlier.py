@@ -3,6 +3,7 @@
 from typing import Final
 
 from ws_adapter.protocol.core import render
+from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.config import (
     Catalogue,
     SessionSetup,
@@ -11,9 +12,8 @@ from ws_adapter.protocol.core.config import (
     read_config,
     unknown_keys,
 )
-from ws_adapter.protocol.core.signals import Ready, Tokens
-from ws_adapter.protocol.duplex.answers import Answer, Outcome
-from ws_adapter.protocol.duplex.append import GivenInput, first_frames, read_append
+from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.protocol.core.tokens import Tokens, usage
 from ws_adapter.protocol.duplex.earlier_events import (
     AudioAppend,
     AudioDelta,
@@ -24,9 +24,9 @@ from ws_adapter.protocol.duplex.earlier_events import (
     SessionCreated,
     SessionUpdate,
 )
-from ws_adapter.protocol.duplex.input import Append
+from ws_adapter.protocol.duplex.input import Append, GivenInput, first_frames, read_append
+from ws_adapter.protocol.duplex.realtime import RealtimePath, metrics
 from ws_adapter.protocol.duplex.realtime_events import SessionClose
-from ws_adapter.protocol.duplex.realtime_path import RealtimePath
 from ws_adapter.protocol.duplex.vocabulary import Begin, Command, End, Input
 from ws_adapter.protocol.media.reference_voice import read_voice
 from ws_adapter.protocol.wire import errors
@@ -125,7 +125,7 @@ class Earlier(RealtimePath):
         return SessionCreated(
             session_id=self._session_id,
             prompt_length=ready.prompt_tokens,
-            usage=render.usage(ready.tokens),
+            usage=usage(ready.tokens),
             recording_session_id=self._recording_id,
             unsupported_fields=list(listed([*setup.unsupported, *map(_public_path, ready.ignored_fields)])),
         )
@@ -141,13 +141,13 @@ class Earlier(RealtimePath):
                 kv_cache_length=answer.context_tokens,
                 response_id=answer.response_id,
                 input_id=input_id,
-                metrics=render.metrics(answer),
+                metrics=metrics(answer),
             )
             return [delta]
         listen = Listen(
             kv_cache_length=answer.context_tokens,
             input_id=input_id,
-            metrics=render.metrics(answer),
+            metrics=metrics(answer),
             response_id=answer.response_id,
         )
         if answer.failure is None:

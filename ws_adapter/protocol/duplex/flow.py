@@ -1,15 +1,14 @@
 """The way of a unit through a session: cut, wait, run at the worker, answered."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
 from ws_adapter.protocol.core.actions import CancelUnits, RunUnit, Withdraw
-from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Ready, Tokens, UnitDone
-from ws_adapter.protocol.core.silence import SilenceTail
-from ws_adapter.protocol.duplex.answers import Answer, Answers
-from ws_adapter.protocol.duplex.backlog import Backlog
-from ws_adapter.protocol.duplex.input import Append, Unit, UnitCutter
-from ws_adapter.protocol.wire.errors import Verdict
+from ws_adapter.protocol.core.answer import Answer, Unit
+from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Ready, UnitDone
+from ws_adapter.protocol.duplex.answers import Answers
+from ws_adapter.protocol.duplex.input import Append, SilenceTail, UnitCutter
 from ws_adapter.protocol.wire.limits import MOST_AT_WORKER, Limits
 
 Step: TypeAlias = Answer | RunUnit | CancelUnits | Withdraw
@@ -27,7 +26,7 @@ class UnitFlow:
         self._tail = SilenceTail(limits.silence_tail_units)
         self._cutter = UnitCutter(limits.unit_flush_s)
         self._backlog = Backlog(limits.max_lag_s, limits.max_waiting_units, limits.max_waiting_bytes)
-        self._answers = Answers(self._tail, new_id)
+        self.answers = Answers(self._tail, new_id)
         self._window = 0
         self._unfinalized: dict[int, int] = {}
         """Bytes of each unit at the worker."""
@@ -35,19 +34,9 @@ class UnitFlow:
         self._last_cancelled = 0
 
     @property
-    def verdict(self) -> Verdict | None:
-        """Why the session cannot go on; None while it can."""
-        return self._answers.verdict
-
-    @property
-    def tokens(self) -> Tokens:
-        """Tokens of the session so far."""
-        return self._answers.tokens
-
-    @property
     def held_bytes(self) -> int:
         """Input that is carried or waits here, or is at the worker."""
-        return self._cutter.size + self._backlog.size + sum(self._unfinalized.values())
+        return self._cutter.size + self._backlog.bytes + sum(self._unfinalized.values())
 
     @property
     def deadline(self) -> float | None:
@@ -63,7 +52,7 @@ class UnitFlow:
     def begin(self, ready: Ready, now: float) -> list[Step]:
         """The worker is ready: what was held counts as if it had just arrived."""
         self._window = min(max(1, ready.max_units_in_flight), MOST_AT_WORKER)
-        self._answers.begin(ready)
+        self.answers.begin(ready)
         self._cutter.restamp(now)
         self._backlog.restamp(now)
         self._tail.restamp(now)
@@ -84,13 +73,13 @@ class UnitFlow:
         """The worker has news of a unit."""
         match signal:
             case Prefilled():
-                self._answers.prefilled(signal)
+                self.answers.prefilled(signal)
             case Piece():
-                if self._answers.piece(signal):
+                if self.answers.piece(signal):
                     return self._cancel()
             case UnitDone():
-                self._answers.done(signal)
-                return list(self._answers.collect())
+                self.answers.done(signal)
+                return list(self.answers.collect())
             case Finalized():
                 self._unfinalized.pop(signal.unit, None)
                 return self.advance(now)
@@ -121,57 +110,129 @@ class UnitFlow:
         if not self._backlog.force_next():
             self._cutter.force_next()
 
-    def silenced(self, answer: Answer, is_continued: bool) -> Answer:
-        """What becomes of an answer that an interruption took back before all of it was sent."""
-        return self._answers.silenced(answer, is_continued)
-
     def advance(self, now: float) -> list[Step]:
         """Gives waiting units to the worker while it has room, and answers those that were dropped."""
         runs: list[Step] = []
         while self._has_room():
             unit, stale = self._backlog.take(now)
-            self._answers.drop(stale)
+            self.answers.drop(stale)
             if unit is None:
                 break
             self._last_number += 1
-            self._unfinalized[self._last_number] = unit.size
-            self._answers.started(unit, self._last_number)
+            self._unfinalized[self._last_number] = _size(unit)
+            self.answers.started(unit, self._last_number)
             slices = unit.max_slice_nums if unit.frames else None
             runs.append(
                 RunUnit(self._last_number, unit.audio, unit.force_listen, unit.frames, slices, unit.ready_at)
             )
-        return [*self._answers.collect(), *runs] if self._window else []
+        return [*self.answers.collect(), *runs] if self._window else []
 
     @property
     def _flush_at(self) -> float | None:
-        return self._cutter.flush_at(is_speaking=self._answers.response_id is not None)
+        is_speaking = self.answers.response_id is not None
+        return self._cutter.late_at if is_speaking else self._cutter.flush_at
 
     def _has_room(self) -> bool:
-        return len(self._unfinalized) < self._window and not self.congested and self.verdict is None
+        return len(self._unfinalized) < self._window and not self.congested and self.answers.verdict is None
 
     def _put(self, units: list[Unit]) -> None:
-        self._answers.expect(units)
+        self.answers.expect(units)
         undecoded = [unit for unit in units if unit.is_undecoded]
         if any(unit.force_listen for unit in undecoded):
             self._cutter.force_next()
         dropped = undecoded + self._backlog.put([unit for unit in units if not unit.is_undecoded])
         if self._window:
-            self._answers.drop(dropped)
+            self.answers.drop(dropped)
         else:
-            self._answers.forget(dropped)
+            self.answers.forget(dropped)
 
     def _interrupt(self) -> list[Step]:
         """Silences the open response, or the one that a unit at the worker is about to open."""
         actions: list[Step] = []
-        if self._answers.response_id is not None:
-            actions.append(Withdraw(self._answers.response_id))
-        self._answers.mute()
+        if self.answers.response_id is not None:
+            actions.append(Withdraw(self.answers.response_id))
+        self.answers.mute()
         return actions + self._cancel()
 
     def _cancel(self) -> list[Step]:
         """Stops what the model says to nobody, each unit once."""
-        last = self._answers.muted_speech
+        last = self.answers.muted_speech
         if last is None or last <= self._last_cancelled:
             return []
         self._last_cancelled = last
         return [CancelUnits(last)]
+
+
+class Backlog:
+    """Waiting units in input order, bounded in number and bytes.
+
+    A unit is dropped if a newer append waits behind it and it has waited longer than `max_lag_s`, checked
+    when a unit is taken; and at once, oldest first, beyond `max_units` or `max_bytes`. Units of the newest
+    append never drop each other. `force_listen` of a dropped unit moves to the next one.
+    """
+
+    def __init__(self, max_lag_s: float, max_units: int, max_bytes: int) -> None:
+        self._max_lag_s = max_lag_s
+        self._max_units = max_units
+        self._max_bytes = max_bytes
+        self.bytes = 0
+        """Of the units that wait."""
+        self._units: deque[Unit] = deque()
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def put(self, units: list[Unit]) -> list[Unit]:
+        """Adds the units of one append; returns those dropped to stay within the bounds."""
+        self._units.extend(units)
+        self.bytes += sum(map(_size, units))
+        dropped = []
+        while self._is_over() and self._is_superseded(self._units[0]):
+            dropped.append(self._drop())
+        return dropped
+
+    def take(self, now: float) -> tuple[Unit | None, list[Unit]]:
+        """The next unit to run, None if none waits; and those dropped before it because they were stale."""
+        dropped = []
+        while self._units:
+            head = self._units[0]
+            if now - head.ready_at > self._max_lag_s and self._is_superseded(head):
+                dropped.append(self._drop())
+                continue
+            self.bytes -= _size(head)
+            return self._units.popleft(), dropped
+        return None, dropped
+
+    def force_listen(self) -> None:
+        """Every unit that waits now will run with `force_listen`."""
+        for unit in self._units:
+            unit.force_listen = True
+
+    def force_next(self) -> bool:
+        """The unit that waits longest will run with `force_listen`; False if none waits."""
+        if self._units:
+            self._units[0].force_listen = True
+        return bool(self._units)
+
+    def restamp(self, now: float) -> None:
+        """Counts every unit's wait from `now`, for input that was held."""
+        for unit in self._units:
+            unit.ready_at = now
+
+    def _is_over(self) -> bool:
+        return len(self._units) > self._max_units or self.bytes > self._max_bytes
+
+    def _is_superseded(self, unit: Unit) -> bool:
+        return unit.append < self._units[-1].append
+
+    def _drop(self) -> Unit:
+        unit = self._units.popleft()
+        self.bytes -= _size(unit)
+        if unit.force_listen:
+            self._units[0].force_listen = True
+        return unit
+
+
+def _size(unit: Unit) -> int:
+    """Bytes of its input."""
+    return len(unit.audio) + sum(map(len, unit.frames))

@@ -1,11 +1,14 @@
-"""Cuts a stream of appends into units of one second."""
+"""Input of a full-duplex session: read, cut into units of one second, and kept coming while none comes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ws_adapter.protocol.wire.codec import Clip
-from ws_adapter.protocol.wire.events import MAX_FRAMES
+from ws_adapter.protocol.core.answer import Unit
+from ws_adapter.protocol.media.images import read_frames
+from ws_adapter.protocol.wire.codec import NO_AUDIO, Clip, decode_audio
+from ws_adapter.protocol.wire.errors import invalid, missing
+from ws_adapter.protocol.wire.events import MAX_FRAMES, AudioEncoding, Picture
 
 UNIT_SAMPLES: Final = 16_000
 """One second at 16 kHz."""
@@ -26,34 +29,18 @@ LATE_S: Final = 0.2
 SETTLED_S: Final = 0.1
 """And so long for more appends: what was held up on its way comes at once, and is not to be torn."""
 
+LONGEST_TEXT: Final = 1.5
+"""Characters of base64 for each byte of audio, with an eighth of white space."""
 
-@dataclass(slots=True, eq=False)
-class Unit:
-    """One second of input.
+BURST_LEAD_S: Final = 1.5
+"""A run of appends is a burst if it holds more than this much more audio than it took to arrive."""
 
-    `append` is the number of the append that completed it, `ready_at` when that was, in seconds of the
-    session's clock. `audio` is float32 little-endian, `UNIT_BYTES` long; `frames` are encoded pictures, the
-    oldest first, of which a model that slices makes at most `max_slice_nums` slices each.
-    """
+BURST_WAIT_S: Final = 1.25
+RUN_GAP_S: Final = 3.0
+"""Appends closer together than this make one run; an append without such a neighbour is isolated."""
 
-    audio: bytes
-    input_id: str
-    append: int
-    ready_at: float
-    force_listen: bool = False
-    padded_samples: int = 0
-    clipped_samples: int = 0
-    ignored_frames: int = 0
-    injected_silence: bool = False
-    frames: tuple[bytes, ...] = ()
-    max_slice_nums: int | None = None
-    is_undecoded: bool = False
-    """A part of it was dropped before it was decoded: the unit cannot run."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of its input."""
-        return len(self.audio) + sum(map(len, self.frames))
+# ---------------------------------------------------------------------------------------- reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +60,82 @@ class Append:
         return self.clip.count / UNIT_SAMPLES
 
 
+@dataclass(frozen=True, slots=True)
+class GivenInput:
+    """The fields of an append whatever their names are; `audio_path` and `frames_path` are those names."""
+
+    audio: str
+    audio_path: str
+    frames: Sequence[Picture] = ()
+    frames_path: str = ""
+    encoding: AudioEncoding = "f32"
+    force_listen: bool = False
+    max_slice_nums: int | None = None
+    input_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputRules:
+    """`takes_frames`: the model sees; else pictures are counted and not looked at."""
+
+    max_append_s: float
+    takes_frames: bool
+    new_id: Callable[[str], str]
+
+
+def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None) -> Append:
+    """Checks an append whole; raises `Refusal`, and then nothing of it holds.
+
+    `max_slice_nums` is the session's, for appends that do not say.
+    """
+    _check_length(given, rules.max_append_s)
+    clip = decode_audio(given.audio, given.encoding, given.audio_path) if given.audio else NO_AUDIO
+    if not clip.count and not given.force_listen:
+        raise missing(given.audio_path, "base64 audio of at least one sample")
+    frames: tuple[bytes, ...] = ()
+    if rules.takes_frames and not clip.undecoded:
+        frames = read_frames(given.frames, given.frames_path)
+    append = Append(
+        clip,
+        given.input_id or rules.new_id("input"),
+        given.force_listen,
+        ignored_frames=0 if rules.takes_frames else len(given.frames),
+        frames=frames,
+        max_slice_nums=given.max_slice_nums or max_slice_nums,
+    )
+    if append.seconds > rules.max_append_s:
+        raise invalid(
+            given.audio_path,
+            f"expected at most {rules.max_append_s:g} s of audio, got {append.seconds:.6g} s",
+        )
+    return append
+
+
+def _check_length(given: GivenInput, most_s: float) -> None:
+    """Refuses text that cannot be so little audio, before it is decoded."""
+    if len(given.audio) > most_s * UNIT_BYTES * LONGEST_TEXT:
+        size = len(given.audio) * 3 // 4
+        raise invalid(given.audio_path, f"expected at most {most_s:g} s of audio, got about {size} bytes")
+
+
+def first_given(places: Iterable[tuple[str, str | None]], otherwise: str) -> tuple[str, str]:
+    """Value and path of the first of `places`, pairs of path and value, that has one.
+
+    Without any the value is empty and the path is `otherwise`.
+    """
+    return next(((value, path) for path, value in places if value), ("", otherwise))
+
+
+def first_frames(
+    places: Iterable[tuple[str, Sequence[Picture] | None]],
+) -> tuple[Sequence[Picture], str]:
+    """Pictures and path of the first of `places` that has any."""
+    return next(((pictures, path) for path, pictures in places if pictures), ((), ""))
+
+
+# ---------------------------------------------------------------------------------------- cutting
+
+
 class UnitCutter:
     """Joins appends and cuts them into units; what is shorter than a unit is carried over.
 
@@ -81,6 +144,12 @@ class UnitCutter:
     """
 
     def __init__(self, flush_s: float) -> None:
+        self.size = 0
+        """Bytes of audio and pictures that are carried."""
+        self.flush_at: float | None = None
+        """When `flush` is due; None while no audio is carried."""
+        self.late_at: float | None = None
+        """When it is due while the model speaks."""
         self._flush_s = flush_s
         self._carry = bytearray()
         self._carries_undecoded = False
@@ -94,20 +163,6 @@ class UnitCutter:
         self._frames: tuple[bytes, ...] = ()
         self._max_slice_nums: int | None = None
         self._force_next = False
-
-    @property
-    def size(self) -> int:
-        """Bytes of audio and pictures that are carried."""
-        return len(self._carry) + sum(map(len, self._frames))
-
-    def flush_at(self, is_speaking: bool) -> float | None:
-        """When `flush` is due, given whether the model is speaking; None while nothing is carried."""
-        if not self._carry:
-            return None
-        flush_at = self._last_append_at + self._flush_s
-        if not is_speaking:
-            return flush_at
-        return min(flush_at, max(self._due_at + LATE_S, self._last_append_at + SETTLED_S))
 
     def append(self, append: Append, now: float) -> list[Unit]:
         """The units that `append` completes, in order; with `force_listen` nothing stays behind."""
@@ -125,11 +180,13 @@ class UnitCutter:
         units = self._cut(audio, now, to_the_end=to_the_end, force_listen=append.force_listen)
         self._mark(units, bool(undecoded))
         self._spread(append.frames, units)
+        self._settle()
         return units
 
     def hold_frame(self, frame: bytes) -> None:
         """Keeps a picture for the next unit, which gets the newest `MAX_FRAMES`."""
-        self._frames = (*self._frames, frame)[-MAX_FRAMES:]
+        self._keep(frame)
+        self._settle()
 
     def force_next(self) -> None:
         """The next unit runs with `force_listen`."""
@@ -141,17 +198,29 @@ class UnitCutter:
         self._mark(units, undecoded=False)
         # It was late, and the next one is not to be later still.
         self._due_at -= LATE_S
+        self._settle()
         return units
 
     def silence(self, now: float) -> Unit:
         """A unit of silence in the name of the last append."""
         self._due_at = now + PERIOD_S
+        self._settle()
         return Unit(SILENCE, self._input_id, self._appends, now, injected_silence=True)
 
     def restamp(self, now: float) -> None:
         """Counts the time until `flush` from `now`, for input that was held."""
         self._last_append_at = now
         self._due_at = now + PERIOD_S
+        self._settle()
+
+    def _settle(self) -> None:
+        """Counts what is carried, and says how long it may be."""
+        self.size = len(self._carry) + sum(map(len, self._frames))
+        self.flush_at = self.late_at = None
+        if self._carry:
+            self.flush_at = self._last_append_at + self._flush_s
+            late_at = max(self._due_at + LATE_S, self._last_append_at + SETTLED_S)
+            self.late_at = min(self.flush_at, late_at)
 
     def _cut(
         self, audio: bytes, now: float, to_the_end: bool = False, force_listen: bool = False
@@ -195,7 +264,10 @@ class UnitCutter:
                 unit = units[j * len(units) // len(frames)]
                 unit.frames = (*unit.frames, frame)[-MAX_FRAMES:]
             else:
-                self.hold_frame(frame)
+                self._keep(frame)
+
+    def _keep(self, frame: bytes) -> None:
+        self._frames = (*self._frames, frame)[-MAX_FRAMES:]
 
 
 def _seconds(audio: bytes) -> Iterator[bytes]:
@@ -205,3 +277,83 @@ def _seconds(audio: bytes) -> Iterator[bytes]:
         return
     for start in range(0, len(audio), UNIT_BYTES):
         yield audio[start : start + UNIT_BYTES]
+
+
+# ---------------------------------------------------------------------------------------- silence
+
+
+class SilenceTail:
+    """Decides when a unit of silence is due after a burst or an isolated append.
+
+    At most `limit` units while the model has not begun to speak, then until its turn ends; none with a
+    `limit` of 0. All times are seconds of the session's clock.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.due_at: float | None = None
+        """When the next unit of silence is due; None if none is."""
+        self._limit = limit
+        self._run_start = 0.0
+        self._run_audio_s = 0.0
+        self._run_appends = 0
+        self._last_append: float | None = None
+        self._last_fed: float | None = None
+        self._fed = 0
+        self._spoke = False
+        self._over = False
+
+    def appended(self, audio_s: float, now: float) -> None:
+        """An append came: whatever tail was running stops, and a new one may follow."""
+        if self._last_append is None or now - self._last_append >= RUN_GAP_S:
+            self._run_start = now
+            self._run_audio_s = 0.0
+            self._run_appends = 0
+        self._run_audio_s += audio_s
+        self._run_appends += 1
+        self._last_append = now
+        self._last_fed = None
+        self._fed = 0
+        self._spoke = False
+        # An append without audio only interrupts: there is nothing to answer.
+        self._over = not audio_s
+        self._settle()
+
+    def restamp(self, now: float) -> None:
+        """Counts time from `now`, for input that was held: all of it has just arrived."""
+        if self._last_append is not None:
+            self._run_start = self._last_append = now
+            self._settle()
+
+    def spoke(self) -> None:
+        """The model spoke in a unit."""
+        self._spoke = True
+        self._settle()
+
+    def turn_ended(self, heard_everything: bool) -> None:
+        """The model's turn ended; if it `heard_everything`, all real input, then that was the answer."""
+        if self._spoke and heard_everything:
+            self._over = True
+        self._spoke = False
+        self._settle()
+
+    def fed(self, now: float) -> None:
+        """A unit of silence was fed."""
+        self._last_fed = now
+        self._fed += 1
+        self._settle()
+
+    def _settle(self) -> None:
+        self.due_at = self._next_at()
+
+    def _next_at(self) -> float | None:
+        if self._over or self._last_append is None or not self._limit:
+            return None
+        if self._fed >= self._limit and not self._spoke:
+            return None
+        if self._last_fed is not None:
+            return self._last_fed + PERIOD_S
+        if self._run_audio_s - (self._last_append - self._run_start) > BURST_LEAD_S:
+            return self._last_append + BURST_WAIT_S
+        if self._run_appends == 1:
+            return self._last_append + RUN_GAP_S
+        return None

@@ -18,12 +18,13 @@ from ws_adapter.protocol.core.actions import (
     OpenWorkerSession,
     Send,
     TakeSlot,
+    related,
 )
+from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
-from ws_adapter.protocol.core.relation import related
+from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal
 from ws_adapter.protocol.core.state import State
-from ws_adapter.protocol.duplex.answers import Answer, Outcome
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow
 from ws_adapter.protocol.duplex.vocabulary import (
     Begin,
@@ -34,11 +35,10 @@ from ws_adapter.protocol.duplex.vocabulary import (
     Input,
     Interrupt,
     Pause,
-    Place,
     Resume,
     Vocabulary,
 )
-from ws_adapter.protocol.media.reference_voice import Voice
+from ws_adapter.protocol.media.reference_voice import NO_VOICE
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.discretion import outline
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, InvalidUtf8, Refusal, Verdict, timed_out
@@ -79,8 +79,8 @@ class DuplexMachine:
         self._new_id = new_id
         self._flow = UnitFlow(limits, new_id)
         self._setup: SessionSetup | None = None
-        self._reading = 0
-        """Bytes of an opener that is read beside the event loop."""
+        self._opener_bytes = 0
+        """Of an opener that is read beside the event loop, then of its voice until a worker has that."""
         self._has_waited = False
         self._created = False
         self._limit_at: float | None = None
@@ -113,8 +113,7 @@ class DuplexMachine:
         """Input that waits or is at the worker, and reference audio that the worker has not confirmed."""
         if self.is_over:
             return 0
-        voice = self._setup.voice.size if self._setup is not None else 0
-        return self._flow.held_bytes + voice + self._reading
+        return self._flow.held_bytes + self._opener_bytes
 
     @property
     def deadline(self) -> float | None:
@@ -209,7 +208,7 @@ class DuplexMachine:
         for answer, lost in groupby(sends, key=lambda send: send.answer):
             if answer is not None:
                 is_continued = not next(lost).is_first
-                actions += self._answer(self._flow.silenced(answer, is_continued))
+                actions += self._answer(self._flow.answers.silenced(answer, is_continued))
         return actions
 
     def disconnected(self) -> None:
@@ -280,7 +279,8 @@ class DuplexMachine:
             case Begin():
                 return [*self._begin(command, now, drops_input, size), *related(command.related)]
             case Input():
-                return [*related(command.related), *self._input(command, now)]
+                told = self._input(command, now)
+                return told if command.related is None else [*related(command.related), *told]
             case HoldFrame():
                 self._demand_input(command)
                 if not drops_input and (frame := command.read()) is not None:
@@ -298,7 +298,7 @@ class DuplexMachine:
         read = partial(self._read_setup, command, self._catalogue(), drops_input)
         if size <= LARGE_FRAME:
             return read()(now)
-        self._reading = size
+        self._opener_bytes = size
         return [Apart(read)]
 
     def _read_setup(
@@ -315,11 +315,12 @@ class DuplexMachine:
     def _set_up(
         self, command: Begin, setup: SessionSetup | Refusal, drops_input: bool, now: float
     ) -> list[Action]:
-        self._reading = 0
+        self._opener_bytes = 0
         if self.is_over:
             return []
         if isinstance(setup, Refusal):
             return self._refuse(setup, now)
+        self._opener_bytes = setup.voice.size
         self._vocabulary = command.choose()
         if self.state is State.CONNECTED:
             return self._configure(setup)
@@ -370,13 +371,13 @@ class DuplexMachine:
         self._created = True
         self._idle_at = now + self._limits.duplex_idle_s
         created = Send(self._vocabulary.created(ready, self._setup))
-        self._setup = replace(self._setup, voice=Voice())  # the worker has it
+        self._setup, self._opener_bytes = replace(self._setup, voice=NO_VOICE), 0  # the worker has it
         return [created, *self._told(self._flow.begin(ready, now), now)]
 
     def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
         if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
             self.state = State.CONNECTED
-            self._setup = None
+            self._setup, self._opener_bytes = None, 0
             self._flow = UnitFlow(self._limits, self._new_id)
             self._init_at = now + self._limits.init_timeout_s
             return self._refuse(errors.VERDICTS[reason].refusal(), now)
@@ -394,9 +395,8 @@ class DuplexMachine:
             if step.outcome is Outcome.FAILED and not self._errors.allow(now):
                 return actions + self._flood("errors", ERRORS_PER_S, 1.0)
             actions += self._answer(step)
-        if self._flow.verdict is not None and not self.is_over:
-            return actions + self._conclude(self._flow.verdict)
-        return actions
+        verdict = self._flow.answers.verdict
+        return actions if verdict is None or self.is_over else actions + self._conclude(verdict)
 
     def _answer(self, answer: Answer) -> list[Send]:
         events = self._vocabulary.answer(answer)
@@ -419,7 +419,7 @@ class DuplexMachine:
         if verdict.code is not None:
             told.append(Send(self._vocabulary.refused(Refusal(verdict.code, verdict.message), None)))
         if verdict.closed is not None:
-            tokens = self._flow.tokens if self._created else None
+            tokens = self._flow.answers.tokens if self._created else None
             told += _sends(self._vocabulary.concluded(verdict, tokens))
         close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
         return [*told, CloseSocket(close, verdict.closed or verdict.code or verdict.message)]

@@ -1,11 +1,14 @@
 """G3, the current dialect of `/v1/realtime`, in full-duplex modes."""
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from ws_adapter.protocol.core import render
+from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.config import (
     Catalogue,
+    Mode,
     SessionSetup,
     check_model,
     duplex_settings,
@@ -14,10 +17,17 @@ from ws_adapter.protocol.core.config import (
     read_config,
     unknown_keys,
 )
-from ws_adapter.protocol.core.signals import Ready, Tokens
-from ws_adapter.protocol.duplex.answers import Answer, Outcome
-from ws_adapter.protocol.duplex.append import GivenInput, first_frames, first_given, read_append
-from ws_adapter.protocol.duplex.input import Append
+from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.protocol.core.tokens import Tokens, usage
+from ws_adapter.protocol.duplex.input import (
+    Append,
+    GivenInput,
+    InputRules,
+    first_frames,
+    first_given,
+    read_append,
+)
 from ws_adapter.protocol.duplex.realtime_events import (
     AppendInput,
     AudioDelta,
@@ -34,16 +44,18 @@ from ws_adapter.protocol.duplex.realtime_events import (
     SessionInit,
     TextDelta,
 )
-from ws_adapter.protocol.duplex.realtime_path import RealtimePath
 from ws_adapter.protocol.duplex.vocabulary import Begin, Command, End, Input
 from ws_adapter.protocol.media.reference_voice import Voice, read_voice
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import EventDecoder
-from ws_adapter.protocol.wire.errors import Verdict, missing
-from ws_adapter.protocol.wire.events import Metrics, ServerEvent
+from ws_adapter.protocol.wire.errors import Refusal, Verdict, missing
+from ws_adapter.protocol.wire.events import Metrics, ServerEvent, SessionQueueDone
 
 _OWN_REASON: Final = re.compile(r"[a-z0-9_]{1,64}")
 _DECODER: Final[EventDecoder[ClientEvent]] = EventDecoder(SessionInit | InputAppend | SessionClose)
+
+BRIEF_SILENCE: Final = bytes(480 * 4)
+"""20 ms: what a speaking unit without samples sends where every unit has to be answered by audio."""
 
 _PUBLIC_PATHS: Final = {
     "voice.llm_reference": "voice.ref_audio_base64",
@@ -51,6 +63,40 @@ _PUBLIC_PATHS: Final = {
     "voice.voice_id": "voice.ref_audio_path",
 }
 """Fields of `antiphon.v1.SessionConfig` and what they are called in `payload`; others are equal."""
+
+
+class RealtimePath:
+    """The queue, errors, and what a session brings along; see `Vocabulary`.
+
+    `recording_id` is that of the session's recording, if one is made.
+    """
+
+    ignores_second_opener = False
+
+    def __init__(
+        self,
+        session_id: str,
+        mode: Mode,
+        max_append_s: float,
+        new_id: Callable[[str], str],
+        recording_id: str | None = None,
+    ) -> None:
+        self._session_id = session_id
+        self._mode = mode
+        self._rules = InputRules(max_append_s, mode is Mode.VIDEO, new_id)
+        self._recording_id = recording_id
+
+    def queued(self, place: Place, *, is_update: bool) -> ServerEvent:
+        """See `Vocabulary.queued`."""
+        return render.queued(place, is_update=is_update)
+
+    def slot_assigned(self, *, has_waited: bool) -> list[ServerEvent]:
+        """See `Vocabulary.slot_assigned`."""
+        return [SessionQueueDone()]
+
+    def refused(self, refusal: Refusal, input_id: str | None) -> ServerEvent:
+        """See `Vocabulary.refused`."""
+        return render.error(refusal.code, refusal.message, refusal.param, input_id)
 
 
 class Realtime(RealtimePath):
@@ -138,7 +184,7 @@ class Realtime(RealtimePath):
             session_id=self._session_id,
             mode="full_duplex",
             metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
-            usage=render.usage(ready.tokens),
+            usage=usage(ready.tokens),
             unsupported_fields=list(listed([*setup.unsupported, *map(public_path, ready.ignored_fields)])),
             recording_session_id=self._recording_id,
         )
@@ -151,7 +197,7 @@ class Realtime(RealtimePath):
                 if answer.text or not answer.has_audio_output:
                     told.add(TextDelta, kind="text", response_id=answer.response_id, text=answer.text)
                 if answer.has_audio_output:
-                    audio = answer.audio or render.BRIEF_SILENCE
+                    audio = answer.audio or BRIEF_SILENCE
                     told.add(AudioDelta, kind="audio", response_id=answer.response_id, audio=audio)
                 if answer.ends_turn:
                     told.add(ListenDelta, kind="listen", response_id=answer.response_id, reason="turn_end")
@@ -168,7 +214,7 @@ class Realtime(RealtimePath):
         closed = SessionClosed(
             reason=verdict.closed or "",
             session_id=self._session_id if tokens is not None else None,
-            usage=render.usage(tokens) if tokens is not None else None,
+            usage=usage(tokens) if tokens is not None else None,
             diagnostic=Diagnostic(verdict.message) if verdict.message else None,
         )
         return [closed]
@@ -198,14 +244,14 @@ class _Frames:
         self._always: dict[str, Any] = {
             "session_id": session_id,
             "input_id": answer.unit.input_id,
-            "metrics": render.metrics(answer),
+            "metrics": metrics(answer),
         }
         self._first: dict[str, Any] = {}
         if answer.is_continued:
             return
         self._first = {"chunk_index": answer.index}
         if answer.outcome is not Outcome.DROPPED:
-            self._first |= {"usage": render.usage(answer.total), "chunk_usage": render.usage(answer.own)}
+            self._first |= {"usage": usage(answer.total), "chunk_usage": usage(answer.own)}
 
     def add(self, shape: type[OutputDelta], **fields: Any) -> None:
         self.events.append(shape(**self._always, **self._first, **fields))
@@ -232,3 +278,32 @@ def public_path(worker_path: str) -> str:
         if worker_path.startswith(internal):
             return public
     return worker_path.replace("duplex.", "config.", 1) if worker_path.startswith("duplex.") else worker_path
+
+
+def metrics(answer: Answer) -> Metrics:
+    """The figures of a unit; those of the adapter itself are left out where they are 0."""
+    unit = answer.unit
+    figures = Metrics(
+        padded_samples=unit.padded_samples or None,
+        clipped_samples=unit.clipped_samples or None,
+        ignored_frames=unit.ignored_frames or None,
+        injected_silence=unit.injected_silence or None,
+        dropped_total=answer.dropped_total or None,
+    )
+    if answer.outcome is Outcome.DROPPED:
+        figures.dropped = True
+        return figures
+    times = answer.timings
+    figures.kv_cache_length = answer.context_tokens
+    figures.n_past_max = answer.context_limit or None
+    figures.queue_ms = times.queue
+    figures.prefill_ms = times.prefill
+    figures.generate_ms = times.total
+    figures.cost_llm_ms = times.decode
+    figures.cost_tts_ms = times.speech
+    figures.cost_token2wav_ms = times.vocoder
+    figures.n_tokens = answer.own.output_text
+    figures.n_tts_tokens = answer.own.output_audio
+    figures.vision_slices = answer.vision_slices or None
+    figures.vision_tokens = answer.own.input_vision or None
+    return figures

@@ -8,23 +8,14 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
-from ws_adapter.protocol.core.signals import Ready, Tokens
-from ws_adapter.protocol.duplex.answers import Answer
+from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.duplex.input import Append
 from ws_adapter.protocol.wire.errors import Refusal, Verdict
 from ws_adapter.protocol.wire.events import ServerEvent
-
-
-class Place(Struct, frozen=True):
-    """A place in the queue: `position` counts from 1, the wait is in seconds."""
-
-    position: int
-    estimated_wait_s: float
-    ticket_id: str
-    queue_length: int
-    estimate_is_guess: bool
-
 
 # What the client wants. `name` is that of the event. Whatever `read` raises is a `Refusal`; it is only called
 # in a state in which the event may come: an event is first judged by its time and then by its content.

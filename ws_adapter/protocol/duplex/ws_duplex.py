@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Literal
 
+from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.config import (
     Catalogue,
     Mode,
@@ -14,11 +15,18 @@ from ws_adapter.protocol.core.config import (
     read_config,
     unknown_keys,
 )
-from ws_adapter.protocol.core.signals import Ready, Tokens
-from ws_adapter.protocol.duplex.answers import Answer, Outcome
-from ws_adapter.protocol.duplex.append import GivenInput, InputRules, first_frames, first_given, read_append
-from ws_adapter.protocol.duplex.input import Append
-from ws_adapter.protocol.duplex.vocabulary import Begin, Command, Diagnose, End, HoldFrame, Input, Place
+from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.protocol.core.tokens import Tokens
+from ws_adapter.protocol.duplex.input import (
+    Append,
+    GivenInput,
+    InputRules,
+    first_frames,
+    first_given,
+    read_append,
+)
+from ws_adapter.protocol.duplex.vocabulary import Begin, Command, Diagnose, End, HoldFrame, Input
 from ws_adapter.protocol.duplex.vocabulary import Interrupt as InterruptCommand
 from ws_adapter.protocol.duplex.vocabulary import Pause as PauseCommand
 from ws_adapter.protocol.duplex.vocabulary import Resume as ResumeCommand

@@ -15,9 +15,10 @@ from ws_adapter.protocol.core.actions import (
     RunChunk,
     Send,
     TakeSlot,
+    related,
 )
 from ws_adapter.protocol.core.config import Catalogue, TranscriptionSetup
-from ws_adapter.protocol.core.relation import related
+from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,
@@ -29,7 +30,6 @@ from ws_adapter.protocol.core.signals import (
     UnitEnd,
 )
 from ws_adapter.protocol.core.state import Hold
-from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.transcription.commands import Append, ChooseModel, Commit, Rejection, read_command
 from ws_adapter.protocol.transcription.events import Code, Delta, Error, SessionCreated
 from ws_adapter.protocol.transcription.utterance import Utterances, as_floats

@@ -192,6 +192,18 @@ SERVER_SHUTDOWN: Final = Verdict(
 )
 
 NOT_UTF8: Final = Verdict(None, "invalid UTF-8", None, CloseCode.INVALID_UTF8)
+CONTEXT_IS_FULL: Final = Verdict(
+    None, "the context of the model is full; open a new session", CONTEXT_FULL, CloseCode.NORMAL
+)
+FAILURES_IN_A_ROW: Final = 3
+"""So many failed inferences, one after another, end the session."""
+
+GAVE_UP: Final = Verdict(
+    None,
+    "the model failed several times in a row; open a new session",
+    BACKEND_ERROR,
+    CloseCode.INTERNAL_ERROR,
+)
 BINARY_FRAME: Final = Verdict(
     ErrorCode.INVALID_FRAME,
     "expected a text frame holding JSON, got a binary frame",

@@ -17,7 +17,8 @@ from tests.ws_adapter.support.duplex_conversation import pictured
 from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES, MAX_TEXT
 from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME, State
 from ws_adapter.protocol.core.config import ChatSetup
-from ws_adapter.protocol.core.signals import Finish, GoingAway, Tokens, UnitEnd
+from ws_adapter.protocol.core.signals import Finish, GoingAway, UnitEnd
+from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.core.turn import Generation, Message, Picture, Speech
 from ws_adapter.protocol.media.reference_voice import Voice
 from ws_adapter.protocol.wire import errors

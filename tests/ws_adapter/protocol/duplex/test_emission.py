@@ -7,7 +7,8 @@ import pytest
 
 from antiphon.semconv import Reason
 from tests.ws_adapter.support.conversation import SPEECH, Conversation, Event, append, codes, kinds, pcm
-from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Timings, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Timings, UnitDone, UnitEnd
+from ws_adapter.protocol.core.tokens import Tokens
 
 
 @pytest.fixture

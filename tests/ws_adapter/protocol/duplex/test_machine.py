@@ -18,8 +18,9 @@ from hypothesis.stateful import (
 from antiphon.semconv import Reason
 from tests.ws_adapter.support.conversation import SPEECH, Conversation, Event, pcm, ready_signal
 from tests.ws_adapter.support.duplex_conversation import DuplexConversation
-from ws_adapter.protocol.core.signals import Finalized, Piece, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Finalized, Piece, UnitDone, UnitEnd
 from ws_adapter.protocol.core.state import State
+from ws_adapter.protocol.core.tokens import Tokens
 
 WINDOW = 2
 

@@ -12,9 +12,9 @@ from tests.ws_adapter.support.conversation import (
     kinds,
     ready_signal,
 )
+from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import GoingAway
 from ws_adapter.protocol.core.state import State
-from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire.errors import CloseCode
 
 UNKNOWN = {"type": "response.cancel"}

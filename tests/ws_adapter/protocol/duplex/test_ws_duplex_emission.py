@@ -8,7 +8,8 @@ import pytest
 from antiphon.semconv import Reason
 from tests.ws_adapter.support.conversation import SPEECH, Event
 from tests.ws_adapter.support.duplex_conversation import PAUSE, STOP, DuplexConversation, chunk, names
-from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Timings, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Timings, UnitDone, UnitEnd
+from ws_adapter.protocol.core.tokens import Tokens
 
 ALWAYS = {
     "type",

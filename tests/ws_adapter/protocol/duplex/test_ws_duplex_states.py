@@ -16,9 +16,9 @@ from tests.ws_adapter.support.duplex_conversation import (
     names,
     pictured,
 )
+from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import GoingAway
 from ws_adapter.protocol.core.state import State
-from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire.errors import QUEUE_TIMEOUT, CloseCode
 
 BAD_PREPARE: Event = {"type": "prepare", "config": {"top_k": 0}}

@@ -22,7 +22,8 @@ from tests.ws_adapter.support.transcription_conversation import (
     TranscriptionConversation,
     append,
 )
-from ws_adapter.protocol.core.signals import Failed, Finalized, GoingAway, Piece, Tokens, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Failed, Finalized, GoingAway, Piece, UnitDone, UnitEnd
+from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.wire.errors import VERDICTS
 
 WINDOW = 3

@@ -15,8 +15,8 @@ from tests.ws_adapter.support.transcription_conversation import (
     delta,
     done,
 )
+from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import GoingAway, Piece, UnitEnd
-from ws_adapter.protocol.duplex.vocabulary import Place
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 

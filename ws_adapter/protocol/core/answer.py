@@ -1,0 +1,72 @@
+"""A second of input in full duplex, and what it came to."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from msgspec import Struct
+
+from ws_adapter.protocol.core.signals import NO_TIMINGS, Timings
+from ws_adapter.protocol.core.tokens import NO_TOKENS, Tokens
+from ws_adapter.protocol.wire.errors import ErrorCode
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """One second of input.
+
+    `append` is the number of the append that completed it, `ready_at` when that was, in seconds of the
+    session's clock. `audio` is float32 little-endian, 64,000 bytes long; `frames` are encoded pictures, the
+    oldest first, of which a model that slices makes at most `max_slice_nums` slices each.
+    """
+
+    audio: bytes
+    input_id: str
+    append: int
+    ready_at: float
+    force_listen: bool = False
+    padded_samples: int = 0
+    clipped_samples: int = 0
+    ignored_frames: int = 0
+    injected_silence: bool = False
+    frames: tuple[bytes, ...] = ()
+    max_slice_nums: int | None = None
+    is_undecoded: bool = False
+    """A part of it was dropped before it was decoded: the unit cannot run."""
+
+
+class Outcome(Enum):
+    """What a unit came to."""
+
+    LISTEN = auto()
+    SPEECH = auto()
+    FAILED = auto()
+    DROPPED = auto()
+
+
+class Answer(Struct, frozen=True):
+    """What one unit came to.
+
+    `index` counts units from 0. `response_id` is the response that speech belongs to, or that a listen
+    closes. `audio` is float32 at 24 kHz. `context_tokens` is the length of the context after it, or after the
+    last unit that ran; `context_limit` 0 means unknown.
+    """
+
+    outcome: Outcome
+    index: int
+    unit: Unit
+    response_id: str | None
+    context_tokens: int
+    context_limit: int
+    dropped_total: int
+    total: Tokens
+    """Tokens of the session so far."""
+    own: Tokens = NO_TOKENS
+    text: str = ""
+    audio: bytes = b""
+    ends_turn: bool = False
+    has_audio_output: bool = True
+    timings: Timings = NO_TIMINGS
+    vision_slices: int = 0
+    failure: tuple[ErrorCode, str] | None = None
+    is_continued: bool = False
+    """Something of the unit was sent already: its figures are known."""

@@ -74,16 +74,16 @@ _KINDS = tuple(resolve(pb.SessionConfig(mode=mode), EVERYTHING, lambda: 7).setup
 _READY = Ready(prompt_tokens=20, context_limit=8192, max_units_in_flight=2, generate_audio=True)
 
 
-def _new_id(prefix: str) -> str:
-    return f"{prefix}_000000000000"
+def _new_token() -> str:
+    return "000000000000"
 
 
 def _realtime() -> Vocabulary:
-    return Opening("sess_000000000000", Mode.VIDEO, 60.0, _new_id, lambda: "rt_1")
+    return Opening("sess_000000000000", Mode.VIDEO, 60.0, _new_token, lambda: "rt_1")
 
 
 def _duplex() -> Vocabulary:
-    return Duplex("label", Mode.VIDEO, Limits(), _new_id, announces_slot=True)
+    return Duplex("label", Mode.VIDEO, Limits(), _new_token, announces_slot=True)
 
 
 def _read_event(vocabulary: Vocabulary, frame: bytes) -> None:
@@ -114,7 +114,7 @@ def duplex_event(data: bytes) -> None:
 
 def _converse(vocabulary: Vocabulary, data: bytes) -> None:
     """Frames one after another; the worker answers each unit at once."""
-    machine = DuplexMachine(vocabulary, Limits(), lambda: _CATALOGUE, _new_id)
+    machine = DuplexMachine(vocabulary, Limits(), lambda: _CATALOGUE, _new_token)
     machine.granted(0.0)
     for step, frame in enumerate(data.split(FRAME_SEPARATOR)[:200]):
         now = step * 0.1
@@ -235,7 +235,7 @@ def chat_conversation(data: bytes) -> None:
 
 def realtime_chat_conversation(data: bytes) -> None:
     """Frames of `/v1/realtime` in mode chat, one a line."""
-    _chat(RealtimeChat("sess_000000000000", Limits(), lambda: _CATALOGUE, _new_id), data)
+    _chat(RealtimeChat("sess_000000000000", Limits(), lambda: _CATALOGUE, _new_token), data)
 
 
 def audio(data: bytes) -> None:

@@ -18,7 +18,7 @@ from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.tracing import MOST_LINKS, SessionTrace
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.actions import Run, RunChunk, RunUnit
-from ws_adapter.protocol.core.answers import Answer
+from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import Piece, UnitDone, UnitEnd
 from ws_adapter.protocol.wire.errors import VERDICTS

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from ws_adapter.protocol.media.reference_voice import RATE_HZ
-from ws_adapter.protocol.wire import scan
+from ws_adapter.protocol.wire.codec import check
 from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
 
 HEAD_BYTES: Final = 1_000
@@ -58,7 +58,7 @@ class Unreadable(Exception):
 def read(frame: bytes) -> Any:
     """The event in a frame of either direction; raises `Unreadable`."""
     try:
-        scan.check(frame)
+        check(frame)
         return msgspec.json.decode(frame)
     except (Refusal, InvalidUtf8, msgspec.DecodeError, RecursionError):
         raise Unreadable from None

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from ws_adapter.process.clock import Clock
@@ -17,17 +18,15 @@ from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.web.routes import Dialect, Selection
 
-
-def new_id(prefix: str) -> str:
-    """`prefix`, an underscore and 12 hexadecimal digits."""
-    return f"{prefix}_{secrets.token_hex(6)}"
+new_token: Final = partial(secrets.token_hex, 6)
+"""Makes 12 hexadecimal digits, of which ids are made."""
 
 
 def new_session_id(dialect: Dialect) -> str:
     """What a session is called, in the form that the dialect has for it."""
     if dialect is Dialect.TRANSCRIPTION:
         return f"sess-{secrets.token_hex(16)}"
-    return new_id("sess")
+    return f"sess_{new_token()}"
 
 
 class MachineMaker:
@@ -79,15 +78,15 @@ def _realtime(wanted: _Wanted) -> Machine:
         wanted.session_id,
         wanted.selection.mode,
         wanted.limits.max_append_s,
-        new_id,
+        new_token,
         wanted.new_earlier_id,
         wanted.recording_id,
     )
-    return DuplexMachine(vocabulary, wanted.limits, wanted.catalogue, new_id)
+    return DuplexMachine(vocabulary, wanted.limits, wanted.catalogue, new_token)
 
 
 def _realtime_chat(wanted: _Wanted) -> Machine:
-    return RealtimeChat(wanted.session_id, wanted.limits, wanted.catalogue, new_id, wanted.recording_id)
+    return RealtimeChat(wanted.session_id, wanted.limits, wanted.catalogue, new_token, wanted.recording_id)
 
 
 def _duplex(wanted: _Wanted) -> Machine:
@@ -97,11 +96,11 @@ def _duplex(wanted: _Wanted) -> Machine:
         wanted.selection.label or wanted.session_id,
         wanted.selection.mode,
         limits,
-        new_id,
+        new_token,
         announces_slot=wanted.selection.announces_slot,
         recording_id=wanted.recording_id,
     )
-    return DuplexMachine(vocabulary, limits, wanted.catalogue, new_id)
+    return DuplexMachine(vocabulary, limits, wanted.catalogue, new_token)
 
 
 def _chat(wanted: _Wanted) -> Machine:

@@ -11,7 +11,7 @@ from ws_adapter.process.load import Load
 from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.answer import Outcome
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
-from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.codec import audio_bytes, encode
 
 CHECK_S: Final = 0.5
 """How often progress is looked for while the outbox is over its bound."""
@@ -150,9 +150,9 @@ class Outbox:
     # ------------------------------------------------------------------------------------- bounds
 
     def _count(self, send: Send, sign: int) -> None:
-        audio = send.event.speech
-        self._audio_s += sign * len(audio) / _BYTES_PER_S
-        size = sign * (_EVENT_BYTES + len(audio) * 4 // 3)
+        audio = audio_bytes(send.event)
+        self._audio_s += sign * audio / _BYTES_PER_S
+        size = sign * (_EVENT_BYTES + audio * 4 // 3)
         self._bytes += size
         if not self._is_over:
             self._load.inflight_bytes += size

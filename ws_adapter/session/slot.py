@@ -15,7 +15,7 @@ from ws_adapter.process.errors import (
     WaitCancelled,
     WaitExpired,
 )
-from ws_adapter.protocol.core.actions import Run
+from ws_adapter.protocol.core.actions import Run, RunChunk, RunTurn, RunUnit
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Failed, Piece, Ready, Signal, UnitDone
@@ -149,7 +149,7 @@ class Slot:
         if self.streams is None:
             return
         traceparent = self._units.ran(run)
-        if self._sending is None and run.size < LARGE:
+        if self._sending is None and not _is_large(run):
             self.streams.run(run, traceparent)
         else:
             self._sending = asyncio.create_task(self._send(self._sending, self.streams, run, traceparent))
@@ -303,3 +303,14 @@ class Slot:
             return False
         self._holder.displaced()
         return True
+
+
+def _is_large(run: Run) -> bool:
+    """Whether it takes long to make it into bytes."""
+    match run:
+        case RunUnit():
+            return len(run.audio) + sum(map(len, run.frames)) >= LARGE
+        case RunTurn():
+            return run.turn.size >= LARGE
+        case RunChunk():
+            return len(run.audio) >= LARGE

@@ -27,8 +27,7 @@ from ws_adapter.protocol.media.images import (
     read_frame,
     read_size,
 )
-from ws_adapter.protocol.wire import scan
-from ws_adapter.protocol.wire.codec import EventDecoder
+from ws_adapter.protocol.wire.codec import EventDecoder, check
 from ws_adapter.protocol.wire.errors import Refusal
 from ws_adapter.session.readers import READERS, Readers
 
@@ -175,15 +174,15 @@ def test_a_bomb_is_refused_before_it_is_parsed(frame: bytes, monkeypatch: pytest
 
 def test_a_long_text_is_no_bomb_whatever_stands_in_it() -> None:
     for text in ("," * 60_000, '{"a": [1, 2]}\n' * 9_000, '\\"[' * 40_000, "语" * 200_000):
-        scan.check(json.dumps({"type": "x", "text": text}).encode())
-    scan.check(json.dumps({"text": "语" * 200_000}, ensure_ascii=False).encode())
+        check(json.dumps({"type": "x", "text": text}).encode())
+    check(json.dumps({"text": "语" * 200_000}, ensure_ascii=False).encode())
 
 
 def test_the_longest_chat_is_no_bomb() -> None:
     part = {"type": "image", "data": "AAAA"}
     messages = [{"role": "user", "content": [part] * 4}] * 256
 
-    scan.check(json.dumps({"messages": messages}, indent=1).encode())
+    check(json.dumps({"messages": messages}, indent=1).encode())
 
 
 async def test_audio_that_is_far_too_long_is_refused_by_the_length_of_its_text() -> None:

@@ -96,9 +96,9 @@ class Jar:
         """Whether a frame that comes now is looked at."""
         return not self.machine.is_over
 
-    def _new_id(self, prefix: str) -> str:
+    def _new_token(self) -> str:
         self._ids += 1
-        return f"{prefix}_{self._ids:012x}"
+        return f"{self._ids:012x}"
 
     def _known(self) -> Catalogue | None:
         return self._catalogue
@@ -221,7 +221,7 @@ class RealtimeChatJar(Jar):
     path = "/v1/realtime?mode=chat"
 
     def _make(self) -> Machine:
-        return RealtimeChat("sess_0123456789ab", self.limits, self._known, self._new_id)
+        return RealtimeChat("sess_0123456789ab", self.limits, self._known, self._new_token)
 
     def init(self, payload: Event | None = None) -> list[Event]:
         return self.client({"type": "session.init", "payload": payload or {}})

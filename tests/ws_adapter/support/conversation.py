@@ -75,17 +75,17 @@ class Conversation:
         self.limits = Limits(**limits)
         vocabulary = self.vocabulary(mode)
         self._observer = Observer("/ws/duplex" if vocabulary.opener == "prepare" else "/v1/realtime")
-        self.dialect = DuplexMachine(vocabulary, self.limits, lambda: catalogue, self._new_id)
+        self.dialect = DuplexMachine(vocabulary, self.limits, lambda: catalogue, self._new_token)
 
     def vocabulary(self, mode: Mode) -> Vocabulary:
         """What it speaks; other dialects say something else here."""
         return Opening(
-            "sess_0123456789ab", mode, self.limits.max_append_s, self._new_id, lambda: "rt_1795159650250"
+            "sess_0123456789ab", mode, self.limits.max_append_s, self._new_token, lambda: "rt_1795159650250"
         )
 
-    def _new_id(self, prefix: str) -> str:
+    def _new_token(self) -> str:
         self._ids += 1
-        return f"{prefix}_{self._ids:012x}"
+        return f"{self._ids:012x}"
 
     # ------------------------------------------------------------------------------------------ driving
 

@@ -53,7 +53,7 @@ class DuplexConversation(Conversation):
             "omni_k3f9",
             mode,
             self.limits,
-            self._new_id,
+            self._new_token,
             announces_slot=not self._bare,
             recording_id=self._recording_id,
         )

@@ -24,11 +24,11 @@ def vocabulary(dialect: str) -> Vocabulary:
     """The one of `dialect`, for sessions that see."""
     match dialect:
         case "duplex":
-            return Duplex("omni", Mode.VIDEO, Limits(), lambda prefix: prefix, announces_slot=True)
+            return Duplex("omni", Mode.VIDEO, Limits(), lambda: "1", announces_slot=True)
         case "earlier":
-            return Earlier("rt_1", Mode.VIDEO, 60.0, lambda prefix: prefix)
+            return Earlier("rt_1", Mode.VIDEO, 60.0, lambda: "1")
         case _:
-            return Realtime("sess_1", Mode.VIDEO, 60.0, lambda prefix: prefix)
+            return Realtime("sess_1", Mode.VIDEO, 60.0, lambda: "1")
 
 
 def refusal(dialect: str, event: Event) -> Refusal | None:
@@ -52,7 +52,7 @@ def refusal(dialect: str, event: Event) -> Refusal | None:
 
 def _chat(event: Event) -> RealtimeChat:
     """A chat in which the time for `event` has come."""
-    chat = RealtimeChat("sess_1", Limits(), lambda: CATALOGUE, lambda prefix: prefix)
+    chat = RealtimeChat("sess_1", Limits(), lambda: CATALOGUE, lambda: "1")
     chat.granted(0.0)
     if event.get("type") != "session.init":
         chat.text_frame(json.dumps(INIT).encode(), 0.0)

@@ -56,7 +56,7 @@ MOST_WAITING: Final = 4
 
 
 class RealtimeChat:
-    """See `Machine`. `new_id(prefix)` makes ids; `recording_id` is that of its recording, if one is made."""
+    """See `Machine`. `new_token` makes ids differ; `recording_id` is the name of its recording, if any."""
 
     drops_stale: ClassVar = False
 
@@ -65,14 +65,14 @@ class RealtimeChat:
         session_id: str,
         limits: Limits,
         catalogue: Callable[[], Catalogue | None],
-        new_id: Callable[[str], str],
+        new_token: Callable[[], str],
         recording_id: str | None = None,
     ) -> None:
         self.state = State.QUEUED
         self._session_id = session_id
         self._limits = limits
         self._catalogue = catalogue
-        self._new_id = new_id
+        self._new_token = new_token
         self._recording_id = recording_id
         self._settings: Settings | None = None
         self._slot = ChatSlot()
@@ -330,7 +330,7 @@ class RealtimeChat:
             raise Refusal(ErrorCode.INVALID_EVENT, message)
         if isinstance(request, Refusal):
             raise request
-        ids = (self._session_id, input_id or self._new_id("input"), self._new_id("resp"))
+        ids = (self._session_id, input_id or f"input_{self._new_token()}", f"resp_{self._new_token()}")
         self._turns.append(ChatTurn(request, *ids, now))
         return self._advance(now) if self.state is State.ACTIVE and len(self._turns) == 1 else []
 

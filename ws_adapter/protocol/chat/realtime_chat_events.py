@@ -78,11 +78,6 @@ class ReplyAudio(ReplyDelta, kw_only=True, tag="response.output.delta"):
     kind: Literal["audio"]
     audio: OutputAudio
 
-    @property
-    def speech(self) -> bytes:
-        """See `ServerEvent.speech`."""
-        return self.audio
-
 
 class ResponseDone(TimedEvent, kw_only=True, tag="response.done"):
     """The end of an answer."""
@@ -100,11 +95,6 @@ class ResponseDone(TimedEvent, kw_only=True, tag="response.done"):
     """Paths in `input` of what was accepted but is not honoured."""
     audio: OutputAudio | None = None
     """All of it, if the answer was not streamed and is spoken."""
-
-    @property
-    def speech(self) -> bytes:
-        """See `ServerEvent.speech`."""
-        return self.audio or b""
 
 
 SERVER_EVENTS = (

@@ -38,11 +38,6 @@ class Chunk(ServerEvent, kw_only=True, tag="chunk"):
     audio_data: OutputAudio | None
     """Null where there is nothing to hear, else base64 of raw little-endian float32, mono, 24 kHz."""
 
-    @property
-    def speech(self) -> bytes:
-        """See `ServerEvent.speech`."""
-        return self.audio_data or b""
-
 
 class Done(ServerEvent, kw_only=True, tag="done"):
     """The whole answer; the connection closes."""
@@ -57,11 +52,6 @@ class Done(ServerEvent, kw_only=True, tag="done"):
     """Name of the recording that was made."""
     unsupported_fields: list[str] = field(default_factory=list)
     """Paths in the request of what was accepted but is not honoured."""
-
-    @property
-    def speech(self) -> bytes:
-        """See `ServerEvent.speech`."""
-        return self.audio_data or b""
 
 
 class Error(ServerEvent, kw_only=True, tag="error"):

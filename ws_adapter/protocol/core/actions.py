@@ -51,22 +51,12 @@ class RunUnit(Struct, frozen=True):
     accepted_at: float = 0.0
     """When its second was complete; 0 is now."""
 
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return len(self.audio) + sum(map(len, self.frames))
-
 
 class RunTurn(Struct, frozen=True):
     """Give a chat turn to the worker; `unit` counts from 1 in each slot."""
 
     unit: int
     turn: Turn
-
-    @property
-    def size(self) -> int:
-        """Bytes, about."""
-        return self.turn.size
 
 
 class RunChunk(Struct, frozen=True):
@@ -80,11 +70,6 @@ class RunChunk(Struct, frozen=True):
     audio: bytes
     begins: bool = False
     ends: bool = False
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return len(self.audio)
 
 
 Run: TypeAlias = RunUnit | RunTurn | RunChunk

@@ -38,18 +38,18 @@ class _Pending:
 class Answers:
     """Holds what is owed to the client and gives it out, unit by unit.
 
-    `new_id(prefix)` makes ids of responses. `verdict` is set once the session cannot go on; no answer comes
-    after that.
+    `new_token` makes the ids of responses differ. `verdict` is set once the session cannot go on; no answer
+    comes after that.
     """
 
-    def __init__(self, tail: SilenceTail, new_id: Callable[[str], str]) -> None:
+    def __init__(self, tail: SilenceTail, new_token: Callable[[], str]) -> None:
         self.verdict: Verdict | None = None
         self.response_id: str | None = None
         """The response that is open: the model is speaking."""
         self.tokens = Tokens()
         """Of the session so far, its prompt included."""
         self._tail = tail
-        self._new_id = new_id
+        self._new_token = new_token
         self._pending: deque[_Pending] = deque()
         self._at_worker: dict[int, _Pending] = {}
         self._answered = 0
@@ -194,7 +194,7 @@ class Answers:
 
     def _spoken(self, answer: Answer, pending: _Pending, done: UnitDone) -> Answer:
         if self.response_id is None:
-            self.response_id = self._new_id("resp")
+            self.response_id = f"resp_{self._new_token()}"
         self._tail.spoke()
         response_id: str | None = self.response_id
         ends_turn = done.end is UnitEnd.TURN

@@ -124,11 +124,6 @@ class AudioDelta(OutputEvent, kw_only=True, tag="response.output_audio.delta"):
     """The model has said all that it wanted to."""
     audio: OutputAudio
 
-    @property
-    def speech(self) -> bytes:
-        """See `ServerEvent.speech`."""
-        return self.audio
-
 
 class Listen(OutputEvent, kw_only=True, tag="response.listen"):
     """The model listens; with `response_id` that response was interrupted."""

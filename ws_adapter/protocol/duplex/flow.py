@@ -21,12 +21,12 @@ class UnitFlow:
     here. While `congested`, because the client does not read, no unit is given to the worker.
     """
 
-    def __init__(self, limits: Limits, new_id: Callable[[str], str]) -> None:
+    def __init__(self, limits: Limits, new_token: Callable[[], str]) -> None:
         self.congested = False
         self._tail = SilenceTail(limits.silence_tail_units)
         self._cutter = UnitCutter(limits.unit_flush_s)
         self._backlog = Backlog(limits.max_lag_s, limits.max_waiting_units, limits.max_waiting_bytes)
-        self.answers = Answers(self._tail, new_id)
+        self.answers = Answers(self._tail, new_token)
         self._window = 0
         self._unfinalized: dict[int, int] = {}
         """Bytes of each unit at the worker."""

@@ -80,7 +80,7 @@ class InputRules:
 
     max_append_s: float
     takes_frames: bool
-    new_id: Callable[[str], str]
+    new_token: Callable[[], str]
 
 
 def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None) -> Append:
@@ -97,7 +97,7 @@ def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None
         frames = read_frames(given.frames, given.frames_path)
     append = Append(
         clip,
-        given.input_id or rules.new_id("input"),
+        given.input_id or f"input_{rules.new_token()}",
         given.force_listen,
         ignored_frames=0 if rules.takes_frames else len(given.frames),
         frames=frames,

@@ -60,7 +60,7 @@ _IDLE_RECHECK_S: Final = 1.0
 class DuplexMachine:
     """See `Machine`. It has one slot, from the opening of the socket to its end.
 
-    `catalogue` tells what the workers serve, None while none is known; `new_id(prefix)` makes ids.
+    `catalogue` tells what the workers serve, None while none is known; `new_token` makes ids differ.
     """
 
     drops_stale: ClassVar = True
@@ -70,14 +70,14 @@ class DuplexMachine:
         vocabulary: Vocabulary,
         limits: Limits,
         catalogue: Callable[[], Catalogue | None],
-        new_id: Callable[[str], str],
+        new_token: Callable[[], str],
     ) -> None:
         self.state = State.QUEUED
         self._vocabulary = vocabulary
         self._limits = limits
         self._catalogue = catalogue
-        self._new_id = new_id
-        self._flow = UnitFlow(limits, new_id)
+        self._new_token = new_token
+        self._flow = UnitFlow(limits, new_token)
         self._setup: SessionSetup | None = None
         self._opener_bytes = 0
         """Of an opener that is read beside the event loop, then of its voice until a worker has that."""
@@ -378,7 +378,7 @@ class DuplexMachine:
         if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
             self.state = State.CONNECTED
             self._setup, self._opener_bytes = None, 0
-            self._flow = UnitFlow(self._limits, self._new_id)
+            self._flow = UnitFlow(self._limits, self._new_token)
             self._init_at = now + self._limits.init_timeout_s
             return self._refuse(errors.VERDICTS[reason].refusal(), now)
         return self._conclude(errors.lost(reason, is_going_away=self._away_at is not None))

@@ -28,14 +28,14 @@ class Opening(Realtime):
         session_id: str,
         mode: Mode,
         max_append_s: float,
-        new_id: Callable[[str], str],
+        new_token: Callable[[], str],
         new_earlier_id: Callable[[], str],
         recording_id: str | None = None,
     ) -> None:
-        super().__init__(session_id, mode, max_append_s, new_id, recording_id)
-        self._realtime = Realtime(session_id, mode, max_append_s, new_id, recording_id)
+        super().__init__(session_id, mode, max_append_s, new_token, recording_id)
+        self._realtime = Realtime(session_id, mode, max_append_s, new_token, recording_id)
         self._new_earlier: Callable[[str], Earlier] = lambda earlier_id: Earlier(
-            earlier_id, mode, max_append_s, new_id, recording_id
+            earlier_id, mode, max_append_s, new_token, recording_id
         )
         self._new_earlier_id = new_earlier_id
 

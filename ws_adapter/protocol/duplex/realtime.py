@@ -78,12 +78,12 @@ class RealtimePath:
         session_id: str,
         mode: Mode,
         max_append_s: float,
-        new_id: Callable[[str], str],
+        new_token: Callable[[], str],
         recording_id: str | None = None,
     ) -> None:
         self._session_id = session_id
         self._mode = mode
-        self._rules = InputRules(max_append_s, mode is Mode.VIDEO, new_id)
+        self._rules = InputRules(max_append_s, mode is Mode.VIDEO, new_token)
         self._recording_id = recording_id
 
     def queued(self, place: Place, *, is_update: bool) -> ServerEvent:

@@ -196,11 +196,6 @@ class AudioDelta(OutputDelta, kw_only=True, tag="response.output.delta"):
     kind: Literal["audio"]
     audio: OutputAudio
 
-    @property
-    def speech(self) -> bytes:
-        """See `ServerEvent.speech`."""
-        return self.audio
-
 
 class Diagnostic(Struct, omit_defaults=True):
     """Why it ended."""

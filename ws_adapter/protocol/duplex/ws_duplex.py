@@ -97,7 +97,7 @@ class Duplex:
         session_id: str,
         mode: Mode,
         limits: Limits,
-        new_id: Callable[[str], str],
+        new_token: Callable[[], str],
         *,
         announces_slot: bool,
         recording_id: str | None = None,
@@ -105,7 +105,7 @@ class Duplex:
         self._session_id = session_id
         self._mode = mode
         self._default_pause_s = limits.pause_timeout_s
-        self._rules = InputRules(limits.max_append_s, mode is Mode.VIDEO, new_id)
+        self._rules = InputRules(limits.max_append_s, mode is Mode.VIDEO, new_token)
         self._announces_slot = announces_slot
         self._recording_id = recording_id
 

@@ -171,11 +171,6 @@ class Result(ServerEvent, kw_only=True, tag="result"):
     audio_data: OutputAudio | None
     """Null while the model listens, else base64 of raw little-endian float32, mono, 24 kHz."""
 
-    @property
-    def speech(self) -> bytes:
-        """See `ServerEvent.speech`."""
-        return self.audio_data or b""
-
     def stamp(self, sent_at: float, wall_clock_ms: float | None) -> None:
         """See `ServerEvent.stamp`."""
         self.server_send_ts = sent_at

@@ -65,6 +65,18 @@ class CutBase64(str):
         return cut
 
 
+def check(frame: bytes) -> None:
+    """Raises `InvalidUtf8`, or `Refusal` for a frame that would take too long to parse."""
+    if len(frame) > scan.MAX_ITEMS:
+        scan.count(frame)
+    if frame.isascii():
+        return
+    try:
+        frame.decode()
+    except UnicodeDecodeError:
+        raise InvalidUtf8 from None
+
+
 class EventDecoder(Generic[E]):
     """Decodes the client events of one dialect; `union` is that of their tagged structs."""
 
@@ -114,7 +126,7 @@ class EventDecoder(Generic[E]):
         return None
 
     def _decode_whole(self, frame: bytes) -> E:
-        scan.check(frame)
+        check(frame)
         try:
             return self._typed.decode(frame)
         except msgspec.ValidationError:
@@ -152,7 +164,7 @@ class RequestDecoder(Generic[E]):
         Raises `InvalidUtf8`, or `Refusal` with `invalid_json`, `invalid_payload` or `missing_field`. With
         duplicate keys the last counts.
         """
-        scan.check(frame)
+        check(frame)
         try:
             return self._typed.decode(frame)
         except msgspec.ValidationError:
@@ -288,6 +300,12 @@ def encode(event: ServerEvent) -> bytes:
     marked = _encoder.encode(msgspec.structs.replace(event, **{name: _MARK}))
     before, _, after = marked.partition(key + _ENCODED_MARK)
     return b"".join((before, key, b'"', pybase64.b64encode(data), b'"', after))
+
+
+def audio_bytes(event: ServerEvent) -> int:
+    """Bytes of the output audio in an event, before they become base64."""
+    name = _bytes_field(type(event))
+    return len(getattr(event, name) or b"") if name else 0
 
 
 @cache

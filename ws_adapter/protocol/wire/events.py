@@ -214,11 +214,6 @@ class ServerEvent(Struct, kw_only=True, omit_defaults=True, tag_field="type"):
     def identify(self, trace_id: str) -> None:
         """Names the trace of the session, by which its operator finds it."""
 
-    @property
-    def speech(self) -> bytes:
-        """The output audio in it."""
-        return b""
-
     def stamp(self, sent_at: float, wall_clock_ms: float | None) -> None:
         """Fills in the moment of sending, in Unix seconds, and how long the answer to a unit took."""
 

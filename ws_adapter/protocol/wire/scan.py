@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from ws_adapter.protocol.wire.errors import ErrorCode, InvalidUtf8, Refusal
+from ws_adapter.protocol.wire.errors import ErrorCode, Refusal
 
 MAX_ITEMS: Final = 8_192
 """Most objects, lists and commas in an event, what stands within strings aside. The longest chat has five
@@ -32,20 +32,8 @@ _STEP: Final = 2**16
 """Fits into the processor's cache with what is computed of it."""
 
 
-def check(frame: bytes) -> None:
-    """Raises `InvalidUtf8`, or `Refusal` for a frame that would take too long to parse."""
-    if len(frame) > MAX_ITEMS:
-        _count(frame)
-    if frame.isascii():
-        return
-    try:
-        frame.decode()
-    except UnicodeDecodeError:
-        raise InvalidUtf8 from None
-
-
-def _count(frame: bytes) -> None:
-    """Raises `Refusal` if there is too much of anything."""
+def count(frame: bytes) -> None:
+    """Raises `Refusal` if there is too much of anything; in `MAX_ITEMS` bytes there cannot be."""
     octets = np.frombuffer(frame, np.uint8)
     marks = escapes = wide = 0
     for start in range(0, len(octets), _STEP):

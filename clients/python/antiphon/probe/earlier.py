@@ -3,30 +3,17 @@
 import base64
 from collections.abc import Iterator
 
-from antiphon.probe.rules import (
-    NORMAL_CLOSURE,
-    Event,
-    Queue,
-    Rules,
-    audio,
-    envelope,
-    fields,
-    sample_count,
-)
+from antiphon.probe.realtime_path import RealtimePath
+from antiphon.probe.rules import Event, audio, fields, sample_count
 
 _UNIT_SAMPLES = 24_000
 
 
-class Earlier(Rules):
+class Earlier(RealtimePath):
     """Deltas inside a turn hold exactly one second; the first and the last may hold less."""
 
-    path = "/v1/realtime"
-
     def __init__(self, mode: str) -> None:
-        super().__init__()
-        self.query = f"mode={mode}"
-        self._queue = Queue("session.")
-        self._response_id: str | None = None
+        super().__init__(mode)
         self._short: bool = False
         self._answers = 0
 
@@ -41,39 +28,26 @@ class Earlier(Rules):
         text = base64.b64encode(pcm).decode()
         return {"type": "input_audio_buffer.append", "audio": text, "input_id": f"probe-{self.units}"}
 
-    def ending(self) -> list[Event]:
-        return [{"type": "session.close", "reason": "user_stop"}]
+    def _created(self, event: Event) -> Iterator[str]:
+        yield from fields(event, session_id=str, prompt_length=int)
+        if not str(event.get("session_id")).startswith("rt_"):
+            yield "session_id does not begin with rt_"
 
-    def received(self, event: Event) -> Iterator[str]:
-        if self.is_over:
-            yield f"{event['type']} after session.closed"
-        if self._queue.takes(event):
-            yield from self._queue.received(event)
-            return
+    def _output(self, event: Event) -> Iterator[str]:
         match event["type"]:
-            case "session.created":
-                if not self._queue.is_done:
-                    yield "session.created before session.queue_done"
-                yield from fields(event, session_id=str, prompt_length=int)
-                if not str(event.get("session_id")).startswith("rt_"):
-                    yield "session_id does not begin with rt_"
-                self.is_ready = True
             case "response.listen":
                 yield from fields(event, kv_cache_length=int, input_id=str, metrics=dict)
                 yield from self._answer(event)
                 self._response_id, self.is_speaking = None, False
             case "response.output_audio.delta":
                 yield from self._delta(event)
-            case "session.closed":
-                self.is_over = True
-                yield from fields(event, reason=str, session_id=str)
-                if event.get("reason") != "stopped":
-                    yield f"reason is {event.get('reason')!r}, not stopped"
-            case "error":
-                yield from envelope(event)
-                yield f"an error without a fault of ours: {event.get('error')}"
             case other:
                 yield f"there is no event {other}"
+
+    def _closed(self, event: Event) -> Iterator[str]:
+        yield from fields(event, reason=str, session_id=str)
+        if event.get("reason") != "stopped":
+            yield f"reason is {event.get('reason')!r}, not stopped"
 
     def _answer(self, event: Event) -> Iterator[str]:
         self._answers += 1
@@ -100,9 +74,3 @@ class Earlier(Rules):
         self.spoken += 1
         if self.is_answered:
             self._response_id, self._short = None, False
-
-    def finished(self, code: int | None) -> Iterator[str]:
-        if not self.is_over:
-            yield "the socket closed without session.closed"
-        if code != NORMAL_CLOSURE:
-            yield f"the close code is {code}, not {NORMAL_CLOSURE}"

@@ -3,22 +3,18 @@
 import base64
 from collections.abc import Iterator
 
-from antiphon.probe.rules import NORMAL_CLOSURE, Event, Queue, Rules, audio, envelope, fields, is_whole
+from antiphon.probe.realtime_path import RealtimePath
+from antiphon.probe.rules import Event, audio, fields, is_whole
 
 _ONCE_A_UNIT = ("chunk_index", "usage", "chunk_usage")
 
 
-class Realtime(Rules):
+class Realtime(RealtimePath):
     """Each unit has a listen or audio; a turn keeps its id and ends with a listen that says so."""
 
-    path = "/v1/realtime"
-
     def __init__(self, mode: str) -> None:
-        super().__init__()
-        self.query = f"mode={mode}"
-        self._queue = Queue("session.")
+        super().__init__(mode)
         self._session_id: str | None = None
-        self._response_id: str | None = None
         self._ended: set[str] = set()
         self._chunks = 0
         self._figures: object = None
@@ -35,43 +31,28 @@ class Realtime(Rules):
         text = base64.b64encode(pcm).decode()
         return {"type": "input.append", "input": {"audio": text, "input_id": self._sent_ids[-1]}}
 
-    def ending(self) -> list[Event]:
-        return [{"type": "session.close", "reason": "user_stop"}]
-
-    def received(self, event: Event) -> Iterator[str]:
-        if self.is_over:
-            yield f"{event['type']} after session.closed"
-        yield from (
-            f"{name} is null; a field without a value is left out" for name in event if event[name] is None
-        )
+    def _any(self, event: Event) -> Iterator[str]:
+        for name in event:
+            if event[name] is None:
+                yield f"{name} is null; a field without a value is left out"
         yield from self._stamped(event)
-        if self._queue.takes(event):
-            yield from self._queue.received(event)
-            return
-        match event["type"]:
-            case "session.created":
-                yield from self._created(event)
-            case "response.output.delta":
-                yield from self._delta(event)
-            case "session.closed":
-                self.is_over = True
-                yield from fields(event, reason=str)
-            case "error":
-                yield from envelope(event)
-                yield f"an error without a fault of ours: {event.get('error')}"
-            case other:
-                yield f"there is no event {other}"
 
     def _created(self, event: Event) -> Iterator[str]:
-        if not self._queue.is_done:
-            yield "session.created before session.queue_done"
         if self.is_ready:
             yield "session.created came twice"
         yield from fields(event, session_id=str, mode=str, metrics=dict, usage=dict)
         if event.get("mode") != "full_duplex":
             yield f"mode is {event.get('mode')!r}, not full_duplex"
         self._session_id = event.get("session_id")
-        self.is_ready = True
+
+    def _output(self, event: Event) -> Iterator[str]:
+        if event["type"] == "response.output.delta":
+            yield from self._delta(event)
+        else:
+            yield f"there is no event {event['type']}"
+
+    def _closed(self, event: Event) -> Iterator[str]:
+        yield from fields(event, reason=str)
 
     def _delta(self, event: Event) -> Iterator[str]:
         if not self.is_ready:
@@ -135,9 +116,3 @@ class Realtime(Rules):
             self._ended.add(self._response_id)
             self.is_answered = ends_turn
         self._response_id, self.is_speaking = None, False
-
-    def finished(self, code: int | None) -> Iterator[str]:
-        if not self.is_over:
-            yield "the socket closed without session.closed"
-        if code != NORMAL_CLOSURE:
-            yield f"the close code is {code}, not {NORMAL_CLOSURE}"

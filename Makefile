@@ -21,7 +21,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test pytest lint format types typescript protos check-protos schemas check-schemas fuzz storm train eval bench neighbours clean
+.PHONY: help install run demo test pytest lint format types typescript protos check-protos schemas check-schemas fuzz storm pictures train eval bench neighbours clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ schemas: install ## regenerate the JSON Schema and AsyncAPI files of docs/protoc
 check-schemas: schemas ## fail if the checked-in files of docs/protocol are not those of the event structs
 	@git diff --exit-code -- $(PROTOCOL) || \
 		{ echo "$(PROTOCOL) differs from what the structs generate: add the regenerated files to the commit"; exit 1; }
+
+pictures: install ## draw the rooms of docs/architecture.md from the imports
+	$(BIN)/python -m tests.repository.draw
 
 fuzz: install ## fuzz every decoder, 60 s each; ARGS='--target audio --seconds 600' narrows it
 	$(BIN)/python -m pip install --quiet -e '.[fuzz]'

@@ -72,6 +72,12 @@ class Rooms:
         text = ast.get_docstring(ast.parse(self._tree.files[module].read_text())) or ""
         return " ".join(text.partition("\n\n")[0].split())
 
+    def label(self, room: str) -> str:
+        """A room as a path below its package."""
+        path = room.replace(".", "/")
+        module = f"{self._package}.{room}"
+        return f"{path}/" if module in self._tree.files and self._is_folder(module) else f"{path}.py"
+
     def graph(self) -> dict[str, set[str]]:
         """Room -> the rooms that it imports."""
         found: dict[str, set[str]] = {room: set() for room in self.contents}

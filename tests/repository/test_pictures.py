@@ -1,0 +1,103 @@
+"""The pictures and tables of `docs/architecture.md` are those of the imports and the docstrings."""
+
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.repository.draw import DOCUMENT, files
+from tests.repository.layers import Rooms
+from tests.repository.layout import GAP, Layout, essential, placed
+from tests.repository.picture import picture
+from tests.repository.source_tree import PACKAGES, ROOT, SourceTree
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, str]:
+    return files(SourceTree(PACKAGES))
+
+
+def test_checked_in_pictures_and_tables_are_those_of_the_imports(drawn: dict[str, str]) -> None:
+    stale = [name for name, text in drawn.items() if (ROOT / name).read_text() != text]
+
+    assert stale == [], "draw them again with `make pictures` (python -m tests.repository.draw)"
+
+
+def test_page_shows_every_picture(drawn: dict[str, str]) -> None:
+    for name in drawn.keys() - {str(DOCUMENT.relative_to(ROOT))}:
+        assert f"]({Path(name).relative_to('docs')})" in DOCUMENT.read_text()
+
+
+def test_all_that_is_drawn_lies_on_a_light_page(drawn: dict[str, str]) -> None:
+    """So that it is read on a dark one as well; letters are counted with 8.5 px, wider than any of 14."""
+    for name in drawn:
+        if name.endswith(".svg"):
+            svg = ElementTree.fromstring(drawn[name])
+            _, _, width, height = map(float, svg.attrib["viewBox"].split())
+            page, *boxes = svg.iter(f"{SVG}rect")
+            assert (float(page.attrib["width"]), float(page.attrib["height"])) == (width, height)
+            for box, label in zip(boxes, svg.iter(f"{SVG}text"), strict=False):
+                left, room = float(box.attrib["x"]), float(box.attrib["width"])
+                assert left >= 0
+                assert left + room <= width
+                assert len(label.text or "") * 8.5 <= room
+
+
+def test_an_import_changes_the_picture(tmp_path: Path) -> None:
+    for room in ("upper", "lower"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").write_text(f'"""The {room} room & more."""')
+        (tmp_path / room / "one.py").write_text("")
+    (tmp_path / "__init__.py").write_text('"""A house."""')
+    apart = picture(Rooms(SourceTree({"box": tmp_path}), "box"), [["upper"], ["lower"]])
+    (tmp_path / "upper/one.py").write_text("import box.lower.one")
+    joined = picture(Rooms(SourceTree({"box": tmp_path}), "box"), [["upper"], ["lower"]])
+
+    assert apart.count('class="arrow"') == 0
+    assert joined.count('class="arrow"') == 1
+    assert [it.text for it in ElementTree.fromstring(joined).iter(f"{SVG}title")] == [
+        "The lower room & more.",
+        "The upper room & more.",
+    ]
+
+
+def test_an_arrow_that_a_longer_way_implies_is_left_out() -> None:
+    graph = {"a": {"b", "c", "d"}, "b": {"c"}, "c": {"d"}, "d": set[str]()}
+
+    assert essential(graph) == {"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set()}
+
+
+ROWS = [["a", "b", "c"], ["d", "e"], ["f", "g", "h", "i"]]
+WIDTHS = {name: 40.0 + 10 * i for i, name in enumerate("abcdefghi")}
+ACROSS = {"a": {"e", "i"}, "b": {"d"}, "c": {"d", "f"}, "d": {"i"}, "e": {"f", "g"}}
+
+
+def laid_out() -> Layout:
+    return placed(ACROSS, ROWS, WIDTHS)
+
+
+def test_boxes_keep_their_rows_and_do_not_touch() -> None:
+    layout = laid_out()
+
+    for number, row in enumerate(ROWS):
+        assert {layout.boxes[name][1] for name in row} == {number}
+        for left, right in pairwise(sorted(row, key=lambda name: layout.boxes[name][0])):
+            distance = layout.boxes[right][0] - layout.boxes[left][0]
+            assert distance >= (WIDTHS[left] + WIDTHS[right]) / 2 + GAP / 2
+
+
+def test_arrows_pass_beside_the_boxes_of_rows_between() -> None:
+    layout = laid_out()
+
+    assert layout.arrows.keys() == {(start, end) for start, ends in ACROSS.items() for end in ends}
+    for (start, end), way in layout.arrows.items():
+        assert [way[0], way[-1]] == [layout.boxes[start], layout.boxes[end]]
+        for x, row in way[1:-1]:
+            assert all(abs(x - layout.boxes[name][0]) > WIDTHS[name] / 2 for name in ROWS[row])
+
+
+def test_a_layout_is_the_same_every_time() -> None:
+    assert laid_out() == laid_out()

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from antiphon.semconv import SERVICE_ADAPTER
@@ -25,7 +26,11 @@ from ws_adapter.recording.recorder import Recorder
 from ws_adapter.server.access import Access
 from ws_adapter.server.admin import Administration
 from ws_adapter.server.default_voice import read_default_voice
+from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.listener import PublicServer
+from ws_adapter.server.pages import Pages
+from ws_adapter.session.readers import Readers
+from ws_adapter.session.services import Services
 from ws_adapter.web.tls import Certificate
 from ws_adapter.worker.registry import Registry
 
@@ -106,73 +111,45 @@ class Adapter:
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serves until interrupted. Raises `ConfigurationError` if it cannot, as it was told."""
-        options = self._options
-        descriptors.reserve(options.queue_capacity)
-        access = Access(options, self._clock)
-        certificate = None
-        if options.tls_cert is not None and options.tls_key is not None:
-            certificate = Certificate(options.tls_cert, options.tls_key)
-        voice = read_default_voice(options.voices)
-        recorder = _recorder(options, self._clock)
-        telemetry = self._telemetry
-        metrics = Metrics(telemetry.meter)
-        registry = Registry(options.workers, byte_count=metrics.worker_bytes)
-        load = Load(options.load_limits, self._clock)
-        rules = QueueRules(
-            capacity=options.queue_capacity,
-            update_s=options.queue_update_s,
-            no_worker_grace_s=options.no_worker_grace_s,
-            session_limits_s=options.session_limits_s,
-        )
-        dispatcher = InProcessDispatcher(registry, self._clock, rules, options.worker_key)
-        snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, self._clock)
-        server = PublicServer(
-            options,
-            dispatcher,
-            registry,
-            self._clock,
-            access,
-            load,
-            telemetry,
-            metrics,
-            snapshot,
-            voice,
-            certificate,
-            recorder,
-        )
-        administration = Administration(access, snapshot, telemetry)
-        keys = access if options.keys is not None else None
-        self._reload = lambda: _reload(keys, certificate, server)
-        registry.start()
-        load.start()
+        descriptors.reserve(self._options.queue_capacity)
+        parts = _assemble(self._options, self._clock, self._telemetry)
+        self._reload = parts.reload
+        if parts.recorder is not None:
+            parts.recorder.start()
+        parts.services.registry.start()
+        parts.services.load.start()
         watching = [
-            asyncio.create_task(snapshot.keep_fresh()),
-            asyncio.create_task(measure_lag(metrics.loop_lag)),
+            asyncio.create_task(parts.snapshot.keep_fresh()),
+            asyncio.create_task(measure_lag(parts.snapshot.metrics.loop_lag)),
         ]
         try:
-            try:
-                if options.admin_port is not None:
-                    self.admin_port = await administration.start(options.admin_host, options.admin_port)
-                    logger.info("administration on %s port %d", options.admin_host, self.admin_port)
-                addresses = await server.start()
-            except CannotListen as error:
-                raise ConfigurationError(_cannot_listen(error)) from error
-            for address in addresses:
+            for address in await self._listen(parts):
                 on_ready(address)
             await self._interrupted.wait()
-            await self._drain(server)
+            await self._drain(parts.server)
             return EXIT_DRAINED
         finally:
-            await server.close()
-            await administration.close()
-            load.stop()
+            await parts.server.close()
+            await parts.administration.close()
+            parts.services.readers.close()
+            parts.services.load.stop()
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
-            dispatcher.close()
-            await registry.stop()
-            if recorder is not None:
-                await recorder.close()
+            parts.dispatcher.close()
+            await parts.services.registry.stop()
+            if parts.recorder is not None:
+                await parts.recorder.close()
+
+    async def _listen(self, parts: "_Parts") -> list[str]:
+        options = self._options
+        try:
+            if options.admin_port is not None:
+                self.admin_port = await parts.administration.start(options.admin_host, options.admin_port)
+                logger.info("administration on %s port %d", options.admin_host, self.admin_port)
+            return await parts.server.start()
+        except CannotListen as error:
+            raise ConfigurationError(_cannot_listen(error)) from error
 
     async def _drain(self, server: PublicServer) -> None:
         drained = asyncio.create_task(server.drain())
@@ -185,15 +162,59 @@ class Adapter:
             await asyncio.gather(drained, hurried, return_exceptions=True)
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """What an adapter is made of."""
+
+    services: Services
+    dispatcher: InProcessDispatcher
+    snapshot: Snapshot
+    server: PublicServer
+    administration: Administration
+    recorder: Recorder | None
+    reload: Callable[[], None]
+
+
+def _assemble(options: AdapterOptions, clock: Clock, telemetry: Telemetry) -> _Parts:
+    """Nothing of it runs yet. Raises `ConfigurationError`."""
+    access = Access(options, clock)
+    certificate = None
+    if options.tls_cert is not None and options.tls_key is not None:
+        certificate = Certificate(options.tls_cert, options.tls_key)
+    voice = read_default_voice(options.voices)
+    recorder = _recorder(options, clock)
+    metrics = Metrics(telemetry.meter)
+    registry = Registry(options.workers, byte_count=metrics.worker_bytes)
+    load = Load(options.load_limits, clock)
+    rules = QueueRules(
+        capacity=options.queue_capacity,
+        update_s=options.queue_update_s,
+        no_worker_grace_s=options.no_worker_grace_s,
+        session_limits_s=options.session_limits_s,
+    )
+    dispatcher = InProcessDispatcher(registry, clock, rules, options.worker_key)
+    services = Services(options, dispatcher, registry, clock, load, Readers())
+    snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock)
+    handshake = Handshake(options, access, telemetry, metrics, snapshot)
+    pages = Pages(services, access, voice)
+    server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)
+    keys = access if options.keys is not None else None
+    return _Parts(
+        services,
+        dispatcher,
+        snapshot,
+        server,
+        Administration(access, snapshot, telemetry),
+        recorder,
+        reload=lambda: _reload(keys, certificate, server),
+    )
+
+
 def _recorder(options: AdapterOptions, clock: Clock) -> Recorder | None:
     if options.recordings is None:
         return None
     max_age_s = options.recordings_max_days * _DAY_S
-    recorder = Recorder(
-        options.recordings, clock, max_age_s=max_age_s, max_bytes=options.recordings_max_bytes
-    )
-    recorder.start()
-    return recorder
+    return Recorder(options.recordings, clock, max_age_s=max_age_s, max_bytes=options.recordings_max_bytes)
 
 
 def _reload(keys: Access | None, certificate: Certificate | None, server: PublicServer) -> None:

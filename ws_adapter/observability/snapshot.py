@@ -37,7 +37,6 @@ class Snapshot:
         self.view = QueueView(0, (), ())
         self.recent_units = self.recent_misses = 0
         """Of the last five minutes."""
-        self.is_draining = False
         self.registry = registry
         self.load = load
         self.metrics = metrics
@@ -54,7 +53,7 @@ class Snapshot:
     @property
     def is_ready(self) -> bool:
         """Whether a session could start."""
-        return self.status.workers > 0 and not self.is_draining
+        return self.status.workers > 0 and not self.load.is_draining
 
     async def refresh(self) -> None:
         """Asks the dispatcher."""

@@ -85,7 +85,7 @@ def read_status(snapshot: Snapshot) -> Status:
     return Status(
         version=version("antiphon"),
         is_ready=snapshot.is_ready,
-        is_draining=snapshot.is_draining,
+        is_draining=snapshot.load.is_draining,
         time=snapshot.clock.unix(),
         workers=workers,
         slots={state.value: states[state] for state in SlotState},

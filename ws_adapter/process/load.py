@@ -48,6 +48,8 @@ class Load:
     def __init__(
         self, limits: LoadLimits, clock: Clock, cpu_time: Callable[[], float] = time.process_time
     ) -> None:
+        self.is_draining = False
+        """Whether the process is about to end, and takes nobody new."""
         self.inflight_bytes = 0
         """What all sessions hold: each adds what it takes and subtracts what it lets go."""
         self.half_bytes = limits.max_inflight_bytes / 2 or math.inf

@@ -17,15 +17,10 @@ from antiphon import semconv
 from antiphon.semconv import Rejection
 from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.telemetry.port import NOWHERE
-from antiphon.telemetry.providers import Telemetry
-from ws_adapter.dispatch.base import Dispatcher
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.session_telemetry import SessionTelemetry
-from ws_adapter.observability.snapshot import Snapshot
-from ws_adapter.options import AdapterOptions
-from ws_adapter.process.clock import Clock, sleep
+from ws_adapter.process.clock import sleep
 from ws_adapter.process.errors import CannotListen
-from ws_adapter.process.load import Load
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire import errors
@@ -34,11 +29,9 @@ from ws_adapter.recording.folder import Client
 from ws_adapter.recording.recorder import Recorder
 from ws_adapter.server import responses
 from ws_adapter.server.access import Access, Denied
-from ws_adapter.server.default_voice import DefaultVoice
 from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.pages import READING, Pages
 from ws_adapter.server.protocols import MachineMaker, new_session_id
-from ws_adapter.session.readers import Readers
 from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.session.slot import Identity
@@ -46,7 +39,6 @@ from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.routes import SUBPROTOCOL, Misdirected, Selection, describe, offered_subprotocols, select
 from ws_adapter.web.tls import Certificate
 from ws_adapter.web.websocket import WRITE_LIMIT, Arriving, PublicConnection
-from ws_adapter.worker.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -73,36 +65,25 @@ class PublicServer:
 
     def __init__(
         self,
-        options: AdapterOptions,
-        dispatcher: Dispatcher,
-        registry: Registry,
-        clock: Clock,
+        services: Services,
         access: Access,
-        load: Load,
-        telemetry: Telemetry,
+        handshake: Handshake,
+        pages: Pages,
         metrics: Metrics,
-        snapshot: Snapshot,
-        voice: DefaultVoice,
         certificate: Certificate | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """`voice` is for clients that ask for one; with a certificate it listens for TLS as well; with a
-        recorder it records every session."""
-        self._options = options
-        self._registry = registry
-        self._clock = clock
+        """With a certificate it listens for TLS as well; with a recorder it records every session."""
+        self._services = services
+        self._options = options = services.options
         self._access = access
-        self._load = load
+        self._handshake = handshake
+        self._pages = pages
         self._metrics = metrics
-        self._snapshot = snapshot
-        self._handshake = Handshake(options, access, telemetry, metrics, snapshot)
         self._certificate = certificate
         self._recorder = recorder
-        self._pages = Pages(dispatcher, registry, access, voice, clock.unix())
         self._mode = Mode(options.default_realtime_mode)
-        self._readers = Readers()
-        self._services = Services(options, dispatcher, registry, clock, load, self._readers)
-        self._machines = MachineMaker(registry.catalogue, clock)
+        self._machines = MachineMaker(services.registry.catalogue, services.clock)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection] = {}
         self._empty = asyncio.Event()
@@ -191,10 +172,9 @@ class PublicServer:
             server.close()
         for server in self._servers:
             await server.wait_closed()
-        self._readers.close()
 
     def _stop_admitting(self) -> None:
-        self._pages.is_draining = self._snapshot.is_draining = True
+        self._services.load.is_draining = True
 
     def end_withdrawn(self) -> None:
         """Ends the sessions of keys that no longer count."""
@@ -203,7 +183,7 @@ class PublicServer:
                 session.end(errors.KEY_WITHDRAWN)
 
     async def _until_empty(self, seconds: float) -> None:
-        over = asyncio.create_task(sleep(self._clock, seconds))
+        over = asyncio.create_task(sleep(self._services.clock, seconds))
         empty = asyncio.create_task(self._empty.wait())
         try:
             await asyncio.wait({over, empty}, return_when=asyncio.FIRST_COMPLETED)
@@ -247,7 +227,7 @@ class PublicServer:
 
     def _select(self, request: Request) -> Selection | Misdirected | None:
         offered = offered_subprotocols(request.headers.get_all("Sec-WebSocket-Protocol"))
-        catalogue = self._registry.catalogue()
+        catalogue = self._services.registry.catalogue()
         served = catalogue.modes if catalogue is not None else None
         return select(request.path, offered, self._mode, served)
 
@@ -258,9 +238,9 @@ class PublicServer:
         if isinstance(selection, Selection):
             if self._access.is_withdrawn(connection.key):
                 selection = Misdirected(selection.dialect, errors.KEY_WITHDRAWN)
-            elif self._pages.is_draining:
+            elif self._services.load.is_draining:
                 selection = Misdirected(selection.dialect, errors.SHUTTING_DOWN)
-            elif not self._load.admit():
+            elif not self._services.load.admit():
                 selection = Misdirected(selection.dialect, errors.OVERLOADED)
         if isinstance(selection, Misdirected):
             await self._handshake.refuse(connection, selection)
@@ -319,7 +299,7 @@ class PublicServer:
             fields,
             kind,
             dialect,
-            self._clock,
+            self._services.clock,
             connection.allowance.lines.take,
         )
 

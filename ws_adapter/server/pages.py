@@ -4,14 +4,15 @@ from typing import Final
 
 from websockets.http11 import Response
 
-from ws_adapter.dispatch.base import POOL, Dispatcher
+from ws_adapter.dispatch.base import POOL
 from ws_adapter.server import responses
 from ws_adapter.server.access import Access
 from ws_adapter.server.default_voice import DefaultVoice
+from ws_adapter.session.services import Services
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.rate_limit import Caller
 from ws_adapter.web.routes import Page, find_page
-from ws_adapter.worker.registry import Condition, Registry
+from ws_adapter.worker.registry import Condition
 
 READING: Final = ("GET", "HEAD")
 
@@ -22,16 +23,14 @@ _OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET})
 class Pages:
     """Answers requests that open no WebSocket."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, registry: Registry, access: Access, voice: DefaultVoice, since: float
-    ) -> None:
-        """`since` is the Unix time at which the adapter began to serve."""
-        self.is_draining = False
-        self._dispatcher = dispatcher
-        self._registry = registry
+    def __init__(self, services: Services, access: Access, voice: DefaultVoice) -> None:
+        """`voice` is for clients that ask for one."""
+        self._dispatcher = services.dispatcher
+        self._registry = services.registry
+        self._load = services.load
         self._access = access
         self._voice = voice
-        self._since = since
+        self._since = services.clock.unix()
 
     async def answer(self, request: HttpRequest, caller: Caller) -> Response:
         """The answer, with a body also to HEAD. Raises `Denied`."""
@@ -59,7 +58,7 @@ class Pages:
             case Page.HEALTH:
                 return responses.health()
             case Page.READY:
-                return responses.readiness(await self._dispatcher.status(POOL), self.is_draining)
+                return responses.readiness(await self._dispatcher.status(POOL), self._load.is_draining)
             case Page.VERSION:
                 return responses.versions()
             case Page.STATUS:

@@ -15,6 +15,8 @@ from ws_adapter.observability.status_page import render
 from ws_adapter.process.errors import CannotListen
 from ws_adapter.server import responses
 from ws_adapter.server.access import Access, Denied
+from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.websocket import HttpConnection
 
 _NEEDS_KEYS: Final = (
     "through a proxy this needs the key of an admin; the adapter has no keys: pass --auth keys"
@@ -28,7 +30,7 @@ class Administration:
         self._access = access
         self._snapshot = snapshot
         self._telemetry = telemetry
-        self._port = Port(self._respond)
+        self._port = Port(self._respond, HttpConnection)
 
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port. Raises `CannotListen`."""
@@ -48,6 +50,9 @@ class Administration:
             return denied.response
 
     async def _answer(self, request: Request, peer: str) -> Response:
+        assert isinstance(request, HttpRequest)
+        if request.fault is not None:
+            return responses.unreadable(request.fault)
         path = request.path.partition("?")[0]
         if path not in ("/", "/metrics", "/status.json"):
             return responses.not_found()
@@ -58,6 +63,8 @@ class Administration:
             raise Denied(Rejection.AUTH, responses.forbidden(_NEEDS_KEYS))
         if request.method not in READING:
             return responses.method_not_allowed(*READING)
+        if request.refused_body is not None:
+            return responses.body_refused(request.refused_body, *READING)
         await self._snapshot.refresh()
         if path == "/metrics":
             # Hundreds of series take a while to write down: not while sessions wait.

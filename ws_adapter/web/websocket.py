@@ -85,7 +85,16 @@ class Message(Struct, frozen=True):
     """No other message has come since."""
 
 
-class PublicConnection(ServerConnection):
+class HttpConnection(ServerConnection):
+    """A connection that takes any request of HTTP/1.1, so that each can have its answer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.protocol.parser = http1.parse(self.protocol)
+        next(self.protocol.parser)
+
+
+class PublicConnection(HttpConnection):
     """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
 
     What has come of a message that is not whole yet is counted in `arriving`, every byte in `byte_count`. A
@@ -95,8 +104,6 @@ class PublicConnection(ServerConnection):
     def __init__(self, *args: Any, arriving: Arriving, byte_count: ByteCount, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         protocol = self.protocol
-        protocol.parser = http1.parse(protocol)
-        next(protocol.parser)
         pieces = Pieces(protocol.reader, lambda: _room(protocol))
         protocol.reader.read_exact = pieces.read_exact  # type: ignore[method-assign,assignment]
         self.key: Key | None = None

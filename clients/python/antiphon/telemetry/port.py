@@ -27,9 +27,14 @@ _quiet.setLevel(logging.WARNING)  # a scrape is no event
 class Port:
     """Answers every request by `answer`, and HEAD without its body."""
 
-    def __init__(self, answer: Callable[[Request, str], Awaitable[Response]]) -> None:
-        """`answer` gets the address of the other end, too."""
+    def __init__(
+        self,
+        answer: Callable[[Request, str], Awaitable[Response]],
+        connection: type[ServerConnection] = ServerConnection,
+    ) -> None:
+        """`answer` gets the address of the other end, too; `connection` reads the requests."""
         self._answer = answer
+        self._connection = connection
         self._server: Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -41,6 +46,7 @@ class Port:
             process_request=self._respond,
             open_timeout=OPEN_TIMEOUT_S,
             server_header=None,
+            create_connection=self._connection,
             logger=_quiet,
         )
         bound: int = self._server.sockets[0].getsockname()[1]

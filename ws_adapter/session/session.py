@@ -233,8 +233,7 @@ class Session:
             drops = self._has_no_room() or (self._machine.drops_stale and self._is_late(message))
             is_lost = drops or self._machine.is_over
             actions = self._take(message, drops)
-            apart = next((action for action in actions if isinstance(action, Apart)), None)
-            if apart is not None:
+            while apart := next((action for action in actions if isinstance(action, Apart)), None):
                 self._perform([action for action in actions if action is not apart])
                 then = await self._services.readers.do(apart.work, has_slot=self._streams is not None)
                 actions = then(self._clock.now())

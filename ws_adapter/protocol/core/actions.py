@@ -103,7 +103,7 @@ class Apart(Struct, frozen=True):
     """Let `work` run beside the event loop, since it takes long and depends on nothing else.
 
     It returns what is to be called next, on the event loop, with the time; and that returns actions. Frames
-    that come meanwhile wait. There is at most one among the actions that a frame leads to.
+    that come meanwhile wait. There is at most one at a time among the actions that a frame leads to.
     """
 
     work: "Callable[[], Callable[[float], list[Action]]]"

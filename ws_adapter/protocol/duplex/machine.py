@@ -48,6 +48,7 @@ from ws_adapter.protocol.wire.limits import (
     EVENTS_PER_WINDOW,
     EVENTS_WINDOW_S,
     LARGE_FRAME,
+    LARGEST_DECODED,
     NOTES_PER_MIN,
     Limits,
     RateWindow,
@@ -80,6 +81,7 @@ class DuplexMachine:
         self._flow = UnitFlow(limits, new_token)
         self._setup: SessionSetup | None = None
         self._opener_bytes = 0
+        self._frame_bytes = 0
         """Of an opener that is read beside the event loop, then of its voice until a worker has that."""
         self._has_waited = False
         self._created = False
@@ -113,7 +115,7 @@ class DuplexMachine:
         """Input that waits or is at the worker, and reference audio that the worker has not confirmed."""
         if self.is_over:
             return 0
-        return self._flow.held_bytes + self._opener_bytes
+        return self._flow.held_bytes + self._opener_bytes + self._frame_bytes
 
     @property
     def deadline(self) -> float | None:
@@ -177,17 +179,41 @@ class DuplexMachine:
             return []
         if not self._events.allow(now):
             return self._flood("events", EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
-        input_id = None
+        if len(frame) <= LARGEST_DECODED:
+            return self._take(self._decode(frame, drops_input), drops_input, len(frame), now)
+        self._frame_bytes = len(frame)
+        return [Apart(partial(self._decode_apart, frame, drops_input))]
+
+    def _decode(self, frame: bytes, drops_input: bool) -> Command | Refusal | InvalidUtf8:
+        """What a frame asks for, or what is wrong with it; touches nothing of the session."""
         try:
-            command = self._vocabulary.decode(frame, drops_input=drops_input)
-            input_id = command.input_id if isinstance(command, Input) else None
-            return self._obey(command, now, drops_input, len(frame))
-        except InvalidUtf8:
+            return self._vocabulary.decode(frame, drops_input=drops_input)
+        except (Refusal, InvalidUtf8) as fault:
+            return fault
+
+    def _decode_apart(self, frame: bytes, drops_input: bool) -> Callable[[float], list[Action]]:
+        return partial(self._take_large, self._decode(frame, drops_input), drops_input, len(frame))
+
+    def _take_large(
+        self, command: Command | Refusal | InvalidUtf8, drops_input: bool, size: int, now: float
+    ) -> list[Action]:
+        self._frame_bytes = 0
+        return [] if self.is_over else self._take(command, drops_input, size, now)
+
+    def _take(
+        self, command: Command | Refusal | InvalidUtf8, drops_input: bool, size: int, now: float
+    ) -> list[Action]:
+        """Obeys, or says what is wrong."""
+        if isinstance(command, InvalidUtf8):
             return self._conclude(errors.NOT_UTF8)
+        if isinstance(command, Refusal):
+            if command.code is ErrorCode.INVALID_JSON:
+                return self._conclude(errors.no_json(command))
+            return self._refuse(command, now, None)
+        try:
+            return self._obey(command, now, drops_input, size)
         except Refusal as refusal:
-            if refusal.code is ErrorCode.INVALID_JSON:
-                return self._conclude(errors.no_json(refusal))
-            return self._refuse(refusal, now, input_id)
+            return self._refuse(refusal, now, command.input_id if isinstance(command, Input) else None)
 
     def binary_frame(self, now: float) -> list[Action]:
         """The client sent a binary frame."""

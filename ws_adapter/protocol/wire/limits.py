@@ -13,6 +13,10 @@ MOST_AT_WORKER: Final = 7
 LARGE_FRAME: Final = 2**18
 """Longer frames are read beside the event loop, where sound in them may have to be resampled."""
 
+LARGEST_DECODED: Final = 2**21
+"""Bytes of a frame that may be decoded on the event loop: it takes 2 ms. The longest inputs are three times
+as long, a second of four large pictures."""
+
 SHORTEST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 300.0
 NOTES_PER_MIN: Final = 60

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,10 +25,9 @@ from inference_service.api.setups import (
     WindowMode,
 )
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.sessions.base import Session, Stage
+from inference_service.engine.session import QueuedUnit, Session, Stage
 from inference_service.engine.sessions.components import DuplexComponents
 from inference_service.engine.sessions.duplex import DuplexSession
-from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families.duplex_runtime import DuplexRuntime
 
@@ -129,7 +128,7 @@ def cost(runtime: Counting, sessions: int, units: int, *, listens: bool) -> Cost
 
 def _opened(runtime: Counting, slot: int) -> DuplexSession:
     setup = DuplexSetup("", _SETTINGS, _WINDOW, seed=slot)
-    talk = runtime.converse("bench", slot, setup, lambda event: None)
+    talk = cast(DuplexSession, runtime.open("bench", slot, setup, lambda event: None))
     talk.preprocessor.begin()
     assert runtime.start(talk) is None
     _run(runtime, [talk])

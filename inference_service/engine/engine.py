@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +27,8 @@ from inference_service.api.engine import (
 from inference_service.api.setups import Content, SessionSetup, UnitOverrides
 from inference_service.engine.batch.memory import held_bytes
 from inference_service.engine.guard import DeviceLost
-from inference_service.engine.inbox import Inbox, Order
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Session, Stage
-from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.session import QueuedUnit, Session, Stage
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.media.pool import Lane, MediaPool
@@ -40,6 +39,30 @@ MOST_TICKS = 64
 """Ticks that may wait for an event to travel with."""
 
 _FATAL = SessionFailed("ENGINE_FATAL", "The model's device state is lost; the worker ends.")
+
+
+Order = Callable[[], None]
+
+
+class Inbox:
+    """Thread-safe and in order. Bounded by the unit windows of the sessions that write to it."""
+
+    def __init__(self) -> None:
+        self._orders: deque[Order] = deque()
+        self._arrived = threading.Condition()
+
+    def put(self, order: Order) -> None:
+        """Adds an order; never blocks."""
+        with self._arrived:
+            self._orders.append(order)
+            self._arrived.notify()
+
+    def take(self, wait: bool) -> Order | None:
+        """The next order; None if there is none and `wait` is False."""
+        with self._arrived:
+            while wait and not self._orders:
+                self._arrived.wait()
+            return self._orders.popleft() if self._orders else None
 
 
 class LiveSession:

@@ -9,7 +9,7 @@ import torch
 
 from antiphon.semconv import Reason
 from inference_service.api.engine import SessionFailed
-from inference_service.engine.sessions.base import Session
+from inference_service.engine.session import Session
 
 logger = logging.getLogger(__name__)
 

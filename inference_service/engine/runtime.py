@@ -1,6 +1,5 @@
 """A model on its device, with the KV slabs of all slots; the parts that a tick is made of."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,13 +10,13 @@ from inference_service.api.engine import ModelInfo, SessionFailed, Sink
 from inference_service.api.setups import SessionSetup
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
-from inference_service.engine.sessions.base import Session
+from inference_service.engine.session import Session, SessionKind
 
 CPU_ROWS = 128
 """Rows of one forward on the CPU, where more of them only take longer."""
 
 
-class Runtime(ABC):
+class Runtime:
     """One family of models. Only the engine thread calls it, but for `open`."""
 
     budget = 1024
@@ -32,6 +31,8 @@ class Runtime(ABC):
         self.most_waiting = CPU_ROWS if language.cache.keys[0].device.type == "cpu" else self.budget
         """Rows of one forward that may have no deadline."""
         self.language = language
+        self.kinds: dict[type[SessionSetup], SessionKind[Any]] = {}
+        """The kinds of session that the model holds, each by what its sessions are set up with."""
         self._embeddings = embeddings
         self._head = head
 
@@ -40,24 +41,30 @@ class Runtime(ABC):
         """Where the weights are."""
         return self.language.cache.keys[0].device
 
-    @abstractmethod
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Session[Any]:
-        """A session of one of the model's modes, in a slot that is clean."""
+        """A session of one of the model's kinds, in a slot that is clean. Any thread may call this."""
+        kind = self.kinds.get(type(setup))
+        if kind is None:
+            raise TypeError(f"This model takes no {type(setup).__name__}.")
+        session: Session[Any] = kind.open(session_id, slot, setup, sink)
+        session.kind = kind
+        return session
 
-    @abstractmethod
     def start(self, session: Session[Any]) -> SessionFailed | None:
         """Begins the session's context; the refusal if its settings do not fit this model."""
+        return session.kind.start(session)
+
+    def hear(self, sessions: Sequence[Session[Any]]) -> None:
+        """Hands each session its next unit, in one batch for each kind; see `SessionKind.hear`."""
+        groups: dict[SessionKind[Any], list[Session[Any]]] = {}
+        for session in sessions:
+            groups.setdefault(session.kind, []).append(session)
+        for kind, group in groups.items():
+            kind.hear(group)
 
     def see(self, slices: list[Any]) -> list[Tensor]:
         """Embeddings [n, hidden] of slices of pictures."""
         raise RuntimeError("This model has no eye.")
-
-    @abstractmethod
-    def hear(self, sessions: Sequence[Session[Any]]) -> None:
-        """Hands each session the embeddings of its next unit to feed; its pictures have been seen.
-
-        If it raises, no session has moved, but for those that have theirs and the one to `blame`.
-        """
 
     def speak(self, sessions: Sequence[Session[Any]]) -> None:
         """One step of speech for those in stage SPEAK; what has been heard of raising holds here too."""

@@ -11,7 +11,7 @@ from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.scheduler import Request, Share, is_urgent, schedule
 from inference_service.engine.guard import Guard
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Session, Stage
+from inference_service.engine.session import Session, Stage
 
 Sessions = Collection[Session[Any]]
 _OPENING_S = 0.005

@@ -99,8 +99,8 @@ class MiniSenses:
         self._side = side
         self._second_tokens = second_tokens
 
-    def hearing(self) -> "MiniHearing":
-        return MiniHearing()
+    def hearing(self) -> MelStream:
+        return MelStream()
 
     def measure(self, data: bytes, *, field: str, max_slices: int | None) -> Measure:
         return Measure()
@@ -119,17 +119,7 @@ class MiniSenses:
         stream, size = MelStream(), SAMPLE_RATE * _SECONDS_AT_ONCE
         for at in range(0, len(pcm), size):
             piece = pcm[at : at + size]
-            yield Sound(torch.from_numpy(stream.hear(piece)), len(piece) / SAMPLE_RATE, begins=at == 0)
-
-
-class MiniHearing:
-    """The log-mel of one stream."""
-
-    def __init__(self) -> None:
-        self._mel = MelStream()
-
-    def feed(self, second: Pcm) -> Tensor:
-        return torch.from_numpy(self._mel.hear(second))
+            yield Sound(torch.from_numpy(stream.feed(piece)), len(piece) / SAMPLE_RATE, begins=at == 0)
 
 
 class MiniEar:
@@ -138,12 +128,8 @@ class MiniEar:
     def __init__(self, encoder: AudioEncoder) -> None:
         self._encoder = encoder
         self._device = encoder.conv1.weight.device
-
-    def initial_state(self) -> AudioState:
-        return self._encoder.initial_state()
-
-    def encode(self, heard: list[Tensor], states: list[AudioState]) -> tuple[list[Tensor], list[AudioState]]:
-        return self._encoder.encode(heard, states)
+        self.initial_state = encoder.initial_state
+        self.encode = encoder.encode
 
     def listen(self, sound: Sound, state: AudioState) -> tuple[Tensor, AudioState]:
         before = self.initial_state() if sound.begins else state

@@ -1,26 +1,19 @@
 """Any causal language model of transformers on its device: it chats and continues token streams."""
 
-from collections.abc import Sequence
-from typing import Any, cast
-
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from inference_service.api.engine import ModelInfo, SessionFailed, Sink
-from inference_service.api.setups import ChatSetup, DuplexSettings, Mode, SessionSetup, TokensSetup, Window
+from inference_service.api.engine import ModelInfo
+from inference_service.api.setups import ChatSetup, DuplexSettings, Mode, TokensSetup, Window
 from inference_service.checkpoints.causal import CausalCheckpoint
-from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.memory import bytes_per_row
-from inference_service.engine.guard import blame
 from inference_service.engine.runtime import CPU_ROWS, Runtime
-from inference_service.engine.sessions.base import Session
-from inference_service.engine.sessions.chat import ChatSession
-from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, Words
-from inference_service.engine.sessions.tokens import TokensSession
+from inference_service.engine.sessions.chat import ChatKind
+from inference_service.engine.sessions.prompt import Dialogue
+from inference_service.engine.sessions.tokens import TokensKind
 from inference_service.families.footprint import Footprint
-from inference_service.families.token_streams import Tokens
 from inference_service.families.working_memory import forward_bytes
 from inference_service.models.errors import CheckpointError
 
@@ -41,47 +34,11 @@ class CausalRuntime(Runtime):
             loaded.model.get_input_embeddings(),
             loaded.model.get_output_embeddings(),
         )
-        self._tokens = Tokens(self, loaded.tokenizer, loaded.ends)
-        self._dialogue = None
+        self.kinds[TokensSetup] = TokensKind(self, loaded.tokenizer, loaded.ends)
         if loaded.template is not None:
             nothing = torch.tensor([], dtype=torch.long)
-            self._dialogue = Dialogue(loaded.template, context_limit, loaded.ends, forbidden=nothing)
-
-    def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Session[Any]:
-        match setup:
-            case TokensSetup():
-                return self._tokens.open(session_id, slot, setup, sink)
-            case ChatSetup() if self._dialogue is not None:
-                return self._chat(session_id, slot, setup, sink, self._dialogue)
-            case _:
-                raise TypeError(f"This model takes no {type(setup).__name__}.")
-
-    def _chat(
-        self, session_id: str, slot: int, setup: ChatSetup, sink: Sink, dialogue: Dialogue
-    ) -> ChatSession:
-        return ChatSession(
-            session_id,
-            slot,
-            sink,
-            Context(self.language, slot, Window(), dialogue.limit),
-            ChatPreprocessor(dialogue, setup.system_prompt),
-            setup=setup,
-            dialogue=dialogue,
-            generator=torch.Generator().manual_seed(setup.seed),
-        )
-
-    def start(self, session: Session[Any]) -> SessionFailed | None:
-        if isinstance(session, TokensSession):
-            return self._tokens.start(session)
-        cast(ChatSession, session).ready()
-        return None
-
-    def hear(self, sessions: Sequence[Session[Any]]) -> None:
-        self._tokens.hear([session for session in sessions if isinstance(session, TokensSession)])
-        for turn in sessions:
-            if isinstance(turn, ChatSession):
-                with blame(turn):
-                    turn.read(torch.cat([self.embed(cast(Words, part).ids) for part in turn.next_portion()]))
+            dialogue = Dialogue(loaded.template, context_limit, loaded.ends, forbidden=nothing)
+            self.kinds[ChatSetup] = ChatKind(self, dialogue)
 
 
 def model_info(loaded: CausalCheckpoint, context_limit: int) -> ModelInfo:

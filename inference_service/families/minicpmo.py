@@ -27,7 +27,7 @@ from inference_service.families.working_memory import ear_bytes, eye_bytes, forw
 from inference_service.media.image import decode_picture, picture_size
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.models.errors import CheckpointError
-from inference_service.models.minicpmo.audio import AudioState, Ear
+from inference_service.models.minicpmo.audio import Ear
 from inference_service.models.minicpmo.config import AudioConfig, MiniCPMOConfig, VisionConfig
 from inference_service.models.minicpmo.mel import HOP, LONGEST, SHORTEST, StreamingMel, clip_mels
 from inference_service.models.minicpmo.sizes import sizes
@@ -150,8 +150,8 @@ class MiniCPMOSenses:
         self._vision = vision
         self._ear = ear
 
-    def hearing(self) -> "MiniCPMOHearing":
-        return MiniCPMOHearing(self._audio.bands)
+    def hearing(self) -> StreamingMel:
+        return StreamingMel(self._audio.bands)
 
     def measure(self, data: bytes, *, field: str, max_slices: int | None) -> Measure:
         size = picture_size(data, field=field)
@@ -176,27 +176,13 @@ class MiniCPMOSenses:
             yield Sound(torch.from_numpy(mel), mel.shape[1] * HOP / SAMPLE_RATE, begins=True)
 
 
-class MiniCPMOHearing:
-    """The log-mel of one stream."""
-
-    def __init__(self, bands: int) -> None:
-        self._mel = StreamingMel(bands)
-
-    def feed(self, second: Pcm) -> Tensor:
-        return torch.from_numpy(self._mel.feed(second))
-
-
 class MiniCPMOEar:
     """The Whisper encoder: streams with a state, clips without."""
 
     def __init__(self, ear: Ear) -> None:
         self._ear = ear
-
-    def initial_state(self) -> AudioState:
-        return self._ear.initial_state()
-
-    def encode(self, heard: list[Tensor], states: list[AudioState]) -> tuple[list[Tensor], list[AudioState]]:
-        return self._ear.encode(heard, states)
+        self.initial_state = ear.initial_state
+        self.encode = ear.encode
 
     def listen(self, sound: Sound, state: None) -> tuple[Tensor, None]:
         return self._ear.encode_clips([[sound.features]])[0], None

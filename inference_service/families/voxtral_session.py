@@ -1,5 +1,6 @@
 """Voxtral Realtime writes down what it hears, one token for every 80 ms."""
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
@@ -7,14 +8,23 @@ import torch
 from torch import Tensor
 from transformers import VoxtralRealtimeFeatureExtractor
 
-from inference_service.api.setups import Content
+from inference_service.api.engine import SessionFailed, Sink
+from inference_service.api.setups import Content, TranscribeSetup, Window
+from inference_service.checkpoints.voxtral import VoxtralCheckpoint
+from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.rolling import RollingContext
-from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.preprocessing import Preprocessor
+from inference_service.engine.guard import blame
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.session import Preprocessor, SessionKind, Stage
 from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, kind_of
+from inference_service.engine.text.textstream import Detokenizer
 from inference_service.media.pool import Kind
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import ConvState, Pacing
+
+HEARD_AT_ONCE = 32
+"""Tokens' worth of sound that a session hears in one tick; more of a long chunk waits for the next."""
+BEGIN, PAD = "<s>", "[STREAMING_PAD]"
 
 
 class VoxtralPreprocessor(Preprocessor[Heard]):
@@ -164,3 +174,63 @@ class VoxtralTranscription(TranscriptionSession):
 
     def undo(self) -> None:
         self.is_lost = True
+
+
+class VoxtralKind(SessionKind[VoxtralTranscription]):
+    """The transcriptions of a Voxtral model, whose encoder `ear` looks back `ear_reach` rows."""
+
+    def __init__(
+        self, runtime: Runtime, checkpoint: VoxtralCheckpoint, ear: PackedDecoder, ear_reach: int
+    ) -> None:
+        self._runtime = runtime
+        self._model, self._tekken, self._features = checkpoint.model, checkpoint.tekken, checkpoint.features
+        self._ear = ear
+        self._ear_reach = ear_reach
+        pacing = self._model.pacing
+        self._pad = self._tekken.control(PAD)
+        pads = pacing.left_pad_tokens + pacing.delay_tokens
+        self._prompt = [self._tekken.control(BEGIN), *[self._pad] * pads]
+        self._pad_embedding = runtime.embed([self._pad]).detach()
+        lead_in = np.zeros(pacing.left_pad_tokens * pacing.samples_per_token, np.float32)
+        silence = self._features(lead_in, sampling_rate=pacing.sample_rate_hz, return_tensors="pt")
+        self._silence = silence["input_features"][0].T
+
+    def open(self, session_id: str, slot: int, setup: TranscribeSetup, sink: Sink) -> VoxtralTranscription:
+        runtime, deaf, pacing = self._runtime, self._model.initial_state(), self._model.pacing
+        reach = runtime.info.context_limit
+        return VoxtralTranscription(
+            session_id,
+            slot,
+            sink,
+            RollingContext(runtime.language, slot, Window(), reach, reach=reach),
+            VoxtralPreprocessor(self._features, pacing),
+            setup,
+            torch.Generator().manual_seed(setup.seed),
+            Detokenizer(self._tekken.decode),
+            tekken=self._tekken,
+            prompt=self._prompt,
+            pad=self._pad_embedding,
+            pad_token=self._pad,
+            silence=self._silence,
+            heard_at_once=HEARD_AT_ONCE * pacing.mels_per_token,
+            ear=RollingContext(self._ear, slot, Window(), self._ear_reach, reach=self._ear_reach),
+            deaf=deaf,
+            past=deaf,
+            audio=self._pad_embedding[:0],
+        )
+
+    def start(self, session: VoxtralTranscription) -> SessionFailed | None:
+        session.ready(len(self._prompt))
+        return None
+
+    def hear(self, sessions: Sequence[VoxtralTranscription]) -> None:
+        """Encodes the next frames of each session, all in one forward of the encoder."""
+        mels = [session.next_frames().to(self._runtime.device) for session in sessions]
+        rows, pasts = self._model.embed(mels, [session.past for session in sessions])
+        segments = [session.ear.segment(new) for session, new in zip(sessions, rows, strict=True)]
+        for session, past, hidden in zip(sessions, pasts, self._ear.forward(segments), strict=True):
+            with blame(session):
+                session.past = past
+                session.ear.advance(len(hidden))
+                ids = session.hear(self._model.project(hidden))
+                session.start_step(self._runtime.embed(ids))

@@ -2,7 +2,7 @@
 
 import time
 from io import BytesIO
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,10 +22,9 @@ from inference_service.api.setups import (
 )
 from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Session, Stage
+from inference_service.engine.session import QueuedUnit, Session, Stage
 from inference_service.engine.sessions.components import SpeechCodes
 from inference_service.engine.sessions.duplex import DuplexSession
-from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families.duplex_runtime import DuplexRuntime
 
@@ -46,19 +45,19 @@ def warm_up(runtime: Runtime) -> None:
 def _converse(runtime: DuplexRuntime) -> None:
     """Hears and speaks `UNITS` units."""
     setup = DuplexSetup("", DuplexSettings(force_listen_count=0), Window(), seed=0, sees=runtime.info.sees)
-    conversation = runtime.converse("warm-up", 0, setup, lambda event: None)
-    conversation.preprocessor.begin()
-    if runtime.start(conversation) is not None:
-        return  # a context too small for any conversation
+    session = cast(DuplexSession, runtime.open("warm-up", 0, setup, lambda event: None))
+    session.preprocessor.begin()
+    if runtime.start(session) is not None:
+        return  # a context too small for any session
     tick = Tick(runtime)
     silence = np.zeros(runtime.info.input_sample_rate_hz, np.float32)
     second = UnitInput(silence, (_picture(),) if runtime.info.sees else ())
     for number in range(1, UNITS + 1):
-        heard = conversation.preprocessor.prepare(second)
+        heard = session.preprocessor.prepare(second)
         unit = QueuedUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
-        conversation.queue.prefill(unit)
-        _run(tick, conversation)
-        _speak(runtime, conversation)
+        session.queue.prefill(unit)
+        _run(tick, session)
+        _speak(runtime, session)
     runtime.clear(0)
 
 
@@ -101,12 +100,12 @@ def _continue(runtime: Runtime) -> None:
     runtime.clear(0)
 
 
-def _speak(runtime: DuplexRuntime, conversation: DuplexSession) -> None:
+def _speak(runtime: DuplexRuntime, session: DuplexSession) -> None:
     """One full second of speech, whatever the model would have said."""
     if runtime.speaker is None or runtime.components.speech is None:
         return
     hidden = torch.zeros(2, runtime.language.backbone.config.hidden_size, device=runtime.device)
-    voice, state = conversation.speech, conversation.mouth
+    voice, state = session.speech, session.mouth
     job = SpeechJob(
         voice, [0, 0], hidden, may_be_short=False, ends_turn=False, temperature=0.0, generator=voice.generator
     )

@@ -58,7 +58,7 @@ class MelStream:
     def __init__(self) -> None:
         self._heard = np.zeros(CONTEXT, np.float32)
 
-    def hear(self, pcm: Array) -> Array:
+    def feed(self, pcm: Array) -> Array:
         """The next chunk, a multiple of 160 samples: log-mel [len(pcm) // 160, 80]."""
         if not len(pcm):
             return np.zeros((0, BANDS), np.float32)

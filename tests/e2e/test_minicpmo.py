@@ -20,7 +20,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Done, End, Event, Piece, UnitUsage
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.session import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import table
 from tests.e2e.conftest import running_adapter, running_worker

@@ -3,17 +3,27 @@
 import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready
-from inference_service.api.setups import ChatSetup, Sampling
+from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed, Sink
+from inference_service.api.setups import ChatSetup, Sampling, Window
+from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.sampler import PoisonedLogits, sample
-from inference_service.engine.sessions.base import Session, Stage
-from inference_service.engine.sessions.prompt import Dialogue, Passage, Prompt, Sight, clip_rows
-from inference_service.engine.sessions.run import Run
+from inference_service.engine.guard import blame
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.session import Run, Session, SessionKind, Stage
+from inference_service.engine.sessions.prompt import (
+    ChatPreprocessor,
+    Dialogue,
+    Passage,
+    Prompt,
+    Sight,
+    Words,
+    clip_rows,
+)
 from inference_service.engine.text.stops import StopStrings
 from inference_service.engine.text.textstream import Detokenizer
 
@@ -50,6 +60,7 @@ class ChatRun(Run[Prompt]):
 class ChatSession(Session[Prompt]):
     """One chat session. Its context is empty at the start of each unit and nothing is kept after it."""
 
+    preprocessor: ChatPreprocessor
     _: KW_ONLY
     setup: ChatSetup
     dialogue: Dialogue
@@ -251,3 +262,35 @@ class ChatSession(Session[Prompt]):
         self.queue.close_first()
         self.running = None
         self.stage = Stage.IDLE
+
+
+class ChatKind(SessionKind[ChatSession]):
+    """The chats of a model that takes text and says nothing aloud."""
+
+    def __init__(self, runtime: Runtime, dialogue: Dialogue) -> None:
+        self._runtime = runtime
+        self._dialogue = dialogue
+
+    def open(self, session_id: str, slot: int, setup: ChatSetup, sink: Sink) -> ChatSession:
+        dialogue = self._dialogue
+        return ChatSession(
+            session_id,
+            slot,
+            sink,
+            Context(self._runtime.language, slot, Window(), dialogue.limit),
+            ChatPreprocessor(dialogue, setup.system_prompt),
+            setup=setup,
+            dialogue=dialogue,
+            generator=torch.Generator().manual_seed(setup.seed),
+        )
+
+    def start(self, session: ChatSession) -> SessionFailed | None:
+        session.ready()
+        return None
+
+    def hear(self, sessions: Sequence[ChatSession]) -> None:
+        """Embeds the next portion of each turn's prompt."""
+        for session in sessions:
+            with blame(session):
+                words = cast(list[Words], session.next_portion())
+                session.read(torch.cat([self._runtime.embed(passage.ids) for passage in words]))

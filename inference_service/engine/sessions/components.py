@@ -4,6 +4,7 @@ The first three work on the device, on the engine thread; what comes before them
 arrays, belongs to the `Senses` and is done on the media thread. States are each session's own.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from transformers import PreTrainedModel
 
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import MODELS_VOICE, VoiceReference
+from inference_service.engine.batch.speech import SpeechJob
 from inference_service.models.config import TurnBound
 from inference_service.models.speech_head import SpeechHead
 from inference_service.models.tokenizer import Tokenizer
@@ -25,14 +27,19 @@ Pcm = NDArray[np.float32]
 ROWS_PER_SECOND = 10
 """Embeddings of the language model that a second of sound becomes."""
 
+SLICE_MARKS = 2
+"""Ids before and behind a slice of a picture."""
+Look = Callable[[Sequence["View"], Sequence[Tensor]], list[list[Tensor]]]
+"""The slices of each picture, each [n, hidden] with the marks round it, from those without."""
+
 # ---------------------------------------------------------------------------------------- on the media thread
 
 
 class Hearing(Protocol):
     """The features of one endless stream of sound."""
 
-    def feed(self, second: Pcm) -> Tensor:
-        """Those of the next second, float32 [16000], for `Ear.encode`."""
+    def feed(self, second: Pcm) -> Pcm:
+        """Those of the next second, float32 [16000], for `Ear.encode`: float32."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,21 @@ class MouthState(Protocol):
 
     def mark(self) -> Callable[[], None]:
         """A way back to how it is now, unless it is reset."""
+
+
+class SpeakingSession(ABC):
+    """A session with a voice."""
+
+    mouth: MouthState | None
+    """None for a session without a voice, and before it has begun."""
+
+    @abstractmethod
+    def speech_job(self) -> SpeechJob | None:
+        """The speech under way in stage SPEAK; None if nothing more is to be said aloud."""
+
+    @abstractmethod
+    def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
+        """The job's speech is ready, float32 [samples], or there is none."""
 
 
 VOICES_AT_ONCE = 8

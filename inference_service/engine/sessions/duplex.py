@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -10,14 +10,12 @@ from torch import Tensor
 
 from antiphon.semconv import Reason
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed
-from inference_service.api.setups import DuplexSetup
+from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides
 from inference_service.engine.batch.sampler import PoisonedLogits, TextSampler
 from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
-from inference_service.engine.sessions.base import Session, SpeakingSession, Stage
-from inference_service.engine.sessions.components import MouthState
-from inference_service.engine.sessions.duplex_run import DuplexRun
-from inference_service.engine.sessions.preprocessing import Perceived
+from inference_service.engine.session import Run, Session, Stage
+from inference_service.engine.sessions.components import MouthState, SpeakingSession, View
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.config import TurnBound
 from inference_service.models.tokenizer import SpecialTokens, Tokenizer
@@ -28,6 +26,96 @@ _MARKS = 2
 """`<image>` and `</image>`."""
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
 _FULL = Failure("INPUT_TOO_LONG", "The context is full; open a new session.")
+MAX_CHARACTERS = 28
+"""A unit says fewer characters than this; the token that would reach it is not said."""
+
+
+@dataclass(frozen=True)
+class Perceived:
+    """One second: what the ear is given of it, or None, and its pictures, oldest first."""
+
+    heard: Tensor | None
+    pictures: tuple[View, ...] = ()
+
+
+@dataclass
+class DuplexRun(Run[Perceived]):
+    """The duplex unit being worked on."""
+
+    settings: DuplexSettings
+    ear_before: Any
+    """State of the ear."""
+    turn_was_open: bool
+    most_steps: int = 0
+    steps: int = 0
+    """Decided tokens that have been fed."""
+    said: list[int] = field(default_factory=list)
+    """What the speech head is given: every token fed but the first, which is never text."""
+    hidden: list[Tensor] = field(default_factory=list)
+    """Hidden states of `said`, each [hidden]."""
+    turn_ended: bool = False
+    """Whether the last token fed ended the turn."""
+    generator: torch.Generator | None = None
+    """Where the unit's draws come from, if not from the session's generators."""
+    job: SpeechJob | None = None
+    terminator: int | None = None
+    """What its end leaves in the context; None if nothing of the unit is in it."""
+    end: End = End.LISTEN
+
+    def begin(self, settings: DuplexSettings, overrides: UnitOverrides, room: int) -> None:
+        """The unit may be decided; it may feed at most `room` tokens."""
+        self.decided_at = time.monotonic()
+        self.settings = overrides.apply(settings)
+        self.most_steps = min(self.settings.max_new_speak_tokens_per_chunk, room)
+        if overrides.seed is not None:
+            self.generator = torch.Generator().manual_seed(overrides.seed)
+
+    def feed(self, token: int, *, ends_turn: bool) -> None:
+        """A decided token goes into the next forward."""
+        if self.steps > 0:
+            self.said.append(token)
+        self.steps += 1
+        self.turn_ended = ends_turn
+
+    def fed(self, hidden: Tensor) -> None:
+        """The hidden state [hidden] of the token fed last."""
+        if self.said:
+            self.hidden.append(hidden)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more step is allowed; the last one belongs to the terminator."""
+        return self.steps + 1 < self.most_steps
+
+    @property
+    def is_at_last_step(self) -> bool:
+        """Whether the next token is the last one that is fed."""
+        return self.steps + 2 >= self.most_steps
+
+    def is_too_long_with(self, token: int, tokenizer: Tokenizer) -> bool:
+        """Whether saying `token` as well would reach the limit of characters."""
+        if self.steps == 0 or not tokenizer.is_text(token):
+            return False
+        return len(tokenizer.decode([*self.said, token])) >= MAX_CHARACTERS
+
+    def text(self, tokenizer: Tokenizer) -> Piece:
+        """What it says, in words."""
+        ids = tuple(token for token in self.said if tokenizer.is_text(token))
+        return Piece(self.number, tokenizer.decode(list(ids)), ids)
+
+    def speech(self, state: SpeechState, like: Tensor) -> SpeechJob:
+        """The unit's speech; one without words goes on with those before it. `like` is any hidden state."""
+        if self.job is None:
+            self.job = SpeechJob(
+                state,
+                self.said,
+                torch.stack(self.hidden) if self.hidden else like.new_zeros(0, len(like)),
+                may_be_short=state.length == 0 or self.turn_ended,
+                ends_turn=self.turn_ended,
+                temperature=self.settings.tts_temperature,
+                generator=self.generator or state.generator,
+            )
+        return self.job
 
 
 @dataclass(eq=False)

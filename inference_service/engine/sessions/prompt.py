@@ -8,8 +8,9 @@ from torch import Tensor
 
 from antiphon.semconv import Reason
 from inference_service.api.setups import ChatMessage, Clip, Content, Picture, TurnInput
+from inference_service.engine.session import Preprocessor
 from inference_service.engine.sessions.components import ROWS_PER_SECOND, Measure, Senses, Sound, View
-from inference_service.engine.sessions.preprocessing import Preprocessor, VoicePreprocessor
+from inference_service.engine.sessions.reference_voice import ReferenceVoice
 from inference_service.errors import UnitRefused
 from inference_service.media.pool import Kind
 from inference_service.models.chat_template import ChatTemplate, Media, Message, TemplateRefused
@@ -97,9 +98,7 @@ class Prompt:
 class ChatPreprocessor(Preprocessor[Prompt]):
     """Renders conversations with the model's chat template and decodes what they show and play."""
 
-    def __init__(
-        self, dialogue: Dialogue, system_prompt: str, voice: VoicePreprocessor | None = None
-    ) -> None:
+    def __init__(self, dialogue: Dialogue, system_prompt: str, voice: ReferenceVoice | None = None) -> None:
         self._dialogue = dialogue
         self._system_prompt = system_prompt
         self.voice = voice

@@ -6,21 +6,23 @@ it is let go, or carried into the next forward if it was asked to be kept.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 from torch import Tensor
 
 from antiphon.semconv import Reason
-from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed
-from inference_service.api.setups import Content, Sampling, StreamInput, TokensSetup
+from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed, Sink
+from inference_service.api.setups import Content, Sampling, StreamInput, TokensSetup, Window
+from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.sampler import PoisonedLogits, sample
-from inference_service.engine.sessions.base import Session, Stage
-from inference_service.engine.sessions.preprocessing import Preprocessor
-from inference_service.engine.sessions.run import Run
+from inference_service.engine.guard import blame
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.session import Preprocessor, Run, Session, SessionKind, Stage
 from inference_service.engine.text.textstream import Detokenizer
 from inference_service.errors import UnitRefused
+from inference_service.media.memo import PROMPTS_KNOWN, Memo, digest
 from inference_service.media.pool import Kind
 from inference_service.models.plain_tokenizer import PlainTokenizer
 
@@ -111,6 +113,7 @@ class TokensRun(Run[TokensChunk]):
 class TokensSession(Session[TokensChunk]):
     """One TOKENS session."""
 
+    preprocessor: TokensPreprocessor
     _: KW_ONLY
     setup: TokensSetup
     tokenizer: PlainTokenizer
@@ -316,3 +319,44 @@ class TokensSession(Session[TokensChunk]):
         self.queue.close_first()
         self.running = self.last_hidden = None
         self.stage = Stage.IDLE
+
+
+class TokensKind(SessionKind[TokensSession]):
+    """The token streams of a model; `ends` are its own end tokens."""
+
+    def __init__(self, runtime: Runtime, tokenizer: PlainTokenizer, ends: frozenset[int]) -> None:
+        self._runtime = runtime
+        self._tokenizer = tokenizer
+        self._ends = ends
+        self._known: Memo[list[int]] = Memo(PROMPTS_KNOWN)
+
+    def open(self, session_id: str, slot: int, setup: TokensSetup, sink: Sink) -> TokensSession:
+        limit, prompt = self._runtime.info.context_limit, setup.system_prompt
+        return TokensSession(
+            session_id,
+            slot,
+            sink,
+            Context(self._runtime.language, slot, Window(), limit),
+            TokensPreprocessor(
+                self._tokenizer,
+                limit,
+                lambda: self._known.get(digest(prompt), lambda: self._tokenizer.encode(prompt)),
+            ),
+            setup=setup,
+            tokenizer=self._tokenizer,
+            ends=self._ends,
+            generator=torch.Generator().manual_seed(setup.seed),
+        )
+
+    def start(self, stream: TokensSession) -> SessionFailed | None:
+        """Begins with the prompt, if there is one; the refusal of one that leaves no room."""
+        ids, limit = stream.preprocessor.opening(), self._runtime.info.context_limit
+        if len(ids) >= limit:
+            return SessionFailed("CONFIG_INVALID", f"has {len(ids)} tokens; at most {limit - 1} leave room")
+        stream.start(self._runtime.embed(ids) if ids else None)
+        return None
+
+    def hear(self, streams: Sequence[TokensSession]) -> None:
+        for stream in streams:
+            with blame(stream):
+                stream.read(self._runtime.embed(stream.next_ids()))

@@ -13,9 +13,8 @@ from inference_service.api.engine import End, Failure, Finalized, Finish, Piece,
 from inference_service.api.setups import Content, Sampling, StreamInput, TranscribeSetup
 from inference_service.engine.batch.sampler import PoisonedLogits, sample
 from inference_service.engine.batch.scheduler import UNIT_S
-from inference_service.engine.sessions.base import Session, Stage
+from inference_service.engine.session import Run, Session, Stage
 from inference_service.engine.sessions.components import ROWS_PER_SECOND
-from inference_service.engine.sessions.run import Run
 from inference_service.engine.text.textstream import Detokenizer
 from inference_service.media.pool import Kind
 

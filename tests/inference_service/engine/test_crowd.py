@@ -30,8 +30,7 @@ from inference_service.api.setups import (
     WindowMode,
 )
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Session, Stage
-from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.session import QueuedUnit, Session, Stage
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.families import antiphon_mini

@@ -33,9 +33,9 @@ from inference_service.api.setups import (
     UnitOverrides,
     Window,
 )
+from inference_service.engine import session as session_module
 from inference_service.engine.engine import LiveEngine
-from inference_service.engine.sessions import base
-from inference_service.engine.sessions.preprocessing import DuplexPreprocessor
+from inference_service.engine.sessions.duplex_kind import DuplexPreprocessor
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media import pool
@@ -171,7 +171,7 @@ def test_session_that_waits_in_the_media_pool_is_told_that_others_get_on(
         begin(preprocessor)
 
     monkeypatch.setattr(pool, "TOLD_S", 0.0)
-    monkeypatch.setattr(base, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(session_module, "PROGRESS_S", 0.0)
     monkeypatch.setattr(DuplexPreprocessor, "begin", slow)
     monkeypatch.setattr(DuplexPreprocessor, "kind", lambda preprocessor, content: Kind.REST)
     talking = rig.slots.open(TokensSetup(Sampling(max_new_tokens=1), seed=1))

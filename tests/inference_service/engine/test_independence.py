@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from inference_service.api.engine import Done, End, Piece
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides
 from inference_service.checkpoints.folder import find, load
-from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.duplex import DuplexSession
-from inference_service.engine.sessions.preprocessing import Perceived
-from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.session import QueuedUnit, Stage
+from inference_service.engine.sessions.duplex import DuplexSession, Perceived
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime

@@ -26,8 +26,7 @@ from inference_service.api.setups import (
 )
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.scheduler import LEAST_SHARE, UNIT_S
-from inference_service.engine.sessions.base import Session, Stage
-from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.session import QueuedUnit, Session, Stage
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime

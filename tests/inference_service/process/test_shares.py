@@ -13,7 +13,7 @@ import pytest
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.app import load_engine
-from inference_service.engine.sessions import base
+from inference_service.engine import session
 from inference_service.families import antiphon_mini
 from inference_service.session.machine import Limits
 from inference_service.session.unit import Stream
@@ -102,7 +102,7 @@ async def test_a_chat_that_waits_for_its_turn_is_not_taken_for_one_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The last of eight waits several times as long as the worker bears with a unit that does not get on."""
-    monkeypatch.setattr(base, "PROGRESS_S", 0.05)
+    monkeypatch.setattr(session, "PROGRESS_S", 0.05)
     limits = Limits(unit_s=1.0, cleanup_s=1.0)
     async with (
         running_worker(load_engine, limits=limits, slots=CHATS, seed=1) as worker,

@@ -17,7 +17,7 @@ from inference_service.api.setups import (
     TurnInput,
     UnitOverrides,
 )
-from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.session import QueuedUnit
 from inference_service.engine.sessions.spoken_chat import SpokenChatSession
 from inference_service.engine.tick import Tick
 from tests.inference_service.engine.support import golden

@@ -5,7 +5,7 @@ import torch
 
 from inference_service.api.engine import Done, End, Failure, Finish, Piece, Prefilled, Ready
 from inference_service.api.setups import Sampling, UnitOverrides
-from inference_service.engine.sessions.base import Stage
+from inference_service.engine.session import Stage
 from tests.inference_service.engine.support.exchange import END, TURN_END, Exchange
 from tests.inference_service.engine.support.talk import VOCABULARY, Said
 

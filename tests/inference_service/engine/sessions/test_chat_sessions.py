@@ -24,9 +24,8 @@ from inference_service.api.setups import (
     TurnInput,
     UnitOverrides,
 )
-from inference_service.engine.sessions.base import Session
+from inference_service.engine.session import QueuedUnit, Session
 from inference_service.engine.sessions.prompt import ChatPreprocessor, Prompt
-from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.sessions.spoken_chat import SpokenChatSession
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
@@ -176,7 +175,7 @@ def test_clip_in_portions_is_heard_as_the_whole(chat: Chatter) -> None:
         fed.append(session.to_feed)
     assert len(fed) == 4
 
-    mel = torch.from_numpy(MelStream().hear(long.pcm))
+    mel = torch.from_numpy(MelStream().feed(long.pcm))
     ear = runtime().components.ear
     ((expected,), _) = ear.encode([mel], [ear.initial_state()])
     rows = torch.cat(fed)

@@ -5,8 +5,8 @@ import torch
 
 from inference_service.api.engine import End, Finish, Prefilled, Ready, SessionFailed, UnitUsage
 from inference_service.api.setups import UnitOverrides, Window, WindowMode
-from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.duplex_run import MAX_CHARACTERS
+from inference_service.engine.session import Stage
+from inference_service.engine.sessions.duplex import MAX_CHARACTERS
 from inference_service.models.config import TurnBound
 from tests.inference_service.engine.support.talk import PROMPT, UNIT_TOKENS, VOCABULARY, Talk
 

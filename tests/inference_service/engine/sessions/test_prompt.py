@@ -111,7 +111,7 @@ def test_long_clip_comes_in_portions_that_make_the_whole() -> None:
     flat = [sound for portion in sounds for sound in portion]
     assert [sound.begins for sound in flat] == [True, False, False]
     # Some processors multiply matrices of other lengths in another order, so the last bits may differ.
-    expected = torch.from_numpy(MelStream().hear(whole.pcm))
+    expected = torch.from_numpy(MelStream().feed(whole.pcm))
     torch.testing.assert_close(torch.cat([sound.features for sound in flat]), expected, atol=1e-5, rtol=0)
 
 
@@ -162,7 +162,7 @@ def test_what_can_never_fit_is_refused_before_it_is_worked_on(
         raise AssertionError("it was worked on")
 
     monkeypatch.setattr(ChatTemplate, "prompt", worked)
-    monkeypatch.setattr(MelStream, "hear", worked)
+    monkeypatch.setattr(MelStream, "feed", worked)
 
     assert "has at least" in refusal(user(part)).failure.message
 

@@ -10,7 +10,7 @@ import torch
 from inference_service.api.engine import End, Failure, Finish, Piece, Ready, SessionFailed
 from inference_service.api.setups import Mode, StreamInput, TokensSetup, UnitOverrides
 from inference_service.checkpoints.causal import CausalCheckpoint
-from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.session import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime

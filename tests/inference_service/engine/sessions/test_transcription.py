@@ -64,7 +64,7 @@ def in_one_pass(runtime: DuplexRuntime, sound: Sound, sampling: Sampling = CHATT
     """What is decided in each second, by transformers' own forward over all before, without a cache."""
     whole = np.pad(sound, (0, -len(sound) % SAMPLE_RATE + SAMPLE_RATE))
     model, _, _ = tiny.model()
-    audio = model.apm.embed(model.apm.hear(torch.from_numpy(MelStream().hear(whole))[None]))[0]
+    audio = model.apm.embed(model.apm.hear(torch.from_numpy(MelStream().feed(whole))[None]))[0]
     language = copy.deepcopy(model.llm)
     language.set_attn_implementation("eager")
     generator = torch.Generator().manual_seed(1)

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from inference_service.api.engine import Done, Event, Failure, Finalized, Piece, Prefilled
 from inference_service.api.setups import Sampling, StreamInput, TranscribeSetup, UnitOverrides
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.base import Session
-from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.session import QueuedUnit, Session
 from inference_service.engine.tick import Tick
 
 Sound = NDArray[np.float32]

@@ -19,9 +19,8 @@ from inference_service.api.setups import (
 )
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.speech import SpeechState
-from inference_service.engine.sessions.base import Stage
+from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, PictureRules, Words
-from inference_service.engine.sessions.queue import QueuedUnit
 from inference_service.engine.sessions.speech_groups import SpeechGroups
 from inference_service.engine.sessions.spoken_chat import SpokenChatSession
 from inference_service.families.antiphon_mini import MiniSenses

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -29,10 +29,9 @@ from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.sampler import TextSampler
 from inference_service.engine.batch.speech import SpeechJob
-from inference_service.engine.sessions.base import Stage
+from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.components import DuplexComponents, Pcm, SpeechCodes, SpeechComponents
-from inference_service.engine.sessions.duplex_run import DuplexRun
-from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.sessions.duplex import DuplexRun, DuplexSession
 from inference_service.engine.tick import Tick
 from inference_service.families import minicpmo
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -210,7 +209,7 @@ class Visitor:
         )
         voice = VoiceReference(wave("ref_wave_i16"))
         setup = DuplexSetup(PROMPT, settings, window or Window(), seed=0, sees=True, voice=voice)
-        self.talk = where.converse(name, slot, setup, lambda event: None)
+        self.talk = cast(DuplexSession, where.open(name, slot, setup, lambda event: None))
         own = self.talk.sampler
         self.sampler = Observed(
             own.special, own.forbidden, own.generator, reference_quirks=own.reference_quirks

@@ -14,7 +14,7 @@ from inference_service.api.setups import Sampling, StreamInput, TokensSetup, Uni
 from inference_service.checkpoints import causal
 from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.session import QueuedUnit
 from inference_service.engine.sessions.tokens import TokensSession
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused

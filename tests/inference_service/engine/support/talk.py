@@ -14,10 +14,10 @@ from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.sampler import TextSampler
 from inference_service.engine.batch.speech import SpeechState
-from inference_service.engine.sessions.base import Stage
-from inference_service.engine.sessions.duplex import DuplexSession
-from inference_service.engine.sessions.preprocessing import DuplexPreprocessor, Perceived, VoicePreprocessor
-from inference_service.engine.sessions.queue import QueuedUnit
+from inference_service.engine.session import QueuedUnit, Stage
+from inference_service.engine.sessions.duplex import DuplexSession, Perceived
+from inference_service.engine.sessions.duplex_kind import DuplexPreprocessor
+from inference_service.engine.sessions.reference_voice import ReferenceVoice
 from inference_service.families.antiphon_mini import MiniSenses
 from inference_service.models.config import TurnBound
 from inference_service.models.vocoder import VocoderState
@@ -97,7 +97,7 @@ class Talk:
             0,
             lambda event: None,
             Context(decoder(limit + 128), 0, window, limit),
-            DuplexPreprocessor(senses, VoicePreprocessor(VoiceReference(), senses, None)),
+            DuplexPreprocessor(senses, ReferenceVoice(VoiceReference(), senses, None)),
             setup=DuplexSetup("", duplex, window, seed=0, sees=sees),
             tokenizer=tokenizer,
             sampler=TextSampler(self.special, torch.tensor([self.special.chunk_eos]), generator),

@@ -1,0 +1,384 @@
+"""One session inside the engine, whatever its kind: its units, the one under way, and its place in a tick."""
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from enum import Enum, auto
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+from inference_service.api.engine import (
+    Advanced,
+    Done,
+    End,
+    Event,
+    Failure,
+    Finish,
+    Prefilled,
+    SessionFailed,
+    Sink,
+    UnitTimings,
+    UnitUsage,
+)
+from inference_service.api.setups import Content, UnitOverrides
+from inference_service.engine.batch.context import Context
+from inference_service.media.pool import Kind
+
+PROGRESS_S = 2.0
+"""How often a unit that takes long shows that it is getting on."""
+
+
+Prepared = TypeVar("Prepared")
+"""What the engine is given of a unit."""
+
+
+class Preprocessor(ABC, Generic[Prepared]):
+    """Makes of the input of one session's units, in their order, what the engine works on.
+
+    It does so in the media pool, beside the engine's own thread, and touches nothing else of the session.
+    """
+
+    def kind(self, content: Content | None) -> Kind:
+        """What it is to prepare that; None is what the session begins with."""
+        return Kind.SOUND
+
+    def begin(self) -> None:
+        """Prepares what the session begins with; may take long. Raises `UnitRefused`."""
+
+    @abstractmethod
+    def prepare(self, content: Content) -> Prepared:
+        """What the engine is given. Raises `UnitRefused` for input that cannot be used."""
+
+
+@dataclass
+class QueuedUnit(Generic[Prepared]):
+    """A unit's prepared input and, once they have come, its orders to generate and finalise."""
+
+    number: int
+    input: Prepared | None
+    """None if it cannot be used; `failure` says why."""
+    arrival: float
+    failure: Failure | None = None
+    force_listen: bool = False
+    overrides: UnitOverrides | None = None
+    rejection: Failure | None = None
+    """Why its order to generate cannot be followed; it has come all the same."""
+    finalize: bool = False
+    keep_last_token: bool = False
+
+
+class UnitQueue(Generic[Prepared]):
+    """The units of one session that are not closed yet, oldest first, and how far it is cancelled."""
+
+    def __init__(self) -> None:
+        self._units: deque[QueuedUnit[Prepared]] = deque()
+        self._cancelled_to = 0
+        self.first: QueuedUnit[Prepared] | None = None
+        """The unit that is or will be worked on."""
+
+    def prefill(self, unit: QueuedUnit[Prepared]) -> None:
+        """A unit has come."""
+        self._units.append(unit)
+        self.first = self._units[0]
+
+    def generate(self, number: int, force_listen: bool, overrides: UnitOverrides) -> None:
+        """The unit may be decided as soon as it is heard."""
+        for unit in self._units:
+            if unit.number == number:
+                unit.force_listen, unit.overrides = force_listen, overrides
+
+    def reject(self, number: int, failure: Failure) -> None:
+        """The unit is to fail as soon as it is heard."""
+        for unit in self._units:
+            if unit.number == number:
+                unit.rejection, unit.overrides = failure, UnitOverrides()
+
+    def finalize(self, number: int, *, keep_last_token: bool = False) -> None:
+        """The unit may be closed as soon as it is done."""
+        for unit in self._units:
+            if unit.number == number:
+                unit.finalize, unit.keep_last_token = True, keep_last_token
+
+    def cancel(self, number: int) -> None:
+        """Units up to and including `number` end CANCELLED, also those not yet come."""
+        self._cancelled_to = max(self._cancelled_to, number)
+
+    def is_cancelled(self, unit: QueuedUnit[Prepared]) -> bool:
+        """Whether the unit is to end without another word."""
+        return unit.number <= self._cancelled_to
+
+    def close_first(self) -> None:
+        """The first unit is closed."""
+        self._units.popleft()
+        self.first = self._units[0] if self._units else None
+
+
+@dataclass
+class Run(Generic[Prepared]):
+    """The unit being worked on. Times are monotonic seconds, 0 for what has not happened."""
+
+    unit: QueuedUnit[Prepared]
+    _: KW_ONLY
+    started: float = field(default_factory=time.monotonic)
+    text_rows: int = 0
+    """Input rows that are tokens, those carried from the unit before and marks round media included."""
+    vision_rows: int = 0
+    vision_slices: int = 0
+    audio_rows: int = 0
+    cached: int = 0
+    """Entries of the context that were there before it."""
+    sampled: int = 0
+    codes: int = 0
+    """Speech codes drawn."""
+    finish: Finish | None = None
+    failure: Failure | None = None
+    heard_at: float = 0.0
+    decided_at: float = 0.0
+    speaking_since: float = 0.0
+    speech_s: float = 0.0
+    vocoder_s: float = 0.0
+
+    @property
+    def number(self) -> int:
+        """The unit's number."""
+        return self.unit.number
+
+    def begin_speech(self) -> None:
+        """Words wait to be said aloud from now on."""
+        self.speaking_since = time.monotonic()
+
+    def end_speech(self, spoken_at: float) -> None:
+        """The speech head was done with them at `spoken_at`, the vocoder is now."""
+        self.speech_s += spoken_at - self.speaking_since
+        self.vocoder_s += time.monotonic() - spoken_at
+
+    def usage(self) -> UnitUsage:
+        """Its tokens so far."""
+        return UnitUsage(
+            input_text_tokens=self.text_rows,
+            input_audio_tokens=self.audio_rows,
+            input_vision_tokens=self.vision_rows,
+            cached_tokens=self.cached,
+            output_text_tokens=self.sampled,
+            output_audio_tokens=self.codes,
+        )
+
+    def timings(self) -> UnitTimings:
+        """Where its time went so far; a part that did not run took none."""
+        now = time.monotonic()
+        voice = self.speech_s + self.vocoder_s
+        return UnitTimings(
+            queue=self.started - self.unit.arrival,
+            prefill=self.heard_at - self.started if self.heard_at else 0.0,
+            decode=now - self.decided_at - voice if self.decided_at else 0.0,
+            speech=self.speech_s,
+            vocoder=self.vocoder_s,
+            total=now - self.unit.arrival,
+        )
+
+    def prefilled(self, context_tokens: int) -> Prefilled:
+        """The answer to its Prefill."""
+        if self.failure is not None:
+            return Prefilled(self.number, context_tokens, failure=self.failure)
+        return Prefilled(
+            self.number, context_tokens, self.usage(), self.timings(), vision_slices=self.vision_slices
+        )
+
+    def done(self, end: End, context_tokens: int) -> Done:
+        """The last word about its generation."""
+        failure = self.failure if end is End.FAILED else None
+        return Done(self.number, end, self.finish, context_tokens, self.usage(), self.timings(), failure)
+
+
+class Stage(Enum):
+    """Where a session is in the loop over its units."""
+
+    OPENING = auto()
+    """It waits for the runtime to start it."""
+    PROMPT = auto()
+    """What stands before the first unit is being fed."""
+    IDLE = auto()
+    PREFILL = auto()
+    """The input of a unit is being fed."""
+    HEARD = auto()
+    """It is in the context; the order to generate has not been looked at."""
+    DECODE = auto()
+    SPEAK = auto()
+    """Text waits to be said aloud."""
+    DONE = auto()
+    """The last word about the unit is out; it waits to be closed."""
+    FAILED = auto()
+    """It cannot go on, and waits for its end."""
+
+
+@dataclass(eq=False)
+class Session(ABC, Generic[Prepared]):
+    """One session inside the engine: its slot, its context, its orders and what it has to say.
+
+    Only the engine thread touches it, but for `preprocessor`, which is the media pool's. A tick calls, for
+    whoever is ready: `end_unit`, `finalize`; the runtime's `see` for `slices`; `refuse_unit`, then the
+    runtime's `hear`; `take` after a forward; `begin_generate`, `decide`, `feed`; `speech_job`, `spoken`.
+    """
+
+    id: str
+    slot: int
+    sink: Sink
+    context: Context
+    preprocessor: Preprocessor[Prepared]
+    _: KW_ONLY
+    kind: "SessionKind[Any]" = field(init=False)
+    """What has made it."""
+    stage: Stage = Stage.PROMPT
+    opened: float = field(default_factory=time.monotonic)
+    queue: UnitQueue[Prepared] = field(default_factory=UnitQueue)
+    to_feed: Tensor | None = None
+    """Embeddings [n, hidden] that wait for a forward."""
+    last_hidden: Tensor | None = None
+    """Final hidden state [hidden] of the row fed last, from which the next token is decided."""
+    usage: UnitUsage = field(default_factory=UnitUsage)
+    events: list[Event] = field(default_factory=list)
+    seen: list[Tensor] = field(default_factory=list)
+    """Embeddings [n, hidden] of the first of `slices`."""
+    _told: float = field(default_factory=time.monotonic)
+
+    def may_tell(self, now: float) -> bool:
+        """Whether it has told no progress for a while."""
+        return now - self._told >= PROGRESS_S
+
+    def tell_progress(self, now: float) -> None:
+        """A tick has been made while there was work for this session: that is said once in `PROGRESS_S`.
+
+        Whoever waits for its turn has not been forgotten. Unit 0 is what stands before the first one.
+        """
+        if self.may_tell(now):
+            self._told = now
+            self.events.append(Advanced(self.queue.first.number if self.queue.first else 0))
+
+    @property
+    def arrival(self) -> float:
+        """Monotonic seconds since which the session's current work has been waiting."""
+        return self.queue.first.arrival if self.queue.first else self.opened
+
+    @property
+    def due(self) -> float | None:
+        """Monotonic seconds at which the work under way should be done; None if it has no deadline."""
+        return None
+
+    def slices(self) -> Sequence[Any]:
+        """Slices of pictures that must have been seen before the next unit, or portion of one, is heard."""
+        return ()
+
+    @property
+    def clip_rows(self) -> int:
+        """Embeddings of the sound in that portion, beyond the second that a unit has anyway."""
+        return 0
+
+    @property
+    def wants_unit(self) -> bool:
+        """Whether the next unit, or the next portion of one, may be heard now."""
+        if self.stage is Stage.PREFILL:
+            return self.to_feed is None
+        return self.stage is Stage.IDLE and self.queue.first is not None
+
+    @property
+    def wants_decision(self) -> bool:
+        """Whether the pending logits may be turned into a decision now."""
+        first = self.queue.first
+        if self.stage is Stage.HEARD:
+            return first is not None and first.overrides is not None
+        return self.stage is Stage.DECODE and self.to_feed is None
+
+    @property
+    def wants_end(self) -> bool:
+        """Whether the running unit may be closed now."""
+        return self.stage is Stage.DONE and self.queue.first is not None and self.queue.first.finalize
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a tick would do anything for this session."""
+        waits = self.to_feed is not None or self.stage in (Stage.SPEAK, Stage.OPENING)
+        return waits or self.wants_unit or self.wants_decision or self.wants_end
+
+    @abstractmethod
+    def refuse_unit(self) -> bool:
+        """Whether the next unit does not fit any more or cannot be used: then it is answered, not heard."""
+
+    def take(self, hidden: Tensor | None) -> None:
+        """Hidden states [n, hidden] of the rows just fed, `n` at most what waits; None if not numbers."""
+        assert self.to_feed is not None
+        if hidden is None:
+            self.poisoned()
+            return
+        self.context.advance(len(hidden))
+        self.fed(hidden)
+        self.to_feed = self.to_feed[len(hidden) :]
+        if not len(self.to_feed):
+            self.to_feed, self.last_hidden = None, hidden[-1]
+            self.taken()
+
+    def fed(self, hidden: Tensor) -> None:
+        """Hidden states [n, hidden] of the rows fed last."""
+
+    @abstractmethod
+    def taken(self) -> None:
+        """All rows that waited are in the context."""
+
+    @abstractmethod
+    def poisoned(self) -> None:
+        """Hidden states or scores are not numbers: the running unit fails."""
+
+    @abstractmethod
+    def begin_generate(self) -> bool:
+        """Applies the heard unit's orders; False if it ends without the model."""
+
+    @abstractmethod
+    def decide(self, logits: Tensor) -> int | None:
+        """Takes one decision on float32 scores [vocabulary]: the token to feed, or None."""
+
+    @abstractmethod
+    def feed(self, token: int, embeds: Tensor) -> None:
+        """The decided token, embedded as [1, hidden], goes into the next forward."""
+
+    @abstractmethod
+    def end_unit(self) -> None:
+        """Closes the unit in the context, before the window is seen to."""
+
+    @abstractmethod
+    def finalize(self) -> None:
+        """The unit is over, and the window drops what has become too old."""
+
+    def fail(self, failure: SessionFailed) -> None:
+        """The session has come to its end, and takes part in nothing any more."""
+        self.to_feed = self.last_hidden = None
+        self.stage = Stage.FAILED
+        self.events.append(failure)
+
+    def leave(self) -> None:
+        """Gives back what the session holds on the device beside its slot."""
+        self.to_feed = self.last_hidden = None
+        self.seen = []
+
+
+S = TypeVar("S", bound=Session[Any])
+
+
+class SessionKind(ABC, Generic[S]):
+    """One kind of session of one model: makes its sessions, begins them, and has them hear their units."""
+
+    @abstractmethod
+    def open(self, session_id: str, slot: int, setup: Any, sink: Sink) -> S:
+        """A session in a slot that is clean. Any thread may call this."""
+
+    @abstractmethod
+    def start(self, session: S) -> SessionFailed | None:
+        """Begins the session's context; the refusal if its settings do not fit this model."""
+
+    @abstractmethod
+    def hear(self, sessions: Sequence[S]) -> None:
+        """Hands each session the embeddings of its next unit to feed; its pictures have been seen.
+
+        If it raises, no session has moved, but for those that have theirs and the one to `blame`.
+        """

@@ -1,0 +1,184 @@
+"""What makes full-duplex sessions: their input, their prompt, and what each hears and sees next."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference_service.api.engine import SessionFailed, Sink
+from inference_service.api.setups import Content, DuplexSetup, UnitInput, WindowMode
+from inference_service.engine.batch.context import Context, Memory
+from inference_service.engine.batch.sampler import TextSampler
+from inference_service.engine.batch.speech import SpeechState
+from inference_service.engine.guard import blame
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.session import Preprocessor, SessionKind
+from inference_service.engine.sessions.components import (
+    SLICE_MARKS,
+    DuplexComponents,
+    Look,
+    Opening,
+    Senses,
+    Sound,
+)
+from inference_service.engine.sessions.duplex import DuplexSession, Perceived
+from inference_service.engine.sessions.reference_voice import ReferenceVoice
+from inference_service.media.mel import SAMPLE_RATE
+from inference_service.media.memo import PROMPTS_KNOWN, VOICES_KNOWN, Memo, digest
+from inference_service.media.pool import Kind
+
+_MEMORY_MARKER = "\n\nprevious: "
+"""Stands before what was said in units that the window dropped."""
+
+
+class DuplexPreprocessor(Preprocessor[Perceived]):
+    """Hears one second after another, and sees pictures."""
+
+    def __init__(
+        self, senses: Senses, voice: ReferenceVoice, write: Callable[[bool], Opening] | None = None
+    ) -> None:
+        """`write` gives the session's prompt, with or without a voice in it."""
+        self._senses = senses
+        self._hearing = senses.hearing()
+        self._write = write
+        self._opening: Opening | None = None
+        self.voice = voice
+
+    def kind(self, content: Content | None) -> Kind:
+        if content is None:
+            return self.voice.kind
+        return Kind.PICTURES if isinstance(content, UnitInput) and content.frames else Kind.SOUND
+
+    def begin(self) -> None:
+        self.voice.begin()
+        self.opening()
+
+    def opening(self) -> Opening:
+        """The session's prompt; made now if it was not made before."""
+        if self._opening is None:
+            assert self._write is not None
+            self._opening = self._write(bool(self.voice.heard))
+        return self._opening
+
+    def prepare(self, content: Content) -> Perceived:
+        if not isinstance(content, UnitInput):
+            raise TypeError(f"A duplex session takes UnitInput, not {type(content).__name__}.")
+        pictures = tuple(
+            self._senses.look(data, field=f"duplex.frames[{i}]", max_slices=content.max_slice_nums)
+            for i, data in enumerate(content.frames)
+        )
+        if content.pcm is None:
+            return Perceived(None, pictures)
+        if len(content.pcm) > SAMPLE_RATE:
+            raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(content.pcm)}.")
+        pcm = np.pad(content.pcm, (0, SAMPLE_RATE - len(content.pcm)))
+        return Perceived(torch.from_numpy(self._hearing.feed(pcm)), pictures)
+
+
+class DuplexKind(SessionKind[DuplexSession]):
+    """The full-duplex sessions of a model."""
+
+    def __init__(self, runtime: Runtime, components: DuplexComponents, look: Look) -> None:
+        self._runtime = runtime
+        self._components = components
+        self._look = look
+        self._slice_tokens = components.slice_tokens + SLICE_MARKS if components.eye else 0
+        self._openings: Memo[Opening] = Memo(PROMPTS_KNOWN)
+        self._sounds: Memo[list[Sound]] = Memo(VOICES_KNOWN)
+        self._clips: Memo[Tensor] = Memo(VOICES_KNOWN)
+
+    def open(self, session_id: str, slot: int, setup: DuplexSetup, sink: Sink) -> DuplexSession:
+        generator, components = torch.Generator().manual_seed(setup.seed), self._components
+        prompts = components.speech.prompts if components.speech and setup.duplex.generate_audio else None
+        voice = ReferenceVoice(components.reference(setup.voice), components.senses, prompts, self._sounds)
+        text = setup.system_prompt
+
+        def write(hears_voice: bool) -> Opening:
+            return self._openings.get(
+                digest(text, hears_voice), lambda: components.openings.opening(text, hears_voice=hears_voice)
+            )
+
+        return DuplexSession(
+            session_id,
+            slot,
+            sink,
+            Context(self._runtime.language, slot, setup.window, self._runtime.info.context_limit),
+            DuplexPreprocessor(components.senses, voice, write),
+            setup=setup,
+            tokenizer=self._components.tokenizer,
+            sampler=TextSampler(
+                self._components.tokenizer.special,
+                components.forbidden,
+                generator,
+                reference_quirks=components.reference_quirks,
+            ),
+            speech=SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
+            unit_tokens=components.unit_tokens,
+            slice_tokens=self._slice_tokens,
+            turn_bound=components.turn_bound,
+            reference_quirks=components.reference_quirks,
+        )
+
+    def start(self, session: DuplexSession) -> SessionFailed | None:
+        runtime, components = self._runtime, self._components
+        preprocessor = cast(DuplexPreprocessor, session.preprocessor)
+        setup, voice, opening = session.setup, preprocessor.voice, preprocessor.opening()
+        before = runtime.embed(opening.before)
+        if voice.heard:
+            heard = self._clips.get(voice.key, lambda: torch.cat(self._heard_clip(voice.heard)))
+            before = torch.cat([before, heard])
+        room = runtime.info.context_limit
+        window = setup.window
+        if window.mode is not WindowMode.OFF:
+            if not 0 < window.low_tokens <= window.high_tokens <= room:
+                return _refused(f"the window needs 0 < low_tokens <= high_tokens <= {room}")
+            room = window.low_tokens
+        room -= 2 * session.longest_unit
+        if window.mode is WindowMode.CONTEXT:
+            marker = components.tokenizer.encode(_MEMORY_MARKER)
+            session.context.memory = Memory(marker, opening.after, len(before))
+            room -= len(session.context.memory.marker) + window.remembered_tokens
+        length = len(before) + len(opening.after)
+        if length > room:
+            return _refused(f"has {length} tokens; at most {max(0, room)} leave room for units")
+        session.to_feed = torch.cat([before, runtime.embed(opening.after)]) if opening.after else before
+        session.ear = components.ear.initial_state()
+        if components.speech is not None and setup.duplex.generate_audio:
+            session.mouth = components.speech.mouth.initial_state(voice.spoken, setup.seed)
+        return None
+
+    def _heard_clip(self, sounds: Sequence[Sound]) -> list[Tensor]:
+        """Embeddings [n, hidden] of the parts of a clip."""
+        state, heard = None, []
+        for sound in sounds:
+            rows, state = self._components.ear.listen(sound, state)
+            heard.append(rows)
+        return heard
+
+    def hear(self, sessions: Sequence[DuplexSession]) -> None:
+        units = [c.queue.first.input for c in sessions if c.queue.first and c.queue.first.input]
+        both = list(zip(sessions, units, strict=True))
+        hearing = [(c, unit.heard.to(self._runtime.device)) for c, unit in both if unit.heard is not None]
+        heard = self._heard(hearing)
+        for session, unit in both:
+            with blame(session):
+                carried = [*session.context.carry(), self._components.tokenizer.special.unit]
+                views = self._look(unit.pictures, session.seen) if unit.pictures else ()
+                seen = [rows for view in views for rows in view]
+                rows = self._runtime.embed(carried)
+                audio, ear = heard.get(session.slot, (rows[:0], session.ear))
+                session.start_unit(rows, seen, audio, ear)
+
+    def _heard(self, hearing: list[tuple[DuplexSession, Tensor]]) -> dict[int, tuple[Tensor, Any]]:
+        """By slot, the embeddings [n, hidden] of the second and the ear's state after it."""
+        if not hearing:
+            return {}
+        audio, ears = self._components.ear.encode([it for _, it in hearing], [c.ear for c, _ in hearing])
+        slots = [c.slot for c, _ in hearing]
+        return dict(zip(slots, zip(audio, ears, strict=True), strict=True))
+
+
+def _refused(problem: str) -> SessionFailed:
+    return SessionFailed("CONFIG_INVALID", problem)

@@ -1,0 +1,49 @@
+"""The voice that a session brings, on its way from a recording to what ear and mouth take of it."""
+
+from typing import Any, TypeVar
+
+from inference_service.api.setups import VoiceReference
+from inference_service.engine.sessions.components import Senses, Sound, VoicePrompts
+from inference_service.media.memo import Memo, digest
+from inference_service.media.pool import Kind
+
+Prepared = TypeVar("Prepared")
+
+
+class ReferenceVoice:
+    """The voice of one session. All of it is done in the media pool."""
+
+    def __init__(
+        self,
+        reference: VoiceReference,
+        senses: Senses | None,
+        prompts: VoicePrompts | None,
+        known: Memo[list[Sound]] | None = None,
+    ) -> None:
+        """`senses` is None where the language model does not hear it, and `prompts` where nothing is said
+        aloud or there is one voice only. `known` are voices that were heard before.
+        """
+        self._reference = reference
+        self._senses = senses
+        self._prompts = prompts
+        self._known = Memo(1) if known is None else known
+        self.key = b""
+        """Of what the language model hears: the hash of its samples."""
+        self.heard: list[Sound] = []
+        """The voice as the language model hears it in its prompt."""
+        self.spoken: Any = None
+        """What the mouth needs of it; None for the model's own voice."""
+
+    @property
+    def kind(self) -> Kind:
+        """What it is to prepare it."""
+        return Kind.SOUND if self._reference.is_unset else Kind.REST
+
+    def begin(self) -> None:
+        """Does it. Raises `UnitRefused`."""
+        reference, senses, pcm = self._reference, self._senses, self._reference.heard
+        if senses is not None and pcm is not None:
+            self.key = digest(pcm)
+            self.heard = self._known.get(self.key, lambda: list(senses.sounds(pcm)))
+        if self._prompts is not None:
+            self.spoken = self._prompts.prompt(reference)

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from antiphon.telemetry import providers
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry
-from inference_service.api.engine import Deliver, Engine, Event, ModelInfo, OnFatal, OnTicks, Sink, Ticked
+from inference_service.api.engine import Deliver, Engine, ModelInfo, OnFatal
 from inference_service.api.setups import Mode, Window, WindowMode
 from inference_service.errors import ConfigurationError, Draining, EngineFatal
 from inference_service.models.errors import CheckpointError
@@ -27,9 +27,9 @@ from inference_service.observability.metrics import WorkerMetrics
 from inference_service.observability.tracing import Tracing
 from inference_service.observability.watchdog import Watchdog
 from inference_service.options import WorkerOptions
+from inference_service.rpc.backend import Backend
 from inference_service.rpc.server import WorkerServer
-from inference_service.rpc.servicer import InferenceServicer
-from inference_service.rpc.session_calls import Backend
+from inference_service.rpc.servicer import InferenceServicer, deliver_on
 from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable
 
@@ -187,7 +187,7 @@ class Worker:
             return None  # the thread is a daemon: nobody waits for it
         engine = loading.result()
         slots = SlotTable(engine.slots)
-        engine.watch(watch_on(loop, self._servicer.ticked))
+        engine.watch(self._servicer.ticked)
         self._metrics.serve(engine, slots, self._options.device)
         self._servicer.start(
             Backend(
@@ -237,33 +237,6 @@ class Worker:
         finally:
             for wait in waits:
                 wait.cancel()
-
-
-def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:
-    """The `deliver` of an engine whose sinks live on `loop`."""
-
-    def hand_out(events: list[tuple[Sink, Event]]) -> None:
-        for sink, event in events:
-            try:
-                sink(event)
-            except Exception:  # must not cost other sessions their events
-                logger.exception("an event of the engine was lost")
-
-    def deliver(events: list[tuple[Sink, Event]]) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(hand_out, events)
-
-    return deliver
-
-
-def watch_on(loop: asyncio.AbstractEventLoop, tell: Callable[[Sequence[Ticked]], None]) -> OnTicks:
-    """Lets `tell` know of an engine's ticks on `loop`."""
-
-    def on_ticks(ticks: Sequence[Ticked]) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, ticks)
-
-    return on_ticks
 
 
 def _in_thread(function: Callable[[], T]) -> "asyncio.Future[T]":

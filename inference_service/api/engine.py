@@ -10,7 +10,7 @@ refused never gets here.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,8 +170,11 @@ class Closed:
 Event = Ready | Prefilled | Advanced | Piece | Done | Finalized | SessionFailed | Closed
 Sink = Callable[[Event], None]
 
-Deliver = Callable[[list[tuple[Sink, Event]]], None]
-"""Hands events to their sinks, in order, on the serving event loop; callable from any thread."""
+Deliver = Callable[[list[tuple[Callable[[Any], None], Any]]], None]
+"""Hands what is told to whom it is told, events to their sinks, in order, on the serving event loop.
+
+Callable from any thread.
+"""
 
 OnFatal = Callable[[str], None]
 """Reports that the device's state is gone: every session ends with ENGINE_FATAL, the worker exits with 3."""
@@ -198,7 +201,7 @@ class Ticked:
 
 
 OnTicks = Callable[[Sequence[Ticked]], None]
-"""Gets ticks, oldest first, each before the events that came of it; called on the engine's thread."""
+"""Gets ticks, oldest first, each before the events that came of it, where events are delivered."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,9 +107,20 @@ MODELS_VOICE = VoiceReference()
 """What a session has that asks for no voice."""
 
 
+class _Kind:
+    """What is so of all sessions of one kind."""
+
+    is_duplex: ClassVar[bool] = False
+    """Whether its units are seconds of a conversation."""
+    is_stream: ClassVar[bool] = False
+    """Whether its units are chunks of a stream, of which many may be in flight."""
+
+
 @dataclass(frozen=True)
-class DuplexSetup:
+class DuplexSetup(_Kind):
     """Everything that decides how a full-duplex session runs; nothing of it outlives the session."""
+
+    is_duplex = True
 
     system_prompt: str
     duplex: DuplexSettings
@@ -120,7 +132,7 @@ class DuplexSetup:
 
 
 @dataclass(frozen=True)
-class ChatSetup:
+class ChatSetup(_Kind):
     """A session of turns, each of which brings its whole history."""
 
     sampling: Sampling
@@ -132,8 +144,10 @@ class ChatSetup:
 
 
 @dataclass(frozen=True)
-class TokensSetup:
+class TokensSetup(_Kind):
     """A context of tokens that grows by one chunk a unit."""
+
+    is_stream = True
 
     sampling: Sampling
     seed: int
@@ -142,8 +156,10 @@ class TokensSetup:
 
 
 @dataclass(frozen=True)
-class TranscribeSetup:
+class TranscribeSetup(_Kind):
     """Utterances that are written down while they are heard."""
+
+    is_stream = True
 
     sampling: Sampling
     seed: int

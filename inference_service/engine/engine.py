@@ -263,15 +263,15 @@ class LiveEngine:
             self._deliver([(session.sink, Closed())])
 
     def _flush(self) -> None:
-        batch = []
+        told: list[tuple[Callable[[Any], None], Any]] = []
         for session in self._sessions.values():
-            batch += [(session.sink, event) for event in session.events]
+            told += [(session.sink, event) for event in session.events]
             session.events.clear()
-        if self._ticks and (batch or len(self._ticks) >= MOST_TICKS):
-            self._on_ticks(self._ticks)
+        if self._ticks and (told or len(self._ticks) >= MOST_TICKS):
+            told.insert(0, (self._on_ticks, self._ticks))
             self._ticks = []
-        if batch:
-            self._deliver(batch)
+        if told:
+            self._deliver(told)
 
     def _die(self, message: str) -> None:
         """The device cannot be trusted any more: every session is told, and whoever still comes."""

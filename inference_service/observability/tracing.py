@@ -28,9 +28,9 @@ from antiphon.telemetry.context import parse_traceparent
 from antiphon.telemetry.providers import Telemetry
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Done, Finalized, Prefilled, Ticked
-from inference_service.api.setups import ChatSetup, DuplexSetup, SessionSetup, TranscribeSetup
+from inference_service.api.setups import ChatSetup, DuplexSetup, SessionSetup, TokensSetup, TranscribeSetup
 from inference_service.errors import SessionError, side_of
-from inference_service.session.unit import Stream, Unit
+from inference_service.session.units import Stream, Unit
 
 MAX_CONTEXT = 512
 """Characters of a trace context that are looked at."""
@@ -61,13 +61,12 @@ class Tracing:
         """Unix time in nanoseconds at second 0 of the clock."""
         return time.time_ns() - int(self._clock() * 1e9)
 
-    def session(self, session_id: str, slot: int, lease_epoch: int | None) -> "SessionTrace":
-        """The spans of a new session."""
-        return SessionTrace(self, session_id, slot, lease_epoch)
+    def session(self, session_id: str, slot: int, lease_epoch: int | None) -> "SessionTrace | None":
+        """The spans of a new session; None if nobody takes any."""
+        return SessionTrace(self, session_id, slot, lease_epoch) if self.is_on else None
 
     def ticked(self, tick: Ticked, units: Iterable[SpanContext]) -> None:
-        """The engine has made a tick; `units` are the sampled units that were named as its members."""
-        self.last_tick = tick.number
+        """The engine has made a tick that names who was in it; `units` are those of them that are sampled."""
         links = [Link(unit) for unit in units]
         if not links:
             return
@@ -113,38 +112,33 @@ class SessionTrace:
         self._parent: SpanContext | None = None
         self._is_sampled: bool | None = None
         self._units: dict[int, _Sampled] = {}
-        self._attributes: dict[Stream, Attributes] = {}
-        if tracing.is_on:
-            common: Attributes = {semconv.ATTR_RPC_SYSTEM: "grpc", semconv.ATTR_SESSION_ID: session_id}
-            self._attributes = {
-                step: {**common, semconv.ATTR_RPC_METHOD: f"{_SERVICE}/{step.value}"} for step in Stream
-            }
-            # Each attribute costs where it is made and where it is encoded: each is said once of a unit.
-            place = self._attributes[Stream.PREFILL]
-            place |= {semconv.ATTR_WORKER_ID: tracing.worker_id, semconv.ATTR_SLOT: slot}
-            if lease_epoch is not None:
-                place[semconv.ATTR_LEASE_EPOCH] = lease_epoch
+        common: Attributes = {semconv.ATTR_RPC_SYSTEM: "grpc", semconv.ATTR_SESSION_ID: session_id}
+        self._attributes: dict[Stream, Attributes] = {
+            step: {**common, semconv.ATTR_RPC_METHOD: f"{_SERVICE}/{step.value}"} for step in Stream
+        }
+        # Each attribute costs where it is made and where it is encoded: each is said once of a unit.
+        place = self._attributes[Stream.PREFILL]
+        place |= {semconv.ATTR_WORKER_ID: tracing.worker_id, semconv.ATTR_SLOT: slot}
+        if lease_epoch is not None:
+            place[semconv.ATTR_LEASE_EPOCH] = lease_epoch
 
     def attach(self, traceparent: str, tracestate: str) -> None:
         """A stream has come with this trace context, each empty if there is none; the first one counts."""
-        if self._tracing.is_on and self._parent is None:
+        if self._parent is None:
             self._parent = parse_traceparent(traceparent[:MAX_CONTEXT], tracestate[:MAX_CONTEXT])
 
     def configure(self, setup: SessionSetup, model: str) -> None:
         """It is known what the session is."""
-        if self._tracing.is_on:
-            mode, operation = kind_of(setup)
-            self._attributes[Stream.GENERATE] |= {
-                semconv.ATTR_MODE: mode,
-                semconv.ATTR_GEN_AI_OPERATION: operation,
-                semconv.ATTR_GEN_AI_PROVIDER: "antiphon",
-                semconv.ATTR_GEN_AI_MODEL: model,
-            }
+        mode, operation = kind_of(setup)
+        self._attributes[Stream.GENERATE] |= {
+            semconv.ATTR_MODE: mode,
+            semconv.ATTR_GEN_AI_OPERATION: operation,
+            semconv.ATTR_GEN_AI_PROVIDER: "antiphon",
+            semconv.ATTR_GEN_AI_MODEL: model,
+        }
 
     def begin(self, number: int, traceparent: str) -> SpanContext | None:
         """A unit has come, with this trace context or an empty one. Returns the one it is traced under."""
-        if not self._tracing.is_on:
-            return None
         parent = parse_traceparent(traceparent[:MAX_CONTEXT]) or self._parent
         if parent is None:
             if self._is_sampled is not False:
@@ -232,17 +226,18 @@ def _span_context(context: Context) -> SpanContext:
     return get_current_span(context).get_span_context()
 
 
+_KINDS: dict[type[SessionSetup], tuple[str, str]] = {
+    DuplexSetup: ("audio_duplex", "duplex"),
+    ChatSetup: ("chat", "chat"),
+    TranscribeSetup: ("transcription", "transcription"),
+    TokensSetup: (semconv.OTHER, "text_completion"),
+}
+
+
 def kind_of(setup: SessionSetup) -> tuple[str, str]:
     """Mode and operation of a session."""
-    match setup:
-        case DuplexSetup():
-            return ("omni_duplex" if setup.sees else "audio_duplex"), "duplex"
-        case ChatSetup():
-            return "chat", "chat"
-        case TranscribeSetup():
-            return "transcription", "transcription"
-        case _:
-            return semconv.OTHER, "text_completion"
+    mode, operation = _KINDS[type(setup)]
+    return ("omni_duplex" if getattr(setup, "sees", False) else mode), operation
 
 
 def _attributes_of(answer: LastAnswer) -> Attributes:

@@ -1,9 +1,10 @@
-"""The messages of `antiphon.v1` and the engine's plain data, each made from the other."""
+"""What goes to a caller: the engine's own types become messages of `antiphon.v1`, once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from antiphon.v1 import common_pb2
@@ -26,6 +27,7 @@ from inference_service.config.defaults import sampling_defaults
 from inference_service.config.duplex import duplex_config
 from inference_service.config.resolve import SessionPlan, modes
 from inference_service.config.sampling import SAMPLING_TO_DUPLEX, sampling_params
+from inference_service.session.machine import Answer, GoAway
 
 LARGEST_ANSWER = MAX_MESSAGE_BYTES // 4
 """Bytes of one message of text and sound; a caller takes no more than `MAX_MESSAGE_BYTES`."""
@@ -62,6 +64,21 @@ def session_ready(
         ignored_fields=plan.ignored_fields,
     )
     return pb.PrefillResponse(unit=0, ready=result)
+
+
+def messages(answer: Answer, info: ModelInfo) -> Iterable[Message]:
+    """One message, or several of an answer that is large."""
+    match answer:
+        case Prefilled():
+            return (prefilled(answer),)
+        case Piece():
+            return pieces(answer, info.output_sample_rate_hz)
+        case Done():
+            return (done(answer),)
+        case Finalized():
+            return (finalized(answer),)
+        case GoAway():
+            return (go_away(answer.time_left_s, answer.reason),)
 
 
 def prefilled(answer: Prefilled) -> pb.PrefillResponse:

@@ -1,23 +1,155 @@
-"""What a unit brings, of each mode: from the messages of `antiphon.v1` to the engine's plain data."""
+"""What comes from a caller: bytes become messages, and messages the engine's own types, once.
+
+Small messages are decoded at once, large ones beside the event loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import (
+    ChatMessage,
     ChatSetup,
+    Clip,
     Content,
     DuplexSetup,
+    Picture,
     SessionSetup,
     StreamInput,
     TokensSetup,
     TranscribeSetup,
+    TurnInput,
     UnitInput,
 )
-from inference_service.config.sampling import unknown_id_problem
+from inference_service.config.sampling import unit_overrides, unknown_id_problem
 from inference_service.errors import BadField, PayloadInvalid, UnitRefused
 from inference_service.media.image import MAX_FRAMES
 from inference_service.media.pcm import decode_pcm
-from inference_service.rpc.chat_requests import MAX_SLICES, turn_input
+from inference_service.session.units import Generate, Stream
+
+LARGE = 1 << 18
+"""Bytes of a message that is no longer decoded on the event loop: four seconds of sound."""
+MOST_PARTS = 1 << 14
+"""Fields of a large message, those of the messages in it included."""
+NUMBERS_A_PART = 1 << 8
+"""Bytes of a list of numbers that count as one of them."""
+_THREADS = 2
+
+REQUESTS: dict[Stream, type[Message]] = {
+    Stream.PREFILL: pb.PrefillRequest,
+    Stream.GENERATE: pb.GenerateRequest,
+    Stream.FINALIZE: pb.FinalizeRequest,
+}
+"""What comes on each stream."""
+
+T = TypeVar("T")
+MAX_SLICES = 9
+"""Most slices that a caller may ask a picture to be cut into."""
+
+_ROLES = {pb.ROLE_SYSTEM: "system", pb.ROLE_USER: "user", pb.ROLE_ASSISTANT: "assistant"}
+
+
+class Decoder(Generic[T]):
+    """Decodes requests in a small pool of threads; whoever asks waits, so that messages keep their order."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, "decode")
+
+    async def read(
+        self, stream: Stream, data: bytes, make: Callable[[Message], T]
+    ) -> tuple[Message, Callable[[], T]]:
+        """The message in `data`, and what gives `make` of it or raises what that raised.
+
+        Of a large message `make` has been called by then, in another thread; else it is called when asked
+        for. Raises `PayloadInvalid` for bytes that are no such message, or one of too many parts.
+        """
+        kind = REQUESTS[stream]
+        if len(data) <= LARGE:
+            request = _decoded(kind, data)
+            return request, lambda: make(request)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, _read_large, kind, data, make)
+
+
+def _read_large(
+    kind: type[Message], data: bytes, make: Callable[[Message], T]
+) -> tuple[Message, Callable[[], T]]:
+    _require_few_parts(kind.DESCRIPTOR, data)
+    request, made = _decoded(kind, data), Future[T]()
+    try:
+        made.set_result(make(request))
+    except Exception as error:
+        made.set_exception(error.with_traceback(None))
+    return request, made.result
+
+
+def _decoded(kind: type[Message], data: bytes) -> Message:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise PayloadInvalid(BadField("request", "is not a message of antiphon.v1")) from None
+
+
+# ------------------------------------------------------------------------------------- how much there is
+
+
+def _require_few_parts(kind: Any, data: bytes) -> None:
+    """Raises `PayloadInvalid` unless there are few parts in `data`.
+
+    A parser holds the interpreter until it is done: 32 MiB of empty messages take it most of a second, and a
+    GiB. Looked at are tags and lengths only, of at most `MOST_PARTS` fields.
+    """
+    left, todo = MOST_PARTS, [(kind, 0, len(data))]
+    while todo:
+        message, at, end = todo.pop()
+        while at < end:
+            left -= 1
+            if left < 0:
+                problem = (
+                    f"has more than {MOST_PARTS} parts, of which {NUMBERS_A_PART} bytes of numbers are one"
+                )
+                raise PayloadInvalid(BadField("request", problem))
+            tag, at = _varint(data, at)
+            field = message.fields_by_number.get(tag >> 3)
+            match tag & 7:
+                case 0:
+                    _, at = _varint(data, at)
+                case 1:
+                    at += 8
+                case 5:
+                    at += 4
+                case 2:
+                    size, at = _varint(data, at)
+                    if field is not None and field.message_type is not None:
+                        todo.append((field.message_type, at, min(end, at + size)))
+                    elif field is not None and field.type not in _BYTES:
+                        left -= size // NUMBERS_A_PART
+                    at += size
+                case _:  # no such type since proto2; the parser refuses it
+                    raise PayloadInvalid(BadField("request", "is not a message of antiphon.v1"))
+
+
+_BYTES = (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING)
+_LONGEST_VARINT = 10
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at an index, and the index behind it."""
+    value = 0
+    for i, byte in enumerate(data[at : at + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << 7 * i
+        if byte < 0x80:
+            return value, at + i + 1
+    raise PayloadInvalid(BadField("request", "is not a message of antiphon.v1"))
+
+
+# ---------------------------------------------------------------------------------------- what a unit brings
 
 
 def content(request: pb.PrefillRequest, setup: SessionSetup, info: ModelInfo) -> Content:
@@ -25,35 +157,40 @@ def content(request: pb.PrefillRequest, setup: SessionSetup, info: ModelInfo) ->
 
     Raises `UnitRefused` for content that cannot be used, `PayloadInvalid` for the input of another mode.
     """
-    match setup:
-        case DuplexSetup():
-            _expect(request, "duplex", "an AUDIO or VIDEO")
-            return unit_input(request.duplex, info, sees=setup.sees)
-        case ChatSetup():
-            _expect(request, "turn", "a CHAT")
-            return turn_input(request.turn, info)
-        case TokensSetup():
-            _expect(request, "stream", "a TOKENS")
-            return token_input(request.stream, info)
-        case TranscribeSetup():
-            _expect(request, "stream", "a TRANSCRIBE")
-            return speech_input(request.stream, info)
-
-
-def _expect(request: pb.PrefillRequest, wanted: str, unit: str) -> None:
+    wanted, unit, make = _INPUTS[type(setup)]
     kind = request.WhichOneof("payload")
     if kind != wanted:
         problem = f"holds `{kind}`" if kind else "is missing"
         raise PayloadInvalid(BadField("payload", f"{unit} unit needs `{wanted}`; it {problem}"))
+    return make(getattr(request, wanted), info, setup)
 
 
-def unit_input(duplex: pb.DuplexInput, info: ModelInfo, *, sees: bool) -> UnitInput:
-    """The content of a duplex unit; its pictures, of a session that `sees`, are still encoded.
+def generate(request: pb.GenerateUnit, setup: SessionSetup, info: ModelInfo) -> Generate:
+    """How a unit of such a session is to be run; with a refusal for settings that it cannot have."""
+    if not request.force_listen and not request.HasField("sampling"):
+        return _USUAL
+    try:
+        if request.force_listen and not setup.is_duplex:
+            raise UnitRefused(
+                Reason.PARAMS_INVALID,
+                "run.force_listen is for AUDIO and VIDEO sessions only.",
+                "run.force_listen",
+            )
+        return Generate(request.force_listen, unit_overrides(request.sampling, "run.sampling", setup, info))
+    except UnitRefused as refused:
+        return Generate(request.force_listen, refusal=refused.failure)
+
+
+_USUAL = Generate()
+
+
+def unit_input(duplex: pb.DuplexInput, info: ModelInfo, setup: DuplexSetup) -> UnitInput:
+    """The content of a duplex unit; its pictures are still encoded.
 
     Raises `UnitRefused`.
     """
     if duplex.frames:
-        _check_frames(duplex, sees)
+        _check_frames(duplex, setup.sees)
     if not duplex.HasField("audio"):
         raise UnitRefused(Reason.AUDIO_INVALID, "duplex.audio is missing.", "duplex.audio")
     pcm = decode_pcm(
@@ -80,7 +217,7 @@ def _check_frames(duplex: pb.DuplexInput, sees: bool) -> None:
         raise UnitRefused(Reason.PARAMS_INVALID, f"duplex.max_slice_nums {problem}.", "duplex.max_slice_nums")
 
 
-def token_input(stream: pb.StreamInput, info: ModelInfo) -> StreamInput:
+def token_input(stream: pb.StreamInput, info: ModelInfo, _: SessionSetup) -> StreamInput:
     """A chunk of ids or text. Raises `UnitRefused`."""
     given, text = stream.token_ids.ids, stream.text
     if stream.WhichOneof("chunk") == "audio":
@@ -100,7 +237,7 @@ def token_input(stream: pb.StreamInput, info: ModelInfo) -> StreamInput:
     return StreamInput(ids or text or None, stream.begin_utterance, stream.end_utterance)
 
 
-def speech_input(stream: pb.StreamInput, info: ModelInfo) -> StreamInput:
+def speech_input(stream: pb.StreamInput, info: ModelInfo, _: SessionSetup) -> StreamInput:
     """A chunk of audio. Raises `UnitRefused`."""
     kind = stream.WhichOneof("chunk")
     if kind in ("token_ids", "text"):
@@ -121,3 +258,73 @@ def _check_presence(stream: pb.StreamInput, *, is_empty: bool, kinds: str) -> No
             f"stream.chunk is empty: send {kinds}, or end_utterance.",
             "stream.chunk",
         )
+
+
+def turn_input(turn: pb.TurnInput, info: ModelInfo, _: ChatSetup) -> TurnInput:
+    """A whole conversation; its pictures are still encoded.
+
+    How much of it fits is the engine's to say, which knows its tokens. Speech asked of a model without a
+    voice is no error: such a model says that it has no output rate. Raises `UnitRefused` for what the model
+    cannot take.
+    """
+    if not turn.messages:
+        raise _bad("turn.messages", "must hold one message or more")
+    if voice := turn.tts.voice.voice_id:
+        raise _bad("turn.tts.voice.voice_id", f"must be a registered voice; {voice[:64]!r} is not")
+    slices = turn.image.max_slice_nums if turn.image.HasField("max_slice_nums") else None
+    if slices is not None and not 1 <= slices <= MAX_SLICES:
+        raise _bad("turn.image.max_slice_nums", f"must be 1 to {MAX_SLICES}, not {slices}")
+    return TurnInput(
+        messages=tuple(_message(m, f"turn.messages[{i}]", info) for i, m in enumerate(turn.messages)),
+        speaks=turn.tts.enabled,
+        use_tts_template=turn.use_tts_template,
+        enable_thinking=turn.enable_thinking,
+        omni_mode=turn.omni_mode,
+        max_slice_nums=slices,
+        use_image_id=not turn.image.HasField("use_image_id") or turn.image.use_image_id,
+    )
+
+
+def _message(message: pb.ChatMessage, path: str, info: ModelInfo) -> ChatMessage:
+    role = _ROLES.get(message.role)
+    if role is None:
+        raise _bad(f"{path}.role", "must be SYSTEM, USER or ASSISTANT")
+    if not message.content:
+        raise _bad(f"{path}.content", "must hold one part or more")
+    return ChatMessage(role, tuple(_parts(message, path, info)))
+
+
+def _parts(message: pb.ChatMessage, path: str, info: ModelInfo) -> Iterator[str | Picture | Clip]:
+    for i, content in enumerate(message.content):
+        field = f"{path}.content[{i}]"
+        match content.WhichOneof("part"):
+            case "text":
+                yield content.text
+            case "image":
+                if not info.sees:
+                    raise _unsupported(field, "this model sees no pictures")
+                yield Picture(content.image.data)
+            case "audio":
+                rate = info.input_sample_rate_hz
+                if not rate:
+                    raise _unsupported(field, "this model hears no audio")
+                yield Clip(decode_pcm(content.audio, field=f"{field}.audio", sample_rate_hz=rate))
+            case _:
+                raise _bad(field, "must hold text, image or audio")
+
+
+def _bad(field: str, problem: str) -> UnitRefused:
+    return UnitRefused(Reason.PARAMS_INVALID, f"{field} {problem}.", field)
+
+
+def _unsupported(field: str, problem: str) -> UnitRefused:
+    return UnitRefused(Reason.CONTENT_UNSUPPORTED, f"{field}: {problem}.", field)
+
+
+_INPUTS: dict[type[SessionSetup], tuple[str, str, Callable[[Any, ModelInfo, Any], Content]]] = {
+    DuplexSetup: ("duplex", "an AUDIO or VIDEO", unit_input),
+    ChatSetup: ("turn", "a CHAT", turn_input),
+    TokensSetup: ("stream", "a TOKENS", token_input),
+    TranscribeSetup: ("stream", "a TRANSCRIBE", speech_input),
+}
+"""For each kind of session: the payload of its units, how they are called, and what makes their content."""

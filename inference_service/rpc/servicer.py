@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from importlib.metadata import version
 from typing import Any
@@ -13,16 +13,17 @@ import grpc
 from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_TRACESTATE
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceServicer
-from inference_service.api.engine import Ticked
+from inference_service.api.engine import Deliver, Ticked
 from inference_service.errors import Draining, LeaseInvalid, Loading, SessionError
 from inference_service.observability.metrics import STATES, WorkerMetrics
 from inference_service.observability.status import SlotView
 from inference_service.observability.tracing import Tracing
 from inference_service.rpc import replies
-from inference_service.rpc.session_calls import Backend, Context, SessionCalls
+from inference_service.rpc.backend import Backend
+from inference_service.rpc.session_calls import Context, SessionCalls
 from inference_service.session.leases import Lease, LeaseReader
 from inference_service.session.metadata import Metadata, first, session_id
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class InferenceServicer(InferenceServiceServicer):
         self.empty.set()
         self._leases = LeaseReader(worker_key, worker_id)
         self._backend: Backend | None = None
+        self._model = pb.GetInfoResponse()
+        """What GetInfo says about the model."""
         self._sessions: dict[str, SessionCalls] = {}
 
     # --------------------------------------------------------- from the worker
@@ -62,6 +65,7 @@ class InferenceServicer(InferenceServiceServicer):
     def start(self, backend: Backend) -> None:
         """The model is ready: sessions are taken from now on."""
         self._backend = backend
+        self._model = replies.model_info(backend.info)
         self.state = State.READY
 
     def drain(self) -> None:
@@ -88,6 +92,9 @@ class InferenceServicer(InferenceServiceServicer):
         """The engine has made ticks."""
         for tick in ticks:
             self._metrics.ticked(tick)
+            self._tracing.last_tick = tick.number
+            if not tick.members:
+                continue
             linked = (
                 session.in_tick(unit, tick.number)
                 for name, unit in tick.members
@@ -144,7 +151,7 @@ class InferenceServicer(InferenceServiceServicer):
         if self._backend is not None:
             info.slots = self._backend.slots.count
             info.free_slots = self._backend.slots.free_count
-            info.MergeFrom(replies.model_info(self._backend.info))
+            info.MergeFrom(self._model)
         return info
 
     async def _serve(self, stream: Stream, context: Context) -> None:
@@ -188,3 +195,20 @@ class InferenceServicer(InferenceServiceServicer):
         del self._sessions[session.session_id]
         if not self._sessions:
             self.empty.set()
+
+
+def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:
+    """The `deliver` of an engine whose callers live on `loop`."""
+
+    def hand_out(told: list[tuple[Callable[[Any], None], Any]]) -> None:
+        for sink, event in told:
+            try:
+                sink(event)
+            except Exception:  # must not cost other sessions their events
+                logger.exception("an event of the engine was lost")
+
+    def deliver(told: list[tuple[Callable[[Any], None], Any]]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(hand_out, told)
+
+    return deliver

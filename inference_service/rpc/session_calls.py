@@ -2,33 +2,28 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import grpc.aio
 from google.protobuf.message import Message
 from opentelemetry.trace import SpanContext, format_span_id, format_trace_id
 
-from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason, Side
+from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Side
 from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import (
     Done,
-    Engine,
     EngineSession,
     Event,
     Failure,
     Finalized,
-    ModelInfo,
-    Piece,
-    Prefilled,
     Ready,
 )
-from inference_service.api.setups import Content, DuplexSetup, SessionSetup
+from inference_service.api.setups import Content, SessionSetup
 from inference_service.config.resolve import SessionPlan, resolve
-from inference_service.config.sampling import unit_overrides
 from inference_service.errors import (
     BadField,
     Cancelled,
@@ -38,38 +33,75 @@ from inference_service.errors import (
     UnitRefused,
     UnitTimeout,
 )
-from inference_service.observability.metrics import WorkerMetrics
-from inference_service.observability.tracing import Tracing, kind_of
+from inference_service.observability.tracing import LastAnswer, kind_of
 from inference_service.rpc import replies, requests
-from inference_service.rpc.decoding import Decoder
-from inference_service.rpc.outbox import Outbox
+from inference_service.rpc.backend import Backend
 from inference_service.session.leases import Lease
-from inference_service.session.machine import Answer, GoAway, Limits, SessionMachine
-from inference_service.session.slots import SlotTable
-from inference_service.session.unit import Generate, Stream, Unit
+from inference_service.session.machine import Answer, GoAway, SessionMachine
+from inference_service.session.units import Stream, Unit
 
 logger = logging.getLogger(__name__)
 
 HALF_CLOSE_SETTLE_S = 0.01
 """A cancelled call looks half-closed for an instant; this long later it is known which of the two it was."""
 
+BACKLOG = 4
+"""Messages that may wait before the session stops reading input; see `Outbox`."""
+
+M = TypeVar("M")
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-@dataclass(frozen=True)
-class Backend:
-    """What all sessions of a ready worker share."""
+class Outbox(Generic[M]):
+    """Messages that wait for the call's one writer.
 
-    worker_id: str
-    engine: Engine
-    info: ModelInfo
-    slots: SlotTable
-    limits: Limits
-    clock: Callable[[], float]
-    draw_seed: Callable[[], int]
-    metrics: WorkerMetrics
-    tracing: Tracing
-    decoder: Decoder[Any] = field(default_factory=Decoder)
+    `put` never waits, since the engine's events must not. The bound is kept at the other end: the session
+    reads no further unit while `room` is not set, and `absorb` joins a message to the last one waiting where
+    both are of one unit. So at most `BACKLOG` messages, and those of the units in flight, ever wait.
+    """
+
+    def __init__(self, absorb: Callable[[M, M], bool] = lambda waiting, more: False) -> None:
+        self._absorb = absorb
+        self._waiting: deque[M] = deque()
+        self._wake = asyncio.Event()
+        self._is_ended = False
+        self.error: SessionError | None = None
+        self.room = asyncio.Event()
+        self.room.set()
+
+    def __len__(self) -> int:
+        """Messages waiting."""
+        return len(self._waiting)
+
+    def put(self, message: M) -> None:
+        """Adds a message; after `end` it is dropped."""
+        if self._is_ended:
+            return
+        if not (self._waiting and self._absorb(self._waiting[-1], message)):
+            self._waiting.append(message)
+        if len(self._waiting) >= BACKLOG:
+            self.room.clear()
+        self._wake.set()
+
+    def end(self, error: SessionError | None) -> None:
+        """Nothing more comes; what waits is still sent, then the call ends with `error`, or OK."""
+        if not self._is_ended:
+            self._is_ended = True
+            self.error = error
+            self._wake.set()
+
+    async def take(self) -> M | None:
+        """The next message, or None at the end."""
+        while not self._waiting:
+            if self._is_ended:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        message = self._waiting.popleft()
+        if len(self._waiting) < BACKLOG:
+            self.room.set()
+        return message
 
 
 class SessionCalls:
@@ -92,6 +124,8 @@ class SessionCalls:
         self._backend = backend
         self._on_closed = on_closed
         self._plan: SessionPlan | None = None
+        self._unit_seconds = 0.0
+        """Audio of a unit, 0 where units are no seconds of a conversation."""
         self._all_attached = asyncio.Event()
         self._configured = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -110,7 +144,8 @@ class SessionCalls:
     def attach(self, stream: Stream, traceparent: str, tracestate: str) -> None:
         """A call of this session has come. Raises `StreamExists`, which leaves the session as it is."""
         self.session.attach(stream, self._backend.clock())
-        self._trace.attach(traceparent, tracestate)
+        if self._trace is not None:
+            self._trace.attach(traceparent, tracestate)
         if self.session.is_attached:
             self._backend.slots.attach(self.slot)
             self._all_attached.set()
@@ -132,7 +167,7 @@ class SessionCalls:
 
     def in_tick(self, unit: int, tick: int) -> SpanContext | None:
         """What the span of a tick links to for a unit that was in it; None if that is not sampled."""
-        return self._trace.in_tick(unit, tick)
+        return self._trace.in_tick(unit, tick) if self._trace is not None else None
 
     async def serve(self, stream: Stream, context: Context) -> grpc.StatusCode:
         """The life of one call; this coroutine is its only writer. Returns the status it ends with."""
@@ -228,7 +263,9 @@ class SessionCalls:
             self.session.expect_config(request.unit)
             plan: SessionPlan = made()
             self._plan = plan
-            self._trace.configure(plan.setup, self._backend.info.name)
+            self._unit_seconds = self._backend.info.unit_seconds if plan.setup.is_duplex else 0.0
+            if self._trace is not None:
+                self._trace.configure(plan.setup, self._backend.info.name)
             mode, _ = kind_of(plan.setup)
             logger.info("session opened", extra={"mode": mode, "slot": self.slot})
             self.session.open(
@@ -241,8 +278,8 @@ class SessionCalls:
             return  # the config was refused: the session is over
         self.newest_unit = request.unit
         self._fields.unit = request.unit
-        traced = self._trace.begin(request.unit, request.traceparent)
-        if traced is not None:
+        traced = self._trace and self._trace.begin(request.unit, request.traceparent)
+        if traced:
             self._fields.trace_id = format_trace_id(traced.trace_id)
             self._fields.span_id = format_span_id(traced.span_id)
         self.session.prefill(request.unit, made(), now)
@@ -250,26 +287,13 @@ class SessionCalls:
     def _generate(self, request: pb.GenerateRequest) -> None:
         match request.WhichOneof("action"):
             case "run":
-                self.session.generate(request.unit, self._run(request.run), self._backend.clock())
+                assert self._plan is not None, "nothing is generated before the config"
+                run = requests.generate(request.run, self._plan.setup, self._backend.info)
+                self.session.generate(request.unit, run, self._backend.clock())
             case "cancel":
                 self.session.cancel(request.unit)
             case _:
                 raise PayloadInvalid(BadField("action", "must be `run` or `cancel`"))
-
-    def _run(self, request: pb.GenerateUnit) -> Generate:
-        assert self._plan is not None, "nothing is generated before the config"
-        setup = self._plan.setup
-        try:
-            if request.force_listen and not isinstance(setup, DuplexSetup):
-                raise UnitRefused(
-                    Reason.PARAMS_INVALID,
-                    "run.force_listen is for AUDIO and VIDEO sessions only.",
-                    "run.force_listen",
-                )
-            overrides = unit_overrides(request.sampling, "run.sampling", setup, self._backend.info)
-        except UnitRefused as refused:
-            return Generate(request.force_listen, refusal=refused.failure)
-        return Generate(request.force_listen, overrides)
 
     def _finalize(self, request: pb.FinalizeRequest) -> None:
         self.session.finalize(request.unit, self._backend.clock(), keep_last_token=request.keep_last_token)
@@ -280,29 +304,38 @@ class SessionCalls:
         """Starts the engine's part; see `sessions.World`."""
         return self._backend.engine.open(self.session_id, self.slot, setup, self._on_event)
 
+    def ready(self, answer: Ready) -> None:
+        """Answers the config: the session takes units now."""
+        assert self._plan is not None, "an engine is ready only after the config"
+        backend = self._backend
+        window = backend.limits.window_of(self._plan.setup)
+        message = replies.session_ready(answer, self._plan, backend.info, backend.worker_id, window)
+        self._outboxes[Stream.PREFILL].put(message)
+
     def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
-        """Puts an answer into the outbox of its stream."""
-        if unit is not None and isinstance(answer, Prefilled | Done | Finalized):
-            self._trace.answered(unit, stream, answer)
-            self._count(answer, unit)
-        for message in self._messages(answer):
+        """Puts an answer into the outbox of its stream; `unit` comes with the last answer of each step."""
+        if unit is not None:
+            self._tell(stream, cast(LastAnswer, answer), unit)
+        for message in replies.messages(answer, self._backend.info):
             self._outboxes[stream].put(message)
 
-    def _count(self, answer: Prefilled | Done | Finalized, unit: Unit) -> None:
-        metrics = self._backend.metrics
-        if isinstance(answer, Done):
-            assert self._plan is not None, "nothing is generated before the config"
-            is_duplex = isinstance(self._plan.setup, DuplexSetup)
-            metrics.done(answer, self._backend.info.unit_seconds if is_duplex else 0.0)
-            if answer.failure is not None:
-                logger.warning("unit failed", extra={"code": answer.failure.reason})
-        elif isinstance(answer, Finalized) and (began := unit.began(Stream.FINALIZE)) is not None:
-            metrics.finalized(unit.answered_at[Stream.FINALIZE] - began)
+    def _tell(self, stream: Stream, answer: LastAnswer, unit: Unit) -> None:
+        """Those who watch are told that a step is over."""
+        if self._trace is not None:
+            self._trace.answered(unit, stream, answer)
+        match answer:
+            case Done():
+                self._backend.metrics.done(answer, self._unit_seconds)
+                if answer.failure is not None:
+                    logger.warning("unit failed", extra={"code": answer.failure.reason})
+            case Finalized() if (began := unit.began(Stream.FINALIZE)) is not None:
+                self._backend.metrics.finalized(unit.answered_at[Stream.FINALIZE] - began)
 
     def cleaning(self, error: SessionError | None, units: Sequence[Unit]) -> None:
         """The slot is no longer this session's and not yet anybody else's."""
         self._over_at = self._backend.clock()
-        self._trace.cut(units, error, self._over_at)
+        if self._trace is not None:
+            self._trace.cut(units, error, self._over_at)
         self._backend.metrics.ended(error)
         self._backend.slots.clean(self.slot)
 
@@ -323,25 +356,6 @@ class SessionCalls:
         logger.log(logging.ERROR if is_ours else logging.INFO, "session closed", extra=totals)
         for outbox in self._outboxes.values():
             outbox.end(error)
-
-    def _messages(self, answer: Answer) -> Iterator[Message]:
-        """One, or several of an answer that is large."""
-        match answer:
-            case Ready():
-                assert self._plan is not None, "an engine is ready only after the config"
-                backend = self._backend
-                window = backend.limits.window_of(self._plan.setup)
-                yield replies.session_ready(answer, self._plan, backend.info, backend.worker_id, window)
-            case Prefilled():
-                yield replies.prefilled(answer)
-            case Piece():
-                yield from replies.pieces(answer, self._backend.info.output_sample_rate_hz)
-            case Done():
-                yield replies.done(answer)
-            case Finalized():
-                yield replies.finalized(answer)
-            case GoAway():
-                yield replies.go_away(answer.time_left_s, answer.reason)
 
     # ------------------------------------------------------------ rules and clock
 

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from inference_service.api.engine import Advanced, Closed, EngineSession, Event, Failure, Ready, SessionFailed
-from inference_service.api.setups import Content, SessionSetup, TokensSetup, TranscribeSetup
+from inference_service.api.setups import Content, SessionSetup
 from inference_service.errors import (
     AttachTimeout,
     BadField,
@@ -27,8 +27,7 @@ from inference_service.errors import (
     UnitStalled,
     engine_error,
 )
-from inference_service.session.unit import Generate, Stream, Unit
-from inference_service.session.units import Timer, UnitAnswer, Units
+from inference_service.session.units import Generate, Stream, Timer, Unit, UnitAnswer, Units
 
 
 class Phase(Enum):
@@ -66,7 +65,7 @@ class Limits:
 
     def window_of(self, setup: SessionSetup) -> int:
         """Most units in flight of a session of this kind."""
-        return self.stream_window if isinstance(setup, TokensSetup | TranscribeSetup) else self.window
+        return self.stream_window if setup.is_stream else self.window
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class GoAway:
     reason: str
 
 
-Answer = Ready | UnitAnswer | GoAway
+Answer = UnitAnswer | GoAway
 
 
 class World(Protocol):
@@ -85,6 +84,9 @@ class World(Protocol):
 
     def open(self, setup: SessionSetup) -> EngineSession:
         """Starts the engine's part of the session."""
+
+    def ready(self, answer: Ready) -> None:
+        """Says that the session takes units now. Once."""
 
     def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
         """Answers on one stream; `unit` is given with the last answer of each of its steps."""
@@ -245,7 +247,7 @@ class SessionMachine:
             case Ready():
                 self._enter(Phase.ACTIVE, now)
                 self._units.start(event.prompt_tokens, now)
-                self._world.send(Stream.PREFILL, event)
+                self._world.ready(event)
             case Advanced() if self.phase is Phase.CONFIGURING:
                 self._since = now  # its prompt waits for its turn
             case Advanced():

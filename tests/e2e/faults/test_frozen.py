@@ -12,7 +12,7 @@ import grpc
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.e2e.conftest import Server, running_adapter, until_free
 from tests.inference_service.process.test_process import process
 from tests.inference_service.support.caller import Caller, channel_to, soon

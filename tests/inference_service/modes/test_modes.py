@@ -25,7 +25,7 @@ from inference_service.config.resolve import SessionPlan, resolve
 from inference_service.config.sampling import MAX_STOP_TOKENS, MAX_STOPS, unit_overrides
 from inference_service.errors import ConfigInvalid, ModeUnsupported, UnitRefused, VoiceNotFound
 from inference_service.rpc import replies
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import duplex
 from tests.support.scripted_engine import EVERYTHING, INFO, ScriptedEngine, hang, write

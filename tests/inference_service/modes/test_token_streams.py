@@ -17,7 +17,7 @@ from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.app import load_engine
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.engine.support import tiny_causal
 from tests.inference_service.support.caller import Caller, channel_to, until_free
 from tests.support.scripted_engine import running_worker

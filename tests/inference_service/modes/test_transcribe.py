@@ -16,7 +16,7 @@ from inference_service.api.setups import Sampling
 from inference_service.app import EXIT_CONFIGURATION, load_engine, serve
 from inference_service.families import table
 from inference_service.options import WorkerOptions
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.engine.support import tiny, tiny_voxtral
 from tests.inference_service.engine.support.dictation import Sound, Writer, cut, noise
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to

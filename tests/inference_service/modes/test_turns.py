@@ -11,14 +11,24 @@ import pytest
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Deliver, ModelInfo, OnFatal
-from inference_service.api.setups import ChatMessage, Clip, DuplexSettings, Mode, Picture, TurnInput, Window
+from inference_service.api.setups import (
+    ChatMessage,
+    ChatSetup,
+    Clip,
+    DuplexSettings,
+    Mode,
+    Picture,
+    Sampling,
+    TurnInput,
+    Window,
+)
 from inference_service.engine.engine import LiveEngine
 from inference_service.errors import UnitRefused
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.options import WorkerOptions
-from inference_service.rpc.chat_requests import turn_input
-from inference_service.session.unit import Stream
+from inference_service.rpc.requests import turn_input
+from inference_service.session.units import Stream
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.support import caller
 from tests.inference_service.support.caller import Caller, channel_to, soon, until_free
@@ -26,6 +36,7 @@ from tests.support.drawing import jpeg
 from tests.support.scripted_engine import running_worker
 
 CHAT = pb.SESSION_MODE_CHAT
+CHATS = ChatSetup(Sampling(), seed=0)
 PLAIN = ModelInfo(
     name="text",
     context_limit=100,
@@ -75,7 +86,7 @@ def test_every_field_reaches_the_engine() -> None:
         use_tts_template=True,
     )
 
-    read = turn_input(given, ABLE)
+    read = turn_input(given, ABLE, CHATS)
 
     system, user, assistant = read.messages
     assert (system, assistant) == (
@@ -98,11 +109,11 @@ def test_every_field_reaches_the_engine() -> None:
 
 
 def test_unset_fields_have_the_defaults() -> None:
-    assert turn_input(turn(), PLAIN) == TurnInput((ChatMessage("user", ("Hello",)),))
+    assert turn_input(turn(), PLAIN, CHATS) == TurnInput((ChatMessage("user", ("Hello",)),))
 
 
 def test_speech_asked_of_a_model_without_a_voice_is_no_error() -> None:
-    assert turn_input(turn(tts=pb.TtsConfig(enabled=True)), PLAIN).speaks
+    assert turn_input(turn(tts=pb.TtsConfig(enabled=True)), PLAIN, CHATS).speaks
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -164,7 +175,7 @@ def test_refusal_names_the_field(name: str) -> None:
     given, info, reason, field = REFUSED[name]
 
     with pytest.raises(UnitRefused) as refused:
-        turn_input(given, info)
+        turn_input(given, info, CHATS)
 
     assert (refused.value.failure.reason, refused.value.failure.field) == (reason, field)
     assert field in refused.value.failure.message

@@ -11,7 +11,7 @@ import pytest
 from antiphon.semconv import METADATA_TRACEPARENT, Reason
 from antiphon.telemetry.logs import InSession, JsonFormatter
 from inference_service.api.engine import SessionFailed
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.observability.test_tracing import ids, new_context
 from tests.inference_service.support.caller import Caller, channel_to, until
 from tests.support.scripted_engine import Play, ScriptedEngine, fails, running_worker, telemetry, turn_end

@@ -8,7 +8,7 @@ import pytest
 from antiphon import semconv
 from antiphon.semconv import Phase, Reason, Side
 from inference_service.api.engine import Ticked
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.support.caller import DEADLINE_S, Caller, channel_to, duplex, until
 from tests.support.scrape import Scrape, scrape
 from tests.support.scripted_engine import (

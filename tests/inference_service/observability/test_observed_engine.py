@@ -15,7 +15,7 @@ from antiphon.semconv import Phase
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import NAMED_TICKS
 from inference_service.app import load_engine
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.observability.test_tracing import STEPS, attribute, ids, new_context, parent
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
 from tests.recordings import make

@@ -15,7 +15,7 @@ from antiphon import semconv
 from antiphon.semconv import METADATA_TRACEPARENT, METADATA_TRACESTATE, METADATA_WORKER_ID, Reason
 from inference_service.api.engine import NAMED_TICKS, SessionFailed, Ticked
 from inference_service.session.machine import Limits
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, duplex, until
 from tests.support.scripted_engine import (
     Play,

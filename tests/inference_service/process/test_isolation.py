@@ -21,7 +21,7 @@ from antiphon.audio.wav import decode_wav
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.support import caller
 from tests.inference_service.support.caller import Caller, Ending, channel_to, duplex, soon, until_free
 from tests.support import faults

@@ -15,7 +15,7 @@ import pytest
 from antiphon.cli.arguments.worker_key import VARIABLE as KEY_VARIABLE
 from antiphon.grpc import get_info
 from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, Reason, lease_mac
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, soon
 
 ROOT = Path(__file__).parents[3]

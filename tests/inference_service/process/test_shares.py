@@ -16,7 +16,7 @@ from inference_service.app import load_engine
 from inference_service.engine import session
 from inference_service.families import antiphon_mini
 from inference_service.session.machine import Limits
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.support import caller as calling
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
 from tests.recordings import make

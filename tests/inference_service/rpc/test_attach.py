@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.semconv import ERROR_DOMAIN, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
 from inference_service.session.machine import Limits
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, soon, until
 from tests.support.scripted_engine import ScriptedEngine

@@ -1,7 +1,7 @@
 """CancelUnits acts when it is read: it ends speaking, never hearing."""
 
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import until
 from tests.support.scripted_engine import ScriptedEngine, hang, speak

@@ -8,7 +8,7 @@ import pytest
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import End, SessionFailed
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, channel_to, until
 from tests.support.scripted_engine import Play, ScriptedEngine, context_full, hang, listen, running_worker

@@ -34,7 +34,7 @@ from inference_service.app import Worker
 from inference_service.errors import SessionError
 from inference_service.options import WorkerOptions
 from inference_service.session.machine import Limits
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.process.test_process import process
 from tests.inference_service.support.caller import DEADLINE_S, Caller, Ending, channel_to, duplex, soon
 from tests.support.scripted_engine import (

@@ -7,7 +7,7 @@ from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Failure
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import UnitAnswers, duplex
 from tests.support.scripted_engine import Play, ScriptedEngine, fails, hang, listen

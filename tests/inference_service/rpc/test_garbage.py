@@ -7,7 +7,7 @@ import pytest
 
 from inference_service.rpc.session_calls import SessionCalls
 from inference_service.session.machine import Limits, SessionMachine
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, until
 from tests.support.scripted_engine import ScriptedEngine, ScriptedSession, hang, listen

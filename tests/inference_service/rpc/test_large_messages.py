@@ -11,11 +11,11 @@ from antiphon.semconv import MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Piece
-from inference_service.api.setups import StreamInput
-from inference_service.rpc import decoding, requests
-from inference_service.rpc.decoding import LARGE, MOST_PARTS
+from inference_service.api.setups import StreamInput, TranscribeSetup
+from inference_service.rpc import requests
 from inference_service.rpc.replies import LARGEST_ANSWER, absorb, piece, pieces
-from inference_service.session.unit import Stream
+from inference_service.rpc.requests import LARGE, MOST_PARTS
+from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support import caller as calling
 from tests.inference_service.support.caller import Caller, channel_to, soon
@@ -76,7 +76,7 @@ async def test_a_large_message_keeps_its_place_and_holds_up_nobody_else(
             assert hold.wait(timeout=30)
         return read(stream, *given)
 
-    monkeypatch.setattr(requests, "speech_input", slow)
+    monkeypatch.setitem(requests._INPUTS, TranscribeSetup, ("stream", "a TRANSCRIBE", slow))
     engine = ScriptedEngine(slots=2, info=EVERYTHING)
     async with served(engine) as new_caller:
         large: Caller = await new_caller().open()
@@ -198,7 +198,7 @@ def test_what_waits_is_joined_up_to_a_bound() -> None:
 async def test_a_reader_that_leaves_while_its_message_is_decoded_frees_its_slot(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold, begun, decoded = threading.Event(), threading.Event(), decoding._decoded
+    hold, begun, decoded = threading.Event(), threading.Event(), requests._decoded
 
     def slow(kind: Any, data: bytes) -> Any:
         if len(data) > LARGE:
@@ -206,7 +206,7 @@ async def test_a_reader_that_leaves_while_its_message_is_decoded_frees_its_slot(
             assert hold.wait(timeout=30)
         return decoded(kind, data)
 
-    monkeypatch.setattr(decoding, "_decoded", slow)
+    monkeypatch.setattr(requests, "_decoded", slow)
     async with running_worker(ScriptedEngine(slots=1, info=EVERYTHING), slots=1) as worker:
         try:
             async with channel_to(worker.address) as channel:

@@ -7,8 +7,8 @@ import numpy as np
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Done, End, Piece
 from inference_service.errors import Draining
-from inference_service.rpc.outbox import BACKLOG, Outbox
 from inference_service.rpc.replies import absorb, done, go_away, piece
+from inference_service.rpc.session_calls import BACKLOG, Outbox
 
 
 def said(unit: int, text: str, samples: int = 2) -> pb.GenerateResponse:

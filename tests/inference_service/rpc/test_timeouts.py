@@ -6,7 +6,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from antiphon.semconv import Reason
 from inference_service.session.machine import Limits
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, Ending, until
 from tests.support.scripted_engine import ScriptedEngine, hang, speak

@@ -7,7 +7,7 @@ import pytest
 from antiphon.semconv import METADATA_LEASE, METADATA_TRACEPARENT, METADATA_WORKER_ID
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import duplex, soon
 from tests.support.scripted_engine import TALK, ScriptedEngine, listen, speak

@@ -9,7 +9,7 @@ import pytest
 from antiphon.semconv import ERROR_DOMAIN, MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, Ending, duplex
 from tests.support.scripted_engine import ScriptedEngine, hang

@@ -5,7 +5,7 @@ import pytest
 from antiphon.semconv import Reason
 from inference_service.api.engine import Advanced, Closed, Ready
 from inference_service.session.machine import Limits
-from inference_service.session.unit import Generate, Stream
+from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, SETUP, Stage
 
 

@@ -6,7 +6,7 @@ from antiphon.semconv import Reason
 from inference_service.api.engine import Closed, Done, End, Piece, Prefilled, Ready, SessionFailed
 from inference_service.errors import Draining
 from inference_service.session.machine import GoAway, Limits, Phase
-from inference_service.session.unit import Generate, Stream
+from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, Stage
 
 

@@ -11,7 +11,7 @@ from antiphon.grpc import get_info
 from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, Reason, lease_mac
 from inference_service.errors import LeaseInvalid, LeaseMissing
 from inference_service.session.leases import Lease, LeaseReader
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, Ending, channel_to, until
 from tests.support.scripted_engine import ScriptedEngine, running_worker
 

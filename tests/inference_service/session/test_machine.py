@@ -19,7 +19,7 @@ from inference_service.api.engine import (
 )
 from inference_service.errors import Cancelled, StreamExists
 from inference_service.session.machine import GoAway, Limits
-from inference_service.session.unit import Generate, Stream
+from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, SETUP, Stage
 
 WINDOW = 3

@@ -7,7 +7,7 @@ from inference_service.api.engine import Advanced, End, Failure, Finalized, Piec
 from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.errors import StreamExists
 from inference_service.session.machine import Limits, Phase
-from inference_service.session.unit import Generate, Stream
+from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, Stage
 
 BAD_AUDIO = Failure(Reason.AUDIO_INVALID, "duplex.audio.data must be finite.", "duplex.audio.data")

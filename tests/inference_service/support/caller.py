@@ -17,7 +17,7 @@ from antiphon.semconv import CLIENT_OPTIONS, METADATA_SESSION_ID
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 
 DEADLINE_S = 5.0
 SILENCE = np.zeros(16_000, "<f4")

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from inference_service.session.unit import Stream
+from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, soon
 from tests.support.scripted_engine import ScriptedEngine, hang, listen
 

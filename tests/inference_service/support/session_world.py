@@ -30,7 +30,7 @@ from inference_service.api.setups import (
 )
 from inference_service.errors import SessionError
 from inference_service.session.machine import Answer, Limits, SessionMachine
-from inference_service.session.unit import Generate, Stream, Unit
+from inference_service.session.units import Generate, Stream, Unit
 
 INPUT = UnitInput(np.zeros(16_000, np.float32))
 SETUP = DuplexSetup("", DuplexSettings(), Window(), 1)
@@ -92,7 +92,7 @@ class Stage:
     def __init__(self, limits: Limits | None = None) -> None:
         self.now = 100.0
         self.engine = QueuedEngine()
-        self.sent: list[tuple[Stream, Answer]] = []
+        self.sent: list[tuple[Stream, Answer | Ready]] = []
         self.acts: list[str] = []
         self.outcome: SessionError | None = None
         self.cut: list[tuple[int, Stream, float]] = []
@@ -106,6 +106,10 @@ class Stage:
     def open(self, setup: SessionSetup) -> EngineSession:
         self.acts.append("open")
         return self.engine
+
+    def ready(self, answer: Ready) -> None:
+        assert "end" not in self.acts, "an answer came after the end"
+        self.sent.append((Stream.PREFILL, answer))
 
     def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
         assert "end" not in self.acts, "an answer came after the end"

@@ -112,6 +112,8 @@ class _Kind:
 
     is_duplex: ClassVar[bool] = False
     """Whether its units are seconds of a conversation."""
+    is_chat: ClassVar[bool] = False
+    """Whether each of its units brings a whole history."""
     is_stream: ClassVar[bool] = False
     """Whether its units are chunks of a stream, of which many may be in flight."""
 
@@ -134,6 +136,8 @@ class DuplexSetup(_Kind):
 @dataclass(frozen=True)
 class ChatSetup(_Kind):
     """A session of turns, each of which brings its whole history."""
+
+    is_chat = True
 
     sampling: Sampling
     seed: int
@@ -262,3 +266,7 @@ class UnitOverrides:
             "length_penalty": self.length_penalty,
         }
         return replace(settings, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+
+
+NO_OVERRIDES = UnitOverrides()
+"""What a unit has that asks for no settings of its own."""

@@ -1,7 +1,7 @@
 """The config of sessions whose tokens are simply sampled: chat, token streams and transcription."""
 
 from dataclasses import replace
-from typing import cast
+from typing import ClassVar, cast
 
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import ModelInfo
@@ -23,44 +23,72 @@ def sampling_defaults(info: ModelInfo, mode: Mode) -> Sampling:
 
 
 class SampledReader(ConfigReader):
-    """CHAT, TOKENS and TRANSCRIBE."""
+    """What they have in common: sampling, and neither duplex settings nor a window."""
 
-    def __init__(self, config: pb.SessionConfig, info: ModelInfo, mode: Mode) -> None:
-        super().__init__(config, info)
-        self._mode = mode
-        if mode is not Mode.CHAT:
-            self.default_idle_timeout_s = STREAM_IDLE_TIMEOUT_S
+    mode: ClassVar[Mode]
+    default_idle_timeout_s: float | None = STREAM_IDLE_TIMEOUT_S
 
-    def _setup(self, seed: int) -> SampledSetup:
-        sampling = self._read_sampling()
+    def _read_sampling(self) -> Sampling:
+        given, bad = read_sampling(
+            self._config.sampling, "sampling", self._info, chats=self.mode is Mode.CHAT
+        )
+        self._bad += bad
         self._ignore("duplex", self._config.duplex)
         self._ignore("window", self._config.window)
         self._ignore_if_given("language")  # no model here can be told which it is
-        match self._mode:
-            case Mode.TRANSCRIBE:
-                self._ignore_if_given("system_prompt")
-                self._ignore("voice", self._config.voice)
-                return TranscribeSetup(sampling, seed)
-            case Mode.CHAT:
-                return ChatSetup(sampling, seed, self._read_prompt(), self._read_voice(speaks=True))
-            case _:
-                self._ignore("voice", self._config.voice)
-                return TokensSetup(sampling, seed, self._read_prompt())
+        return given.sampling(sampling_defaults(self._info, self.mode))
 
     @property
     def _speaks(self) -> bool:
-        return self._mode is Mode.CHAT and self._info.speaks
-
-    def _read_sampling(self) -> Sampling:
-        chats = self._mode is Mode.CHAT
-        given, bad = read_sampling(self._config.sampling, "sampling", self._info, chats=chats)
-        self._bad += bad
-        return given.sampling(sampling_defaults(self._info, self._mode))
+        return False
 
     def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
-        sampled = cast(SampledSetup, setup)
-        effective.sampling.CopyFrom(sampling_params(sampled.sampling))
-        if not isinstance(sampled, TranscribeSetup):
-            effective.system_prompt = sampled.system_prompt
-        if isinstance(sampled, ChatSetup) and sampled.voice.voice_id:
-            effective.voice.voice_id = sampled.voice.voice_id
+        effective.sampling.CopyFrom(sampling_params(cast(SampledSetup, setup).sampling))
+
+
+class ChatReader(SampledReader):
+    """CHAT."""
+
+    mode = Mode.CHAT
+    default_idle_timeout_s = None
+
+    def _setup(self, seed: int) -> ChatSetup:
+        return ChatSetup(self._read_sampling(), seed, self._read_prompt(), self._read_voice(speaks=True))
+
+    @property
+    def _speaks(self) -> bool:
+        return self._info.speaks
+
+    def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
+        super()._state(setup, effective)
+        chat = cast(ChatSetup, setup)
+        effective.system_prompt = chat.system_prompt
+        if chat.voice.voice_id:
+            effective.voice.voice_id = chat.voice.voice_id
+
+
+class TokensReader(SampledReader):
+    """TOKENS."""
+
+    mode = Mode.TOKENS
+
+    def _setup(self, seed: int) -> TokensSetup:
+        sampling = self._read_sampling()
+        self._ignore("voice", self._config.voice)
+        return TokensSetup(sampling, seed, self._read_prompt())
+
+    def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
+        super()._state(setup, effective)
+        effective.system_prompt = cast(TokensSetup, setup).system_prompt
+
+
+class TranscribeReader(SampledReader):
+    """TRANSCRIBE."""
+
+    mode = Mode.TRANSCRIBE
+
+    def _setup(self, seed: int) -> TranscribeSetup:
+        sampling = self._read_sampling()
+        self._ignore_if_given("system_prompt")
+        self._ignore("voice", self._config.voice)
+        return TranscribeSetup(sampling, seed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import Mode, SessionSetup
-from inference_service.config.defaults import SampledReader
+from inference_service.config.defaults import ChatReader, TokensReader, TranscribeReader
 from inference_service.config.duplex import DuplexReader
 from inference_service.config.reader import ConfigReader
 from inference_service.errors import BadField, ConfigInvalid, ModelNotFound, ModeUnsupported
@@ -19,6 +19,15 @@ MODES = {
     pb.SESSION_MODE_TOKENS: Mode.TOKENS,
 }
 """The modes of the wire."""
+
+READERS: dict[Mode, type[ConfigReader]] = {
+    Mode.AUDIO: DuplexReader,
+    Mode.VIDEO: DuplexReader,
+    Mode.CHAT: ChatReader,
+    Mode.TOKENS: TokensReader,
+    Mode.TRANSCRIBE: TranscribeReader,
+}
+"""What reads the config of each kind of session."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,7 @@ def resolve(config: pb.SessionConfig, info: ModelInfo, draw_seed: Callable[[], i
     if config.model not in ("", info.name):
         wanted = config.model[:64]
         raise ModelNotFound(f"This worker serves {info.name}, not {wanted!r}.", model=wanted)
-    reader: ConfigReader = (
-        DuplexReader(config, info) if mode in (Mode.AUDIO, Mode.VIDEO) else SampledReader(config, info, mode)
-    )
+    reader = READERS[mode](config, info)
     setup = reader.read()
     if not reader.has_seed:
         setup = replace(setup, seed=draw_seed())

@@ -13,8 +13,6 @@ from antiphon.v1 import common_pb2
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import (
     KEEP_ALL,
-    ChatSetup,
-    DuplexSetup,
     Sampling,
     SessionSetup,
     UnitOverrides,
@@ -198,9 +196,9 @@ def unit_overrides(
     params: common_pb2.SamplingParams, path: str, setup: SessionSetup, info: ModelInfo
 ) -> UnitOverrides:
     """What `params` changes for one unit. Raises `UnitRefused` (PARAMS_INVALID) naming a bad field."""
-    if isinstance(setup, DuplexSetup):
+    if setup.is_duplex:
         return _duplex_overrides(params, path)
-    overrides, bad = read_sampling(params, path, info, chats=isinstance(setup, ChatSetup))
+    overrides, bad = read_sampling(params, path, info, chats=setup.is_chat)
     for field in bad:
         raise UnitRefused(Reason.PARAMS_INVALID, f"{field.path} {field.problem}.", field.path)
     return overrides

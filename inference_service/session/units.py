@@ -15,7 +15,7 @@ from inference_service.api.engine import (
     Prefilled,
     UnitUsage,
 )
-from inference_service.api.setups import Content, UnitOverrides
+from inference_service.api.setups import NO_OVERRIDES, Content, UnitOverrides
 from inference_service.errors import SessionError, UnitOutOfOrder, UnitStalled, UnitTimeout, UnitWindow
 
 
@@ -44,7 +44,7 @@ class Generate:
     """A unit's Generate. With a `refusal` the unit says nothing and ends FAILED."""
 
     force_listen: bool = False
-    overrides: UnitOverrides = field(default_factory=UnitOverrides)
+    overrides: UnitOverrides = NO_OVERRIDES
     refusal: Failure | None = None
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from antiphon.semconv import Reason
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed
-from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides
+from inference_service.api.setups import NO_OVERRIDES, DuplexSettings, DuplexSetup, UnitOverrides
 from inference_service.engine.batch.sampler import PoisonedLogits, TextSampler
 from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
@@ -18,7 +18,7 @@ from inference_service.engine.session import Run, Session, Stage
 from inference_service.engine.sessions.components import MouthState, SpeakingSession, View
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.config import TurnBound
-from inference_service.models.tokenizer import SpecialTokens, Tokenizer
+from inference_service.models.tokenizer import Tokenizer
 
 _TERMINATORS = 2
 """A unit ends with a terminator and `</unit>`."""
@@ -65,7 +65,7 @@ class DuplexRun(Run[Perceived]):
     def begin(self, settings: DuplexSettings, overrides: UnitOverrides, room: int) -> None:
         """The unit may be decided; it may feed at most `room` tokens."""
         self.decided_at = time.monotonic()
-        self.settings = overrides.apply(settings)
+        self.settings = settings if overrides is NO_OVERRIDES else overrides.apply(settings)
         self.most_steps = min(self.settings.max_new_speak_tokens_per_chunk, room)
         if overrides.seed is not None:
             self.generator = torch.Generator().manual_seed(overrides.seed)
@@ -148,13 +148,15 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     """Units that are still to be listened to after a turn that had to be ended."""
     heard_units: int = 0
 
-    @property
-    def longest_unit(self) -> int:
-        """Tokens that a unit can add: `<unit>`, pictures of one slice each, audio, text, an ended turn and
-        its terminators."""
+    longest_unit: int = field(init=False)
+    """Tokens that a unit can add: `<unit>`, pictures of one slice each, audio, text, an ended turn and its
+    terminators."""
+
+    def __post_init__(self) -> None:
         seen = MAX_FRAMES * self.slice_tokens if self.setup.sees else 0
         said = self.setup.duplex.max_new_speak_tokens_per_chunk
-        return 1 + seen + self.unit_tokens + said + 1 + _TERMINATORS
+        self.longest_unit = 1 + seen + self.unit_tokens + said + 1 + _TERMINATORS
+        self._special = self.tokenizer.special
 
     @property
     def is_full(self) -> bool:
@@ -418,7 +420,3 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     def _run(self) -> DuplexRun:
         assert self.running is not None
         return self.running
-
-    @property
-    def _special(self) -> SpecialTokens:
-        return self.tokenizer.special

@@ -6,8 +6,13 @@ PYTHON ?= python3
 #   make install TORCH_INDEX=<address of that index>
 TORCH_INDEX ?=
 
-# Processes that run tests side by side, a file each.
-JOBS ?= 2
+# Processes that run tests side by side: one more than two cores, since many tests wait for a process or a clock.
+JOBS ?= 3
+# Who has no test left takes some of those that another has before it.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# Tests start hundreds of processes; each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +26,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo test pytest lint format types typescript protos check-protos schemas check-schemas fuzz storm pictures train eval bench neighbours clean
+.PHONY: help install run demo check test pytest lint format types typescript protos check-protos schemas check-schemas fuzz storm pictures train eval bench neighbours clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,10 +48,13 @@ run: install ## serve the default model; prints the addresses to open
 demo: install ## serve, hold a spoken conversation with it, stop
 	$(BIN)/antiphon demo
 
+check: lint types ## lint, types and the fast tests: an answer within 90 s
+	$(PYTEST) -m 'not slow' $(ARGS)
+
 test: lint types check-protos check-schemas pytest ## everything CI checks: lint, types, check-protos, check-schemas, pytest
 
 pytest: install ## the tests alone; ARGS='-k name' narrows them, JOBS=1 runs them one after another
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(PYTEST) $(ARGS)
 
 lint: install ## ruff and buf: rules and formatting of Python and protos
 	$(BIN)/ruff check .

@@ -4,10 +4,64 @@ import asyncio
 import gc
 import signal
 from collections.abc import AsyncIterator, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
 
 from tests.support.observed import observed
+
+SLOW = (
+    "benchmarks/test_neighbours.py",
+    "benchmarks/test_tracing.py",
+    "cli/test_chat.py",
+    "cli/test_check_config.py",
+    "cli/test_convert_vocoder.py",
+    "cli/test_failures.py",
+    "cli/test_serve.py",
+    "cli/test_talk.py",
+    "cli/test_transcribe.py",
+    "conformance/*/test_errors.py",
+    "conformance/*/test_shipped.py",
+    "conformance/chat/test_engine.py",
+    "conformance/realtime/test_clocks.py",
+    "conformance/realtime/test_endings.py",
+    "conformance/realtime/test_queue.py",
+    "deploy/test_names.py",
+    "e2e/*",
+    "inference_service/engine/batch/test_memory.py",
+    "inference_service/engine/batch/test_speech.py",
+    "inference_service/engine/golden/test_conversations.py",
+    "inference_service/engine/sessions/test_transcription.py",
+    "inference_service/engine/sessions/test_vision.py",
+    "inference_service/engine/test_*.py",
+    "inference_service/families/*",
+    "inference_service/models/minicpmo/test_audio.py",
+    "inference_service/models/minicpmo/test_hub.py",
+    "inference_service/models/minicpmo/test_mel.py",
+    "inference_service/models/token2wav/*",
+    "inference_service/modes/*",
+    "inference_service/observability/test_metrics.py",
+    "inference_service/observability/test_tracing.py",
+    "inference_service/process/*",
+    "inference_service/rpc/test_garbage.py",
+    "inference_service/rpc/test_unit_cycle.py",
+    "inference_service/training/*",
+    "storm/*",
+    "ws_adapter/protocol/wire/test_schema_truth.py",
+    "ws_adapter/server/test_floods.py",
+    "ws_adapter/session/test_untrusted_work.py",
+)
+"""Files of tests that `make check` leaves to `make test`: they start processes or compute for seconds."""
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the slow ones."""
+    for item in items:
+        file = item.path.relative_to(TESTS).as_posix()
+        if any(fnmatch(file, pattern) for pattern in SLOW):
+            item.add_marker("slow")
 
 
 def pytest_configure() -> None:

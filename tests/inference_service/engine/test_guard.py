@@ -205,7 +205,7 @@ class Rig:
     def talker(self, seed: int, name: str = "session") -> Client:
         """A full-duplex session that speaks in every unit, with a window that slides and remembers."""
         settings = replace(self.engine.info.duplex_defaults, force_listen_count=0)
-        window = Window(WindowMode.CONTEXT, 160, 140, remembered_tokens=10)
+        window = Window(WindowMode.CONTEXT, 120, 100, remembered_tokens=10)
         return self.slots.open(DuplexSetup("Be brief.", settings, window, seed), name)
 
     def other(self, setup: SessionSetup, name: str = "session") -> Client:
@@ -230,11 +230,11 @@ def rig() -> Iterator[Rig]:
     made.engine.stop()
 
 
-UNITS = 8
-IDS = [tuple(range(5, 5 + n)) for n in (30, 3, 9, 1, 4, 20, 2, 6)]
-SOUNDS = [sound(7, n) for n in (16_000, 5_000, 40_000, 100, 16_000, 16_000, 9_000, 0)]
+UNITS = 5
+IDS = [tuple(range(5, 5 + n)) for n in (30, 3, 1, 20, 6)]
+SOUNDS = [sound(7, n) for n in (16_000, 5_000, 40_000, 100, 0)]
 TOKENS = TokensSetup(Sampling(max_new_tokens=9), seed=4)
-TRANSCRIBE = TranscribeSetup(Sampling(temperature=1.0), seed=4)
+TRANSCRIBE = TranscribeSetup(Sampling(temperature=1.0, max_new_tokens=24), seed=4)
 Play = Callable[[Rig], tuple[Client, list[Any]]]
 
 

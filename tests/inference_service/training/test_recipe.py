@@ -22,8 +22,8 @@ from tests.recordings import make
 
 FOLDER = Path(make.__file__).parent
 MANIFEST = json.loads((FOLDER / "manifest.json").read_text())
-SECONDS = 4.0
-PICTURES = 400
+SECONDS = 1.0
+PICTURES = 200
 
 
 def pcm_of(file: str) -> np.ndarray:

@@ -27,6 +27,7 @@ SLOW = (
     "conformance/realtime/test_clocks.py",
     "conformance/realtime/test_endings.py",
     "conformance/realtime/test_queue.py",
+    "conformance/transcription/test_clients.py",
     "deploy/test_names.py",
     "e2e/*",
     "inference_service/engine/batch/test_memory.py",
@@ -47,9 +48,13 @@ SLOW = (
     "inference_service/rpc/test_garbage.py",
     "inference_service/rpc/test_unit_cycle.py",
     "inference_service/training/*",
+    "sdk/grpc/test_modes.py",
     "storm/*",
+    "ws_adapter/observability/test_metrics.py",
     "ws_adapter/protocol/wire/test_schema_truth.py",
+    "ws_adapter/recording/test_sessions.py",
     "ws_adapter/server/test_floods.py",
+    "ws_adapter/session/test_endings.py",
     "ws_adapter/session/test_untrusted_work.py",
 )
 """Files of tests that `make check` leaves to `make test`: they start processes or compute for seconds."""

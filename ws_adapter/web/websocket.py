@@ -181,6 +181,7 @@ class PublicConnection(HttpConnection):
             self._on_flood(self._flood)
         if self._unfinished > LARGE and self._arriving.is_full:
             self.was_too_large = True
+            self._count(0)  # at once: who is read next in this turn of the event loop has this room
             self.abort()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]

@@ -1,15 +1,18 @@
-"""HTTP/1.1 requests of every method, with or without a body. Pure: bytes in, requests out.
+"""HTTP/1.1 requests of every method, with or without a body, and the connections over which they come.
 
 The library reads opening handshakes alone and closes the socket on everything else; `parse` takes the place
 of its parser for as long as no WebSocket is open.
 """
 
+import asyncio
 import re
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
+from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.exceptions import HeaderLineTooLong, RequestLineTooLong, TooManyHeaders
 from websockets.http11 import Request, parse_headers, parse_line
@@ -57,6 +60,46 @@ class HttpRequest(Request):
     def goes_on(self) -> bool:
         """Whether bytes of it may follow that nobody wants."""
         return self.fault is not None or self.refused_body is not None
+
+
+class HttpConnection(ServerConnection):
+    """A connection that takes any request, so that each can have its answer, whatever else comes with it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.plain: HttpRequest | None = None
+        """Its request, if that opens no WebSocket."""
+        self._has_all_input = False
+        self._closing: asyncio.TimerHandle | None = None
+        self.protocol.parser = parse(self.protocol)
+        next(self.protocol.parser)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Whoever has no more to say may still want the answer; TLS cannot be open in one direction only."""
+        if self.plain is not None and self.response is None and self.transport.can_write_eof():
+            self._has_all_input = True
+            return True
+        super().eof_received()
+        return None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See asyncio.BaseProtocol."""
+        super().connection_lost(error)
+        if self._closing is not None:
+            self._closing.cancel()
+
+    def end_output(self, *, goes_on: bool) -> None:
+        """Nothing more is sent; with `goes_on` the client may not have heard of it, and sends on."""
+        if self._has_all_input:
+            self.transport.close()
+        elif self.transport.can_write_eof():
+            with suppress(OSError, RuntimeError):
+                self.transport.write_eof()
+        elif goes_on or (self.plain is not None and self.plain.goes_on):
+            # Closed with input that nobody has read, a socket takes the answer along.
+            self._closing = self.loop.call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
 
 
 def parse(protocol: ServerProtocol) -> Generator[None]:

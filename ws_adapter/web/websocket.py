@@ -1,15 +1,13 @@
 """One public WebSocket, as frames of bytes.
 
-What the adapter changes inside `websockets`, which may change it without a word, is in this module alone,
-with the parser that it puts in, `http1`; tests/ws_adapter/web/test_websocket.py fails when something of it
-is no longer called.
+What the adapter changes inside `websockets`, which may change it without a word, is in this module alone, and
+for requests in `http1`; tests/ws_adapter/web/test_websocket.py fails when something of it is no longer called.
 """
 
 import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from time import monotonic
@@ -17,11 +15,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 from websockets import frames
-from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Event, Protocol, State
 from websockets.server import ServerProtocol
+from websockets.streams import StreamReader
 
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
@@ -29,9 +27,8 @@ from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.limits import EVENTS_PER_WINDOW, EVENTS_WINDOW_S
 from ws_adapter.web import http1
-from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.http1 import HttpConnection, HttpRequest
 from ws_adapter.web.keys import Key
-from ws_adapter.web.pieces import Pieces
 from ws_adapter.web.rate_limit import Allowance, Bucket
 from ws_adapter.web.routes import Misdirected, Selection
 
@@ -52,6 +49,17 @@ COUNTED_BYTES: Final = 2**15
 
 LARGE: Final = 2**20
 """Only who is in the middle of a message longer than this is cut for want of room."""
+
+PIECE: Final = 2**18
+"""Bytes of the shortest piece of a frame; one that is shorter than two is left whole."""
+
+_FIN: Final = 0x80
+_MASKED: Final = 0x80
+_TWO_BYTES: Final = 126
+_EIGHT_BYTES: Final = 127
+"""In place of a length: it follows in so many bytes."""
+
+_LENGTH: Final = struct.Struct("!Q")
 
 _MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 _TEXT: Final = 0x80 | Opcode.TEXT
@@ -85,15 +93,6 @@ class Message(Struct, frozen=True):
     """No other message has come since."""
 
 
-class HttpConnection(ServerConnection):
-    """A connection that takes any request of HTTP/1.1, so that each can have its answer."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.protocol.parser = http1.parse(self.protocol)
-        next(self.protocol.parser)
-
-
 class PublicConnection(HttpConnection):
     """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
 
@@ -122,10 +121,7 @@ class PublicConnection(HttpConnection):
         self._on_flood: Callable[[Verdict], None] = lambda verdict: None
         self.protocol.recv_frame = self._receive_frame  # type: ignore[method-assign]
         self._unfinished = 0
-        self._plain: HttpRequest | None = None
-        """Its request, if that opens no WebSocket."""
         self._unwanted = 0
-        self._has_all_input = False
         self._begun = Opcode.TEXT
         """What the message is that is arriving."""
         self._arrivals: deque[tuple[Opcode, float]] = deque()
@@ -169,7 +165,7 @@ class PublicConnection(HttpConnection):
         """Cuts a client in the middle of a large message when too much of such has come from all, and one
         that does not stop sending what nobody wants."""
         self._byte_count.received += len(data)
-        if self._plain is not None:
+        if self.plain is not None:
             self._unwanted += len(data)
             if self._unwanted > http1.LARGEST_BODY_BYTES or not self._may_send(len(data)):
                 self.abort()
@@ -183,14 +179,6 @@ class PublicConnection(HttpConnection):
             self.was_too_large = True
             self._count(0)  # at once: who is read next in this turn of the event loop has this room
             self.abort()
-
-    def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Whoever has no more to say may still want the answer; TLS cannot be open in one direction only."""
-        if self._plain is not None and self.response is None and self.transport.can_write_eof():
-            self._has_all_input = True
-            return True
-        super().eof_received()
-        return None
 
     def _receive_frame(self, frame: Frame) -> None:
         """Counts a frame before the library does anything about it, within what came at once: a ping is six
@@ -257,24 +245,13 @@ class PublicConnection(HttpConnection):
         if data := due[0] if len(due) == 1 else b"".join(due):
             self._byte_count.sent += len(data)
             self.transport.write(data)
-        if b"" not in due:  # which stands for the end of the stream
-            return
-        if self._has_all_input:
-            self.transport.close()
-        elif self.transport.can_write_eof():
-            with suppress(OSError, RuntimeError):
-                self.transport.write_eof()
-        elif self._flood is not None or (self._plain is not None and self._plain.goes_on):
-            # Closed with input that nobody has read, a socket takes the answer along.
-            closing = self.loop.call_later(http1.LINGER_S, self.transport.close)
-            self.when_lost(closing.cancel)
-        else:
-            self.transport.close()
+        if b"" in due:  # which stands for the end of the stream
+            self.end_output(goes_on=self._flood is not None)
 
     def process_event(self, event: Event) -> None:
         """Remembers of each message when it came, and whether it is text, which its bytes do not tell."""
         if isinstance(event, HttpRequest):
-            self._plain = None if event.wants_websocket else event
+            self.plain = None if event.wants_websocket else event
             self._count(0)
         if isinstance(event, Frame) and event.opcode in _MESSAGES:
             if event.opcode is not Opcode.CONT:
@@ -328,6 +305,76 @@ def _room(protocol: Protocol) -> int | None:
     """Bytes that the next frame of a message may have; None without a limit."""
     most = protocol.max_message_size
     return None if most is None else most - (protocol.current_size or 0)
+
+
+class Pieces:
+    """Long frames in pieces: `read_exact` takes the place of the stream's, from which frames are parsed.
+
+    The library waits until a frame is whole, then copies it twice and unmasks it, all in one go: 32 MiB kept
+    the event loop for 35 ms. Given as fragments, as which a client might have sent it, it is unmasked as it
+    comes. The parser reads of each frame two bytes, then the rest of a long length if there is one, then the
+    key of the mask, then the body.
+    """
+
+    def __init__(self, reader: StreamReader, largest: Callable[[], int | None]) -> None:
+        """`largest` tells how many bytes a frame may have: longer ones, which are refused, stay whole."""
+        self._buffer = reader.buffer
+        self._stream = reader
+        self._read = reader.read_exact
+        self._largest = largest
+        self._given: list[bytes] = []
+        """What is read next: parts of the head of a piece."""
+        self._parts = 0
+        """That come from the stream after that, before the next head."""
+        self._left = 0
+        """Bytes of a long frame that are not yet in a piece."""
+        self._first = 0
+        """The first byte of that frame, until its first piece is made."""
+        self._key = b""
+
+    def read_exact(self, size: int) -> Generator[None, None, bytes | bytearray]:
+        """The next part of a frame, or of a piece of one. Raises `EOFError` if the stream ends within it."""
+        if self._given:
+            return self._given.pop(0)
+        if self._parts:
+            self._parts -= 1
+            return (yield from self._read(size))
+        if self._left:
+            yield from self._begin_piece()
+        else:
+            yield from self._begin_frame(size)
+        return self._given.pop(0)
+
+    def _begin_frame(self, size: int) -> Generator[None, None, None]:
+        head = bytes((yield from self._read(size)))
+        length = head[1] & ~_MASKED
+        if length != _EIGHT_BYTES or not head[1] & _MASKED:
+            self._given, self._parts = [head], 3 if length == _TWO_BYTES else 2
+            return
+        extended = bytes((yield from self._read(_LENGTH.size)))
+        (length,) = _LENGTH.unpack(extended)
+        largest = self._largest()
+        if length < 2 * PIECE or (largest is not None and length > largest):
+            self._given, self._parts = [head, extended], 2
+            return
+        self._key = bytes((yield from self._read(4)))
+        self._first, self._left = head[0], length
+        yield from self._begin_piece()
+
+    def _begin_piece(self) -> Generator[None, None, None]:
+        """All that has come, in whole periods of the mask; what remains is never shorter than a piece."""
+        is_last = self._left < 2 * PIECE
+        least = self._left if is_last else PIECE
+        while len(self._buffer) < least:
+            if self._stream.eof:
+                raise EOFError("the stream ends within a frame")
+            yield
+        size = self._left if is_last else min(len(self._buffer), self._left - PIECE) & ~3
+        self._left -= size
+        first = self._first & (0xFF if is_last else ~_FIN)
+        self._first = self._first & ~0x0F | Opcode.CONT
+        head = bytes((first, _MASKED | _EIGHT_BYTES))
+        self._given, self._parts = [head, _LENGTH.pack(size), self._key], 1
 
 
 def _throw_away(protocol: Protocol) -> Generator[None]:

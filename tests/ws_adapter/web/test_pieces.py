@@ -1,15 +1,14 @@
 """Long frames: what arrives is what was sent, however it comes, and no piece of it is long or small."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 import pytest
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol
 from websockets.server import ServerProtocol
 
-from ws_adapter.web import pieces
-from ws_adapter.web.pieces import PIECE, Pieces
+from ws_adapter.web.websocket import PIECE, Pieces
 
 SIZES = (0, 5, 125, 126, 65_535, 65_536, 2 * PIECE - 1, 2 * PIECE, 2 * PIECE + 1, 7 * PIECE + 3)
 MOST = 10 * PIECE
@@ -120,7 +119,7 @@ def test_the_library_reads_frames_as_pieces_expect_it() -> None:
     protocol.state = protocol.state.OPEN
     read = protocol.reader.read_exact
 
-    def noted(size: int) -> pieces._Read:
+    def noted(size: int) -> Generator[None, None, bytes | bytearray]:
         asked.append(size)
         return (yield from read(size))
 

@@ -1,7 +1,8 @@
 """One public WebSocket, as frames of bytes.
 
-What the adapter changes inside `websockets`, which may change it without a word, is in this module alone, and
-for requests in `http1`; tests/ws_adapter/web/test_websocket.py fails when something of it is no longer called.
+What the adapter changes inside `websockets`, which may change it without a word, is in this module alone,
+and for requests in `http1`; tests/ws_adapter/web/test_websocket.py fails when something of it is no longer
+called.
 """
 
 import asyncio

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import (
@@ -25,6 +25,7 @@ from ws_adapter.protocol.core.config import Catalogue, SessionSetup
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal
 from ws_adapter.protocol.core.state import State
+from ws_adapter.protocol.duplex.deadlines import Deadlines
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow
 from ws_adapter.protocol.duplex.vocabulary import (
     Begin,
@@ -41,7 +42,7 @@ from ws_adapter.protocol.duplex.vocabulary import (
 from ws_adapter.protocol.media.reference_voice import NO_VOICE
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.discretion import outline
-from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, InvalidUtf8, Refusal, Verdict, timed_out
+from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, InvalidUtf8, Refusal, Verdict
 from ws_adapter.protocol.wire.events import ServerEvent
 from ws_adapter.protocol.wire.limits import (
     ERRORS_PER_S,
@@ -52,10 +53,7 @@ from ws_adapter.protocol.wire.limits import (
     NOTES_PER_MIN,
     Limits,
     RateWindow,
-    is_due,
 )
-
-_IDLE_RECHECK_S: Final = 1.0
 
 
 class DuplexMachine:
@@ -74,31 +72,24 @@ class DuplexMachine:
         new_token: Callable[[], str],
     ) -> None:
         self.state = State.QUEUED
+        self.is_over = False
         self._vocabulary = vocabulary
         self._limits = limits
         self._catalogue = catalogue
         self._new_token = new_token
         self._flow = UnitFlow(limits, new_token)
-        self._setup: SessionSetup | None = None
+        self.setup: SessionSetup | None = None
+        """The accepted settings; the worker has them, or is to have them."""
         self._opener_bytes = 0
-        self._frame_bytes = 0
         """Of an opener that is read beside the event loop, then of its voice until a worker has that."""
+        self._frame_bytes = 0
+        """Of a frame that is decoded beside the event loop."""
         self._has_waited = False
         self._created = False
-        self._limit_at: float | None = None
-        self._init_at: float | None = None
-        self._idle_at: float | None = None
-        self._pause_at: float | None = None
-        self._pause_s = 0.0
-        self._away_at: float | None = None
+        self._deadlines = Deadlines(limits)
         self._events = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
         self._errors = RateWindow(ERRORS_PER_S, 1.0)
         self._notes = RateWindow(NOTES_PER_MIN, 60.0)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the last event has been returned."""
-        return self.state in (State.CLOSING, State.CLOSED)
 
     @property
     def is_waiting(self) -> bool:
@@ -106,16 +97,9 @@ class DuplexMachine:
         return self.state is State.QUEUED
 
     @property
-    def setup(self) -> SessionSetup | None:
-        """The accepted settings that the worker has to be, or was, configured with."""
-        return self._setup
-
-    @property
     def held_bytes(self) -> int:
         """Input that waits or is at the worker, and reference audio that the worker has not confirmed."""
-        if self.is_over:
-            return 0
-        return self._flow.held_bytes + self._opener_bytes + self._frame_bytes
+        return 0 if self.is_over else self._flow.held_bytes + self._opener_bytes + self._frame_bytes
 
     @property
     def deadline(self) -> float | None:
@@ -123,7 +107,8 @@ class DuplexMachine:
         if self.is_over:
             return None
         earliest = self._flow.deadline if self._is_running else None
-        for at in (self._limit_at, self._init_at, self._idle_at, self._pause_at, self._away_at):
+        due = self._deadlines
+        for at in (due.limit_at, due.away_at, due.init_at, due.pause_at, due.idle_at):
             if at is not None and (earliest is None or at < earliest):
                 earliest = at
         return earliest
@@ -150,13 +135,11 @@ class DuplexMachine:
         """The session is attached at a worker: for the first time, or again after it lost one early."""
         if self.state is State.QUEUED:
             self.state = State.CONNECTED
-            if self._limits.session_limit_s:
-                self._limit_at = now + self._limits.session_limit_s
-            self._init_at = now + self._limits.init_timeout_s
+            self._deadlines.granted(now)
             told = self._vocabulary.slot_assigned(has_waited=self._has_waited)
-            return [*_sends(told), *(self._configure(self._setup) if self._setup else [])]
-        if self.state is State.CONFIGURING and self._setup is not None:
-            return [OpenWorkerSession(self._setup)]
+            return [*_sends(told), *(self._configure(self.setup) if self.setup else [])]
+        if self.state is State.CONFIGURING and self.setup is not None:
+            return [OpenWorkerSession(self.setup)]
         return []
 
     def refused(self, verdict: Verdict) -> list[Action]:
@@ -239,7 +222,7 @@ class DuplexMachine:
 
     def disconnected(self) -> None:
         """The connection is gone; nothing more will be said."""
-        self.state = State.CLOSED
+        self.state, self.is_over = State.CLOSED, True
 
     # ------------------------------------------------------------------------------------ the worker
 
@@ -251,7 +234,7 @@ class DuplexMachine:
             case Ready():
                 return self._begun(signal, now)
             case GoingAway():
-                self._away_at = now + signal.time_left_s
+                self._deadlines.away_at = now + signal.time_left_s
                 return []
             case Failed():
                 return self._worker_failed(signal.reason, now)
@@ -260,7 +243,7 @@ class DuplexMachine:
 
     def displaced(self) -> None:
         """The worker lost the session before it began; `granted` follows if another one takes it."""
-        self._away_at = None
+        self._deadlines.away_at = None
 
     # ---------------------------------------------------------------------------------------- time
 
@@ -268,23 +251,9 @@ class DuplexMachine:
         """Does what is due; `others_wait`: somebody queues, so an idle session may not hold its slot."""
         if self.is_over:
             return []
-        limits = self._limits
-        if is_due(self._limit_at, now):
-            text = "the session reached its time limit; open a new one"
-            return self._conclude(timed_out("Session limit", limits.session_limit_s, text))
-        if is_due(self._away_at, now):
-            return self._conclude(errors.SERVER_SHUTDOWN)
-        if is_due(self._init_at, now):
-            text = f"no {self._vocabulary.opener} came in time; connect again and send it at once"
-            return self._conclude(timed_out("Prepare timeout", limits.init_timeout_s, text))
-        if is_due(self._pause_at, now):
-            text = "the pause was too long; open a new session"
-            return self._conclude(timed_out("Pause timeout", self._pause_s, text))
-        if is_due(self._idle_at, now):
-            if others_wait:
-                text = "the session was idle while others wait; open a new one"
-                return self._conclude(timed_out("Idle timeout", limits.duplex_idle_s, text))
-            self._idle_at = now + _IDLE_RECHECK_S
+        verdict = self._deadlines.passed(now, self._vocabulary.opener, others_wait)
+        if verdict is not None:
+            return self._conclude(verdict)
         return self._told(self._flow.tick(now), now) if self._is_running else []
 
     def shut_down(self) -> list[Action]:
@@ -316,7 +285,7 @@ class DuplexMachine:
                 return self._steer(command, now)
 
     def _begin(self, command: Begin, now: float, drops_input: bool, size: int) -> list[Action]:
-        if self._is_running or self._setup is not None:
+        if self._is_running or self.setup is not None:
             if self._vocabulary.ignores_second_opener and not self._is_running:
                 return []
             message = f"{command.name} came before: other settings need a new session"
@@ -352,28 +321,28 @@ class DuplexMachine:
             return self._configure(setup)
         if drops_input and setup.voice.size:
             return self._conclude(errors.OVERLOADED)
-        self._setup = setup
+        self.setup = setup
         return []
 
     def _configure(self, setup: SessionSetup) -> list[Action]:
         self.state = State.CONFIGURING
-        self._setup = setup
-        self._init_at = None
+        self.setup = setup
+        self._deadlines.init_at = None
         return [OpenWorkerSession(setup)]
 
     def _demand_input(self, command: Input | HoldFrame) -> SessionSetup:
         """Input may come: now, or to be held."""
-        if self._setup is None:
+        if self.setup is None:
             raise Refusal(ErrorCode.NOT_READY, f"{command.name} before {command.after}")
         if self.state is State.PAUSED:
             raise Refusal(ErrorCode.PAUSED, "Worker is paused")
-        return self._setup
+        return self.setup
 
     def _input(self, command: Input, now: float) -> list[Action]:
         setup = self._demand_input(command)
         append = command.read(setup.max_slice_nums)
         if self.state is State.ACTIVE:
-            self._idle_at = now + self._limits.duplex_idle_s
+            self._deadlines.idle_at = now + self._limits.duplex_idle_s
         return self._told(self._flow.append(append, now), now)
 
     def _steer(self, command: Pause | Resume | Interrupt, now: float) -> list[Action]:
@@ -382,32 +351,32 @@ class DuplexMachine:
         match command:
             case Pause():
                 self.state = State.PAUSED
-                self._pause_s, self._pause_at, self._idle_at = command.seconds, now + command.seconds, None
+                self._deadlines.paused(command.seconds, now)
             case Resume() if self.state is State.PAUSED:
                 self.state = State.ACTIVE
-                self._pause_at, self._idle_at = None, now + self._limits.duplex_idle_s
+                self._deadlines.resumed(now)
             case Interrupt():
                 self._flow.force_next()
         return [Send(command.told)]
 
     def _begun(self, ready: Ready, now: float) -> list[Action]:
-        if self.state is not State.CONFIGURING or self._setup is None:
+        if self.state is not State.CONFIGURING or self.setup is None:
             return []
         self.state = State.ACTIVE
         self._created = True
-        self._idle_at = now + self._limits.duplex_idle_s
-        created = Send(self._vocabulary.created(ready, self._setup))
-        self._setup, self._opener_bytes = replace(self._setup, voice=NO_VOICE), 0  # the worker has it
+        self._deadlines.idle_at = now + self._limits.duplex_idle_s
+        created = Send(self._vocabulary.created(ready, self.setup))
+        self.setup, self._opener_bytes = replace(self.setup, voice=NO_VOICE), 0  # the worker has it
         return [created, *self._told(self._flow.begin(ready, now), now)]
 
     def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
         if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
             self.state = State.CONNECTED
-            self._setup, self._opener_bytes = None, 0
+            self.setup, self._opener_bytes = None, 0
             self._flow = UnitFlow(self._limits, self._new_token)
-            self._init_at = now + self._limits.init_timeout_s
+            self._deadlines.unset(now)
             return self._refuse(errors.VERDICTS[reason].refusal(), now)
-        return self._conclude(errors.lost(reason, is_going_away=self._away_at is not None))
+        return self._conclude(errors.lost(reason, is_going_away=self._deadlines.away_at is not None))
 
     # ---------------------------------------------------------------------------------- telling it
 
@@ -440,7 +409,7 @@ class DuplexMachine:
         return self._conclude(errors.flood(things, count, seconds))
 
     def _conclude(self, verdict: Verdict) -> list[Action]:
-        self.state = State.CLOSING
+        self.state, self.is_over = State.CLOSING, True
         told: list[Action] = []
         if verdict.code is not None:
             told.append(Send(self._vocabulary.refused(Refusal(verdict.code, verdict.message), None)))

@@ -1,0 +1,66 @@
+"""When a full-duplex session ends unless something happens before."""
+
+from typing import Final
+
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import Verdict, timed_out
+from ws_adapter.protocol.wire.limits import Limits, is_due
+
+IDLE_RECHECK_S: Final = 1.0
+"""How often a session that is idle is looked at: others may want its slot."""
+
+
+class Deadlines:
+    """Moments on the session's clock, None while nothing is waited for."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limit_at: float | None = None
+        """The session may not be longer."""
+        self.away_at: float | None = None
+        """Its worker leaves."""
+        self.init_at: float | None = None
+        """Its settings have to be there."""
+        self.pause_at: float | None = None
+        """Its break has to be over."""
+        self.idle_at: float | None = None
+        """Input has to have come, if others wait."""
+        self._limits = limits
+        self._pause_s = 0.0
+
+    def granted(self, now: float) -> None:
+        """The session has a slot."""
+        if self._limits.session_limit_s:
+            self.limit_at = now + self._limits.session_limit_s
+        self.unset(now)
+
+    def unset(self, now: float) -> None:
+        """Settings are waited for."""
+        self.init_at = now + self._limits.init_timeout_s
+
+    def paused(self, seconds: float, now: float) -> None:
+        """A break of so many seconds begins."""
+        self._pause_s, self.pause_at, self.idle_at = seconds, now + seconds, None
+
+    def resumed(self, now: float) -> None:
+        """The break is over."""
+        self.pause_at, self.idle_at = None, now + self._limits.duplex_idle_s
+
+    def passed(self, now: float, opener: str, others_wait: bool) -> Verdict | None:
+        """The end of the session, if it is due; `opener` is the event that brings settings."""
+        limits = self._limits
+        if is_due(self.limit_at, now):
+            text = "the session reached its time limit; open a new one"
+            return timed_out("Session limit", limits.session_limit_s, text)
+        if is_due(self.away_at, now):
+            return errors.SERVER_SHUTDOWN
+        if is_due(self.init_at, now):
+            text = f"no {opener} came in time; connect again and send it at once"
+            return timed_out("Prepare timeout", limits.init_timeout_s, text)
+        if is_due(self.pause_at, now):
+            return timed_out("Pause timeout", self._pause_s, "the pause was too long; open a new session")
+        if is_due(self.idle_at, now):
+            if others_wait:
+                text = "the session was idle while others wait; open a new one"
+                return timed_out("Idle timeout", limits.duplex_idle_s, text)
+            self.idle_at = now + IDLE_RECHECK_S
+        return None

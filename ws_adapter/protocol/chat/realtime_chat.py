@@ -6,16 +6,17 @@ from functools import partial
 from typing import ClassVar, Final
 
 from antiphon.semconv import Reason
-from ws_adapter.protocol.chat.content import ChatRules, Request
+from ws_adapter.protocol.chat.content import Request
 from ws_adapter.protocol.chat.realtime_chat_events import ChatCreated, TurnAppend
 from ws_adapter.protocol.chat.realtime_chat_input import BEFORE_SETTINGS, Heard, Settings, Update, hear
 from ws_adapter.protocol.chat.realtime_chat_slot import ChatSlot
 from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
 from ws_adapter.protocol.chat.reply import failure
 from ws_adapter.protocol.core import render
-from ws_adapter.protocol.core.actions import Action, Apart, CloseSocket, Send, related
+from ws_adapter.protocol.core.actions import Action, CloseSocket, Send, related
 from ws_adapter.protocol.core.config import Catalogue, listed
 from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
     GoingAway,
@@ -42,12 +43,10 @@ from ws_adapter.protocol.wire.errors import (
 )
 from ws_adapter.protocol.wire.events import Metrics, SessionQueueDone
 from ws_adapter.protocol.wire.limits import (
-    ERRORS_PER_S,
-    EVENTS_PER_WINDOW,
-    EVENTS_WINDOW_S,
     LARGE_FRAME,
     Limits,
-    RateWindow,
+    errors_window,
+    events_window,
     is_due,
 )
 
@@ -78,14 +77,13 @@ class RealtimeChat:
         self._slot = ChatSlot()
         self._has_waited = False
         self._turns: deque[ChatTurn] = deque()
-        self._reading = 0
-        """Bytes of a frame that is read beside the event loop."""
+        self._reading = Reading()
         self._failures = 0
         self._tokens = Tokens()
         self._init_at: float | None = None
         self._idle_at: float | None = None
-        self._events = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
-        self._errors = RateWindow(ERRORS_PER_S, 1.0)
+        self._events = events_window()
+        self._errors = errors_window()
 
     @property
     def is_over(self) -> bool:
@@ -103,7 +101,7 @@ class RealtimeChat:
         if self.is_over:
             return 0
         voice = self._settings.setup.voice.size if self._settings is not None else 0
-        return voice + sum(turn.size for turn in self._turns) + self._reading
+        return voice + sum(turn.size for turn in self._turns) + self._reading.held_bytes
 
     @property
     def deadline(self) -> float | None:
@@ -240,7 +238,7 @@ class RealtimeChat:
         told: list[Action] = []
         if refusal is not None:
             if not self._errors.allow(now):
-                return self._flood("errors", ERRORS_PER_S, 1.0)
+                return self._conclude(self._errors.flood)
             told.append(Send(turn.failed(refusal)))
         is_failure = refusal is not None and refusal.code is ErrorCode.INFERENCE_ERROR
         self._failures = self._failures + 1 if is_failure else 0
@@ -258,29 +256,21 @@ class RealtimeChat:
         if self.is_over:
             return []
         if not self._events.allow(now):
-            return self._flood("events", EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+            return self._conclude(self._events.flood)
         if self._idle_at is not None:
             self._idle_at = now + self._limits.chat_idle_s
         rules = self._settings.rules if self._settings is not None else BEFORE_SETTINGS
-        read = partial(self._hear, frame, rules, self._catalogue(), drops_input)
-        if len(frame) <= LARGE_FRAME:
-            return read()(now)
-        self._reading = len(frame)
-        return [Apart(read)]
+        read = partial(hear, frame, rules, self._catalogue(), drops_input=drops_input)
+        take = partial(self._heard, drops_input)
+        if len(frame) > LARGE_FRAME:
+            return self._reading.apart(len(frame), read, take)
+        return take(read(), now)
 
     def binary_frame(self, now: float) -> list[Action]:
         """See `Machine.binary_frame`."""
         return self.ended(errors.BINARY_FRAME)
 
-    def _hear(
-        self, frame: bytes, rules: ChatRules, catalogue: Catalogue | None, drops_input: bool
-    ) -> Callable[[float], list[Action]]:
-        """Reads an event; touches nothing of the session, so it may run anywhere."""
-        heard = hear(frame, rules, catalogue, drops_input=drops_input)
-        return partial(self._heard, heard, drops_input)
-
-    def _heard(self, heard: Heard | Refusal | Verdict, drops_input: bool, now: float) -> list[Action]:
-        self._reading = 0
+    def _heard(self, drops_input: bool, heard: Heard | Refusal | Verdict, now: float) -> list[Action]:
         if self.is_over:
             return []
         match heard:
@@ -374,11 +364,8 @@ class RealtimeChat:
 
     def _refuse(self, refusal: Refusal, now: float, input_id: str | None = None) -> list[Action]:
         if not self._errors.allow(now):
-            return self._flood("errors", ERRORS_PER_S, 1.0)
+            return self._conclude(self._errors.flood)
         return [Send(render.error(refusal.code, refusal.message, refusal.param, input_id))]
-
-    def _flood(self, things: str, count: int, seconds: float) -> list[Action]:
-        return self._conclude(errors.flood(things, count, seconds))
 
     def _conclude(self, verdict: Verdict) -> list[Action]:
         is_created = self.state is State.ACTIVE

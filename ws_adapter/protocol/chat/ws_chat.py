@@ -12,7 +12,6 @@ from ws_adapter.protocol.chat.reply import Reply, failure
 from ws_adapter.protocol.chat.ws_chat_events import Chunk, Done, Error, PrefillDone, QueueDone
 from ws_adapter.protocol.core.actions import (
     Action,
-    Apart,
     CloseSocket,
     OpenWorkerSession,
     RunTurn,
@@ -21,6 +20,7 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.config import Catalogue, ChatSetup
 from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
     GoingAway,
@@ -37,11 +37,9 @@ from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import RequestDecoder
 from ws_adapter.protocol.wire.errors import VERDICTS, CloseCode, ErrorCode, InvalidUtf8, Refusal, Verdict
 from ws_adapter.protocol.wire.limits import (
-    EVENTS_PER_WINDOW,
-    EVENTS_WINDOW_S,
     LARGE_FRAME,
     Limits,
-    RateWindow,
+    events_window,
 )
 
 _RULES: Final = ChatRules(root="", speaks=True)
@@ -77,14 +75,13 @@ class Chat:
         self._catalogue = catalogue
         self._recording_id = recording_id
         self._init_at: float | None = None
-        self._reading = 0
-        """Bytes of the request while it is read beside the event loop."""
+        self._reading = Reading()
         self._request: Request | None = None
         self._reply = Reply(0.0, streaming=True)
         self._unsupported: list[str] = []
         self._has_waited = False
         self._is_going_away = False
-        self._frames = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+        self._frames = events_window("frames")
 
     @property
     def is_over(self) -> bool:
@@ -101,7 +98,7 @@ class Chat:
         """See `Machine.held_bytes`."""
         if self.is_over:
             return 0
-        held = self._reading + self._reply.audio_bytes
+        held = self._reading.held_bytes + self._reply.audio_bytes
         if self._request is None or self.state is State.GENERATE:
             return held
         return held + self._request.size
@@ -123,43 +120,33 @@ class Chat:
         if self.is_over:
             return []
         if not self._frames.allow(now):
-            return self._conclude(errors.flood("frames", EVENTS_PER_WINDOW, EVENTS_WINDOW_S))
-        if self.state is not State.WAIT_REQUEST or self._reading:
+            return self._conclude(self._frames.flood)
+        if self.state is not State.WAIT_REQUEST or self._reading.held_bytes:
             return []
         if drops_input:
             return self._conclude(errors.OVERLOADED)
         self._init_at = None
-        catalogue = self._catalogue()
-        read = partial(self._read, frame, catalogue)
-        if len(frame) <= LARGE_FRAME:
-            return read()(now)
-        self._reading = len(frame)
-        return [Apart(read)]
+        read = partial(_read, frame, self._catalogue())
+        if len(frame) > LARGE_FRAME:
+            return self._reading.apart(len(frame), read, self._take)
+        return self._take(read(), now)
 
     def binary_frame(self, now: float) -> list[Action]:
         """See `Machine.binary_frame`."""
-        if self.state is not State.WAIT_REQUEST or self._reading:
+        if self.state is not State.WAIT_REQUEST or self._reading.held_bytes:
             return []
         return self._conclude(errors.BINARY_FRAME)
 
-    def _read(self, frame: bytes, catalogue: Catalogue | None) -> Callable[[float], list[Action]]:
-        """Reads the request; touches nothing of the machine, so it may run anywhere."""
-        try:
-            fields = _DECODER.decode(frame)
-            request = read_request(fields, _RULES, catalogue.voices if catalogue is not None else None)
-        except InvalidUtf8:
-            return lambda now: self.ended(errors.NOT_UTF8)
-        except Refusal as refusal:
-            refused = refusal
-            is_json = refusal.code is not ErrorCode.INVALID_JSON
-            close = CloseCode.POLICY_VIOLATION if is_json else CloseCode.UNSUPPORTED_DATA
-            return lambda now: self._refuse(refused.code, refused.message, close)
-        return partial(self._accept, request)
-
-    def _accept(self, request: Request, now: float) -> list[Action]:
+    def _take(self, request: Request | Refusal | InvalidUtf8, now: float) -> list[Action]:
         if self.is_over:
             return []
-        self._reading = 0
+        match request:
+            case InvalidUtf8():
+                return self._conclude(errors.NOT_UTF8)
+            case Refusal():
+                is_json = request.code is not ErrorCode.INVALID_JSON
+                close = CloseCode.POLICY_VIOLATION if is_json else CloseCode.UNSUPPORTED_DATA
+                return self._refuse(request.code, request.message, close)
         self._request = request
         self._reply = Reply(now, streaming=request.streaming)
         self.state = State.QUEUED
@@ -303,3 +290,12 @@ class Chat:
         if close is None:
             close = CloseCode.INTERNAL_ERROR if code.is_servers else CloseCode.POLICY_VIOLATION
         return [Send(Error(error=verdict.message, code=code)), CloseSocket(close, verdict.closed or code)]
+
+
+def _read(frame: bytes, catalogue: Catalogue | None) -> Request | Refusal | InvalidUtf8:
+    """The request, or what is wrong with it."""
+    try:
+        voices = catalogue.voices if catalogue is not None else None
+        return read_request(_DECODER.decode(frame), _RULES, voices)
+    except (Refusal, InvalidUtf8) as fault:
+        return fault

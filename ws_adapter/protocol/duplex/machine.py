@@ -12,7 +12,6 @@ from typing import ClassVar
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import (
     Action,
-    Apart,
     CloseSocket,
     Note,
     OpenWorkerSession,
@@ -23,6 +22,7 @@ from ws_adapter.protocol.core.actions import (
 from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
 from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.duplex.deadlines import Deadlines
@@ -43,16 +43,14 @@ from ws_adapter.protocol.media.reference_voice import NO_VOICE
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.discretion import outline
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, InvalidUtf8, Refusal, Verdict
-from ws_adapter.protocol.wire.events import ServerEvent
 from ws_adapter.protocol.wire.limits import (
-    ERRORS_PER_S,
-    EVENTS_PER_WINDOW,
-    EVENTS_WINDOW_S,
     LARGE_FRAME,
     LARGEST_DECODED,
     NOTES_PER_MIN,
     Limits,
     RateWindow,
+    errors_window,
+    events_window,
 )
 
 
@@ -80,16 +78,15 @@ class DuplexMachine:
         self._flow = UnitFlow(limits, new_token)
         self.setup: SessionSetup | None = None
         """The accepted settings; the worker has them, or is to have them."""
-        self._opener_bytes = 0
-        """Of an opener that is read beside the event loop, then of its voice until a worker has that."""
-        self._frame_bytes = 0
-        """Of a frame that is decoded beside the event loop."""
+        self._voice_bytes = 0
+        """Of the voice in the settings, until a worker has it."""
+        self._reading = Reading()
         self._has_waited = False
         self._created = False
         self._deadlines = Deadlines(limits)
-        self._events = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
-        self._errors = RateWindow(ERRORS_PER_S, 1.0)
-        self._notes = RateWindow(NOTES_PER_MIN, 60.0)
+        self._events = events_window()
+        self._errors = errors_window()
+        self._notes = RateWindow("notes", NOTES_PER_MIN, 60.0)
 
     @property
     def is_waiting(self) -> bool:
@@ -99,7 +96,9 @@ class DuplexMachine:
     @property
     def held_bytes(self) -> int:
         """Input that waits or is at the worker, and reference audio that the worker has not confirmed."""
-        return 0 if self.is_over else self._flow.held_bytes + self._opener_bytes + self._frame_bytes
+        if self.is_over:
+            return 0
+        return self._flow.held_bytes + self._voice_bytes + self._reading.held_bytes
 
     @property
     def deadline(self) -> float | None:
@@ -137,7 +136,7 @@ class DuplexMachine:
             self.state = State.CONNECTED
             self._deadlines.granted(now)
             told = self._vocabulary.slot_assigned(has_waited=self._has_waited)
-            return [*_sends(told), *(self._configure(self.setup) if self.setup else [])]
+            return [*map(Send, told), *(self._configure(self.setup) if self.setup else [])]
         if self.state is State.CONFIGURING and self.setup is not None:
             return [OpenWorkerSession(self.setup)]
         return []
@@ -161,11 +160,12 @@ class DuplexMachine:
         if self.is_over:
             return []
         if not self._events.allow(now):
-            return self._flood("events", EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
-        if len(frame) <= LARGEST_DECODED:
-            return self._take(self._decode(frame, drops_input), drops_input, len(frame), now)
-        self._frame_bytes = len(frame)
-        return [Apart(partial(self._decode_apart, frame, drops_input))]
+            return self._conclude(self._events.flood)
+        read = partial(self._decode, frame, drops_input)
+        take = partial(self._take, drops_input, len(frame))
+        if len(frame) > LARGEST_DECODED:
+            return self._reading.apart(len(frame), read, take)
+        return take(read(), now)
 
     def _decode(self, frame: bytes, drops_input: bool) -> Command | Refusal | InvalidUtf8:
         """What a frame asks for, or what is wrong with it; touches nothing of the session."""
@@ -174,25 +174,18 @@ class DuplexMachine:
         except (Refusal, InvalidUtf8) as fault:
             return fault
 
-    def _decode_apart(self, frame: bytes, drops_input: bool) -> Callable[[float], list[Action]]:
-        return partial(self._take_large, self._decode(frame, drops_input), drops_input, len(frame))
-
-    def _take_large(
-        self, command: Command | Refusal | InvalidUtf8, drops_input: bool, size: int, now: float
-    ) -> list[Action]:
-        self._frame_bytes = 0
-        return [] if self.is_over else self._take(command, drops_input, size, now)
-
     def _take(
-        self, command: Command | Refusal | InvalidUtf8, drops_input: bool, size: int, now: float
+        self, drops_input: bool, size: int, command: Command | Refusal | InvalidUtf8, now: float
     ) -> list[Action]:
         """Obeys, or says what is wrong."""
+        if self.is_over:
+            return []
         if isinstance(command, InvalidUtf8):
             return self._conclude(errors.NOT_UTF8)
         if isinstance(command, Refusal):
             if command.code is ErrorCode.INVALID_JSON:
                 return self._conclude(errors.no_json(command))
-            return self._refuse(command, now, None)
+            return self._refuse(command, now)
         try:
             return self._obey(command, now, drops_input, size)
         except Refusal as refusal:
@@ -258,10 +251,7 @@ class DuplexMachine:
 
     def shut_down(self) -> list[Action]:
         """The server ends: without a slot the client may try elsewhere, with one its session is over."""
-        if self.is_over:
-            return []
-        queued = self.state is State.QUEUED
-        return self._conclude(errors.SHUTTING_DOWN if queued else errors.SERVER_SHUTDOWN)
+        return self.ended(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
 
     # ------------------------------------------------------------------------------ the state table
 
@@ -290,32 +280,18 @@ class DuplexMachine:
                 return []
             message = f"{command.name} came before: other settings need a new session"
             raise Refusal(ErrorCode.INVALID_EVENT, message)
-        read = partial(self._read_setup, command, self._catalogue(), drops_input)
-        if size <= LARGE_FRAME:
-            return read()(now)
-        self._opener_bytes = size
-        return [Apart(read)]
-
-    def _read_setup(
-        self, command: Begin, catalogue: Catalogue | None, drops_input: bool
-    ) -> Callable[[float], list[Action]]:
-        """Reads an opener; touches nothing of the session, so it may run anywhere."""
-        setup: SessionSetup | Refusal
-        try:
-            setup = command.read(catalogue)
-        except Refusal as refusal:
-            setup = refusal
-        return partial(self._set_up, command, setup, drops_input)
+        read = partial(_read_setup, command, self._catalogue())
+        take = partial(self._set_up, command, drops_input)
+        return take(read(), now) if size <= LARGE_FRAME else self._reading.apart(size, read, take)
 
     def _set_up(
-        self, command: Begin, setup: SessionSetup | Refusal, drops_input: bool, now: float
+        self, command: Begin, drops_input: bool, setup: SessionSetup | Refusal, now: float
     ) -> list[Action]:
-        self._opener_bytes = 0
         if self.is_over:
             return []
         if isinstance(setup, Refusal):
             return self._refuse(setup, now)
-        self._opener_bytes = setup.voice.size
+        self._voice_bytes = setup.voice.size
         self._vocabulary = command.choose()
         if self.state is State.CONNECTED:
             return self._configure(setup)
@@ -339,8 +315,7 @@ class DuplexMachine:
         return self.setup
 
     def _input(self, command: Input, now: float) -> list[Action]:
-        setup = self._demand_input(command)
-        append = command.read(setup.max_slice_nums)
+        append = command.read(self._demand_input(command).max_slice_nums)
         if self.state is State.ACTIVE:
             self._deadlines.idle_at = now + self._limits.duplex_idle_s
         return self._told(self._flow.append(append, now), now)
@@ -366,13 +341,13 @@ class DuplexMachine:
         self._created = True
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
         created = Send(self._vocabulary.created(ready, self.setup))
-        self.setup, self._opener_bytes = replace(self.setup, voice=NO_VOICE), 0  # the worker has it
+        self.setup, self._voice_bytes = replace(self.setup, voice=NO_VOICE), 0  # the worker has it
         return [created, *self._told(self._flow.begin(ready, now), now)]
 
     def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
         if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
             self.state = State.CONNECTED
-            self.setup, self._opener_bytes = None, 0
+            self.setup, self._voice_bytes = None, 0
             self._flow = UnitFlow(self._limits, self._new_token)
             self._deadlines.unset(now)
             return self._refuse(errors.VERDICTS[reason].refusal(), now)
@@ -388,7 +363,7 @@ class DuplexMachine:
                 actions.append(step)
                 continue
             if step.outcome is Outcome.FAILED and not self._errors.allow(now):
-                return actions + self._flood("errors", ERRORS_PER_S, 1.0)
+                return actions + self._conclude(self._errors.flood)
             actions += self._answer(step)
         verdict = self._flow.answers.verdict
         return actions if verdict is None or self.is_over else actions + self._conclude(verdict)
@@ -400,13 +375,10 @@ class DuplexMachine:
 
     def _refuse(self, refusal: Refusal, now: float, input_id: str | None = None) -> list[Action]:
         if not self._errors.allow(now):
-            return self._flood("errors", ERRORS_PER_S, 1.0)
+            return self._conclude(self._errors.flood)
         return [Send(self._vocabulary.refused(refusal, input_id))]
 
     # -------------------------------------------------------------------------------------- endings
-
-    def _flood(self, things: str, count: int, seconds: float) -> list[Action]:
-        return self._conclude(errors.flood(things, count, seconds))
 
     def _conclude(self, verdict: Verdict) -> list[Action]:
         self.state, self.is_over = State.CLOSING, True
@@ -415,10 +387,13 @@ class DuplexMachine:
             told.append(Send(self._vocabulary.refused(Refusal(verdict.code, verdict.message), None)))
         if verdict.closed is not None:
             tokens = self._flow.answers.tokens if self._created else None
-            told += _sends(self._vocabulary.concluded(verdict, tokens))
+            told += map(Send, self._vocabulary.concluded(verdict, tokens))
         close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
         return [*told, CloseSocket(close, verdict.closed or verdict.code or verdict.message)]
 
 
-def _sends(events: Iterable[ServerEvent]) -> list[Action]:
-    return [Send(event) for event in events]
+def _read_setup(command: Begin, catalogue: Catalogue | None) -> SessionSetup | Refusal:
+    try:
+        return command.read(catalogue)
+    except Refusal as refusal:
+        return refusal

@@ -37,11 +37,10 @@ from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, InvalidUtf8, Verdict
 from ws_adapter.protocol.wire.limits import (
     ERRORS_PER_S,
-    EVENTS_PER_WINDOW,
-    EVENTS_WINDOW_S,
     MOST_AT_WORKER,
     Limits,
-    RateWindow,
+    errors_window,
+    events_window,
     is_due,
 )
 
@@ -91,8 +90,8 @@ class Transcription:
         self._utterances = Utterances(limits.transcription_buffer_s)
         self._heard_at = 0.0
         """When something last came for an utterance."""
-        self._errors = RateWindow(ERRORS_PER_S, 1.0)
-        self._refused = RateWindow(EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+        self._errors = errors_window()
+        self._refused = events_window("refused events")
         self._suppressed = 0
         self._note_at: float | None = None
         self._congested = False
@@ -197,7 +196,7 @@ class Transcription:
     def _reject(self, rejection: Rejection, now: float) -> list[Action]:
         # Small events are counted where they arrive, and the bound on audio counts what large ones bring.
         if not self._refused.allow(now):
-            return self.ended(errors.flood("refused events", EVENTS_PER_WINDOW, EVENTS_WINDOW_S))
+            return self.ended(self._refused.flood)
         if self._errors.allow(now):
             return [Send(rejection.event)]
         self._suppressed += 1

@@ -4,6 +4,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from ws_adapter.protocol.wire.errors import flood
+
 ERRORS_PER_S: Final = 20
 EVENTS_PER_WINDOW: Final = 1000
 EVENTS_WINDOW_S: Final = 5.0
@@ -45,9 +47,11 @@ class Limits:
 
 
 class RateWindow:
-    """Allows `count` things within any `seconds`."""
+    """Allows `count` of some `things` within any `seconds`."""
 
-    def __init__(self, count: int, seconds: float) -> None:
+    def __init__(self, things: str, count: int, seconds: float) -> None:
+        self.flood = flood(things, count, seconds)
+        """The end of a session that does more."""
         self._seconds = seconds
         self._times: deque[float] = deque(maxlen=count)
 
@@ -58,6 +62,16 @@ class RateWindow:
             return False
         self._times.append(now)
         return True
+
+
+def events_window(things: str = "events") -> RateWindow:
+    """What a client may send."""
+    return RateWindow(things, EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
+
+
+def errors_window() -> RateWindow:
+    """What it may be refused."""
+    return RateWindow("errors", ERRORS_PER_S, 1.0)
 
 
 def is_due(at: float | None, now: float) -> bool:

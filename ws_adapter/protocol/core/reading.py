@@ -1,0 +1,29 @@
+"""What is too long to be read on the event loop is read beside it."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from ws_adapter.protocol.core.actions import Action, Apart
+
+T = TypeVar("T")
+
+
+class Reading:
+    """Of one session, which reads one frame at a time."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        """Of the frame that is read beside the event loop."""
+
+    def apart(
+        self, size: int, read: Callable[[], T], then: Callable[[T, float], list[Action]]
+    ) -> list[Action]:
+        """Lets `read` run there, which touches nothing of the session; `then` takes what it returns, and the
+        time."""
+        self.held_bytes = size
+        return [Apart(lambda: partial(self._finish, read(), then))]
+
+    def _finish(self, result: T, then: Callable[[T, float], list[Action]], now: float) -> list[Action]:
+        self.held_bytes = 0
+        return then(result, now)

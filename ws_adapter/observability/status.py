@@ -1,11 +1,15 @@
 """The state of an adapter, for its operator: as JSON, and for the status page."""
 
+from collections.abc import Sequence
 from importlib.metadata import version
 
 from msgspec import Struct
 
 from antiphon.semconv import SlotState
+from ws_adapter.dispatch.base import Waiting
+from ws_adapter.observability.leases import Held
 from ws_adapter.observability.snapshot import Snapshot
+from ws_adapter.worker.registry import Worker
 
 
 class WorkerStatus(Struct, frozen=True):
@@ -69,48 +73,15 @@ def read_status(snapshot: Snapshot) -> Status:
     leases = snapshot.metrics.leases
     now, held, states = snapshot.clock.now(), leases.held(), leases.states()
     states[SlotState.FREE] = snapshot.status.free_slots
-    workers = []
-    for worker in snapshot.registry.workers():
-        info = worker.info
-        workers.append(
-            WorkerStatus(
-                target=worker.target,
-                state=worker.condition.value,
-                worker_id=info.worker_id if info is not None else None,
-                model=info.model if info is not None else None,
-                slots=info.slots if info is not None else None,
-                held=sum(one.lease.target == worker.target for one in held),
-            )
-        )
     return Status(
         version=version("antiphon"),
         is_ready=snapshot.is_ready,
         is_draining=snapshot.load.is_draining,
         time=snapshot.clock.unix(),
-        workers=workers,
+        workers=[_worker(worker, held) for worker in snapshot.registry.workers()],
         slots={state.value: states[state] for state in SlotState},
-        leases=[
-            LeaseStatus(
-                one.lease.worker_id,
-                one.lease.slot,
-                one.lease.epoch,
-                one.state.value,
-                one.kind.value,
-                round(now - one.since, 1),
-            )
-            for one in held
-        ],
-        queue=[
-            WaitStatus(
-                waiting.place.position,
-                waiting.place.ticket_id,
-                waiting.kind.value,
-                round(waiting.waited_s, 1),
-                round(waiting.place.estimated_wait_s, 1),
-                waiting.place.estimate_is_guess,
-            )
-            for waiting in snapshot.view.waiting
-        ],
+        leases=[_lease(one, now) for one in held],
+        queue=[_wait(waiting) for waiting in snapshot.view.waiting],
         queue_capacity=snapshot.view.capacity,
         recent_units=snapshot.recent_units,
         recent_misses=snapshot.recent_misses,
@@ -118,4 +89,34 @@ def read_status(snapshot: Snapshot) -> Status:
         cpu_cores=round(snapshot.load.cpu, 3),
         loop_lag_ms=round(snapshot.load.loop_lag_s * 1000, 2),
         inflight_bytes=snapshot.load.inflight_bytes,
+    )
+
+
+def _worker(worker: Worker, held: Sequence[Held]) -> WorkerStatus:
+    info = worker.info
+    return WorkerStatus(
+        target=worker.target,
+        state=worker.condition.value,
+        worker_id=info.worker_id if info is not None else None,
+        model=info.model if info is not None else None,
+        slots=info.slots if info is not None else None,
+        held=sum(one.lease.target == worker.target for one in held),
+    )
+
+
+def _lease(held: Held, now: float) -> LeaseStatus:
+    lease = held.lease
+    seconds = round(now - held.since, 1)
+    return LeaseStatus(lease.worker_id, lease.slot, lease.epoch, held.state.value, held.kind.value, seconds)
+
+
+def _wait(waiting: Waiting) -> WaitStatus:
+    place = waiting.place
+    return WaitStatus(
+        place.position,
+        place.ticket_id,
+        waiting.kind.value,
+        round(waiting.waited_s, 1),
+        round(place.estimated_wait_s, 1),
+        place.estimate_is_guess,
     )

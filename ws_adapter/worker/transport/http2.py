@@ -77,7 +77,6 @@ class Connection(asyncio.BufferedProtocol):
         self._parts: list[bytes | memoryview] = []
         """What is written before this turn of the event loop is over, `_size` bytes."""
         self._size = 0
-        self._is_flush_due = False
         self._keepalive = Keepalive(lambda: bool(self._streams), self._ping, self.abort)
         self._cutting: asyncio.TimerHandle | None = None
 
@@ -199,17 +198,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _put(self, head: bytes, data: bytes | memoryview = b"") -> None:
         """Writes both soon, together with what else comes, in few system calls; `data` must stay as it is."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
         self._parts += head, data
         self._size += len(head) + len(data)
         if self._size >= _FLUSH:
             self._flush()
-        elif not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush_due)
-
-    def _flush_due(self) -> None:
-        self._is_flush_due = False
-        self._flush()
 
     def _flush(self) -> None:
         parts, size, self._parts, self._size = self._parts, self._size, [], 0

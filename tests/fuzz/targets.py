@@ -36,7 +36,7 @@ from ws_adapter.protocol.core.actions import (
     Apart,
     CloseSocket,
     OpenWorkerSession,
-    RunChunk,
+    RunSegment,
     RunTurn,
     RunUnit,
     Send,
@@ -176,7 +176,7 @@ def _transcribe(machine: Transcription, waiting: list[Action], now: float) -> No
                 assert isinstance(json.loads(encode(event))["type"], str)
             case TakeSlot():
                 waiting += machine.granted(now) + machine.signal(_READY, now)
-            case RunChunk(unit=unit, audio=pcm, ends=ends):
+            case RunSegment(unit=unit, audio=pcm, ends=ends):
                 assert np.isfinite(np.frombuffer(pcm, "<f4")).all()
                 done = UnitDone(unit, UnitEnd.TURN if ends else UnitEnd.CHUNK, 30)
                 waiting += machine.signal(done, now) + machine.signal(Finalized(unit), now)

@@ -17,7 +17,7 @@ from antiphon.telemetry.logs import SessionFields
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.tracing import MOST_LINKS, SessionTrace
 from ws_adapter.process.clock import Clock
-from ws_adapter.protocol.core.actions import Run, RunChunk, RunUnit
+from ws_adapter.protocol.core.actions import Run, RunSegment, RunUnit
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import Piece, UnitDone, UnitEnd
@@ -96,7 +96,7 @@ class UnitTelemetry:
         accepted_at, audio_s, ends = now, 0.0, None
         if isinstance(run, RunUnit):
             accepted_at, audio_s = run.accepted_at or now, len(run.audio) / _BYTES_PER_S
-        elif isinstance(run, RunChunk):
+        elif isinstance(run, RunSegment):
             audio_s, ends = len(run.audio) / _BYTES_PER_S, run.ends
         span: Span = INVALID_SPAN
         if trace.is_sampled:

@@ -20,7 +20,7 @@ from ws_adapter.protocol.core.actions import (
     Note,
     OpenWorkerSession,
     Relate,
-    RunChunk,
+    RunSegment,
     RunTurn,
     RunUnit,
     Send,
@@ -158,7 +158,7 @@ class Session:
         match action:
             case Send():
                 self._tell(action)
-            case RunUnit() | RunTurn() | RunChunk() if self._slot is not None:
+            case RunUnit() | RunTurn() | RunSegment() if self._slot is not None:
                 self._slot.run(action)
             case TakeSlot():
                 self._take_slot()

@@ -15,7 +15,7 @@ from ws_adapter.process.errors import (
     WaitCancelled,
     WaitExpired,
 )
-from ws_adapter.protocol.core.actions import Run, RunChunk, RunTurn, RunUnit
+from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Failed, Piece, Ready, Signal, UnitDone
@@ -312,5 +312,5 @@ def _is_large(run: Run) -> bool:
             return len(run.audio) + sum(map(len, run.frames)) >= LARGE
         case RunTurn():
             return run.turn.size >= LARGE
-        case RunChunk():
+        case RunSegment():
             return len(run.audio) >= LARGE

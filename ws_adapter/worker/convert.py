@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
-from ws_adapter.protocol.core.actions import Run, RunChunk, RunTurn, RunUnit
+from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit
 from ws_adapter.protocol.core.config import (
     ChatSetup,
     DuplexConfig,
@@ -125,7 +125,7 @@ def prefill(run: Run, traceparent: str) -> pb.PrefillRequest:
                 request.duplex.max_slice_nums = run.max_slice_nums
         case RunTurn():
             _set_turn(request.turn, run.turn)
-        case RunChunk():
+        case RunSegment():
             request.stream.SetInParent()
             request.stream.begin_utterance, request.stream.end_utterance = run.begins, run.ends
             if run.audio:

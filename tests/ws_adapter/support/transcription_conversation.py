@@ -16,7 +16,7 @@ from ws_adapter.protocol.core.actions import (
     LeaveSlot,
     Note,
     OpenWorkerSession,
-    RunChunk,
+    RunSegment,
     Send,
     TakeSlot,
 )
@@ -77,8 +77,8 @@ class TranscriptionConversation:
         self.now = 1000.0
         self.sent: list[Event] = []
         self.notes: list[str] = []
-        self.runs: list[RunChunk] = []
-        self.heard: list[RunChunk] = []
+        self.runs: list[RunSegment] = []
+        self.heard: list[RunSegment] = []
         self.finalized = 0
         self.cancelled: list[int] = []
         self.setups: list[TranscriptionSetup] = []
@@ -148,7 +148,7 @@ class TranscriptionConversation:
                 case OpenWorkerSession():
                     assert isinstance(action.setup, TranscriptionSetup)
                     self.setups.append(action.setup)
-                case RunChunk():
+                case RunSegment():
                     assert self.slot == "held"
                     self.runs.append(action)
                     self.heard.append(action)

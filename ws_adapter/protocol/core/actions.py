@@ -59,7 +59,7 @@ class RunTurn(Struct, frozen=True):
     turn: Turn
 
 
-class RunChunk(Struct, frozen=True):
+class RunSegment(Struct, frozen=True):
     """Give a slice of an utterance to the worker; `unit` counts from 1 in each slot.
 
     `audio` is float32 at 16 kHz of any length, also none. `begins` lets the model forget all that came
@@ -72,7 +72,7 @@ class RunChunk(Struct, frozen=True):
     ends: bool = False
 
 
-Run: TypeAlias = RunUnit | RunTurn | RunChunk
+Run: TypeAlias = RunUnit | RunTurn | RunSegment
 """The input of a unit, each kind of session its own."""
 
 

@@ -1,6 +1,5 @@
 """T, the dialect of `/v1/transcription`: utterances between commits, text while they are heard."""
 
-from collections import deque
 from collections.abc import Callable
 from typing import ClassVar, Final
 
@@ -11,13 +10,10 @@ from ws_adapter.protocol.core.actions import (
     CloseSocket,
     LeaveSlot,
     Note,
-    OpenWorkerSession,
-    RunChunk,
     Send,
-    TakeSlot,
     related,
 )
-from ws_adapter.protocol.core.config import Catalogue, TranscriptionSetup
+from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -32,20 +28,17 @@ from ws_adapter.protocol.core.signals import (
 from ws_adapter.protocol.core.state import Hold
 from ws_adapter.protocol.transcription.commands import Append, ChooseModel, Commit, Rejection, read_command
 from ws_adapter.protocol.transcription.events import Code, Delta, Error, SessionCreated
-from ws_adapter.protocol.transcription.utterance import Utterances, as_floats
+from ws_adapter.protocol.transcription.slot import TranscriptionSlot
+from ws_adapter.protocol.transcription.utterance import Utterances
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, InvalidUtf8, Verdict
 from ws_adapter.protocol.wire.limits import (
     ERRORS_PER_S,
-    MOST_AT_WORKER,
     Limits,
     errors_window,
     events_window,
     is_due,
 )
-
-_RECHECK_S: Final = 1.0
-"""How often a slot without an utterance is looked at: others may want it."""
 
 _NOTE_S: Final = 1.0
 """How long errors that are not sent are counted before the log is told."""
@@ -95,57 +88,40 @@ class Transcription:
         self._suppressed = 0
         self._note_at: float | None = None
         self._congested = False
-        self._slot = Hold.NONE
-        self._slot_model = ""
-        self._granted_at = 0.0
-        self._window = 0
-        self._prompt_tokens = 0
-        self._last_unit = 0
-        self._at_worker: deque[int] = deque()
-        """Bytes of each unit that is not closed yet."""
-        self._vacant_at: float | None = None
-        """Since when the slot has been without an utterance; None while it has one."""
-        self._look_at: float | None = None
-        """When to look whether others wait for the slot."""
-        self._away_at: float | None = None
+        self._slot = TranscriptionSlot(self._idle_s)
 
     @property
     def is_waiting(self) -> bool:
         """See `Machine.is_waiting`."""
-        return self._utterances.current is None or not self._has_worker
+        return self._utterances.current is None or not self._slot.has_worker
 
     @property
     def held_bytes(self) -> int:
         """See `Machine.held_bytes`."""
-        return 0 if self.is_over else self._utterances.waiting_bytes + sum(self._at_worker)
+        return 0 if self.is_over else self._utterances.waiting_bytes + sum(self._slot.at_worker)
 
     @property
     def deadline(self) -> float | None:
         """See `Machine.deadline`."""
         if self.is_over:
             return None
-        times = (self._look_at, self._idle_at, self._chunk_at, self._away_at, self._note_at)
+        times = (self._slot.look_at, self._idle_at, self._segment_at, self._slot.away_at, self._note_at)
         return min((at for at in times if at is not None), default=None)
-
-    @property
-    def _has_worker(self) -> bool:
-        return self._slot in (Hold.OPENING, Hold.READY)
 
     @property
     def _idle_at(self) -> float | None:
         """When the current utterance is over because nothing has come for it."""
         current = self._utterances.current
-        if not self._has_worker or current is None or current.is_ended:
+        if not self._slot.has_worker or current is None or current.is_ended:
             return None
-        return max(self._heard_at, self._granted_at) + self._idle_s
+        return max(self._heard_at, self._slot.granted_at) + self._idle_s
 
     @property
-    def _chunk_at(self) -> float | None:
-        """Since when, or from when on, the worker can be given a chunk."""
-        is_able = self._slot is Hold.READY and self._look_at is None and not self._congested
-        if not is_able or len(self._at_worker) >= self._window or self._utterances.current is None:
+    def _segment_at(self) -> float | None:
+        """Since when, or from when on, the worker can be given a segment."""
+        if not self._slot.has_room or self._congested or self._utterances.current is None:
             return None
-        return self._utterances.current.next_chunk_at()
+        return self._utterances.current.next_segment_at()
 
     # ------------------------------------------------------------------------------------ the client
 
@@ -235,22 +211,18 @@ class Transcription:
         if self.is_over:
             return []
         if current is None:
-            return self._leave()
-        self._slot, self._slot_model = Hold.OPENING, current.model
-        self._granted_at = now
-        self._last_unit = 0
-        return [OpenWorkerSession(TranscriptionSetup(current.model))]
+            return self._slot.leave()
+        return self._slot.open(current.model, now)
 
     def displaced(self) -> None:
         """See `Machine.displaced`."""
-        self._slot = Hold.WANTED
-        self._away_at = None
+        self._slot.displaced()
 
     def refused(self, verdict: Verdict) -> list[Action]:
         """See `Machine.refused`."""
         if self.is_over or self._utterances.current is None:
             return []
-        self._forget_slot()
+        self._slot.forget()
         if verdict.code not in _UNSERVED:
             return [*self._fail(Code.PROCESSING_ERROR, _LOST), *self._advance(self._heard_at)]
         self._utterances.put_back()
@@ -267,17 +239,15 @@ class Transcription:
         told: list[Action] = []
         match signal:
             case Ready():
-                self._slot = Hold.READY
-                self._window = min(signal.max_units_in_flight, MOST_AT_WORKER)
-                self._prompt_tokens = signal.prompt_tokens
+                self._slot.begun(signal)
             case Piece():
                 told = self._piece(signal)
             case UnitDone():
                 told = self._unit_done(signal)
             case Finalized():
-                self._at_worker.popleft()
+                self._slot.at_worker.popleft()
             case GoingAway():
-                self._away_at = now + signal.time_left_s
+                self._slot.away_at = now + signal.time_left_s
             case Failed():
                 told = self._worker_failed(signal.reason)
         return [*told, *self._advance(now)]
@@ -300,18 +270,18 @@ class Transcription:
                 return self._fail(Code.INVALID_AUDIO, _REFUSED_AUDIO)
             return self._fail(Code.PROCESSING_ERROR, _LOST)
         if done.end is UnitEnd.CONTEXT_FULL:
-            self._forget_slot()  # the worker ends its session with this
+            self._slot.forget()  # the worker ends its session with this
             text = "the context of the model is full; commit again to go on in a new utterance"
             return [
-                Send(current.done(self._prompt_tokens)),
+                Send(current.done(self._slot.prompt_tokens)),
                 *self._fail(Code.CONTEXT_FULL, text),
                 LeaveSlot(),
             ]
         return self._finish() if done.unit == current.last_unit else []
 
     def _worker_failed(self, reason: Reason) -> list[Action]:
-        was_leaving = self._away_at is not None
-        self._forget_slot()
+        was_leaving = self._slot.away_at is not None
+        self._slot.forget()
         current = self._utterances.current
         if current is None:
             return [LeaveSlot()]
@@ -332,7 +302,7 @@ class Transcription:
     def _finish(self) -> list[Action]:
         """The current utterance is complete."""
         utterance = self._utterances.finish()
-        told: list[Action] = [Send(utterance.done(self._prompt_tokens))]
+        told: list[Action] = [Send(utterance.done(self._slot.prompt_tokens))]
         if utterance.is_timed_out:
             text = f"nothing came for {self._idle_s:g} s, so the utterance was ended; commit again"
             told.append(Send(Error(error=text, code=Code.IDLE_TIMEOUT)))
@@ -342,8 +312,8 @@ class Transcription:
         """The current utterance is lost; what is still said of it is passed over."""
         self._utterances.fail()
         told: list[Action] = [Send(Error(error=message, code=code))]
-        if self._at_worker:
-            told.append(CancelUnits(self._last_unit))
+        if self._slot.at_worker:
+            told.append(CancelUnits(self._slot.last_unit))
         return told
 
     def _advance(self, now: float) -> list[Action]:
@@ -355,38 +325,15 @@ class Transcription:
             if current is not None:
                 told += self._finish()
             if self._utterances.begin_next() is None:
-                return [*told, *self._rest(now)]
-            self._look_at = now if self._has_worker else None
-        self._vacant_at = None
-        if self._slot is Hold.NONE:
-            self._slot = Hold.WANTED
-            return [*told, TakeSlot()]
-        while (at := self._chunk_at) is not None and at <= now:
-            self._last_unit += 1
-            chunk = self._utterances.take_chunk(self._last_unit, now)
-            self._at_worker.append(len(chunk))
-            begins, ends = self._last_unit == current.first_unit, self._last_unit == current.last_unit
-            told.append(RunChunk(self._last_unit, as_floats(chunk), begins=begins, ends=ends))
+                return [*told, *self._slot.rest(now)]
+            self._slot.reconsider(now)
+        self._slot.occupy()
+        if self._slot.hold is Hold.NONE:
+            return [*told, *self._slot.want()]
+        while (at := self._segment_at) is not None and at <= now:
+            segment = self._utterances.take_segment(self._slot.last_unit + 1, now)
+            told.append(self._slot.run(current, segment))
         return told
-
-    def _rest(self, now: float) -> list[Action]:
-        """There is no utterance: the slot is kept for a while, a place in the queue is not."""
-        if self._slot is Hold.NONE:
-            return []
-        if self._slot is Hold.WANTED or self._away_at is not None:
-            return self._leave()
-        if self._vacant_at is None:
-            self._vacant_at = self._look_at = now
-        return []
-
-    def _leave(self) -> list[Action]:
-        self._forget_slot()
-        return [LeaveSlot()]
-
-    def _forget_slot(self) -> None:
-        self._slot = Hold.NONE
-        self._at_worker.clear()
-        self._vacant_at = self._look_at = self._away_at = None
 
     # ---------------------------------------------------------------------------------------- time
 
@@ -394,30 +341,20 @@ class Transcription:
         """See `Machine.tick`."""
         if self.is_over:
             return []
-        if is_due(self._away_at, now):
+        if is_due(self._slot.away_at, now):
             return self._close(CloseCode.SERVICE_RESTART, errors.SHUTDOWN)
         told: list[Action] = []
         if is_due(self._note_at, now):
             told.append(Note(f"{self._suppressed} errors were not sent, beyond {ERRORS_PER_S} in a second"))
             self._suppressed, self._note_at = 0, None
-        if is_due(self._look_at, now) and not self._keeps_slot(now, others_wait):
-            told += self._leave()
         current = self._utterances.current
+        if is_due(self._slot.look_at, now):
+            next_model = current.model if current is not None else None
+            if not self._slot.is_kept(next_model, now, others_wait):
+                told += self._slot.leave()
         if current is not None and is_due(self._idle_at, now):
             current.is_ended = current.is_timed_out = True
         return [*told, *self._advance(now)]
-
-    def _keeps_slot(self, now: float, others_wait: bool) -> bool:
-        """Between two utterances: whether the slot is kept for the next one."""
-        current, self._look_at = self._utterances.current, None
-        if others_wait or self._away_at is not None:
-            return False
-        if current is not None:
-            return current.model == self._slot_model
-        assert self._vacant_at is not None
-        until = self._vacant_at + self._idle_s
-        self._look_at = min(now + _RECHECK_S, until)
-        return now < until
 
     # -------------------------------------------------------------------------------------- endings
 

@@ -11,14 +11,14 @@ from ws_adapter.protocol.transcription.events import Code, Done, Usage
 
 BYTES_PER_S: Final = 2 * 16_000
 
-CHUNK_BYTES: Final = BYTES_PER_S
+SEGMENT_BYTES: Final = BYTES_PER_S
 """Audio goes to the worker by the second."""
 
-CHUNK_WAIT_S: Final = 1.0
-"""Less than a chunk goes to the worker when it has waited so long."""
+SEGMENT_WAIT_S: Final = 1.0
+"""Less than a segment goes to the worker when it has waited so long."""
 
 LARGEST_BYTES: Final = 4 * BYTES_PER_S
-"""What a chunk holds at most, when much has waited: a worker has to be done with one in 10 s."""
+"""What a segment holds at most, when much has waited: a worker has to be done with one in 10 s."""
 
 MOST_AHEAD: Final = 1000
 """Utterances that may be committed ahead. Their audio is bounded, but they may be empty."""
@@ -63,23 +63,23 @@ class Utterance:
             self.waiting_since = now
         self.audio += pcm
 
-    def next_chunk_at(self) -> float | None:
-        """Since when, or from when on, there is a chunk for the worker; None while nothing waits."""
+    def next_segment_at(self) -> float | None:
+        """Since when, or from when on, there is a segment for the worker; None while nothing waits."""
         if self.last_unit:
             return None
-        if self.is_ended or len(self.audio) >= CHUNK_BYTES:
+        if self.is_ended or len(self.audio) >= SEGMENT_BYTES:
             return self.waiting_since
-        return self.waiting_since + CHUNK_WAIT_S if self.audio else None
+        return self.waiting_since + SEGMENT_WAIT_S if self.audio else None
 
-    def take_chunk(self, unit: int, now: float) -> bytearray:
+    def take_segment(self, unit: int, now: float) -> bytearray:
         """What `unit` is to bring to the worker, perhaps no audio."""
-        chunk = self.audio[:LARGEST_BYTES]
+        segment = self.audio[:LARGEST_BYTES]
         del self.audio[:LARGEST_BYTES]
         self.waiting_since = now
         self.first_unit = self.first_unit or unit
         if self.is_ended and not self.audio:
             self.last_unit = unit
-        return chunk
+        return segment
 
     def done(self, prompt_tokens: int) -> Done:
         """The event that ends it; a model feeds `prompt_tokens` in the first step of every utterance."""
@@ -163,12 +163,12 @@ class Utterances:
         self.current = self._ahead.popleft() if self._ahead else None
         return self.current
 
-    def take_chunk(self, unit: int, now: float) -> bytearray:
-        """See `Utterance.take_chunk`, of the current one."""
+    def take_segment(self, unit: int, now: float) -> bytearray:
+        """See `Utterance.take_segment`, of the current one."""
         assert self.current is not None
-        chunk = self.current.take_chunk(unit, now)
-        self.waiting_bytes -= len(chunk)
-        return chunk
+        segment = self.current.take_segment(unit, now)
+        self.waiting_bytes -= len(segment)
+        return segment
 
     def finish(self) -> Utterance:
         """The current one is complete, or as complete as it will be."""

@@ -1,0 +1,119 @@
+"""The slot of a session of utterances: it serves one after another, and is kept for a while between two."""
+
+from collections import deque
+from typing import Final
+
+from ws_adapter.protocol.core.actions import Action, LeaveSlot, OpenWorkerSession, RunSegment, TakeSlot
+from ws_adapter.protocol.core.config import TranscriptionSetup
+from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.protocol.core.state import Hold
+from ws_adapter.protocol.transcription.utterance import Utterance, as_floats
+from ws_adapter.protocol.wire.limits import MOST_AT_WORKER
+
+_RECHECK_S: Final = 1.0
+"""How often a slot without an utterance is looked at: others may want it."""
+
+
+class TranscriptionSlot:
+    """What a session has of a slot; methods that return actions return what brings it there.
+
+    `idle_s`: so long it is kept without an utterance.
+    """
+
+    def __init__(self, idle_s: float) -> None:
+        self.hold = Hold.NONE
+        self.granted_at = 0.0
+        self.prompt_tokens = 0
+        self.look_at: float | None = None
+        """When to look whether others wait for it."""
+        self.away_at: float | None = None
+        """When its worker leaves."""
+        self.last_unit = 0
+        self.at_worker: deque[int] = deque()
+        """Bytes of each unit that is not closed yet."""
+        self._idle_s = idle_s
+        self._model = ""
+        self._window = 0
+        self._vacant_at: float | None = None
+        """Since when it has been without an utterance; None while it has one."""
+
+    @property
+    def has_worker(self) -> bool:
+        """Whether it is more than a place in the queue."""
+        return self.hold in (Hold.OPENING, Hold.READY)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the worker can be given a segment."""
+        return self.hold is Hold.READY and self.look_at is None and len(self.at_worker) < self._window
+
+    def want(self) -> list[Action]:
+        """The session needs one."""
+        self.hold = Hold.WANTED
+        return [TakeSlot()]
+
+    def open(self, model: str, now: float) -> list[Action]:
+        """The slot is there: its worker gets the settings."""
+        self.hold, self._model = Hold.OPENING, model
+        self.granted_at = now
+        self.last_unit = 0
+        return [OpenWorkerSession(TranscriptionSetup(model))]
+
+    def begun(self, ready: Ready) -> None:
+        """The worker took the settings."""
+        self.hold = Hold.READY
+        self._window = min(ready.max_units_in_flight, MOST_AT_WORKER)
+        self.prompt_tokens = ready.prompt_tokens
+
+    def displaced(self) -> None:
+        """The worker was lost before that; there will be another."""
+        self.hold = Hold.WANTED
+        self.away_at = None
+
+    def run(self, utterance: Utterance, segment: bytearray) -> RunSegment:
+        """The worker gets a segment of the utterance, as the unit after `last_unit`."""
+        self.last_unit += 1
+        self.at_worker.append(len(segment))
+        begins, ends = self.last_unit == utterance.first_unit, self.last_unit == utterance.last_unit
+        return RunSegment(self.last_unit, as_floats(segment), begins=begins, ends=ends)
+
+    def reconsider(self, now: float) -> None:
+        """An utterance is over and the next one there: it is first looked whether others wait."""
+        self.look_at = now if self.has_worker else None
+
+    def occupy(self) -> None:
+        """There is something to do for it."""
+        self._vacant_at = None
+
+    def rest(self, now: float) -> list[Action]:
+        """There is no utterance: the slot is kept for a while, a place in the queue is not."""
+        if self.hold is Hold.NONE:
+            return []
+        if self.hold is Hold.WANTED or self.away_at is not None:
+            return self.leave()
+        if self._vacant_at is None:
+            self._vacant_at = self.look_at = now
+        return []
+
+    def is_kept(self, next_model: str | None, now: float, others_wait: bool) -> bool:
+        """Between two utterances: whether it is kept for the next one; None: there is no next one yet."""
+        self.look_at = None
+        if others_wait or self.away_at is not None:
+            return False
+        if next_model is not None:
+            return next_model == self._model
+        assert self._vacant_at is not None
+        until = self._vacant_at + self._idle_s
+        self.look_at = min(now + _RECHECK_S, until)
+        return now < until
+
+    def leave(self) -> list[Action]:
+        """Gives it back."""
+        self.forget()
+        return [LeaveSlot()]
+
+    def forget(self) -> None:
+        """There is none any more."""
+        self.hold = Hold.NONE
+        self.at_worker.clear()
+        self._vacant_at = self.look_at = self.away_at = None

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from inference_service.api.setups import Sampling
-from inference_service.checkpoints.folder import read_json
+from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.hub import model_name
 from inference_service.config.sampling import sampling_ranges
 from inference_service.models.chat_template import ChatTemplate

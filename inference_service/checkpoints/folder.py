@@ -3,51 +3,17 @@
 Never pickle, never remote code.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from inference_service.checkpoints import hub
-from inference_service.checkpoints.location import locate
+from inference_service.checkpoints.files import read_json, read_tensors
 from inference_service.models.config import ModelConfig, parse_config
 from inference_service.models.duplex import DuplexModel
 from inference_service.models.errors import CheckpointError
 from inference_service.models.tokenizer import Tokenizer
-
-
-def find(name_or_path: str) -> Path:
-    """The folder of a shipped checkpoint, of a path, or of a name on the hub; raises `CheckpointError`."""
-    return locate(name_or_path) or hub.fetch(name_or_path)
-
-
-def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON object of the checkpoint."""
-    try:
-        data = json.loads((folder / name).read_text())
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder} has no {name}. Is this an Antiphon checkpoint?") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise CheckpointError(f"{folder / name} is not valid JSON.") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{folder / name} does not hold a JSON object.")
-    return data
-
-
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of `model.safetensors`."""
-    path = folder / "model.safetensors"
-    if not path.is_file():
-        raise CheckpointError(f"{folder} has no model.safetensors. Weights are read as safetensors only.")
-    try:
-        return load_file(path)
-    except SafetensorError:
-        raise CheckpointError(f"{path} is not a readable safetensors file.") from None
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:

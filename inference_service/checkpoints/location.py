@@ -16,6 +16,16 @@ def is_hub_name(name_or_path: str) -> bool:
     return _HUB_NAME.fullmatch(name_or_path) is not None
 
 
+def find(name_or_path: str) -> Path:
+    """The folder of a shipped checkpoint, of a path, or of a name on the hub; raises `CheckpointError`."""
+    folder = locate(name_or_path)
+    if folder is None:
+        from inference_service.checkpoints import hub  # a library that who names a folder need not wait for
+
+        folder = hub.fetch(name_or_path)
+    return folder
+
+
 def locate(name_or_path: str) -> Path | None:
     """The folder of a shipped checkpoint or of a path; None for the hub's `owner/name`, which has none yet.
 

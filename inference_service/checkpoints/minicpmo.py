@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from tqdm import tqdm
 
-from inference_service.checkpoints.folder import read_json
+from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.hub import model_name
 from inference_service.models.errors import CheckpointError, listed
 from inference_service.models.minicpmo.config import MODEL_TYPE, MiniCPMOConfig, parse_config

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from inference_service.checkpoints.folder import read_json, read_tensors
+from inference_service.checkpoints.files import read_json, read_tensors
 from inference_service.models.errors import CheckpointError, listed
 from inference_service.models.token2wav.config import (
     MELS,

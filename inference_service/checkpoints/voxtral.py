@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import VoxtralRealtimeFeatureExtractor, VoxtralRealtimeForConditionalGeneration
 
-from inference_service.checkpoints.folder import read_json
+from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.hub import model_name
 from inference_service.models.errors import CheckpointError
 from inference_service.models.tekken import Tekken

@@ -3,11 +3,8 @@
 import torch
 
 from inference_service.api.engine import Deliver, Engine, OnFatal
-from inference_service.checkpoints.folder import find
-from inference_service.engine.engine import LiveEngine
+from inference_service.checkpoints.location import find
 from inference_service.errors import ConfigurationError
-from inference_service.families import table
-from inference_service.families.warmup import warm_up
 from inference_service.options import WorkerOptions
 
 
@@ -31,6 +28,11 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     """
     torch.set_num_threads(options.threads or 1)
     device = usable_device(options.device)
+    # Seconds of imports, for which a device that is not there should not be told late.
+    from inference_service.engine.engine import LiveEngine
+    from inference_service.families import table
+    from inference_service.families.warmup import warm_up
+
     build = table.load(find(options.model), device, options.context_limit, options.dtype, options.speech)
     warm_up(build(1))
     return LiveEngine(build(options.slots), options.slots, deliver, on_fatal)

@@ -9,6 +9,7 @@ import torch
 from inference_service.checkpoints import causal, voxtral
 from inference_service.checkpoints import folder as checkpoint
 from inference_service.checkpoints import minicpmo as minicpmo_checkpoint
+from inference_service.checkpoints.files import read_json
 from inference_service.engine.batch.rope import UNBOUNDED, require_independent
 from inference_service.engine.runtime import Runtime
 from inference_service.errors import ConfigurationError
@@ -37,7 +38,7 @@ def load(
 
     Raises `CheckpointError` if it cannot be used, `ConfigurationError` if the settings do not suit it.
     """
-    raw = checkpoint.read_json(folder, "config.json")
+    raw = read_json(folder, "config.json")
     kind = raw.get("model_type")
     if kind == minicpmo_config.MODEL_TYPE:
         return _minicpmo(folder, device, context_limit, dtype, speech)
@@ -160,7 +161,7 @@ def footprint(
 
     Raises `CheckpointError`, or `ConfigurationError` for a model of which it is not known.
     """
-    raw = checkpoint.read_json(folder, "config.json")
+    raw = read_json(folder, "config.json")
     number = numbers(device, dtype)
     if raw.get("model_type") == minicpmo_config.MODEL_TYPE:
         config = minicpmo_checkpoint.read_config(folder)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from inference_service.api.setups import DuplexSettings, Window, WindowMode
-from inference_service.checkpoints.folder import find, load
-from inference_service.checkpoints.location import SHIPPED
+from inference_service.checkpoints.folder import load
+from inference_service.checkpoints.location import SHIPPED, find
 from inference_service.errors import ConfigurationError
 from inference_service.families.antiphon_mini import model_info
 from inference_service.families.table import limited

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from inference_service.api.engine import Done, End, Piece
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides
-from inference_service.checkpoints.folder import find, load
+from inference_service.checkpoints.folder import load
+from inference_service.checkpoints.location import find
 from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.duplex import DuplexSession, Perceived
 from inference_service.engine.tick import Tick

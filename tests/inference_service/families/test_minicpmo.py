@@ -34,7 +34,7 @@ from inference_service.api.setups import (
     WindowMode,
 )
 from inference_service.checkpoints import voices
-from inference_service.checkpoints.folder import find
+from inference_service.checkpoints.location import find
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.sessions.speech_groups import SpeechGroups

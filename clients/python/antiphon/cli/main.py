@@ -7,29 +7,21 @@ import signal
 import sys
 from argparse import SUPPRESS
 from collections.abc import Sequence
-from typing import NoReturn
+from importlib import import_module
+from typing import Final, NoReturn
 
 import antiphon
 from antiphon.cli.arguments.parser import Command, examples, parser
-from antiphon.cli.commands import (
-    adapter,
-    bench,
-    chat,
-    check_config,
-    convert_vocoder,
-    demo,
-    key,
-    probe,
-    serve,
-    talk,
-    transcribe,
-    worker,
-)
 from antiphon.cli.output.failure import ExitCode, explain
 from antiphon.cli.output.terminal import Style
 from antiphon.semconv import ERROR_DOMAIN as PROTOCOL
 
 VERSION = f"antiphon {antiphon.__version__}, protocol {PROTOCOL}, Python {platform.python_version()}"
+
+_TALKING: Final = ("serve", "talk", "chat", "transcribe", "demo", "probe", "bench")
+_SERVING: Final = ("worker", "adapter", "key", "convert-vocoder", "check-config")
+_COMMANDS: Final = (*_TALKING, *_SERVING)
+"""Each a module of `antiphon.cli.commands`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,10 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     program.add_argument("--version", action="version", version=VERSION, help=SUPPRESS)  # usage shows it
     commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Command)
-    talking = (serve, talk, chat, transcribe, demo, probe, bench)
-    serving = (worker, adapter, key, convert_vocoder, check_config)
-    for command in (*talking, *serving):
-        command.add_to(commands)
+    for name in _wanted(sys.argv[1:] if argv is None else argv):
+        import_module(f"antiphon.cli.commands.{name.replace('-', '_')}").add_to(commands)
     arguments = program.parse_args(argv)
     try:
         return int(arguments.run(arguments))
@@ -61,6 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if str(failure):
             print(Style(sys.stderr)(str(failure), "red"), file=sys.stderr)
         return failure.code
+
+
+def _wanted(argv: Sequence[str]) -> Sequence[str]:
+    """The command that `argv` names, so that it waits for no other; all for the help of the program."""
+    return argv[:1] if argv and argv[0] in _COMMANDS else _COMMANDS
 
 
 def leave(code: int) -> NoReturn:

@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig, Qwen3ForCausalLM
 
-from inference_service.checkpoints.folder import fill, read_json
+from inference_service.checkpoints.files import read_json
+from inference_service.checkpoints.folder import fill
 from inference_service.models.config import SpeechConfig, language_config
 from inference_service.models.speech_head import SpeechHead
 from inference_service.models.tokenizer import Tokenizer

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from inference_service.checkpoints import hub
-from inference_service.checkpoints.folder import find
-from inference_service.checkpoints.location import is_hub_name
+from inference_service.checkpoints.location import find, is_hub_name
 from tests.inference_service.models.minicpmo import published
 
 FETCH = "import sys; from inference_service.checkpoints.hub import fetch; print(fetch(sys.argv[1]))"
-FIND = "import sys; from inference_service.checkpoints.folder import find; print(find(sys.argv[1]))"
+FIND = "import sys; from inference_service.checkpoints.location import find; print(find(sys.argv[1]))"
 UNREACHABLE = "http://127.0.0.1:9"
 
 

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_extra("check-config", "worker")
     import torch
 
-    from inference_service.checkpoints.folder import find
+    from inference_service.checkpoints.location import find
     from inference_service.engine.batch.memory import free_bytes
     from inference_service.errors import ConfigurationError
     from inference_service.families import table

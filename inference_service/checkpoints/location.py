@@ -31,15 +31,15 @@ def locate(name_or_path: str) -> Path | None:
 
     Raises `CheckpointError` for what is none of them.
     """
-    shipped = SHIPPED / name_or_path
-    if "/" not in name_or_path and shipped.is_dir():
-        return shipped
+    shipped = {path.parent.name: path.parent for path in SHIPPED.glob("*/config.json")}
+    if name_or_path in shipped:
+        return shipped[name_or_path]
     folder = Path(name_or_path)
     if folder.is_dir():
         return folder
     if is_hub_name(name_or_path):
         return None
-    known = ", ".join(sorted(p.name for p in SHIPPED.iterdir() if p.is_dir())) if SHIPPED.is_dir() else "none"
+    known = ", ".join(sorted(shipped)) or "none"
     raise CheckpointError(
         f"There is no model {name_or_path!r}. Give a checkpoint folder or a shipped name ({known})."
     )

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from inference_service.api.setups import DuplexSettings, Window, WindowMode
+from inference_service.checkpoints import location
 from inference_service.checkpoints.folder import load
 from inference_service.checkpoints.location import SHIPPED, find
 from inference_service.errors import ConfigurationError
@@ -95,6 +96,16 @@ def test_shipped_checkpoint_is_found_by_name() -> None:
 
 def test_folder_is_found_by_path(folder: Path) -> None:
     assert find(str(folder)) == folder
+
+
+def test_compiled_code_in_the_package_is_no_shipped_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "__pycache__").mkdir()
+    monkeypatch.setattr(location, "SHIPPED", tmp_path)
+
+    with pytest.raises(CheckpointError, match=r"a shipped name \(none\)"):
+        location.find("__pycache__")
 
 
 def test_unknown_name_lists_the_known() -> None:

@@ -1,8 +1,8 @@
-"""Prints the way of a unit: `python -m benchmarks.walk [--markdown]`.
+"""Prints the way of a unit: `python -m benchmarks.walk [--document]`.
 
 A spoken question goes through worker and adapter as a user starts them, with the shipped model; each notes
 which functions of ours are called. Modules are printed in the order in which a listening and a speaking unit
-reach them. Exit code 1 if a way is longer than its goal.
+reach them. `--document` writes them into `docs/unit.md` too. Exit code 1 if a way is longer than its goal.
 """
 
 import argparse
@@ -14,34 +14,37 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, NamedTuple
+from typing import Final
 
 from antiphon.audio.wav import read_wav
 from antiphon.bench.talker import script
 from benchmarks.load.processes import Process, running
+from benchmarks.walk import document
 from benchmarks.walk.conversation import Kind, Unit, converse
-from benchmarks.walk.way import Call, Way, of_unit, parted, read, way
+from benchmarks.walk.document import Leg
+from benchmarks.walk.way import Call, Span, caused, parted, read, way
 
 QUESTION: Final = Path(__file__).parents[2] / "tests/recordings/joke.wav"
 ANSWERS: Final = "ws_adapter.worker.transport.http2"
 """Where the adapter reads what a worker answers."""
 
 QUIET: Final = ("--log-level", "warning")
+QUIET_BEFORE: Final = 2
+"""Seconds of silence before the question, and behind it."""
+QUIET_AFTER: Final = 5
+
+SETTLE_S: Final = 1.0
+"""How long the processes may take to find each other."""
+IDLE_S: Final = 2.5
+"""How long nobody talks to them then, to see what they do on their own."""
 SAVE_S: Final = 30.0
 """The longest that a process may take to write down its calls."""
 
 
-class Leg(NamedTuple):
-    """A part of the way, and the most modules that it may have."""
-
-    name: str
-    most: int
-    way: Way
-
-
 def walk() -> dict[Kind, list[Leg]]:
     """Sends the question and follows its units."""
-    seconds, _ = script(read_wav(QUESTION))
+    seconds, last = script(read_wav(QUESTION))
+    said = [seconds[-1]] * QUIET_BEFORE + seconds[: last + 1 + QUIET_AFTER]
     with TemporaryDirectory(prefix="antiphon-walk-") as folder:
         files = {name: Path(folder) / f"{name}.json" for name in ("worker", "adapter")}
         traced = "benchmarks.walk.traced"
@@ -49,8 +52,12 @@ def walk() -> dict[Kind, list[Leg]]:
         with running(traced, str(files["worker"]), *command) as worker:
             command = ("antiphon.cli", "adapter", *QUIET, "--worker", worker.address, "--port", "0")
             with running(traced, str(files["adapter"]), *command) as adapter:
-                units = asyncio.run(converse(f"ws://{adapter.address}", seconds))
-                return legs(units, noted(adapter, files["adapter"]), noted(worker, files["worker"]))
+                time.sleep(SETTLE_S)
+                begin = time.monotonic()
+                time.sleep(IDLE_S)
+                idle = Span(begin, time.monotonic())
+                units = asyncio.run(converse(f"ws://{adapter.address}", said))
+                return legs(units, idle, noted(adapter, files["adapter"]), noted(worker, files["worker"]))
 
 
 def noted(process: Process, file: Path) -> list[Call]:
@@ -64,15 +71,17 @@ def noted(process: Process, file: Path) -> list[Call]:
     return read(file)
 
 
-def legs(units: Sequence[Unit], adapter: Sequence[Call], worker: Sequence[Call]) -> dict[Kind, list[Leg]]:
+def legs(
+    units: Sequence[Unit], idle: Span, adapter: Sequence[Call], worker: Sequence[Call]
+) -> dict[Kind, list[Leg]]:
     """The parts of the way for each kind of unit."""
     found = {}
     for kind in Kind:
         chosen = [unit for unit in units if unit.kind is kind]
-        ways = [parted(of_unit(adapter, unit), ANSWERS) for unit in chosen]
+        ways = [parted(calls, ANSWERS) for calls in caused(adapter, chosen, idle)]
         found[kind] = [
             Leg("adapter, in", 14, way([inwards for inwards, _ in ways])),
-            Leg("worker", 20, way([of_unit(worker, unit) for unit in chosen])),
+            Leg("worker", 20, way(caused(worker, chosen, idle))),
             Leg("adapter, out", 12, way([outwards for _, outwards in ways])),
         ]
     return found
@@ -81,25 +90,16 @@ def legs(units: Sequence[Unit], adapter: Sequence[Call], worker: Sequence[Call])
 def main() -> int:
     """Runs from the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.walk", description="The way of a unit.")
-    parser.add_argument("--markdown", action="store_true", help="as docs/unit.md quotes it")
+    parser.add_argument("--document", action="store_true", help="write docs/unit.md, too")
     given = parser.parse_args()
     found = walk()
-    is_short = True
     for kind, parts in found.items():
         print(f"A {kind} unit")
         for leg in parts:
-            is_short &= len(leg.way.modules) <= leg.most
-            title = (
-                f"{leg.name}: {len(leg.way.modules)} modules (at most {leg.most}), "
-                f"{leg.way.calls:.0f} calls, {leg.way.handovers:.0f} hand-overs"
-            )
-            print(f"- {title}" if given.markdown else f"  {title}")
-            names = leg.way.modules
-            if given.markdown:
-                print("  " + ", ".join(f"`{name}`" for name in names))
-            else:
-                print(*(f"    {name}" for name in names), sep="\n")
-    return 0 if is_short else 1
+            print(f"  {leg}", *(f"    {name}" for name in leg.way.modules), sep="\n")
+    if given.document:
+        document.write(found)
+    return 0 if all(leg.is_short for parts in found.values() for leg in parts) else 1
 
 
 if __name__ == "__main__":

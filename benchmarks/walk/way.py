@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -10,10 +10,13 @@ from typing import Final, NamedTuple
 from benchmarks.walk.conversation import Unit
 
 SETTLED_S: Final = 0.6
-"""So long after a unit was sent nothing more happens to it; what else a process does comes at any time."""
+"""So long after a unit was sent nothing more happens to it."""
 
 USUAL: Final = 0.5
 """A module is on the way if at least so large a share of the units passes it."""
+
+BACKGROUND: Final = 0.5
+"""A module is not on the way if it is called so large a share as often while there are no units."""
 
 
 class Call(NamedTuple):
@@ -24,6 +27,17 @@ class Call(NamedTuple):
     is_root: bool
     module: str
     function: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of time; monotonic seconds."""
+
+    begin: float
+    end: float
+
+    def __contains__(self, call: Call) -> bool:
+        return self.begin <= call.at < self.end
 
 
 @dataclass(frozen=True)
@@ -42,10 +56,26 @@ def read(file: Path) -> list[Call]:
     return [Call(*row) for row in json.loads(file.read_text())]
 
 
-def of_unit(calls: Iterable[Call], unit: Unit) -> list[Call]:
-    """What was called on behalf of a unit of a session that has the process to itself."""
-    end = min(unit.next_sent, unit.sent + SETTLED_S)
-    return [call for call in calls if unit.sent <= call.at < end]
+def span(unit: Unit) -> Span:
+    """When something is done about a unit of a session that has the process to itself."""
+    return Span(unit.sent, min(unit.next_sent, unit.sent + SETTLED_S))
+
+
+def caused(calls: Sequence[Call], units: Sequence[Unit], idle: Span) -> list[list[Call]]:
+    """What was called on behalf of each unit.
+
+    Clocks, probes and what asks a worker how it is run all the time: modules that are called as often while
+    nobody talks to the process, in `idle`, are left out.
+    """
+    spans = [span(unit) for unit in units]
+    found = [[call for call in calls if call in one] for one in spans]
+    at_work = Counter(call.module for unit in found for call in unit)
+    at_rest = Counter(call.module for call in calls if call in idle)
+    more_time = sum(one.end - one.begin for one in spans) / (idle.end - idle.begin)
+    background = {
+        module for module, count in at_rest.items() if count * more_time >= BACKGROUND * at_work[module]
+    }
+    return [[call for call in unit if call.module not in background] for unit in found]
 
 
 def parted(calls: Sequence[Call], answer: str) -> tuple[list[Call], list[Call]]:

@@ -1,0 +1,120 @@
+"""The way of a unit: read from hand-made calls, followed once for real, and quoted by docs/unit.md."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.walk import document
+from benchmarks.walk.__main__ import legs, walk
+from benchmarks.walk.conversation import Kind, Unit
+from benchmarks.walk.document import Leg
+from benchmarks.walk.way import Call, Span, Way, caused, parted, span, way
+from tests.repository.source_tree import PACKAGES, SourceTree
+
+UNIT = Unit(10.0, 11.0, Kind.LISTENS)
+NEXT = Unit(11.0, 12.0, Kind.SPEAKS)
+REST = Span(0.0, 2.0)
+
+
+def call(at: float, module: str, *, by: str = "", thread: str = "main") -> Call:
+    """A call of `module.run`; `by` names what called it."""
+    return Call(at, thread, not by, module, "run")
+
+
+def test_what_happens_soon_after_a_unit_was_sent_is_done_about_it() -> None:
+    assert span(UNIT) == Span(10.0, 10.6)
+    assert span(Unit(10.0, 10.2, Kind.LISTENS)) == Span(10.0, 10.2)
+
+    calls = [call(at, f"at {at}") for at in (9.9, 10.0, 10.5, 10.6, 11.1)]
+    assert [[it.at for it in unit] for unit in caused(calls, [UNIT, NEXT], REST)] == [[10.0, 10.5], [11.1]]
+
+
+def test_what_a_process_does_on_its_own_is_on_the_way_of_no_unit() -> None:
+    at_rest = [*(call(at / 2, "clock") for at in range(4)), call(0.6, "socket")]
+    at_work = [call(10.1, "socket"), call(10.2, "clock"), call(10.3, "engine", thread="engine")]
+    at_work += [call(10.4, "socket"), call(10.5, "socket")]
+
+    (mine,) = caused(at_rest + at_work, [UNIT], REST)
+    assert [it.module for it in mine] == ["socket", "engine", "socket", "socket"]
+
+
+def test_a_way_is_parted_where_the_answer_begins() -> None:
+    inwards = [call(1, "socket"), call(2, "answers", by="socket")]
+    outwards = [call(3, "answers"), call(4, "socket", by="answers")]
+
+    assert parted(inwards + outwards, "answers") == (inwards, outwards)
+    assert parted(inwards, "answers") == (inwards, [])
+
+
+def test_modules_stand_in_the_order_in_which_units_reach_them() -> None:
+    first = [call(1, "socket"), call(2, "session", by="socket"), call(3, "socket", by="session")]
+    second = [call(1, "socket"), call(2, "session", by="socket"), call(3, "worker")]
+    third = [call(1, "session"), call(2, "worker", by="session"), call(3, "rarely", by="session")]
+
+    assert way([first, second, third]) == Way(("socket", "session", "worker"), 3.0, 4 / 3)
+    assert way([]) == Way((), 0.0, 0.0)
+
+
+def test_each_kind_of_unit_has_a_way_through_both_processes() -> None:
+    answers = "ws_adapter.worker.transport.http2"
+    adapter = [
+        call(10.1, "in"),
+        call(10.2, answers),
+        call(11.1, "in"),
+        call(11.2, answers),
+        call(11.3, "out"),
+    ]
+    worker = [call(10.15, "listen"), call(11.15, "speak")]
+
+    found = legs([UNIT, NEXT], REST, adapter, worker)
+    assert [[leg.way.modules for leg in found[kind]] for kind in Kind] == [
+        [("in",), ("listen",), (answers,)],
+        [("in",), ("speak",), (answers, "out")],
+    ]
+
+
+def test_page_is_written_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "unit.md"
+    page.write_text("before\n<!-- benchmarks.walk -->\nold\n<!-- end -->\nafter\n")
+    leg = Leg("worker", 1, Way(("one", "two"), 3.4, 1.0))
+
+    document.write({Kind.LISTENS: [leg]}, page)
+
+    assert not leg.is_short
+    assert page.read_text() == (
+        "before\n<!-- benchmarks.walk -->\n### A listening unit\n\n"
+        "- **worker: 2 modules (goal: at most 1), 3 calls, 1 hand-overs**\\\n  `one`, `two`\n"
+        "<!-- end -->\nafter\n"
+    )
+    page.write_text("no marks")
+    with pytest.raises(ValueError):
+        document.write({}, page)
+
+
+def test_page_quotes_modules_that_there_are() -> None:
+    text = document.DOCUMENT.read_text().partition("<!-- benchmarks.walk -->")[2].partition("<!-- end -->")[0]
+    quoted = re.findall(r"^- \*\*.*?: (\d+) modules .*\n  (.*)$", text, re.MULTILINE)
+    modules = SourceTree(PACKAGES).files.keys()
+
+    assert len(quoted) == 6
+    for count, names in quoted:
+        found = re.findall(r"`([\w.]+)`", names)
+        assert len(found) == int(count)
+        assert set(found) <= modules
+
+
+@pytest.mark.timeout(240)
+def test_way_of_a_unit_leads_through_the_real_processes() -> None:
+    found = walk()
+
+    assert list(found) == list(Kind)
+    for inwards, worker, outwards in found.values():
+        assert inwards.way.modules[0] == "ws_adapter.web.websocket"
+        assert "ws_adapter.protocol.duplex.machine" in inwards.way.modules
+        assert "inference_service.engine.tick" in worker.way.modules
+        assert outwards.way.modules[0] == "ws_adapter.worker.transport.http2"
+        assert "ws_adapter.session.outbox" in outwards.way.modules
+        assert not {"antiphon.telemetry.lag", "ws_adapter.process.load"} & {*outwards.way.modules}
+    assert "inference_service.engine.batch.speech" in found[Kind.SPEAKS][1].way.modules
+    assert "inference_service.engine.batch.speech" not in found[Kind.LISTENS][1].way.modules

@@ -1,18 +1,18 @@
 """A second of input in full duplex, and what it came to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from msgspec import Struct
 
-from ws_adapter.protocol.core.signals import NO_TIMINGS, Timings
+from ws_adapter.protocol.core.signals import NO_TIMINGS, Piece, Prefilled, Timings, UnitDone
 from ws_adapter.protocol.core.tokens import NO_TOKENS, Tokens
 from ws_adapter.protocol.wire.errors import ErrorCode
 
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """One second of input.
+    """One second of input, until it is answered, and what the worker has said of it so far.
 
     `append` is the number of the append that completed it, `ready_at` when that was, in seconds of the
     session's clock. `audio` is float32 little-endian, 64,000 bytes long; `frames` are encoded pictures, the
@@ -30,8 +30,14 @@ class Unit:
     injected_silence: bool = False
     frames: tuple[bytes, ...] = ()
     max_slice_nums: int | None = None
-    is_undecoded: bool = False
-    """A part of it was dropped before it was decoded: the unit cannot run."""
+    is_dropped: bool = False
+    """It cannot run, or came too late."""
+    is_muted: bool = False
+    """What it says is told to nobody."""
+    speaks: bool = False
+    said: list[Piece] = field(default_factory=list)
+    prefilled: Prefilled | None = None
+    done: UnitDone | None = None
 
 
 class Outcome(Enum):

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -21,20 +20,6 @@ from ws_adapter.protocol.wire.errors import (
 )
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A unit that is not answered yet."""
-
-    unit: Unit
-    dropped: bool = False
-    muted: bool = False
-    speaks: bool = False
-    text: list[str] = field(default_factory=list)
-    audio: list[bytes] = field(default_factory=list)
-    prefill: Prefilled | None = None
-    done: UnitDone | None = None
-
-
 class Answers:
     """Holds what is owed to the client and gives it out, unit by unit.
 
@@ -50,8 +35,8 @@ class Answers:
         """Of the session so far, its prompt included."""
         self._tail = tail
         self._new_token = new_token
-        self._pending: deque[_Pending] = deque()
-        self._at_worker: dict[int, _Pending] = {}
+        self._pending: deque[Unit] = deque()
+        self._at_worker: dict[int, Unit] = {}
         self._answered = 0
         self._dropped_total = 0
         self._failures = 0
@@ -69,51 +54,44 @@ class Answers:
     # ------------------------------------------------------------------------------------ what happens
 
     def expect(self, units: list[Unit]) -> None:
-        """Units were cut; each will be answered in this order."""
-        self._pending.extend(_Pending(unit) for unit in units)
+        """Units were cut; each will be answered in this order, also if it is dropped."""
+        self._pending.extend(units)
 
-    def drop(self, units: list[Unit]) -> None:
-        """Waiting units will not run; each still gets its answer, in its place."""
-        for pending in self._waiting(units):
-            pending.dropped = True
-
-    def forget(self, units: list[Unit]) -> None:
-        """Units held before the session began are dropped without an answer, and counted."""
-        for pending in self._waiting(units):
-            self._pending.remove(pending)
+    def forget_dropped(self) -> None:
+        """Units that are dropped before the session begins get no answer, and are counted."""
+        for unit in [unit for unit in self._pending if unit.is_dropped]:
+            self._pending.remove(unit)
             self._dropped_total += 1
 
     def started(self, unit: Unit, number: int) -> None:
         """`unit` was given to the worker as `number`."""
-        self._at_worker[number] = next(p for p in self._pending if p.unit is unit)
+        self._at_worker[number] = unit
 
     def prefilled(self, signal: Prefilled) -> None:
         """The worker has the input of a unit."""
-        if pending := self._at_worker.get(signal.unit):
-            pending.prefill = signal
+        if unit := self._at_worker.get(signal.unit):
+            unit.prefilled = signal
 
     def piece(self, signal: Piece) -> bool:
         """The worker said a part of a unit; whether it is muted."""
-        pending = self._at_worker.get(signal.unit)
-        if pending is None:
+        unit = self._at_worker.get(signal.unit)
+        if unit is None:
             return False
-        pending.speaks = True
-        if not pending.muted:
-            pending.text.append(signal.text)
-            pending.audio.append(signal.audio)
-        return pending.muted
+        unit.speaks = True
+        if not unit.is_muted:
+            unit.said.append(signal)
+        return unit.is_muted
 
     def done(self, signal: UnitDone) -> None:
         """The worker is done with a unit."""
-        if pending := self._at_worker.pop(signal.unit, None):
-            pending.done = signal
+        if unit := self._at_worker.pop(signal.unit, None):
+            unit.done = signal
 
     def mute(self) -> None:
         """Nothing more is said by the units at the worker: each will be answered by a listen."""
-        for pending in self._at_worker.values():
-            pending.muted = not pending.unit.force_listen
-            pending.text.clear()
-            pending.audio.clear()
+        for unit in self._at_worker.values():
+            unit.is_muted = not unit.force_listen
+            unit.said.clear()
 
     @property
     def muted_speech(self) -> int | None:
@@ -121,8 +99,8 @@ class Answers:
 
         Stopped before its first word, the model would begin its answer in the next unit.
         """
-        muted = {number: pending for number, pending in self._at_worker.items() if pending.muted}
-        is_speaking = self.response_id is not None or any(pending.speaks for pending in muted.values())
+        muted = {number: unit for number, unit in self._at_worker.items() if unit.is_muted}
+        is_speaking = self.response_id is not None or any(unit.speaks for unit in muted.values())
         return max(muted, default=None) if is_speaking else None
 
     # ---------------------------------------------------------------------------------------- answering
@@ -132,14 +110,15 @@ class Answers:
         answers: list[Answer] = []
         while self._pending and self.verdict is None:
             head = self._pending[0]
-            if head.done is None and not head.dropped:
+            if head.done is None and not head.is_dropped:
                 break
             self._pending.popleft()
             index = self._answered
             self._answered += 1
             if head.done is not None:
                 answers.append(self._answer(head, head.done, index))
-            elif answer := self._dropped(head.unit, index):
+                head.said.clear()  # the answer has it
+            elif answer := self._dropped(head, index):
                 answers.append(answer)
         return answers
 
@@ -155,17 +134,17 @@ class Answers:
             is_continued=is_continued,
         )
 
-    def _answer(self, pending: _Pending, done: UnitDone, index: int) -> Answer:
+    def _answer(self, unit: Unit, done: UnitDone, index: int) -> Answer:
         self.tokens += done.tokens
         self._context_tokens = done.context_tokens
-        prefill = pending.prefill
+        prefilled = unit.prefilled
         timings = done.timings
-        if timings.prefill is None and prefill is not None:
-            timings = replace(timings, prefill=prefill.timings.prefill)
+        if timings.prefill is None and prefilled is not None:
+            timings = replace(timings, prefill=prefilled.timings.prefill)
         answer = Answer(
             Outcome.LISTEN,
             index,
-            pending.unit,
+            unit,
             None,
             done.context_tokens,
             self._context_limit,
@@ -174,15 +153,15 @@ class Answers:
             own=done.tokens,
             has_audio_output=self._has_audio_output,
             timings=timings,
-            vision_slices=prefill.vision_slices if prefill is not None else 0,
+            vision_slices=prefilled.vision_slices if prefilled is not None else 0,
         )
         match done.end:
             case UnitEnd.FAILED:
                 answer = self._failed(answer, done.failure or Reason.INFERENCE_FAILED)
-            case UnitEnd.CHUNK | UnitEnd.TURN if not pending.muted:
-                answer = self._spoken(answer, pending, done)
-            case UnitEnd.CONTEXT_FULL if any(pending.text) or any(pending.audio):
-                answer = self._spoken(answer, pending, done)
+            case UnitEnd.CHUNK | UnitEnd.TURN if not unit.is_muted:
+                answer = self._spoken(answer, done)
+            case UnitEnd.CONTEXT_FULL if any(piece.text or piece.audio for piece in unit.said):
+                answer = self._spoken(answer, done)
             case _:
                 answer = replace(answer, response_id=self._close_response())
         if done.end is not UnitEnd.FAILED:
@@ -192,7 +171,7 @@ class Answers:
             self.verdict = CONTEXT_IS_FULL
         return answer
 
-    def _spoken(self, answer: Answer, pending: _Pending, done: UnitDone) -> Answer:
+    def _spoken(self, answer: Answer, done: UnitDone) -> Answer:
         if self.response_id is None:
             self.response_id = f"resp_{self._new_token()}"
         self._tail.spoke()
@@ -204,8 +183,8 @@ class Answers:
             answer,
             outcome=Outcome.SPEECH,
             response_id=response_id,
-            text="".join(pending.text),
-            audio=b"".join(pending.audio),
+            text="".join(piece.text for piece in answer.unit.said),
+            audio=b"".join(piece.audio for piece in answer.unit.said),
             ends_turn=ends_turn,
         )
 
@@ -241,9 +220,5 @@ class Answers:
         """The open response, which is open no longer."""
         response_id, self.response_id = self.response_id, None
         if response_id is not None:
-            self._tail.turn_ended(heard_everything=all(p.unit.injected_silence for p in self._pending))
+            self._tail.turn_ended(heard_everything=all(unit.injected_silence for unit in self._pending))
         return response_id
-
-    def _waiting(self, units: list[Unit]) -> list[_Pending]:
-        gone = {id(unit) for unit in units}
-        return [pending for pending in self._pending if id(pending.unit) in gone] if gone else []

@@ -114,8 +114,7 @@ class UnitFlow:
         """Gives waiting units to the worker while it has room, and answers those that were dropped."""
         runs: list[Step] = []
         while self._has_room():
-            unit, stale = self._backlog.take(now)
-            self.answers.drop(stale)
+            unit = self._backlog.take(now)
             if unit is None:
                 break
             self._last_number += 1
@@ -137,14 +136,11 @@ class UnitFlow:
 
     def _put(self, units: list[Unit]) -> None:
         self.answers.expect(units)
-        undecoded = [unit for unit in units if unit.is_undecoded]
-        if any(unit.force_listen for unit in undecoded):
+        if any(unit.is_dropped and unit.force_listen for unit in units):
             self._cutter.force_next()
-        dropped = undecoded + self._backlog.put([unit for unit in units if not unit.is_undecoded])
-        if self._window:
-            self.answers.drop(dropped)
-        else:
-            self.answers.forget(dropped)
+        self._backlog.put([unit for unit in units if not unit.is_dropped])
+        if not self._window:
+            self.answers.forget_dropped()
 
     def _interrupt(self) -> list[Step]:
         """Silences the open response, or the one that a unit at the worker is about to open."""
@@ -182,26 +178,23 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._units)
 
-    def put(self, units: list[Unit]) -> list[Unit]:
-        """Adds the units of one append; returns those dropped to stay within the bounds."""
+    def put(self, units: list[Unit]) -> None:
+        """Adds the units of one append."""
         self._units.extend(units)
         self.bytes += sum(map(_size, units))
-        dropped = []
         while self._is_over() and self._is_superseded(self._units[0]):
-            dropped.append(self._drop())
-        return dropped
+            self._drop()
 
-    def take(self, now: float) -> tuple[Unit | None, list[Unit]]:
-        """The next unit to run, None if none waits; and those dropped before it because they were stale."""
-        dropped = []
+    def take(self, now: float) -> Unit | None:
+        """The next unit to run, None if none waits."""
         while self._units:
             head = self._units[0]
             if now - head.ready_at > self._max_lag_s and self._is_superseded(head):
-                dropped.append(self._drop())
+                self._drop()
                 continue
             self.bytes -= _size(head)
-            return self._units.popleft(), dropped
-        return None, dropped
+            return self._units.popleft()
+        return None
 
     def force_listen(self) -> None:
         """Every unit that waits now will run with `force_listen`."""
@@ -225,12 +218,12 @@ class Backlog:
     def _is_superseded(self, unit: Unit) -> bool:
         return unit.append < self._units[-1].append
 
-    def _drop(self) -> Unit:
+    def _drop(self) -> None:
         unit = self._units.popleft()
+        unit.is_dropped = True
         self.bytes -= _size(unit)
         if unit.force_listen:
             self._units[0].force_listen = True
-        return unit
 
 
 def _size(unit: Unit) -> int:

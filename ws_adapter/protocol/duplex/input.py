@@ -253,7 +253,7 @@ class UnitCutter:
     def _mark(self, units: list[Unit], undecoded: bool) -> None:
         """Marks those of the newest `units` that hold anything undecoded, all of them or what was carried."""
         for unit in units if undecoded else units[: self._carries_undecoded]:
-            unit.audio, unit.frames, unit.is_undecoded = SILENCE, (), True
+            unit.audio, unit.frames, unit.is_dropped = SILENCE, (), True
         if undecoded or units:
             self._carries_undecoded = undecoded and bool(self._carry)
 

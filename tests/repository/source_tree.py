@@ -1,7 +1,7 @@
 """Which module imports which, read from the source.
 
 Every import that a file names counts, wherever it stands: inside a function, under `TYPE_CHECKING`, or as a
-literal argument of `import_module`.
+literal argument of `import_module`; of one that is put together, the folder counts that it begins with.
 """
 
 import ast
@@ -44,8 +44,8 @@ def imports_of(source: str, module: str, *, is_package: bool = False) -> list[Im
                     Import(stem if alias.name == "*" else f"{stem}.{alias.name}", node.lineno, at_load)
                     for alias in names
                 )
-            case ast.Call(args=[ast.Constant(value=str(name)), *_]) if _is_import_call(node.func):
-                found.append(Import(name, node.lineno, at_load))
+            case ast.Call(args=[argument, *_]) if _is_import_call(node.func):
+                found.extend(Import(name, node.lineno, at_load) for name in _named(argument))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 at_load = False
             case ast.If(test=test) if "TYPE_CHECKING" in ast.unparse(test):
@@ -63,6 +63,16 @@ def imports_of(source: str, module: str, *, is_package: bool = False) -> list[Im
 
 def _is_import_call(function: ast.expr) -> bool:
     return ast.unparse(function).split(".")[-1] in {"import_module", "__import__"}
+
+
+def _named(argument: ast.expr) -> list[str]:
+    """The module of an import call, or the folder in which it will be found."""
+    match argument:
+        case ast.Constant(value=str(name)):
+            return [name]
+        case ast.JoinedStr(values=[ast.Constant(value=str(begin)), *_]) if "." in begin:
+            return [begin.rpartition(".")[0]]
+    return []
 
 
 def is_within(module: str, prefix: str) -> bool:

@@ -201,6 +201,7 @@ TORCHLESS = Wall("no torch", ("box.pure",), ("torch",))
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
         "import importlib\ntorch = importlib.import_module('torch')",
         "torch = __import__('torch.nn')",
+        "from importlib import import_module\nimport_module(f'torch.{__name__}')",
     ],
 )
 def test_checker_sees_every_form_of_import(tmp_path: Path, source: str) -> None:

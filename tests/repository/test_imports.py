@@ -29,7 +29,12 @@ class Wall:
 WALLS = [
     Wall("adapter knows neither worker nor torch", ("ws_adapter",), ("inference_service", "torch")),
     Wall("worker knows no adapter", ("inference_service",), ("ws_adapter",)),
-    Wall("dialects do no I/O", ("ws_adapter.protocol",), ("asyncio", "socket", "grpc"), deep=True),
+    Wall(
+        "protocols have no I/O, no threads, no clock and no pixels",
+        ("ws_adapter.protocol",),
+        ("asyncio", "socket", "grpc", "threading", "concurrent", "time", "datetime", "PIL", "random"),
+        deep=True,
+    ),
     Wall("scheduler needs no torch", ("inference_service.engine.batch.scheduler",), ("torch",), deep=True),
     Wall("sessions need no torch", ("inference_service.session.machine",), ("torch",), deep=True),
     Wall(

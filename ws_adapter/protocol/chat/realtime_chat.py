@@ -13,7 +13,7 @@ from ws_adapter.protocol.chat.realtime_chat_slot import ChatSlot
 from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
 from ws_adapter.protocol.chat.reply import failure
 from ws_adapter.protocol.core import render
-from ws_adapter.protocol.core.actions import Action, CloseSocket, Send, related
+from ws_adapter.protocol.core.actions import Action, Send, closing, related
 from ws_adapter.protocol.core.config import Catalogue, listed
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.reading import Reading
@@ -381,5 +381,4 @@ class RealtimeChat:
                 diagnostic=Diagnostic(verdict.message) if verdict.message else None,
             )
             told.append(Send(closed))
-        close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
-        return [*told, CloseSocket(close, verdict.closed or verdict.code or verdict.message)]
+        return [*told, closing(verdict)]

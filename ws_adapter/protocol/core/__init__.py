@@ -1,1 +1,1 @@
-"""What every protocol is made of: actions, signals, configuration, units and answers."""
+"""What every protocol is made of: actions, signals, settings, units and answers."""

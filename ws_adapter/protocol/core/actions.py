@@ -8,7 +8,7 @@ from msgspec import Struct
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import WorkerSetup
 from ws_adapter.protocol.core.turn import Turn
-from ws_adapter.protocol.wire.errors import CloseCode
+from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.events import ServerEvent
 
 
@@ -135,6 +135,12 @@ Action: TypeAlias = (
     | Note
     | CloseSocket
 )
+
+
+def closing(verdict: Verdict) -> CloseSocket:
+    """The end of the socket that goes with a verdict."""
+    close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
+    return CloseSocket(close, verdict.closed or verdict.code or verdict.message)
 
 
 def related(given: Any) -> list[Action]:

@@ -12,11 +12,11 @@ from typing import ClassVar
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import (
     Action,
-    CloseSocket,
     Note,
     OpenWorkerSession,
     Send,
     TakeSlot,
+    closing,
     related,
 )
 from ws_adapter.protocol.core.answer import Answer, Outcome
@@ -180,12 +180,13 @@ class DuplexMachine:
         """Obeys, or says what is wrong."""
         if self.is_over:
             return []
-        if isinstance(command, InvalidUtf8):
-            return self._conclude(errors.NOT_UTF8)
-        if isinstance(command, Refusal):
-            if command.code is ErrorCode.INVALID_JSON:
+        match command:
+            case InvalidUtf8():
+                return self._conclude(errors.NOT_UTF8)
+            case Refusal(code=ErrorCode.INVALID_JSON):
                 return self._conclude(errors.no_json(command))
-            return self._refuse(command, now)
+            case Refusal():
+                return self._refuse(command, now)
         try:
             return self._obey(command, now, drops_input, size)
         except Refusal as refusal:
@@ -388,8 +389,7 @@ class DuplexMachine:
         if verdict.closed is not None:
             tokens = self._flow.answers.tokens if self._created else None
             told += map(Send, self._vocabulary.concluded(verdict, tokens))
-        close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
-        return [*told, CloseSocket(close, verdict.closed or verdict.code or verdict.message)]
+        return [*told, closing(verdict)]
 
 
 def _read_setup(command: Begin, catalogue: Catalogue | None) -> SessionSetup | Refusal:

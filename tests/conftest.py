@@ -14,6 +14,7 @@ from tests.support.observed import observed
 SLOW = (
     "benchmarks/test_neighbours.py",
     "benchmarks/test_tracing.py",
+    "benchmarks/test_walk.py",
     "cli/test_chat.py",
     "cli/test_check_config.py",
     "cli/test_convert_vocoder.py",

@@ -14,9 +14,18 @@ import pytest
 
 from antiphon import write_wav
 from tests.cli.support.process import ANTIPHON, Outcome
+from tests.sdk.audio.test_wav import wav_bytes
 from tests.sdk.replay import Peer, replay
-from tests.sdk.test_transcription import APPEND, COMMIT, GREETING, UPDATE, delta, done, fault, utterance
-from tests.sdk.test_wav import wav_bytes
+from tests.sdk.session.test_transcription import (
+    APPEND,
+    COMMIT,
+    GREETING,
+    UPDATE,
+    delta,
+    done,
+    fault,
+    utterance,
+)
 
 DEADLINE_S = 30.0
 TONE = (0.1 * np.sin(np.arange(40_000) * 0.2)).astype(np.float32)

@@ -14,7 +14,7 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api import engine as engine_api
 from inference_service.api import setups
-from tests.sdk.test_wav import wav_bytes
+from tests.sdk.audio.test_wav import wav_bytes
 from tests.support.scripted_engine import (
     EVERYTHING,
     RunningWorker,

@@ -28,8 +28,8 @@ from antiphon import (
     TextDelta,
 )
 from antiphon.audio.samples import from_base64, to_base64
+from tests.sdk.audio.test_wav import wav_bytes
 from tests.sdk.replay import Peer, replay
-from tests.sdk.test_wav import wav_bytes
 from tests.support.schemas import check_server
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks")

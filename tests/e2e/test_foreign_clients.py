@@ -1,8 +1,10 @@
 """Clients in other languages against the real worker and adapter, run by the Node of this machine."""
 
+import fcntl
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,11 +27,13 @@ def run(*command: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture(scope="module")
-def typescript() -> Path:
-    """The folder of the built client."""
-    built = run("make", "--no-print-directory", "typescript")
-    assert built.returncode == 0, built.stdout + built.stderr
-    return TYPESCRIPT / "dist"
+def typescript() -> Iterator[Path]:
+    """The folder of the built client; nobody builds it anew while it is run."""
+    with (TYPESCRIPT / "package.json").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        built = run("make", "--no-print-directory", "typescript")
+        assert built.returncode == 0, built.stdout + built.stderr
+        yield TYPESCRIPT / "dist"
 
 
 @pytest.mark.parametrize("vector", vectors.read(), ids=lambda vector: vector.type)

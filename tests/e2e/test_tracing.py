@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from antiphon import semconv
 from antiphon.semconv import METADATA_TRACEPARENT, SERVICE_ADAPTER, SERVICE_WORKER
 from benchmarks.tracing.collector import Collector
+from tests.conformance.support.stack import Worker, scripted_worker
 from tests.e2e.conftest import Recording, Server, running_adapter, running_worker
 from tests.e2e.support.spans import Context, Exported, Spans
 from tests.inference_service.support.caller import Caller, channel_to, soon
@@ -43,7 +44,7 @@ class Stack:
     """Both processes, and what they export."""
 
     collected: Spans
-    worker: Server
+    worker: Server | Worker
     adapter: Server
 
     @property
@@ -112,6 +113,17 @@ def running(**environ: str) -> Iterator[Stack]:
         exporting(**environ) as collector,
         running_worker(*observed, slots=2) as worker,
         running_adapter(worker.address, *observed) as adapter,
+    ):
+        yield Stack(Spans(collector), worker, adapter)
+
+
+@contextmanager
+def scripted(**environ: str) -> Iterator[Stack]:
+    """The same with a worker that plays a script, where it does not matter what is said."""
+    with (
+        exporting(**environ) as collector,
+        scripted_worker() as worker,
+        running_adapter(worker.target) as adapter,
     ):
         yield Stack(Spans(collector), worker, adapter)
 
@@ -334,7 +346,7 @@ class TestSampling:
     """A stranger's wish is no order."""
 
     async def test_the_flag_of_a_stranger_forces_nothing(self) -> None:
-        with running(OTEL_TRACES_SAMPLER="parentbased_always_off") as stack:
+        with scripted(OTEL_TRACES_SAMPLER="parentbased_always_off") as stack:
             async with talking(stack, headers={"traceparent": traceparent(CLIENT)}) as client:
                 await client.unit(0, SECOND)
                 await client.socket.send(json.dumps({"type": "session.close"}))
@@ -364,7 +376,7 @@ class TestEndings:
         assert len(of(spans, semconv.SPAN_UNIT)) >= 1
 
     async def test_a_worker_that_dies(self) -> None:
-        with running() as stack:
+        with scripted() as stack:
             async with talking(stack) as client:
                 await client.unit(0, SECOND)
                 os.kill(stack.worker.process.pid, signal.SIGSTOP)

@@ -136,13 +136,15 @@ def test_text_that_spells_a_special_token_stays_text(writer: Writer) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_answers_are_about_the_newest_picture(folder: Path, corpus: list[Utterance], seed: int) -> None:
     album = Album(folder / "pictures.npz")
-    for messages in (Talker(corpus, album, Augmenter(seed)).talk() for _ in range(20)):
+    about_pictures = set(seen_replies()) - {NOTHING_SEEN_REPLY}
+    talker = Talker(corpus, album, Augmenter(seed))
+    for messages in (talker.talk() for _ in range(20)):
         pictured = False
         for message in messages:
             shown = [part for part in message.parts if not isinstance(part, str | Clip)]
             pictured = pictured or bool(shown)
             if message.role == "assistant" and not pictured:
-                assert str(message.parts[0]).strip() not in set(seen_replies()) - {NOTHING_SEEN_REPLY}
+                assert str(message.parts[0]).strip() not in about_pictures
 
 
 def test_the_same_seed_gives_the_same_rows(corpus: list[Utterance], writer: Writer) -> None:

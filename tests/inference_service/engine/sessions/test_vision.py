@@ -23,6 +23,8 @@ from tests.inference_service.engine.test_engine import Client, Slots, sound, spe
 from tests.support.drawing import jpeg
 
 MARKS = 2
+UNITS = 7
+"""Of each session of a crowd."""
 BAD = Failure("IMAGE_INVALID", "duplex.frames[0] is damaged.", "duplex.frames[0]")
 
 
@@ -241,17 +243,19 @@ def test_session_with_pictures_says_in_a_crowd_what_it_says_alone(rig: Rig) -> N
     def play(together: bool) -> list[list[object]]:
         rng = np.random.default_rng(2)
         pictures = [[jpeg(c, s)] for c in ("red", "green") for s in ("circle", "square")]
-        plans = [[pictures[rng.integers(4)] * int(rng.integers(0, 4)) for _ in range(12)] for _ in range(4)]
+        plans = [
+            [pictures[rng.integers(4)] * int(rng.integers(0, 4)) for _ in range(UNITS)] for _ in range(4)
+        ]
         said = []
         groups = [list(enumerate(plans))] if together else [[plan] for plan in enumerate(plans)]
         for group in groups:
             clients = [rig.open(seed=number) for number, _ in group]
-            for unit in range(1, 13):
+            for unit in range(1, UNITS + 1):
                 for client, (number, plan) in zip(clients, group, strict=True):
                     send(client, unit, *plan[unit - 1], seed=100 * number + unit)
             for client in clients:
-                client.until(Finalized, 12)
-                said.append([_spoken(client, unit) for unit in range(1, 13)])
+                client.until(Finalized, UNITS)
+                said.append([_spoken(client, unit) for unit in range(1, UNITS + 1)])
                 client.session.close()
                 client.until(Closed)
         return said

@@ -1,6 +1,7 @@
 """The administration port: what is there, and what is said of everything else."""
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 from inference_service.api.engine import Deliver, Engine, OnFatal, Ticked
 from inference_service.app import Worker
 from inference_service.errors import ConfigurationError
+from inference_service.observability.admin import LONGEST_HEAD
 from inference_service.options import WorkerOptions
 from inference_service.session.machine import Limits
 from tests.inference_service.support.caller import Caller, channel_to, until
-from tests.support.scrape import get
+from tests.support.scrape import DEADLINE_S, get
 from tests.support.scripted_engine import RunningWorker, ScriptedEngine, running_worker, telemetry
 
 CANARY = "the heron stands in the reeds"
@@ -52,6 +54,57 @@ async def test_pages_are_only_read(method: str) -> None:
     async with running_worker(ScriptedEngine(), admin_port=0) as worker:
         page = await get(port_of(worker), "/metrics", method)
     assert (page.status, page.headers["allow"]) == (405, "GET, HEAD")
+
+
+HOST = b"Host: localhost\r\n"
+SIZED = b"Content-Length: 3\r\n\r\nabc"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+REQUESTS = {
+    b"GET / HTTP/1.1\r\n" + HOST + SIZED: 413,
+    b"GET /metrics HTTP/1.1\r\n" + HOST + CHUNKED: 413,
+    b"POST / HTTP/1.1\r\n" + HOST + SIZED: 405,
+    b"DELETE /metrics HTTP/1.1\r\n" + HOST + b"\r\n": 405,
+    b"POST /elsewhere HTTP/1.1\r\n" + HOST + SIZED: 404,
+    b"GET / HTTP/2.0\r\n\r\n": 400,
+    b"no request\r\n\r\n": 400,
+    b"GET / HTTP/1.1\r\nA: " + b"a" * LONGEST_HEAD + b"\r\n\r\n": 431,
+}
+
+
+async def ask(worker: RunningWorker, request: bytes) -> tuple[int, bytes]:
+    """Status and body of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(worker))
+    try:
+        writer.write(request)
+        async with asyncio.timeout(DEADLINE_S):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    assert head, "the socket was closed without an answer"
+    return int(head.split()[1]), body
+
+
+async def test_every_request_has_its_answer() -> None:
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        for request, status in REQUESTS.items():
+            told, body = await ask(worker, request)
+            assert told == status, request
+            assert json.loads(body)["error"]["message"]
+        assert (await ask(worker, b"GET / HTTP/1.1\r\nContent-Length: 0\r\n\r\n"))[0] == 200
+
+
+@pytest.mark.parametrize("size", [2**20, 2**24])
+async def test_a_long_body_does_not_take_the_answer_along(size: int) -> None:
+    head = f"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode()
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        assert (await ask(worker, head + bytes(size)))[0] == 405
+
+
+async def test_a_client_that_asks_nothing_holds_nobody_up() -> None:
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        _, silent = await asyncio.open_connection("127.0.0.1", port_of(worker))
+        assert (await get(port_of(worker), "/")).status == 200
+    silent.close()
 
 
 async def test_the_status_page_shows_sessions_and_ticks() -> None:

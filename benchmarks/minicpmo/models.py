@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load_minicpmo
 from inference_service.engine.sessions.components import DuplexComponents, SpeechComponents
 from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.models.minicpmo.config import parse_config
@@ -28,7 +28,7 @@ _SEED = 1
 
 def tiny() -> DuplexComponents:
     """Two layers of 256, as recorded."""
-    loaded = load(TINY, torch.device("cpu"), torch.float32)
+    loaded = load_minicpmo(TINY, torch.device("cpu"), torch.float32)
     return _parts(loaded, EncoderConfig(6561, 32, 4, 48, 2, 1), EstimatorConfig(24, 2, 2, 8), 32)
 
 
@@ -44,7 +44,7 @@ def larger() -> DuplexComponents:
     preprocessor = json.loads((TINY / "preprocessor_config.json").read_text())
     config = parse_config(raw, preprocessor)
     torch.manual_seed(_SEED)
-    known = load(TINY, torch.device("cpu"), torch.float32)
+    known = load_minicpmo(TINY, torch.device("cpu"), torch.float32)
     model = MiniCPMO(config).eval()
     loaded = MiniCPMOCheckpoint("512 x 8", model, known.tokenizer, config, known.bad_token_ids)
     return _parts(loaded, EncoderConfig(6561, 128, 4, 512, 3, 2), EstimatorConfig(128, 4, 4, 32), 128)

@@ -42,7 +42,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     module.load_state_dict({k: v.to(own[k].dtype) for k, v in tensors.items()}, strict=False)
 
 
-def load(folder: Path, device: torch.device) -> tuple[DuplexModel, Tokenizer, ModelConfig]:
+def load_duplex(folder: Path, device: torch.device) -> tuple[DuplexModel, Tokenizer, ModelConfig]:
     """A model ready to run in float32 on `device`, its tokenizer and its configuration."""
     config = parse_config(read_json(folder, "config.json"))
     tokenizer = Tokenizer.load(folder)

@@ -44,7 +44,7 @@ class MiniCPMOCheckpoint:
     """Ids that a conversation never decides on."""
 
 
-def read_config(folder: Path) -> MiniCPMOConfig:
+def read_minicpmo(folder: Path) -> MiniCPMOConfig:
     """The configuration alone. Raises `CheckpointError`."""
     missing = [name for name in _FILES if not (folder / name).is_file()]
     if missing:
@@ -56,14 +56,14 @@ def read_config(folder: Path) -> MiniCPMOConfig:
     return parse_config(raw, read_json(folder, "preprocessor_config.json"))
 
 
-def load(
+def load_minicpmo(
     folder: Path, device: torch.device, dtype: torch.dtype, *, speech: bool = True
 ) -> MiniCPMOCheckpoint:
     """The checkpoint in `folder`, on `device`, its weights in `dtype`; without `speech` it has no voice.
 
     Shows its progress on stderr if that is a terminal. Raises `CheckpointError`.
     """
-    config = read_config(folder)
+    config = read_minicpmo(folder)
     vocabulary = config.language.vocab_size
     tokenizer = Tokenizer.load(folder)
     if tokenizer.size > vocabulary:

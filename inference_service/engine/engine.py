@@ -81,8 +81,8 @@ class LiveSession:
 
     def prefill(self, unit: int, content: Content) -> None:
         arrival = time.monotonic()
-        kind = self._session.preprocessor.kind(content)
-        self._lane.submit(kind, lambda: self._prepare(unit, content, arrival))
+        priority = self._session.preprocessor.priority(content)
+        self._lane.submit(priority, lambda: self._prepare(unit, content, arrival))
 
     def _prepare(self, unit: int, content: Content, arrival: float) -> None:
         try:
@@ -172,7 +172,7 @@ class LiveEngine:
         session = self._runtime.open(session_id, slot, setup, sink)
         self._preparing.add(session)
         lane = self._media.lane(lambda: self.inbox.put(lambda: self._wait(session)))
-        lane.submit(session.preprocessor.kind(None), lambda: self._prepare(session))
+        lane.submit(session.preprocessor.priority(None), lambda: self._prepare(session))
         return LiveSession(self, session, lane)
 
     def _prepare(self, session: Session[Any]) -> None:

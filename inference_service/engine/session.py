@@ -25,7 +25,7 @@ from inference_service.api.engine import (
 )
 from inference_service.api.setups import Content, UnitOverrides
 from inference_service.engine.batch.context import Context
-from inference_service.media.pool import Kind
+from inference_service.media.pool import Priority
 
 PROGRESS_S = 2.0
 """How often a unit that takes long shows that it is getting on."""
@@ -41,9 +41,9 @@ class Preprocessor(ABC, Generic[Prepared]):
     It does so in the media pool, beside the engine's own thread, and touches nothing else of the session.
     """
 
-    def kind(self, content: Content | None) -> Kind:
+    def priority(self, content: Content | None) -> Priority:
         """What it is to prepare that; None is what the session begins with."""
-        return Kind.SOUND
+        return Priority.SOUND
 
     def begin(self) -> None:
         """Prepares what the session begins with; may take long. Raises `UnitRefused`."""

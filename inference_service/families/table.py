@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from inference_service.checkpoints import causal, voxtral
-from inference_service.checkpoints import folder as checkpoint
-from inference_service.checkpoints import minicpmo as minicpmo_checkpoint
 from inference_service.checkpoints.files import read_json
+from inference_service.checkpoints.folder import load_duplex
+from inference_service.checkpoints.minicpmo import load_minicpmo, read_minicpmo
 from inference_service.engine.batch.rope import UNBOUNDED, require_independent
 from inference_service.engine.runtime import Runtime
 from inference_service.errors import ConfigurationError
@@ -20,7 +20,7 @@ from inference_service.families.footprint import Footprint, stored
 from inference_service.families.voxtral_runtime import VoxtralRuntime
 from inference_service.models.causality import require_causal
 from inference_service.models.config import ModelConfig, parse_config
-from inference_service.models.minicpmo import config as minicpmo_config
+from inference_service.models.minicpmo.config import MODEL_TYPE
 from inference_service.options import USUAL_SPEECH, SpeechOptions
 
 Build = Callable[[int], Runtime]
@@ -40,7 +40,7 @@ def load(
     """
     raw = read_json(folder, "config.json")
     kind = raw.get("model_type")
-    if kind == minicpmo_config.MODEL_TYPE:
+    if kind == MODEL_TYPE:
         return _minicpmo(folder, device, context_limit, dtype, speech)
     if speech != USUAL_SPEECH:
         raise ConfigurationError(
@@ -66,7 +66,7 @@ def _minicpmo(
     number = numbers(device, dtype)
     if not speech.no_speech:
         minicpmo_voice.require_folder(speech.vocoder or folder / minicpmo_voice.FOLDER, folder)
-    loaded = minicpmo_checkpoint.load(folder, device, number, speech=not speech.no_speech)
+    loaded = load_minicpmo(folder, device, number, speech=not speech.no_speech)
     limit = minicpmo.limit(loaded.config, context_limit)
     voice = needs = None
     if loaded.model.tts is not None:
@@ -104,7 +104,7 @@ def _voxtral(folder: Path, device: torch.device, context_limit: int | None) -> B
 
 
 def _duplex(folder: Path, device: torch.device, context_limit: int | None) -> Build:
-    model, tokenizer, config = checkpoint.load(folder, device)
+    model, tokenizer, config = load_duplex(folder, device)
     if context_limit is not None:
         config = limited(config, context_limit)
     footprint = antiphon_mini.footprint(folder, config)
@@ -163,8 +163,8 @@ def footprint(
     """
     raw = read_json(folder, "config.json")
     number = numbers(device, dtype)
-    if raw.get("model_type") == minicpmo_config.MODEL_TYPE:
-        config = minicpmo_checkpoint.read_config(folder)
+    if raw.get("model_type") == MODEL_TYPE:
+        config = read_minicpmo(folder)
         needs = None if speech.no_speech else minicpmo_voice.planned(folder, speech)
         return minicpmo.footprint(config, number, minicpmo.limit(config, context_limit), needs, device)
     if "duplex" in raw:

@@ -16,9 +16,9 @@ from inference_service.engine.batch.rolling import RollingContext
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, SessionKind, Stage
-from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, kind_of
+from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, priority_of
 from inference_service.engine.text.textstream import Detokenizer
-from inference_service.media.pool import Kind
+from inference_service.media.pool import Priority
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import ConvState, Pacing
 
@@ -46,8 +46,8 @@ class VoxtralPreprocessor(Preprocessor[Heard]):
         self._samples = 0
         self._is_over = False
 
-    def kind(self, content: Content | None) -> Kind:
-        return kind_of(content)
+    def priority(self, content: Content | None) -> Priority:
+        return priority_of(content)
 
     def prepare(self, content: Content) -> Heard:
         chunk, sound = chunk_of(content)

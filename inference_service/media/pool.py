@@ -16,12 +16,12 @@ TOLD_S = 2.0
 """How often those who wait are told that the pool gets on."""
 _MOST_THREADS = 8
 GIVES_WAY = 10
-"""How much lower than the engine's the priority is of threads that decode pictures and read what is long:
+"""How much nicer than the engine's the threads are that decode pictures and read what is long:
 where there are few processors, ticks would wait for what others have sent (a `nice` value; Linux has one for
 each thread)."""
 
 
-class Kind(IntEnum):
+class Priority(IntEnum):
     """What a job is, the most pressing first: none ever waits for all of those that are less so."""
 
     SOUND = 0
@@ -38,14 +38,14 @@ class MediaPool:
     These give way to the engine's thread.
 
     Holds no more than the units in flight of the sessions that are open: a lane that is closed is emptied.
-    Lanes of a kind take turns.
+    Lanes of one priority take turns.
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        """At least three `threads`, one for each kind; by default as many as there are cores, at most 8."""
-        count = max(len(Kind), threads or min(_MOST_THREADS, os.cpu_count() or 1))
-        takes = [Kind.SOUND, *(Kind.REST if i % 2 else Kind.PICTURES for i in range(count - 1))]
-        self._waiting: dict[Kind, deque[Lane]] = {kind: deque() for kind in Kind}
+        """At least three `threads`, one for each priority; by default one for each core, at most 8."""
+        count = max(len(Priority), threads or min(_MOST_THREADS, os.cpu_count() or 1))
+        takes = [Priority.SOUND, *(Priority.REST if i % 2 else Priority.PICTURES for i in range(count - 1))]
+        self._waiting: dict[Priority, deque[Lane]] = {priority: deque() for priority in Priority}
         self.changed = threading.Condition()
         self._is_stopped = False
         self._told = time.monotonic()
@@ -66,25 +66,25 @@ class MediaPool:
             self._is_stopped = True
             self.changed.notify_all()
 
-    def put(self, kind: Kind, lane: "Lane") -> None:
+    def put(self, priority: Priority, lane: "Lane") -> None:
         """The lane's next job may be done. Called with `changed` held."""
-        self._waiting[kind].append(lane)
+        self._waiting[priority].append(lane)
         self.changed.notify_all()
 
-    def _work(self, least: Kind) -> None:
-        if least is not Kind.SOUND:
+    def _work(self, least: Priority) -> None:
+        if least is not Priority.SOUND:
             give_way()
         while (lane := self._next(least)) is not None:
             lane.work()
             for waiting in self._patient():
                 waiting.on_wait()
 
-    def _next(self, least: Kind) -> "Lane | None":
+    def _next(self, least: Priority) -> "Lane | None":
         with self.changed:
             while not self._is_stopped:
-                for kind in (least, *list(Kind)[1:least]):
-                    if self._waiting[kind]:
-                        return self._waiting[kind].popleft()
+                for priority in (least, *list(Priority)[1:least]):
+                    if self._waiting[priority]:
+                        return self._waiting[priority].popleft()
                 self.changed.wait()
         return None
 
@@ -110,7 +110,7 @@ class Lane:
     def __init__(self, pool: MediaPool, on_wait: Job) -> None:
         self.on_wait = on_wait
         self._pool = pool
-        self._jobs: deque[tuple[Kind | None, Job]] = deque()
+        self._jobs: deque[tuple[Priority | None, Job]] = deque()
         self._is_busy = False
         """A thread of the pool is at it, or will be."""
 
@@ -119,13 +119,13 @@ class Lane:
         """Whether there is anything to be done."""
         return bool(self._jobs)
 
-    def submit(self, kind: Kind, job: Job) -> None:
+    def submit(self, priority: Priority, job: Job) -> None:
         """Has a job done by the pool."""
         with self._pool.changed:
-            self._jobs.append((kind, job))
+            self._jobs.append((priority, job))
             if not self._is_busy:
                 self._is_busy = True
-                self._pool.put(kind, self)
+                self._pool.put(priority, self)
 
     def follow(self, job: Job) -> None:
         """Does a job that takes no time as soon as all before it are done, which may be at once."""
@@ -150,9 +150,9 @@ class Lane:
             while self._jobs and self._jobs[0][0] is None:
                 self._do(self._jobs.popleft()[1])
             if self._jobs:
-                kind = self._jobs[0][0]
-                assert kind is not None
-                self._pool.put(kind, self)
+                priority = self._jobs[0][0]
+                assert priority is not None
+                self._pool.put(priority, self)
             else:
                 self._is_busy = False
 

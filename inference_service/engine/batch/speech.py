@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from inference_service.engine.batch.decoder import PackedDecoder
-from inference_service.engine.batch.decoder import Segment as Rows
+from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.sampler import COLDEST, draw, keep_likely, penalise
 from inference_service.models.speech_head import SpeechHead
 
@@ -93,7 +92,7 @@ class Speaker:
         job.state.unfed.clear()
         self._draw(job, step.scores)
 
-    def _rows(self, job: SpeechJob) -> Rows:
+    def _rows(self, job: SpeechJob) -> Segment:
         state = job.state
         if job.codes:
             embeds = self.head.embed_codes(self._ids(job.codes[-1:]))
@@ -102,7 +101,7 @@ class Speaker:
             if state.length + len(condition) + self.per_unit + 1 > self.decoder.cache.capacity:
                 state.end_turn()
             embeds = torch.cat([self.head.embed_codes(self._ids(state.unfed)), condition])
-        return Rows(state.slot, state.length, state.length, embeds)
+        return Segment(state.slot, state.length, state.length, embeds)
 
     def _ids(self, ids: list[int]) -> Tensor:
         return torch.tensor(ids, dtype=torch.long, device=self.head.emb_text.weight.device)

@@ -27,7 +27,7 @@ from inference_service.engine.sessions.duplex import DuplexSession, Perceived
 from inference_service.engine.sessions.reference_voice import ReferenceVoice
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.media.memo import PROMPTS_KNOWN, VOICES_KNOWN, Memo, digest
-from inference_service.media.pool import Kind
+from inference_service.media.pool import Priority
 
 _MEMORY_MARKER = "\n\nprevious: "
 """Stands before what was said in units that the window dropped."""
@@ -46,10 +46,10 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         self._opening: Opening | None = None
         self.voice = voice
 
-    def kind(self, content: Content | None) -> Kind:
+    def priority(self, content: Content | None) -> Priority:
         if content is None:
-            return self.voice.kind
-        return Kind.PICTURES if isinstance(content, UnitInput) and content.frames else Kind.SOUND
+            return self.voice.priority
+        return Priority.PICTURES if isinstance(content, UnitInput) and content.frames else Priority.SOUND
 
     def begin(self) -> None:
         self.voice.begin()

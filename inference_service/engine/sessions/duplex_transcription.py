@@ -14,10 +14,10 @@ from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, SessionKind, Stage
 from inference_service.engine.sessions.components import Ear
-from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, kind_of
+from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, priority_of
 from inference_service.engine.text.textstream import Detokenizer
 from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
-from inference_service.media.pool import Kind
+from inference_service.media.pool import Priority
 from inference_service.models.audio_encoder import AudioState
 from inference_service.models.tokenizer import SpecialTokens, Tokenizer
 
@@ -43,8 +43,8 @@ class DuplexTranscriptionPreprocessor(Preprocessor[Heard]):
         self._rest = np.zeros(0, np.float32)
         self._has_sound = self._is_over = False
 
-    def kind(self, content: Content | None) -> Kind:
-        return kind_of(content)
+    def priority(self, content: Content | None) -> Priority:
+        return priority_of(content)
 
     def prepare(self, content: Content) -> Heard:
         chunk, sound = chunk_of(content)

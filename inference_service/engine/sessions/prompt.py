@@ -12,7 +12,7 @@ from inference_service.engine.session import Preprocessor
 from inference_service.engine.sessions.components import ROWS_PER_SECOND, Measure, Senses, Sound, View
 from inference_service.engine.sessions.reference_voice import ReferenceVoice
 from inference_service.errors import UnitRefused
-from inference_service.media.pool import Kind
+from inference_service.media.pool import Priority
 from inference_service.models.chat_template import ChatTemplate, Media, Message, TemplateRefused
 
 _MARKS = 2
@@ -103,10 +103,10 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         self._system_prompt = system_prompt
         self.voice = voice
 
-    def kind(self, content: Content | None) -> Kind:
+    def priority(self, content: Content | None) -> Priority:
         if content is None:
-            return Kind.SOUND if self.voice is None else self.voice.kind
-        return Kind.REST
+            return Priority.SOUND if self.voice is None else self.voice.priority
+        return Priority.REST
 
     def begin(self) -> None:
         if self.voice is not None:

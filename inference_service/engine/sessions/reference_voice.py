@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 from inference_service.api.setups import VoiceReference
 from inference_service.engine.sessions.components import Senses, Sound, VoicePrompts
 from inference_service.media.memo import Memo, digest
-from inference_service.media.pool import Kind
+from inference_service.media.pool import Priority
 
 Prepared = TypeVar("Prepared")
 
@@ -35,9 +35,9 @@ class ReferenceVoice:
         """What the mouth needs of it; None for the model's own voice."""
 
     @property
-    def kind(self) -> Kind:
+    def priority(self) -> Priority:
         """What it is to prepare it."""
-        return Kind.SOUND if self._reference.is_unset else Kind.REST
+        return Priority.SOUND if self._reference.is_unset else Priority.REST
 
     def begin(self) -> None:
         """Does it. Raises `UnitRefused`."""

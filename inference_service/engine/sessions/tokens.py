@@ -23,7 +23,7 @@ from inference_service.engine.session import Preprocessor, Run, Session, Session
 from inference_service.engine.text.textstream import Detokenizer
 from inference_service.errors import UnitRefused
 from inference_service.media.memo import PROMPTS_KNOWN, Memo, digest
-from inference_service.media.pool import Kind
+from inference_service.media.pool import Priority
 from inference_service.models.plain_tokenizer import PlainTokenizer
 
 IDS_AT_ONCE = 1024
@@ -55,9 +55,9 @@ class TokensPreprocessor(Preprocessor[TokensChunk]):
         self._write = write
         self._opening: list[int] | None = None
 
-    def kind(self, content: Content | None) -> Kind:
+    def priority(self, content: Content | None) -> Priority:
         chunk = content.chunk if isinstance(content, StreamInput) else None
-        return Kind.REST if isinstance(chunk, str) and len(chunk) > _LONG_TEXT else Kind.SOUND
+        return Priority.REST if isinstance(chunk, str) and len(chunk) > _LONG_TEXT else Priority.SOUND
 
     def begin(self) -> None:
         self.opening()

@@ -16,7 +16,7 @@ from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.engine.session import Run, Session, Stage
 from inference_service.engine.sessions.components import ROWS_PER_SECOND
 from inference_service.engine.text.textstream import Detokenizer
-from inference_service.media.pool import Kind
+from inference_service.media.pool import Priority
 
 FRAME_S = 0.01
 """What a frame of log-mel adds to those before it."""
@@ -26,10 +26,10 @@ _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for th
 _FULL = Failure("INPUT_TOO_LONG", "The context is full; begin a new utterance.")
 
 
-def kind_of(content: Content | None) -> Kind:
+def priority_of(content: Content | None) -> Priority:
     """What it is to prepare a chunk: a long recording takes long."""
     chunk = content.chunk if isinstance(content, StreamInput) else None
-    return Kind.REST if isinstance(chunk, np.ndarray) and len(chunk) > _LONG_SOUND else Kind.SOUND
+    return Priority.REST if isinstance(chunk, np.ndarray) and len(chunk) > _LONG_SOUND else Priority.SOUND
 
 
 def chunk_of(content: Content) -> tuple[StreamInput, NDArray[np.float32]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from inference_service.api.setups import DuplexSettings, Window, WindowMode
 from inference_service.checkpoints import location
-from inference_service.checkpoints.folder import load
+from inference_service.checkpoints.folder import load_duplex
 from inference_service.checkpoints.location import SHIPPED, find
 from inference_service.errors import ConfigurationError
 from inference_service.families.antiphon_mini import model_info
@@ -45,7 +45,7 @@ def change_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> N
 
 def refusal(folder: Path) -> str:
     with pytest.raises(CheckpointError) as refused:
-        load(folder, CPU)
+        load_duplex(folder, CPU)
     return str(refused.value)
 
 
@@ -53,7 +53,7 @@ def refusal(folder: Path) -> str:
 
 
 def test_loaded_model_has_the_stored_weights(folder: Path) -> None:
-    model, tokenizer, config = load(folder, CPU)
+    model, tokenizer, config = load_duplex(folder, CPU)
 
     stored = load_file(folder / "model.safetensors")
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in stored.items())
@@ -62,7 +62,7 @@ def test_loaded_model_has_the_stored_weights(folder: Path) -> None:
 
 
 def test_tied_head_is_stored_once(folder: Path) -> None:
-    model, _, _ = load(folder, CPU)
+    model, _, _ = load_duplex(folder, CPU)
 
     assert "llm.lm_head.weight" not in load_file(folder / "model.safetensors")
     assert torch.equal(model.llm.lm_head.weight, model.llm.model.embed_tokens.weight)
@@ -71,7 +71,7 @@ def test_tied_head_is_stored_once(folder: Path) -> None:
 def test_weights_of_another_precision_are_converted(folder: Path) -> None:
     change_tensors(folder, lambda t: t.update({k: v.bfloat16() for k, v in t.items()}))
 
-    model, _, _ = load(folder, CPU)
+    model, _, _ = load_duplex(folder, CPU)
 
     assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
 
@@ -79,8 +79,8 @@ def test_weights_of_another_precision_are_converted(folder: Path) -> None:
 def test_checkpoint_with_a_vision_encoder_sees_and_one_without_does_not(folder: Path, tmp_path: Path) -> None:
     tiny.save(tmp_path / "seeing", sees=True)
 
-    assert load(tmp_path / "seeing", CPU)[2].vision is not None
-    assert load(folder, CPU)[2].vision is None
+    assert load_duplex(tmp_path / "seeing", CPU)[2].vision is not None
+    assert load_duplex(folder, CPU)[2].vision is None
 
 
 def test_vision_encoder_without_its_weights_is_refused(tmp_path: Path) -> None:

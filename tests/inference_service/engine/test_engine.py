@@ -39,7 +39,7 @@ from inference_service.engine.sessions.duplex_kind import DuplexPreprocessor
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media import pool
-from inference_service.media.pool import Kind
+from inference_service.media.pool import Priority
 from tests.inference_service.engine.support import tiny
 
 PATIENCE = 30.0
@@ -173,7 +173,7 @@ def test_session_that_waits_in_the_media_pool_is_told_that_others_get_on(
     monkeypatch.setattr(pool, "TOLD_S", 0.0)
     monkeypatch.setattr(session_module, "PROGRESS_S", 0.0)
     monkeypatch.setattr(DuplexPreprocessor, "begin", slow)
-    monkeypatch.setattr(DuplexPreprocessor, "kind", lambda preprocessor, content: Kind.REST)
+    monkeypatch.setattr(DuplexPreprocessor, "priority", lambda preprocessor, content: Priority.REST)
     talking = rig.slots.open(TokensSetup(Sampling(max_new_tokens=1), seed=1))
     talking.until(Ready)
     waiting, number = [rig.open() for _ in range(9)], 0

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from inference_service.api.engine import Done, End, Piece
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides
-from inference_service.checkpoints.folder import load
+from inference_service.checkpoints.folder import load_duplex
 from inference_service.checkpoints.location import find
 from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.duplex import DuplexSession, Perceived
@@ -30,7 +30,7 @@ Sound = NDArray[np.float32]
 @cache
 def shipped() -> DuplexRuntime:
     """The shipped model with clean slots; whoever uses one leaves it clean."""
-    model, tokenizer, config = load(find("antiphon-mini"), torch.device("cpu"))
+    model, tokenizer, config = load_duplex(find("antiphon-mini"), torch.device("cpu"))
     return DuplexRuntime(antiphon_mini.components(model, tokenizer, config), SLOTS)
 
 
@@ -175,7 +175,7 @@ def test_sessions_that_come_and_go_say_what_they_say_alone(seed: int) -> None:
 
 
 def test_session_in_a_used_slot_says_what_it_says_in_a_fresh_engine() -> None:
-    model, tokenizer, config = load(find("antiphon-mini"), torch.device("cpu"))
+    model, tokenizer, config = load_duplex(find("antiphon-mini"), torch.device("cpu"))
     fresh = visits(3, 2)[1]
     play([fresh], random.Random(0), [0], DuplexRuntime(antiphon_mini.components(model, tokenizer, config), 1))
 

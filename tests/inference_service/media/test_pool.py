@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from inference_service.media import pool as media
-from inference_service.media.pool import Kind, Lane, MediaPool
+from inference_service.media.pool import Lane, MediaPool, Priority
 
 PATIENCE = 30.0
 
@@ -49,7 +49,7 @@ def lane(pool: MediaPool) -> Lane:
     return pool.lane(lambda: None)
 
 
-def occupy(pool: MediaPool, work: Work, kind: Kind, count: int) -> list[threading.Event]:
+def occupy(pool: MediaPool, work: Work, kind: Priority, count: int) -> list[threading.Event]:
     """Jobs of a kind that are at it until they are let go."""
     releases = []
     for number in range(count):
@@ -63,11 +63,11 @@ def occupy(pool: MediaPool, work: Work, kind: Kind, count: int) -> list[threadin
 
 def test_sound_waits_for_no_pictures_and_pictures_for_no_prompts(pool: MediaPool) -> None:
     work = Work()
-    prompts = occupy(pool, work, Kind.REST, 5)
-    lane(pool).submit(Kind.PICTURES, work.job("picture"))
+    prompts = occupy(pool, work, Priority.REST, 5)
+    lane(pool).submit(Priority.PICTURES, work.job("picture"))
     assert work.next() == "picture"
-    pictures = occupy(pool, work, Kind.PICTURES, 5)
-    lane(pool).submit(Kind.SOUND, work.job("sound"))
+    pictures = occupy(pool, work, Priority.PICTURES, 5)
+    lane(pool).submit(Priority.SOUND, work.job("sound"))
     assert work.next() == "sound"
     for go_on in (*prompts, *pictures):
         go_on.set()
@@ -78,10 +78,10 @@ def test_prompts_do_not_starve_behind_pictures(pool: MediaPool) -> None:
     """A flood of pictures has every other thread; the rest are for what else there is."""
     work = Work()
     job, begun, go_on = work.held("first")
-    lane(pool).submit(Kind.REST, job)
+    lane(pool).submit(Priority.REST, job)
     assert begun.wait(timeout=PATIENCE)
-    pictures = occupy(pool, work, Kind.PICTURES, 5)
-    lane(pool).submit(Kind.REST, work.job("prompt"))
+    pictures = occupy(pool, work, Priority.PICTURES, 5)
+    lane(pool).submit(Priority.REST, work.job("prompt"))
     go_on.set()
 
     assert [work.next(), work.next()] == ["first", "prompt"]
@@ -93,11 +93,11 @@ def test_prompts_do_not_starve_behind_pictures(pool: MediaPool) -> None:
 def test_a_lane_keeps_its_order_whatever_its_jobs_are(pool: MediaPool) -> None:
     work, mine = Work(), lane(pool)
     job, begun, go_on = work.held(0)
-    mine.submit(Kind.REST, job)
+    mine.submit(Priority.REST, job)
     assert begun.wait(timeout=PATIENCE)
     mine.follow(work.job(1))
-    mine.submit(Kind.SOUND, work.job(2))
-    mine.submit(Kind.PICTURES, work.job(3))
+    mine.submit(Priority.SOUND, work.job(2))
+    mine.submit(Priority.PICTURES, work.job(3))
     mine.follow(work.job(4))
     go_on.set()
 
@@ -114,11 +114,11 @@ def test_lanes_take_turns(pool: MediaPool) -> None:
     """One session's hundred prompts are not all done before another's first."""
     work, flooder, other = Work(), lane(pool), lane(pool)
     job, begun, go_on = work.held("first")
-    flooder.submit(Kind.REST, job)
+    flooder.submit(Priority.REST, job)
     assert begun.wait(timeout=PATIENCE)
     for number in range(100):
-        flooder.submit(Kind.REST, work.job(number))
-    other.submit(Kind.REST, work.job("other"))
+        flooder.submit(Priority.REST, work.job(number))
+    other.submit(Priority.REST, work.job("other"))
     go_on.set()
 
     assert "other" in [work.next() for _ in range(3)]
@@ -127,14 +127,14 @@ def test_lanes_take_turns(pool: MediaPool) -> None:
 def test_a_lane_that_is_closed_holds_nothing(pool: MediaPool) -> None:
     work, mine = Work(), lane(pool)
     job, begun, go_on = work.held("begun")
-    mine.submit(Kind.REST, job)
+    mine.submit(Priority.REST, job)
     assert begun.wait(timeout=PATIENCE)
-    mine.submit(Kind.REST, work.job("dropped"))
+    mine.submit(Priority.REST, work.job("dropped"))
     mine.follow(work.job("dropped too"))
     mine.close()
     go_on.set()
     other = lane(pool)
-    other.submit(Kind.REST, work.job("other"))
+    other.submit(Priority.REST, work.job("other"))
 
     assert [work.next(), work.next()] == ["begun", "other"]
     assert work.done.empty()
@@ -146,10 +146,10 @@ def test_a_job_that_fails_costs_nobody_a_thread(pool: MediaPool) -> None:
     def fail() -> None:
         raise RuntimeError("no picture")
 
-    for kind in Kind:
+    for kind in Priority:
         for _ in range(3):
             mine.submit(kind, fail)
-    mine.submit(Kind.REST, work.job("after"))
+    mine.submit(Priority.REST, work.job("after"))
 
     assert work.next() == "after"
 
@@ -160,10 +160,10 @@ def test_those_who_wait_are_told_when_the_pool_gets_on(
     monkeypatch.setattr(media, "TOLD_S", 0.0)
     work, told = Work(), queue.Queue[str]()
     job, begun, go_on = work.held("prompt")
-    lane(pool).submit(Kind.REST, job)
+    lane(pool).submit(Priority.REST, job)
     assert begun.wait(timeout=PATIENCE)
-    pool.lane(lambda: told.put("waiting")).submit(Kind.REST, work.job("waited"))
-    lane(pool).submit(Kind.SOUND, work.job("sound"))
+    pool.lane(lambda: told.put("waiting")).submit(Priority.REST, work.job("waited"))
+    lane(pool).submit(Priority.SOUND, work.job("sound"))
 
     assert told.get(timeout=PATIENCE) == "waiting"
     go_on.set()
@@ -173,7 +173,7 @@ def test_those_who_wait_are_told_when_the_pool_gets_on(
 def test_nothing_is_begun_after_the_end() -> None:
     pool, work = MediaPool(threads=3), Work()
     pool.stop()
-    lane(pool).submit(Kind.SOUND, work.job("late"))
+    lane(pool).submit(Priority.SOUND, work.job("late"))
     for thread in pool._threads:
         thread.join(timeout=PATIENCE)
         assert not thread.is_alive()
@@ -189,12 +189,12 @@ def test_pictures_and_prompts_give_way_to_ticks_and_sound_does_not(pool: MediaPo
 
     lowered = os.getpriority(os.PRIO_PROCESS, 0) + media.GIVES_WAY
     seen = {}
-    for kind in Kind:
+    for kind in Priority:
         lane(pool).submit(kind, priority)
         seen[kind] = work.next()
 
     assert seen == {
-        Kind.SOUND: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()),
-        Kind.PICTURES: min(19, lowered),
-        Kind.REST: min(19, lowered),
+        Priority.SOUND: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()),
+        Priority.PICTURES: min(19, lowered),
+        Priority.REST: min(19, lowered),
     }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from inference_service.checkpoints.folder import load
+from inference_service.checkpoints.folder import load_duplex
 from inference_service.media.mel import CONTEXT, mel_power
 from inference_service.models.pacing import chunks
 from inference_service.training import alignment, codec, ear, export, eye, joint, speech
@@ -100,7 +100,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_recipe_ends_in_a_checkpoint_that_the_worker_can_load(work: Path) -> None:
-    model, tokenizer, config = load(work / "checkpoint", torch.device("cpu"))
+    model, tokenizer, config = load_duplex(work / "checkpoint", torch.device("cpu"))
     assert config.name == "antiphon-mini"
     assert config.vision is not None
     assert len(model.see([torch.zeros(64, 64, 3, dtype=torch.uint8)])[0]) == config.vision.queries

@@ -25,7 +25,7 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load_minicpmo
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.sampler import TextSampler
 from inference_service.engine.batch.speech import SpeechJob
@@ -47,7 +47,7 @@ PROMPT = "Streaming Omni Conversation."
 @cache
 def checkpoint() -> MiniCPMOCheckpoint:
     """The recordings' own weights, in the published layout."""
-    return load(golden.FOLDER, torch.device("cpu"), torch.float32)
+    return load_minicpmo(golden.FOLDER, torch.device("cpu"), torch.float32)
 
 
 class Notebook:

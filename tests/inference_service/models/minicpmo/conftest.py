@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load_minicpmo
 from tests.inference_service.models.minicpmo import published
 
 
@@ -11,4 +11,4 @@ from tests.inference_service.models.minicpmo import published
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> MiniCPMOCheckpoint:
     """The recorded model in float32, through the loader, from shards."""
     folder = published.write(tmp_path_factory.mktemp("minicpmo"))
-    return load(folder, torch.device("cpu"), torch.float32)
+    return load_minicpmo(folder, torch.device("cpu"), torch.float32)

@@ -18,8 +18,8 @@ from inference_service.checkpoints.minicpmo import (
     INDEX,
     WHOLE,
     MiniCPMOCheckpoint,
-    load,
-    read_config,
+    load_minicpmo,
+    read_minicpmo,
     weight_files,
 )
 from inference_service.models.errors import CheckpointError
@@ -48,7 +48,7 @@ def stored() -> dict[str, Tensor]:
 
 
 def loaded_from(folder: Path, dtype: torch.dtype = torch.float32, **options: bool) -> MiniCPMOCheckpoint:
-    return load(folder, CPU, dtype, **options)
+    return load_minicpmo(folder, CPU, dtype, **options)
 
 
 def refusal(folder: Path, **options: bool) -> str:
@@ -341,7 +341,7 @@ def test_the_configuration_is_read_without_weights(folder: Path) -> None:
     for path in folder.glob("*.safetensors"):
         path.unlink()
 
-    assert read_config(folder).language.hidden_size == 256
+    assert read_minicpmo(folder).language.hidden_size == 256
 
 
 # --------------------------------------------------------------------------------------------------- progress

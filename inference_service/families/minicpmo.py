@@ -27,7 +27,7 @@ from inference_service.families.working_memory import ear_bytes, eye_bytes, forw
 from inference_service.media.image import decode_picture, picture_size
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.models.errors import CheckpointError
-from inference_service.models.minicpmo.audio import Ear
+from inference_service.models.minicpmo.audio import AudioState, Ear
 from inference_service.models.minicpmo.config import AudioConfig, MiniCPMOConfig, VisionConfig
 from inference_service.models.minicpmo.mel import HOP, LONGEST, SHORTEST, StreamingMel, clip_mels
 from inference_service.models.minicpmo.sizes import sizes
@@ -181,8 +181,12 @@ class MiniCPMOEar:
 
     def __init__(self, ear: Ear) -> None:
         self._ear = ear
-        self.initial_state = ear.initial_state
-        self.encode = ear.encode
+
+    def initial_state(self) -> AudioState:
+        return self._ear.initial_state()
+
+    def encode(self, heard: list[Tensor], states: list[AudioState]) -> tuple[list[Tensor], list[AudioState]]:
+        return self._ear.encode(heard, states)
 
     def listen(self, sound: Sound, state: None) -> tuple[Tensor, None]:
         return self._ear.encode_clips([[sound.features]])[0], None

@@ -206,7 +206,7 @@ class Worker:
 
     async def _watch(self, engine: Engine) -> None:
         limit_s = self._limits.step_s
-        await Watchdog(lambda: engine.busy_since, time.monotonic, limit_s).bark()
+        await Watchdog(engine, time.monotonic, limit_s).bark()
         self._device_lost(f"the engine has been at one step for {limit_s:g} s")
 
     def _device_lost(self, message: str) -> None:

@@ -16,7 +16,6 @@ from inference_service.api.engine import (
     Deliver,
     EngineSession,
     Failure,
-    ModelInfo,
     Occupancy,
     OnFatal,
     OnTicks,
@@ -132,7 +131,6 @@ class LiveEngine:
         self._runtime = runtime
         self._tick = Tick(runtime)
         self._clock = clock
-        self._slots = slots
         self._deliver = deliver
         self._on_fatal = on_fatal
         self._sessions: dict[int, Session[Any]] = {}
@@ -142,29 +140,19 @@ class LiveEngine:
         self._ticks: list[Ticked] = []
         self.inbox = Inbox()
         self._media = MediaPool()
-        self._busy_since: float | None = None
+        self.info = runtime.info
+        self.slots = slots
+        self.busy_since: float | None = None
         self._is_dead = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
-    @property
-    def info(self) -> ModelInfo:
-        return self._runtime.info
-
-    @property
-    def slots(self) -> int:
-        return self._slots
-
-    @property
-    def busy_since(self) -> float | None:
-        return self._busy_since
-
     def watch(self, on_ticks: OnTicks) -> None:
         self._on_ticks = on_ticks
 
     def occupancy(self) -> Occupancy:
-        room = self._slots * self._runtime.language.cache.capacity
+        room = self.slots * self._runtime.language.cache.capacity
         used = sum(session.context.tokens for session in list(self._sessions.values()))
         return Occupancy(used, room, held_bytes(self._runtime.device))
 
@@ -217,12 +205,12 @@ class LiveEngine:
         """Whatever orders have come, then one tick. A dead engine only follows orders."""
         sessions = self._sessions.values()
         wait = self._is_dead or not self._tick.has_work(sessions)
-        self._busy_since = None if wait else self._clock()
+        self.busy_since = None if wait else self._clock()
         while (order := self.inbox.take(wait)) is not None:
-            self._busy_since = self._clock()
+            self.busy_since = self._clock()
             order()
             wait = False
-        self._busy_since = self._clock()
+        self.busy_since = self._clock()
         if not self._is_dead and (ticked := self._tick.run(sessions)):
             self._ticks.append(ticked)
         self._flush()

@@ -2,8 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 _PERIOD_S = 0.5
+
+
+class Works(Protocol):
+    """What is watched: an engine."""
+
+    @property
+    def busy_since(self) -> float | None:
+        """When it began the step that it is at, on any clock; None while it waits."""
 
 
 class Watchdog:
@@ -13,9 +22,8 @@ class Watchdog:
     event loop had no time, says nothing about the engine.
     """
 
-    def __init__(self, busy_since: Callable[[], float | None], clock: Callable[[], float], limit_s: float):
-        """`busy_since` is `Engine.busy_since`, on any clock."""
-        self._busy_since = busy_since
+    def __init__(self, engine: Works, clock: Callable[[], float], limit_s: float) -> None:
+        self._engine = engine
         self._clock = clock
         self._limit_s = limit_s
         self._period_s = min(_PERIOD_S, limit_s / 4)
@@ -25,7 +33,7 @@ class Watchdog:
 
     def check(self) -> bool:
         """Whether the engine hangs."""
-        now, step = self._clock(), self._busy_since()
+        now, step = self._clock(), self._engine.busy_since
         passed, self._checked = now - self._checked, now
         if step is None or step != self._step:
             self._step, self._watched_s = step, 0.0

@@ -363,10 +363,10 @@ def test_a_slot_that_cannot_be_emptied_is_given_to_nobody() -> None:
 
 def watched(*steps: tuple[float, float | None], limit_s: float = 10.0) -> list[bool]:
     """What a watchdog says at these times of an engine that is at the step begun at the second number."""
-    now = SimpleNamespace(time=0.0, step=None)
-    watchdog = Watchdog(lambda: now.step, lambda: now.time, limit_s)
+    now = SimpleNamespace(time=0.0, busy_since=None)
+    watchdog = Watchdog(now, lambda: now.time, limit_s)
     said = []
-    for now.time, now.step in steps:
+    for now.time, now.busy_since in steps:
         said.append(watchdog.check())
     return said
 

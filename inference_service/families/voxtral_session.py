@@ -16,8 +16,8 @@ from inference_service.engine.batch.rolling import RollingContext
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, SessionKind, Stage
+from inference_service.engine.sessions.text import Detokenizer
 from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, priority_of
-from inference_service.engine.text.textstream import Detokenizer
 from inference_service.media.pool import Priority
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import ConvState, Pacing

@@ -24,8 +24,7 @@ from inference_service.engine.sessions.prompt import (
     Words,
     clip_rows,
 )
-from inference_service.engine.text.stops import StopStrings
-from inference_service.engine.text.textstream import Detokenizer
+from inference_service.engine.sessions.text import Detokenizer, StopStrings
 
 POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this turn.", retryable=True)
 _CUT = "\ufffd"

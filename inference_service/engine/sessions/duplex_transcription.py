@@ -14,8 +14,8 @@ from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, SessionKind, Stage
 from inference_service.engine.sessions.components import Ear
+from inference_service.engine.sessions.text import Detokenizer
 from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, priority_of
-from inference_service.engine.text.textstream import Detokenizer
 from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
 from inference_service.media.pool import Priority
 from inference_service.models.audio_encoder import AudioState

@@ -20,7 +20,7 @@ from inference_service.engine.batch.sampler import PoisonedLogits, sample
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, Run, Session, SessionKind, Stage
-from inference_service.engine.text.textstream import Detokenizer
+from inference_service.engine.sessions.text import Detokenizer
 from inference_service.errors import UnitRefused
 from inference_service.media.memo import PROMPTS_KNOWN, Memo, digest
 from inference_service.media.pool import Priority

@@ -15,7 +15,7 @@ from inference_service.engine.batch.sampler import PoisonedLogits, sample
 from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.engine.session import Run, Session, Stage
 from inference_service.engine.sessions.components import ROWS_PER_SECOND
-from inference_service.engine.text.textstream import Detokenizer
+from inference_service.engine.sessions.text import Detokenizer
 from inference_service.media.pool import Priority
 
 FRAME_S = 0.01

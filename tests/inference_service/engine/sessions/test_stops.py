@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from inference_service.engine.text.stops import StopStrings
+from inference_service.engine.sessions.text import StopStrings
 
 
 def passed(stops: list[str], pieces: list[str]) -> tuple[list[str], bool]:

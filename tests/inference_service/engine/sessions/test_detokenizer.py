@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_service.engine.text.textstream import Detokenizer
+from inference_service.engine.sessions.text import Detokenizer
 
 
 def spell(ids: list[int]) -> str:

@@ -1,0 +1,73 @@
+"""From tokens to text that may be shown: no character is cut in two, and no stop string gets through."""
+
+from collections.abc import Callable, Sequence
+
+_CUT = "�"
+"""What a decoder shows for bytes that are no whole character yet."""
+_PATIENCE = 16
+"""Ids that wait for the end of a character at most; so many in a row are no text."""
+
+
+class Detokenizer:
+    """The text of a growing sequence of ids; costs the same for each token however long the sequence is."""
+
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self._decode = decode
+        self._shown: list[int] = []
+        """The ids of the last piece: a decoder may drop a leading space at its start, but not behind it."""
+        self._waiting: list[int] = []
+
+    def add(self, token: int) -> str:
+        """The text that is whole now; often empty."""
+        return self._take([token], may_wait=True)
+
+    def flush(self) -> str:
+        """Whatever is left, cut characters included; what comes next is another text."""
+        rest = self._take([], may_wait=False)
+        self._shown = []
+        return rest
+
+    def _take(self, ids: Sequence[int], *, may_wait: bool) -> str:
+        self._waiting += ids
+        before = self._decode(self._shown)
+        text = self._decode([*self._shown, *self._waiting])[len(before) :]
+        if may_wait and text.endswith(_CUT) and len(self._waiting) < _PATIENCE:
+            return ""
+        if text:
+            self._shown = self._waiting
+        self._waiting = []
+        return text
+
+
+class StopStrings:
+    """Lets text through as long as no stop string is in it; what may be the beginning of one waits."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._waiting = ""
+        self.found = False
+        """Whether a stop string has come; nothing passes after it."""
+
+    def push(self, text: str) -> str:
+        """The text that is free to go; up to the first stop string if there is one now."""
+        if self.found:
+            return ""
+        self._waiting += text
+        begins = [at for stop in self._stops if (at := self._waiting.find(stop)) >= 0]
+        self.found = bool(begins)
+        free = min(begins) if begins else len(self._waiting) - self._suspicious()
+        passed, self._waiting = self._waiting[:free], self._waiting[free:]
+        return passed
+
+    def _suspicious(self) -> int:
+        """How many characters at the end may begin a stop string."""
+        longest = max(map(len, self._stops), default=1) - 1
+        for count in range(min(longest, len(self._waiting)), 0, -1):
+            if any(stop.startswith(self._waiting[-count:]) for stop in self._stops):
+                return count
+        return 0
+
+    def flush(self) -> str:
+        """What has waited in vain: no more text comes."""
+        rest, self._waiting = "" if self.found else self._waiting, ""
+        return rest

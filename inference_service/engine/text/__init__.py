@@ -1,1 +1,0 @@
-"""From tokens to text that may be shown."""

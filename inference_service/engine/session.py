@@ -342,6 +342,13 @@ class Session(ABC, Generic[Prepared]):
     def feed(self, token: int, embeds: Tensor) -> None:
         """The decided token, embedded as [1, hidden], goes into the next forward."""
 
+    def conclude(self, run: Run[Prepared], end: End) -> None:
+        """Gives the last word about the running unit; it waits to be closed."""
+        done = run.done(end, self.context.tokens)
+        self.usage += done.usage
+        self.events.append(done)
+        self.stage = Stage.DONE
+
     @abstractmethod
     def end_unit(self) -> None:
         """Closes the unit in the context, before the window is seen to."""

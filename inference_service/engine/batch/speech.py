@@ -72,6 +72,7 @@ class Speaker:
     def __init__(self, head: SpeechHead, slots: int, capacity: int) -> None:
         self.head = head
         self.per_unit = head.config.codes_per_second
+        self._end_code = head.config.end_code
         self.decoder = PackedDecoder(head.model, slots, capacity)
 
     def step(self, jobs: list[SpeechJob]) -> None:
@@ -113,12 +114,12 @@ class Speaker:
             return
         penalise_repeats(scores, job.codes[-config.repetition_window :], config.repetition_penalty)
         if not job.may_be_short:
-            scores[config.end_code] = -torch.inf
+            scores[self._end_code] = -torch.inf
         if job.temperature < COLDEST:
             code = int(scores.argmax())
         else:
             code = draw(keep_likely(scores, job.temperature, config.top_k, 1.0), job.generator)
-        if code == config.end_code:
+        if code == self._end_code:
             job.finished = True
             return
         job.codes.append(code)

@@ -249,9 +249,7 @@ class ChatSession(Session[Prompt]):
 
     def finish(self, end: End) -> None:
         """The last word about the turn."""
-        self.usage += self.run.usage()
-        self.events.append(self.run.done(end, self.context.tokens))
-        self.stage = Stage.DONE
+        self.conclude(self.run, end)
 
     def end_unit(self) -> None:
         """A turn has no end in the context: the next one begins on an empty one."""

@@ -394,9 +394,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         if end in (End.LISTEN, End.CHUNK, End.TURN) and not fits:
             end = End.CONTEXT_FULL
         self.turn_units = self.turn_units + 1 if self.turn_open else 0
-        self.usage += run.usage()
-        self.events.append(run.done(end, self.context.tokens))
-        self.stage = Stage.DONE
+        self.conclude(run, end)
 
     def end_unit(self) -> None:
         """Closes the unit in the context; it is final after the window has been seen to."""

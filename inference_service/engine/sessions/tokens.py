@@ -298,9 +298,7 @@ class TokensSession(Session[TokensChunk]):
     def _finish(self, end: End) -> None:
         if end is End.CHUNK and not self.context.has_room_for(1):
             end = End.CONTEXT_FULL
-        self.usage += self.run.usage()
-        self.events.append(self.run.done(end, self.context.tokens))
-        self.stage = Stage.DONE
+        self.conclude(self.run, end)
 
     # --------------------------------------------------------------------- fold
 

@@ -276,9 +276,7 @@ class TranscriptionSession(Session[Heard]):
             run.end = End.CONTEXT_FULL
         if run.finish is None and run.sampled and run.end in (End.CHUNK, End.TURN):
             run.finish = Finish.EOS
-        self.usage += run.usage()
-        self.events.append(run.done(run.end, self.context.tokens))
-        self.stage = Stage.DONE
+        self.conclude(run, run.end)
 
     def poisoned(self) -> None:
         self.undo()

@@ -22,7 +22,7 @@ _ANSWER: Final = Path("answer.wav")
 
 
 @dataclass(frozen=True)
-class Recording:
+class Question:
     """A spoken question and the answer it should get."""
 
     path: Path
@@ -59,35 +59,35 @@ def add_to(commands: Subcommands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs it; fails unless the expected words are in what the model said."""
     require_extra("demo", "all")
-    recording = _demo_recording(arguments.recordings)
-    return asyncio.run(_demo(recording, arguments))
+    question = _demo_question(arguments.recordings)
+    return asyncio.run(_demo(question, arguments))
 
 
-async def _demo(recording: Recording, arguments: argparse.Namespace) -> int:
+async def _demo(question: Question, arguments: argparse.Namespace) -> int:
     style = Style()
     async with Stack(given_model_options(arguments), ["--port", "0"], tell) as stack:
         print("Starting a worker and an adapter.", flush=True)
         address, *_ = await stack.start()
-        print(f'Ready. Asking: "{recording.text}"\n', flush=True)
+        print(f'Ready. Asking: "{question.text}"\n', flush=True)
         timeline = Timeline(style)
         heard = Heard()
-        await converse(address, None, recording.path, None, timeline, heard)
+        await converse(address, None, question.path, None, timeline, heard)
         heard.write(arguments.out, timeline)
     print()
-    return _judge(recording, heard, style)
+    return _judge(question, heard, style)
 
 
-def _judge(recording: Recording, heard: Heard, style: Style) -> int:
+def _judge(question: Question, heard: Heard, style: Style) -> int:
     said = " ".join(heard.text.split())
-    if _words(recording.expected_reply) not in _words(said):
+    if _words(question.expected_reply) not in _words(said):
         heard_instead = f'"{said}"' if said else "nothing"
-        verdict = f'FAIL: "{recording.expected_reply}" was expected, {heard_instead} was heard.'
+        verdict = f'FAIL: "{question.expected_reply}" was expected, {heard_instead} was heard.'
         print(style(verdict, "red"))
         return ExitCode.FAILED
     if not len(heard.samples):
         print(style(f'FAIL: "{said}" was written, but nothing was spoken.', "red"))
         return ExitCode.FAILED
-    print(style(f'PASS: "{recording.text}" was answered with "{said}".', "green"))
+    print(style(f'PASS: "{question.text}" was answered with "{said}".', "green"))
     return ExitCode.OK
 
 
@@ -96,14 +96,14 @@ def _words(text: str) -> str:
     return " " + " ".join(re.findall(r"\w+", text.casefold())) + " "
 
 
-def _demo_recording(folder: Path) -> Recording:
+def _demo_question(folder: Path) -> Question:
     """The entry of the manifest that is marked for the demo."""
     manifest = folder / "manifest.json"
     remedy = "Run this in a checkout of the repository, or name the folder with --recordings."
     try:
         entries = json.loads(manifest.read_text(encoding="utf-8"))
         marked = next(entry for entry in entries if entry.get("demo"))
-        return Recording(folder / marked["file"], marked["text"], marked["expected_reply"])
+        return Question(folder / marked["file"], marked["text"], marked["expected_reply"])
     except FileNotFoundError:
         raise Failure(f"{manifest} does not exist. {remedy}", ExitCode.USAGE) from None
     except StopIteration:

@@ -113,7 +113,8 @@ class Session:
         try:
             self._perform(self._machine.opened(self._clock.now()))
             self._socket.when_flooding(self.end)
-            await self._read()
+            # A task of its own: a frame wakes the reader, and not all those who wait for the session's end.
+            await asyncio.create_task(self._read())
         except Exception:
             self.failed()
             await self._socket.wait_closed()

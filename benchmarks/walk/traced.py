@@ -4,6 +4,7 @@
 seconds, thread, whether nothing of ours was under way in it, module, function], in the order of the calls.
 """
 
+import dis
 import json
 import runpy
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from inspect import CO_COROUTINE
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -27,6 +29,9 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[float, str, bool, CodeType]] = []
         self._modules: dict[CodeType, str] = {}
+        self._starts: dict[CodeType, int] = {}
+        self._resumed: dict[str, FrameType] = {}
+        """In each thread, a coroutine that goes on and has called nothing yet."""
         self._depths: dict[str, int] = defaultdict(int)
 
     def trace(self, frame: FrameType, event: str, _: Any) -> None:
@@ -38,11 +43,29 @@ class Recorder:
             return
         thread = threading.current_thread().name
         depth = self._depths[thread]
-        if event == "call":
-            self.calls.append((time.monotonic(), thread, depth == 0, code))
-            self._depths[thread] = depth + 1
-        else:
+        resumed = self._resumed.pop(thread, None)
+        if event == "return":
             self._depths[thread] = max(0, depth - 1)
+            return
+        is_root = depth == 0
+        if self._goes_on(frame):
+            self._resumed[thread] = frame
+            if resumed is not None and frame.f_back is resumed:
+                # What awaits another coroutine only hands on to it whatever it is waiting for.
+                is_root = self.calls.pop()[2]
+        self.calls.append((time.monotonic(), thread, is_root, code))
+        self._depths[thread] = depth + 1
+
+    def _goes_on(self, frame: FrameType) -> bool:
+        """Whether a coroutine is not called but goes on where it waited."""
+        code = frame.f_code
+        if not code.co_flags & CO_COROUTINE:
+            return False
+        start = self._starts.get(code)
+        if start is None:
+            names = dis.get_instructions(code)
+            start = self._starts[code] = next(step.offset for step in names if step.opname == "RESUME")
+        return frame.f_lasti > start
 
     def module(self, code: CodeType) -> str:
         """Where a function stands, if it is one of ours."""

@@ -15,7 +15,7 @@ SETTLED_S: Final = 0.6
 USUAL: Final = 0.5
 """A module is on the way if at least so large a share of the units passes it."""
 
-BACKGROUND: Final = 0.5
+BACKGROUND: Final = 0.8
 """A module is not on the way if it is called so large a share as often while there are no units."""
 
 

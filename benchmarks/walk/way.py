@@ -15,9 +15,6 @@ SETTLED_S: Final = 0.6
 USUAL: Final = 0.5
 """A module is on the way if at least so large a share of the units passes it."""
 
-BACKGROUND: Final = 0.8
-"""A module is not on the way if it is called so large a share as often while there are no units."""
-
 
 class Call(NamedTuple):
     """One call of a function of ours; `is_root` if nothing of ours called it."""
@@ -64,18 +61,31 @@ def span(unit: Unit) -> Span:
 def caused(calls: Sequence[Call], units: Sequence[Unit], idle: Span) -> list[list[Call]]:
     """What was called on behalf of each unit.
 
-    Clocks, probes and what asks a worker how it is run all the time: modules that are called as often while
-    nobody talks to the process, in `idle`, are left out.
+    Clocks, probes and what asks a worker how it is run all the time: turns of a thread in which nothing is
+    called but what is also called while nobody talks to the process, in `idle`, are left out.
     """
-    spans = [span(unit) for unit in units]
-    found = [[call for call in calls if call in one] for one in spans]
-    at_work = Counter(call.module for unit in found for call in unit)
-    at_rest = Counter(call.module for call in calls if call in idle)
-    more_time = sum(one.end - one.begin for one in spans) / (idle.end - idle.begin)
-    background = {
-        module for module, count in at_rest.items() if count * more_time >= BACKGROUND * at_work[module]
-    }
-    return [[call for call in unit if call.module not in background] for unit in found]
+    at_rest = {(call.module, call.function) for call in calls if call in idle}
+    return [
+        [
+            call
+            for turn in turns([call for call in calls if call in span(unit)])
+            if any((call.module, call.function) not in at_rest for call in turn)
+            for call in turn
+        ]
+        for unit in units
+    ]
+
+
+def turns(calls: Sequence[Call]) -> list[list[Call]]:
+    """Calls that follow from each other: those of a thread from one that nothing of ours has called on."""
+    found: list[list[Call]] = []
+    current: dict[str, list[Call]] = {}
+    for call in calls:
+        if call.is_root or call.thread not in current:
+            current[call.thread] = []
+            found.append(current[call.thread])
+        current[call.thread].append(call)
+    return found
 
 
 def parted(calls: Sequence[Call], answer: str) -> tuple[list[Call], list[Call]]:

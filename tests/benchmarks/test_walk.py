@@ -31,12 +31,17 @@ def test_what_happens_soon_after_a_unit_was_sent_is_done_about_it() -> None:
 
 
 def test_what_a_process_does_on_its_own_is_on_the_way_of_no_unit() -> None:
-    at_rest = [*(call(at / 2, "clock") for at in range(4)), call(0.6, "socket")]
+    at_rest = [call(0.5, "clock"), call(0.6, "worker"), call(0.7, "channel", by="worker")]
     at_work = [call(10.1, "socket"), call(10.2, "clock"), call(10.3, "engine", thread="engine")]
-    at_work += [call(10.4, "socket"), call(10.5, "socket")]
+    at_work += [call(10.4, "clock", by="engine", thread="engine"), call(10.5, "worker")]
+    at_work += [
+        call(10.51, "channel", by="worker"),
+        call(10.52, "channel"),
+        call(10.53, "session", by="channel"),
+    ]
 
     (mine,) = caused(at_rest + at_work, [UNIT], REST)
-    assert [it.module for it in mine] == ["socket", "engine", "socket", "socket"]
+    assert [it.module for it in mine] == ["socket", "engine", "clock", "channel", "session"]
 
 
 def test_a_way_is_parted_where_the_answer_begins() -> None:

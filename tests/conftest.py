@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from fnmatch import fnmatch
@@ -60,6 +61,9 @@ SLOW = (
 )
 """Files of tests that `make check` leaves to `make test`: they start processes or compute for seconds."""
 TESTS = Path(__file__).parent
+
+# Threads of a small model wait for each other more than they compute; those of child processes too.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,1 +1,1 @@
-"""The kinds of sessions, each with its state and its rules for a unit."""
+"""The kinds of sessions: the state of each, its rules for a unit, and what makes it."""

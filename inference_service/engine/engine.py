@@ -194,14 +194,14 @@ class LiveEngine:
     def _run(self) -> None:
         while not self._stopped:
             try:
-                self._turn()
+                self._loop_once()
             except DeviceLost as lost:
                 self._die(str(lost))
             except Exception as error:
                 logger.exception("the engine failed")
                 self._die(f"{type(error).__name__}: {error}")
 
-    def _turn(self) -> None:
+    def _loop_once(self) -> None:
         """Whatever orders have come, then one tick. A dead engine only follows orders."""
         sessions = self._sessions.values()
         wait = self._is_dead or not self._tick.has_work(sessions)

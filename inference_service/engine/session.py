@@ -229,7 +229,7 @@ class Session(ABC, Generic[Prepared]):
     context: Context
     preprocessor: Preprocessor[Prepared]
     _: KW_ONLY
-    kind: "SessionKind[Any]" = field(init=False)
+    kind: "SessionKind[Any]" = field(init=False, repr=False)
     """What has made it."""
     stage: Stage = Stage.PROMPT
     opened: float = field(default_factory=time.monotonic)

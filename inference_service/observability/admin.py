@@ -84,8 +84,7 @@ class Administration:
         """The whole answer; empty for a client that asks nothing."""
         method = ""
         try:
-            async with asyncio.timeout(OPEN_TIMEOUT_S):
-                method, path, has_body = await _request(reader)
+            method, path, has_body = await _request(reader)
             status, data, headers = await self._page(method, path, has_body)
         except EOFError:
             return b""
@@ -127,7 +126,11 @@ class Administration:
 async def _request(reader: asyncio.StreamReader) -> tuple[str, str, bool]:
     """Method, path, and whether a body comes. Raises `Refused`, and `EOFError` if nothing comes."""
     try:
-        head = await reader.readuntil(b"\r\n\r\n")
+        async with asyncio.timeout(OPEN_TIMEOUT_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+    except TimeoutError:
+        message = f"No whole request came within {OPEN_TIMEOUT_S:g} s."
+        raise Refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", message) from None
     except asyncio.LimitOverrunError:
         status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
         message = f"The head of a request may have at most {LONGEST_HEAD} bytes."

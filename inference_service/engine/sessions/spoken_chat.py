@@ -190,27 +190,27 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
             ),
         )
 
-    def start(self, turn: SpokenChatSession) -> None:
+    def start(self, session: SpokenChatSession) -> None:
         if self._components.speech is not None:
-            voice = turn.preprocessor.voice
+            voice = session.preprocessor.voice
             spoken = voice.spoken if voice else None
-            turn.groups.mouth = self._components.speech.mouth.initial_state(spoken, turn.setup.seed)
-        turn.ready()
+            session.groups.mouth = self._components.speech.mouth.initial_state(spoken, session.setup.seed)
+        session.ready()
 
-    def hear(self, turns: Sequence[SpokenChatSession]) -> None:
+    def hear(self, sessions: Sequence[SpokenChatSession]) -> None:
         """Embeds the next portion of each turn's prompt."""
-        for turn in turns:
-            with blame(turn):
-                portion = turn.next_portion()
-                seen = iter(self._look([it.view for it in portion if isinstance(it, Sight)], turn.seen))
+        for session in sessions:
+            with blame(session):
+                portion = session.next_portion()
+                seen = iter(self._look([it.view for it in portion if isinstance(it, Sight)], session.seen))
                 rows: list[Tensor] = []
                 for it in portion:
                     rows += (
                         self._seen(it.view, next(seen))
                         if isinstance(it, Sight)
-                        else [self._embedded(turn, it)]
+                        else [self._embedded(session, it)]
                     )
-                turn.read(torch.cat(rows))
+                session.read(torch.cat(rows))
 
     def _seen(self, view: View, slices: list[Tensor]) -> Iterator[Tensor]:
         """The slices of a picture, and what ends the rows of its details."""
@@ -220,10 +220,10 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
                 yield self._runtime.embed(list(rules.line_end))
             yield rows
 
-    def _embedded(self, turn: SpokenChatSession, passage: Words | Sound) -> Tensor:
+    def _embedded(self, session: SpokenChatSession, passage: Words | Sound) -> Tensor:
         if isinstance(passage, Words):
             return self._runtime.embed(passage.ids)
-        heard, turn.ear = self._components.ear.listen(passage, turn.ear)
+        heard, session.ear = self._components.ear.listen(passage, session.ear)
         return heard
 
 

@@ -346,15 +346,15 @@ class TokensKind(SessionKind[TokensSession]):
             generator=torch.Generator().manual_seed(setup.seed),
         )
 
-    def start(self, stream: TokensSession) -> SessionFailed | None:
+    def start(self, session: TokensSession) -> SessionFailed | None:
         """Begins with the prompt, if there is one; the refusal of one that leaves no room."""
-        ids, limit = stream.preprocessor.opening(), self._runtime.info.context_limit
+        ids, limit = session.preprocessor.opening(), self._runtime.info.context_limit
         if len(ids) >= limit:
             return SessionFailed("CONFIG_INVALID", f"has {len(ids)} tokens; at most {limit - 1} leave room")
-        stream.start(self._runtime.embed(ids) if ids else None)
+        session.start(self._runtime.embed(ids) if ids else None)
         return None
 
-    def hear(self, streams: Sequence[TokensSession]) -> None:
-        for stream in streams:
-            with blame(stream):
-                stream.read(self._runtime.embed(stream.next_ids()))
+    def hear(self, sessions: Sequence[TokensSession]) -> None:
+        for session in sessions:
+            with blame(session):
+                session.read(self._runtime.embed(session.next_ids()))

@@ -10,6 +10,7 @@ import pytest
 from inference_service.api.engine import Deliver, Engine, OnFatal, Ticked
 from inference_service.app import Worker
 from inference_service.errors import ConfigurationError
+from inference_service.observability import admin
 from inference_service.observability.admin import LONGEST_HEAD
 from inference_service.options import WorkerOptions
 from inference_service.session.machine import Limits
@@ -98,6 +99,14 @@ async def test_a_long_body_does_not_take_the_answer_along(size: int) -> None:
     head = f"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode()
     async with running_worker(ScriptedEngine(), admin_port=0) as worker:
         assert (await ask(worker, head + bytes(size)))[0] == 405
+
+
+async def test_what_never_ends_as_a_request_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "OPEN_TIMEOUT_S", 0.05)
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        for begun in (b"", b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"):
+            status, body = await ask(worker, begun)
+            assert (status, json.loads(body)["error"]["code"]) == (408, "request_timeout")
 
 
 async def test_a_client_that_asks_nothing_holds_nobody_up() -> None:

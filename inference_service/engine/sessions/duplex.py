@@ -195,7 +195,6 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self.stage = Stage.PREFILL
 
     def refuse_unit(self) -> bool:
-        """Whether the next unit does not fit any more or cannot be used: then it is answered, not heard."""
         failure = self._refusal()
         if failure is not None:
             self.seen = []
@@ -316,7 +315,6 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return self._special.turn_eos
 
     def feed(self, token: int, embeds: Tensor) -> None:
-        """The decided token, embedded as [1, hidden], goes into the next forward."""
         self._run.feed(token, ends_turn=token == self._special.turn_eos)
         self.turn_open = not self._run.turn_ended
         self.to_feed = embeds
@@ -339,7 +337,6 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self.stage = Stage.SPEAK
 
     def speech_job(self) -> SpeechJob | None:
-        """The unit's speech under way; None if nothing more of it is to be said aloud."""
         if self._is_cancelled or self.mouth is None or not self._run.settings.generate_audio:
             return None
         assert self.last_hidden is not None
@@ -397,13 +394,11 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self.conclude(run, end)
 
     def end_unit(self) -> None:
-        """Closes the unit in the context; it is final after the window has been seen to."""
         if self._run.terminator is not None:
             said = [token for token in self._run.said if self.tokenizer.is_text(token)]
             self.context.end_unit([self._run.terminator, self._special.unit_end], said)
 
     def finalize(self) -> None:
-        """The unit is over, and the window drops what has become too old."""
         dropped = self.context.slide()
         self.events.append(Finalized(self._run.number, self.context.tokens, dropped, self.usage))
         self.queue.close_first()

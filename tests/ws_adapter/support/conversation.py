@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,9 @@ class Conversation:
 
     def _do(self, actions: list[Action]) -> list[Event]:
         start = len(self.sent)
-        for action in actions:
+        waiting = deque(actions)
+        while waiting:
+            action = waiting.popleft()
             if self.closed is not None:
                 self.after_close.append(action)
             match action:
@@ -143,9 +146,9 @@ class Conversation:
                 case OpenWorkerSession():
                     self.configured.append(action)
                 case Withdraw(response_id=response_id):
-                    self._withdraw(response_id)
+                    waiting.extend(self._withdraw(response_id))
                 case Apart(work=work):
-                    self._do(work()(self.now))
+                    waiting.extend(work()(self.now))
                 case CloseSocket():
                     self.closed = action
         return self.sent[start:]
@@ -156,7 +159,7 @@ class Conversation:
         leaving.stamp(self.now, None)
         return leaving
 
-    def _withdraw(self, response_id: str) -> None:
+    def _withdraw(self, response_id: str) -> list[Action]:
         def is_stale(send: Send) -> bool:
             answer = send.answer
             return (
@@ -167,7 +170,7 @@ class Conversation:
         gone = {id(told) for _, told in taken}
         self._outbox = [(send, told) for send, told in self._outbox if id(told) not in gone]
         self.sent = [told for told in self.sent if id(told) not in gone]
-        self._do(self.dialect.withdrawn([send for send, _ in taken]))
+        return self.dialect.withdrawn([send for send, _ in taken])
 
     # -------------------------------------------------------------------------------------- short cuts
 

@@ -22,7 +22,7 @@ from tests.recordings import make
 
 FOLDER = Path(make.__file__).parent
 MANIFEST = json.loads((FOLDER / "manifest.json").read_text())
-SECONDS = 1.0
+SECONDS = 0.5
 PICTURES = 200
 
 

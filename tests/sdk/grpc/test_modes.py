@@ -202,6 +202,7 @@ async def test_worker_that_says_nothing_is_not_waited_for_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("antiphon.grpc.session._SILENCE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("antiphon.grpc.session._DRAIN_TIMEOUT_S", 0.2)
     async with running_worker(ScriptedEngine(hang("generate"), info=EVERYTHING)) as worker:
         async with Session.open(worker.address, CHAT) as session:
             await session.send_turn("Prime?")

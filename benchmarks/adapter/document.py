@@ -36,11 +36,11 @@ and does not switch. A bare program with the same three streams, framed as in
 `ws_adapter/worker/transport/http2.py`, took 0.5 to 0.6 of `grpc.aio`. With the WebSocket echo and the codec
 that is about two thirds of the adapter; the last third is the protocol, 300 to 400 calls of Python functions
 a unit ([walked through](unit.md#which-modules-it-passes)): checks, clocks, bounds, the order of answers. The
-relay has none of that, and its time goes into `json`, which is C. The adapter also keeps the memory of one unit for the next
-(`ws_adapter/process/allocator.py`), which neither the floors nor the relay do: that is how the whole comes
-near the sum of its floors. `uvloop` changed it by less than the noise. What is counted of each unit for
-metrics and traces takes 5 to 15 % of this, also where `OTEL_SDK_DISABLED` is set: the state before it,
-measured within the same ten minutes, took 464 us, A1 0.98 and A2 1.94.
+relay has none of that, and its time goes into `json`, which is C. The adapter also keeps the memory of one
+unit for the next (`ws_adapter/process/allocator.py`), which neither the floors nor the relay do: that is
+how the whole comes near the sum of its floors. `uvloop` changed it by less than the noise. What is counted
+of each unit for metrics and traces takes 5 to 15 % of this, also where `OTEL_SDK_DISABLED` is set: the
+state before it, measured within the same ten minutes, took 464 us, A1 0.98 and A2 1.94.
 
 ## The codec
 

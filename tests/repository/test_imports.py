@@ -55,9 +55,9 @@ WALLS = [
         deep=True,
     ),
     Wall(
-        "packages do not import tests",
+        "packages import neither tests nor benchmarks",
         ("antiphon", "ws_adapter", "inference_service"),
-        ("tests", "conftest", "pytest"),
+        ("tests", "benchmarks", "conftest", "pytest"),
     ),
 ]
 

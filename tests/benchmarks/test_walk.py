@@ -10,7 +10,7 @@ from benchmarks.walk.__main__ import legs, walk
 from benchmarks.walk.conversation import Kind, Unit
 from benchmarks.walk.document import Leg
 from benchmarks.walk.way import Call, Span, Way, caused, parted, span, way
-from tests.repository.source_tree import PACKAGES, SourceTree
+from tests.repository.source_tree import repository
 
 UNIT = Unit(10.0, 11.0, Kind.LISTENS)
 NEXT = Unit(11.0, 12.0, Kind.SPEAKS)
@@ -100,7 +100,7 @@ def test_page_is_written_between_its_marks(tmp_path: Path) -> None:
 def test_page_quotes_modules_that_there_are() -> None:
     text = document.DOCUMENT.read_text().partition("<!-- benchmarks.walk -->")[2].partition("<!-- end -->")[0]
     quoted = re.findall(r"^- \*\*.*?: (\d+) modules .*\n  (.*)$", text, re.MULTILINE)
-    modules = SourceTree(PACKAGES).files.keys()
+    modules = repository().files.keys()
 
     assert len(quoted) == 6
     for count, names in quoted:

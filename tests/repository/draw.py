@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.repository.layers import Rooms, layers
 from tests.repository.picture import picture
-from tests.repository.source_tree import PACKAGES, ROOT, SourceTree
+from tests.repository.source_tree import PACKAGES, ROOT, SourceTree, repository
 
 DOCUMENT: Final = ROOT / "docs/architecture.md"
 PICTURES: Final = "docs/architecture"
@@ -35,7 +35,7 @@ def _rows(rooms: Rooms, table: list[list[str]]) -> str:
 
 def main() -> None:
     """Runs from the command line."""
-    for name, text in files(SourceTree(PACKAGES)).items():
+    for name, text in files(repository()).items():
         (ROOT / name).parent.mkdir(exist_ok=True)
         (ROOT / name).write_text(text)
         print(name)

@@ -6,6 +6,7 @@ literal argument of `import_module`; of one that is put together, the folder cou
 
 import ast
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -101,3 +102,9 @@ class SourceTree:
         """The module of this tree that importing `name` reads: itself, or the one it is an attribute of."""
         parent = name.rpartition(".")[0]
         return name if name in self.imports else parent if parent in self.imports else None
+
+
+@cache
+def repository() -> SourceTree:
+    """All packages of this repository."""
+    return SourceTree(PACKAGES)

@@ -7,12 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from tests.repository.layers import MOST, Layers, Rooms, circle, layers
-from tests.repository.source_tree import PACKAGES, SourceTree
-
-
-@pytest.fixture(scope="module")
-def tree() -> SourceTree:
-    return SourceTree(PACKAGES)
+from tests.repository.source_tree import PACKAGES, SourceTree, repository
 
 
 @pytest.fixture(params=PACKAGES)
@@ -21,8 +16,8 @@ def package(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def rooms(tree: SourceTree, package: str) -> Rooms:
-    return Rooms(tree, package)
+def rooms(package: str) -> Rooms:
+    return Rooms(repository(), package)
 
 
 def test_every_room_has_a_line_in_the_table(rooms: Rooms, package: str) -> None:

@@ -10,14 +10,14 @@ from tests.repository.draw import DOCUMENT, files
 from tests.repository.layers import Rooms
 from tests.repository.layout import GAP, Layout, essential, placed
 from tests.repository.picture import picture
-from tests.repository.source_tree import PACKAGES, ROOT, SourceTree
+from tests.repository.source_tree import ROOT, SourceTree, repository
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, str]:
-    return files(SourceTree(PACKAGES))
+    return files(repository())
 
 
 def test_checked_in_pictures_and_tables_are_those_of_the_imports(drawn: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 import ast
 import re
 
-from tests.repository.source_tree import PACKAGES, ROOT, SourceTree
+from tests.repository.source_tree import ROOT, repository
 
 GONE = {
     *("contract", "entrance", "fleet", "host", "intake", "ledger", "machines", "participant", "parts"),
@@ -31,9 +31,9 @@ def test_glossary_has_each_word_once() -> None:
 
 
 def test_words_that_are_gone_name_no_module_and_no_class() -> None:
-    tree = SourceTree({name: PACKAGES[name] for name in ("ws_adapter", "inference_service", "antiphon")})
-    named = {module.rpartition(".")[2]: module for module in tree.files}
-    for module, file in tree.files.items():
+    files = repository().files
+    named = {module.rpartition(".")[2]: module for module in files}
+    for module, file in files.items():
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ClassDef):
                 named[snake(node.name)] = f"{module}.{node.name}"

@@ -1,7 +1,10 @@
 """The way of a unit: read from hand-made calls, followed once for real, and quoted by docs/unit.md."""
 
+import asyncio
 import re
+import sys
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -9,6 +12,7 @@ from benchmarks.walk import document
 from benchmarks.walk.__main__ import legs, walk
 from benchmarks.walk.conversation import Kind, Unit
 from benchmarks.walk.document import Leg
+from benchmarks.walk.traced import Recorder
 from benchmarks.walk.way import Call, Span, Way, caused, parted, span, way
 from tests.repository.source_tree import repository
 
@@ -107,6 +111,42 @@ def test_page_quotes_modules_that_there_are() -> None:
         found = re.findall(r"`([\w.]+)`", names)
         assert len(found) == int(count)
         assert set(found) <= modules
+
+
+class Everything(Recorder):
+    """Takes the functions of this file for ours."""
+
+    def module(self, code: CodeType) -> str:
+        return code.co_name if code.co_filename == __file__ else ""
+
+
+async def test_who_only_hands_on_what_another_waits_for_is_called_once() -> None:
+    came = asyncio.get_running_loop().create_future()
+
+    async def reader() -> None:
+        await came
+        told()
+
+    def told() -> None: ...
+
+    async def session() -> None:
+        await reader()
+        await reader()
+
+    recorder = Everything()
+    task = asyncio.create_task(session())
+    sys.setprofile(recorder.trace)
+    try:
+        await asyncio.sleep(0)
+        came.set_result(None)
+        await task
+    finally:
+        sys.setprofile(None)
+
+    noted = [
+        code.co_name for _, _, _, code in recorder.calls if code.co_name in ("session", "reader", "told")
+    ]
+    assert noted == ["session", "reader", "reader", "told", "reader", "told"]
 
 
 @pytest.mark.timeout(240)

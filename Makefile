@@ -48,7 +48,7 @@ run: install ## serve the default model; prints the addresses to open
 demo: install ## serve, hold a spoken conversation with it, stop
 	$(BIN)/antiphon demo
 
-check: lint types ## lint, types and the fast tests: an answer within 90 s
+check: lint types ## lint, types and the fast tests: to answer within 90 s
 	$(PYTEST) -m 'not slow' $(ARGS)
 
 test: lint types check-protos check-schemas pytest ## everything CI checks: lint, types, check-protos, check-schemas, pytest

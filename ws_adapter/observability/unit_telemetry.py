@@ -173,8 +173,8 @@ class UnitTelemetry:
         span.set_attributes(
             {
                 semconv.ATTR_UNIT_END: _ENDS[done.end],
-                semconv.ATTR_GEN_AI_INPUT_TOKENS: tokens.given,
-                semconv.ATTR_GEN_AI_OUTPUT_TOKENS: tokens.output_text + tokens.output_audio,
+                semconv.ATTR_GEN_AI_INPUT_TOKENS: tokens.input_tokens,
+                semconv.ATTR_GEN_AI_OUTPUT_TOKENS: tokens.output_tokens,
             }
         )
         self._trace.close(span, done.failure, is_ours=is_ours(done.failure))
@@ -202,8 +202,7 @@ class UnitTelemetry:
 
     def _count(self, unit: _Unit, done: UnitDone, now: float) -> None:
         """Adds a unit to the totals and to its turn, which may be over with it."""
-        tokens = done.tokens
-        given, made = tokens.given, tokens.output_text + tokens.output_audio
+        given, made = done.tokens.input_tokens, done.tokens.output_tokens
         self.units += 1
         self.input_tokens += given
         self.output_tokens += made

@@ -28,9 +28,9 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.core.turn import Picture, Speech, Turn
 from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice
+from ws_adapter.protocol.wire.events import InputTokenDetails, OutputTokenDetails, TokenUsage
 
 _ENDS: Final = {
     pb.UNIT_END_LISTEN: UnitEnd.LISTEN,
@@ -251,14 +251,16 @@ def _item_reason(text: str) -> Reason:
         return Reason.INFERENCE_FAILED
 
 
-def _tokens(usage: common_pb2.Usage) -> Tokens:
-    return Tokens(
-        input_text=usage.input_text_tokens,
-        input_audio=usage.input_audio_tokens,
-        input_vision=usage.input_vision_tokens,
-        cached=usage.cached_tokens,
-        output_text=usage.output_text_tokens,
-        output_audio=usage.output_audio_tokens,
+def _tokens(usage: common_pb2.Usage) -> TokenUsage:
+    text, audio, vision = usage.input_text_tokens, usage.input_audio_tokens, usage.input_vision_tokens
+    said, spoken = usage.output_text_tokens, usage.output_audio_tokens
+    given, made = text + audio + vision, said + spoken
+    return TokenUsage(
+        given + made,
+        given,
+        made,
+        InputTokenDetails(text, audio, vision, usage.cached_tokens),
+        OutputTokenDetails(said, spoken),
     )
 
 

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from antiphon.semconv import Reason
 from tests.support.schemas import Observer
+from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
 from ws_adapter.protocol.chat.ws_chat import Chat, State
@@ -34,14 +35,14 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.events import TokenUsage
 from ws_adapter.protocol.wire.limits import Limits
 
 USER: Final[Event] = {"role": "user", "content": "Name a prime."}
 SPOKEN: Final = np.full(2400, 0.25, "<f4").tobytes()
-READ: Final = Tokens(input_text=27)
+READ: Final = counted.tokens(input_text=27)
 
 
 def request(*messages: Event, **fields: Any) -> Event:
@@ -143,7 +144,7 @@ class Jar:
             self.do(self.machine.signal(signal, self.now))
         return self.sent[start:]
 
-    def prefilled(self, tokens: Tokens = READ) -> list[Event]:
+    def prefilled(self, tokens: TokenUsage = READ) -> list[Event]:
         return self.worker(Prefilled(1, NO_TIMINGS, tokens=tokens))
 
     def say(self, text: str = "", audio: bytes = b"") -> list[Event]:
@@ -152,7 +153,7 @@ class Jar:
     def done(
         self, end: UnitEnd = UnitEnd.TURN, finish: Finish | None = Finish.EOS, **fields: Any
     ) -> list[Event]:
-        tokens = Tokens(input_text=27, output_text=4)
+        tokens = counted.tokens(input_text=27, output_text=4)
         return self.worker(UnitDone(1, end, 31, **{"tokens": tokens, "finish": finish, **fields}))
 
     def fail(self, reason: Reason) -> list[Event]:

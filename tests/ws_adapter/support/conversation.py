@@ -10,6 +10,7 @@ from msgspec import structs
 
 from antiphon.semconv import Reason
 from tests.support.schemas import Observer
+from tests.ws_adapter.support import tokens as counted
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
@@ -23,7 +24,6 @@ from ws_adapter.protocol.core.actions import (
 from ws_adapter.protocol.core.answer import Outcome
 from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Ready, Signal, UnitDone, UnitEnd
-from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening
 from ws_adapter.protocol.duplex.vocabulary import Vocabulary
@@ -194,7 +194,7 @@ class Conversation:
     ) -> list[Event]:
         """Everything the worker says about a unit."""
         pieces = [Piece(unit, text, audio)] if text or audio else []
-        done = {"context_tokens": 100 + unit, "tokens": Tokens(input_audio=10, output_text=1), **done}
+        done = {"context_tokens": 100 + unit, "tokens": counted.tokens(input_audio=10, output_text=1), **done}
         return self.worker(*pieces, UnitDone(unit, end, failure=failure, **done), Finalized(unit))
 
     def speak(self, unit: int, text: str = "Seven", end: UnitEnd = UnitEnd.CHUNK) -> list[Event]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from antiphon.semconv import Reason
 from tests.support.schemas import Observer
+from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
 from ws_adapter.protocol.core.actions import (
     Action,
@@ -22,7 +23,6 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.config import Catalogue, TranscriptionSetup
 from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, UnitDone, UnitEnd
-from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
@@ -190,7 +190,7 @@ class TranscriptionConversation:
     ) -> list[Event]:
         """Everything the worker says about a unit."""
         pieces = [Piece(unit, text, b"")] if text else []
-        tokens = Tokens(input_text=2, input_audio=10, output_text=sampled)
+        tokens = counted.tokens(input_text=2, input_audio=10, output_text=sampled)
         return self.worker(*pieces, UnitDone(unit, end, 100, tokens, **fields), Finalized(unit))
 
     def complete(self, text: str = "") -> list[Event]:

@@ -28,7 +28,7 @@ from ws_adapter.protocol.core.signals import (
     UnitEnd,
 )
 from ws_adapter.protocol.core.state import Hold, State
-from ws_adapter.protocol.core.tokens import Tokens, usage
+from ws_adapter.protocol.duplex.answers import summed
 from ws_adapter.protocol.duplex.realtime import close_reason, public_path
 from ws_adapter.protocol.duplex.realtime_events import Diagnostic, SessionClose, SessionClosed, SessionInit
 from ws_adapter.protocol.wire import errors
@@ -41,7 +41,7 @@ from ws_adapter.protocol.wire.errors import (
     Verdict,
     timed_out,
 )
-from ws_adapter.protocol.wire.events import Metrics, SessionQueueDone
+from ws_adapter.protocol.wire.events import NO_TOKENS, Metrics, SessionQueueDone
 from ws_adapter.protocol.wire.limits import (
     LARGE_FRAME,
     Limits,
@@ -79,7 +79,7 @@ class RealtimeChat:
         self._turns: deque[ChatTurn] = deque()
         self._reading = Reading()
         self._failures = 0
-        self._tokens = Tokens()
+        self._tokens = NO_TOKENS
         self._init_at: float | None = None
         self._idle_at: float | None = None
         self._events = events_window()
@@ -188,7 +188,7 @@ class RealtimeChat:
                 session_id=self._session_id,
                 mode="turn_based",
                 metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
-                usage=usage(ready.tokens),
+                usage=ready.tokens,
                 unsupported_fields=list(listed([*self._settings.unsupported, *ignored])),
                 recording_session_id=self._recording_id,
             )
@@ -243,7 +243,7 @@ class RealtimeChat:
         is_failure = refusal is not None and refusal.code is ErrorCode.INFERENCE_ERROR
         self._failures = self._failures + 1 if is_failure else 0
         self._turns.popleft()
-        self._tokens += done.tokens
+        self._tokens = summed(self._tokens, done.tokens)
         told.append(Send(turn.done(done, now, has_failed=refusal is not None)))
         if self._failures >= FAILURES_IN_A_ROW:
             return [*told, *self._conclude(GAVE_UP)]
@@ -377,7 +377,7 @@ class RealtimeChat:
             closed = SessionClosed(
                 reason=verdict.closed,
                 session_id=self._session_id if is_created else None,
-                usage=usage(self._tokens) if is_created else None,
+                usage=self._tokens if is_created else None,
                 diagnostic=Diagnostic(verdict.message) if verdict.message else None,
             )
             told.append(Send(closed))

@@ -8,7 +8,6 @@ from ws_adapter.protocol.chat.reply import Reply, done_reason
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.config import listed
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, UnitDone
-from ws_adapter.protocol.core.tokens import usage
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.wire.errors import Refusal
 from ws_adapter.protocol.wire.events import ErrorEvent, Metrics, ServerEvent
@@ -75,7 +74,7 @@ class ChatTurn:
             audio=self._reply.audio or None,
             reason="error" if has_failed else done_reason(done),
             metrics=figures,
-            usage=usage(done.tokens),
+            usage=done.tokens,
             unsupported_fields=list(self._unsupported),
             **self._ids,
         )

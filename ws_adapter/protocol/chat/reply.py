@@ -49,7 +49,7 @@ class Reply:
     @property
     def input_tokens(self) -> int:
         """Tokens that the model has read."""
-        return self.prefilled.tokens.given if self.prefilled is not None else 0
+        return self.prefilled.tokens.input_tokens if self.prefilled is not None else 0
 
     def metrics(self, done: UnitDone, now: float, *, context_limit: int, clipped_samples: int) -> Metrics:
         """The figures of the whole turn."""
@@ -64,10 +64,10 @@ class Reply:
             cost_tts_ms=times.speech,
             cost_token2wav_ms=times.vocoder,
             wall_clock_ms=round((now - self._asked_at) * 1000, 1),
-            n_tokens=tokens.output_text,
-            n_tts_tokens=tokens.output_audio,
+            n_tokens=tokens.output_token_details.text_tokens,
+            n_tts_tokens=tokens.output_token_details.audio_tokens,
             vision_slices=read.vision_slices or None if read is not None else None,
-            vision_tokens=tokens.input_vision or None,
+            vision_tokens=tokens.input_token_details.vision_tokens or None,
             clipped_samples=clipped_samples or None,
         )
 

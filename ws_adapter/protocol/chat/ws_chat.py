@@ -248,7 +248,7 @@ class Chat:
         self.state = State.DONE
         event = Done(
             text=self._reply.text,
-            generated_tokens=done.tokens.output_text,
+            generated_tokens=done.tokens.output_token_details.text_tokens,
             input_tokens=self._reply.input_tokens,
             audio_data=self._reply.audio or None,
             recording_session_id=self._recording_id,

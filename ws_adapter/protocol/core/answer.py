@@ -6,8 +6,8 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from ws_adapter.protocol.core.signals import NO_TIMINGS, Piece, Prefilled, Timings, UnitDone
-from ws_adapter.protocol.core.tokens import NO_TOKENS, Tokens
 from ws_adapter.protocol.wire.errors import ErrorCode
+from ws_adapter.protocol.wire.events import NO_TOKENS, TokenUsage
 
 
 @dataclass(slots=True, eq=False)
@@ -64,9 +64,9 @@ class Answer(Struct, frozen=True):
     context_tokens: int
     context_limit: int
     dropped_total: int
-    total: Tokens
+    total: TokenUsage
     """Tokens of the session so far."""
-    own: Tokens = NO_TOKENS
+    own: TokenUsage = NO_TOKENS
     text: str = ""
     audio: bytes = b""
     ends_turn: bool = False

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from antiphon.semconv import Reason
-from ws_adapter.protocol.core.tokens import NO_TOKENS, Tokens
+from ws_adapter.protocol.wire.events import NO_TOKENS, InputTokenDetails, OutputTokenDetails, TokenUsage
 
 OUTPUT_RATE_HZ: Final = 24_000
 
@@ -60,9 +60,10 @@ class Ready(Struct, frozen=True):
     speaks: bool = True
 
     @property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> TokenUsage:
         """Tokens of the settings: system prompt and voice."""
-        return Tokens(input_text=self.prompt_tokens)
+        count = self.prompt_tokens
+        return TokenUsage(count, count, 0, InputTokenDetails(count, 0, 0, 0), OutputTokenDetails(0, 0))
 
 
 class Prefilled(Struct, frozen=True):
@@ -71,7 +72,7 @@ class Prefilled(Struct, frozen=True):
     unit: int
     timings: Timings
     vision_slices: int = 0
-    tokens: Tokens = NO_TOKENS
+    tokens: TokenUsage = NO_TOKENS
 
 
 class Piece(Struct, frozen=True):
@@ -88,7 +89,7 @@ class UnitDone(Struct, frozen=True):
     unit: int
     end: UnitEnd
     context_tokens: int
-    tokens: Tokens = NO_TOKENS
+    tokens: TokenUsage = NO_TOKENS
     timings: Timings = NO_TIMINGS
     failure: Reason | None = None
     field: str = ""

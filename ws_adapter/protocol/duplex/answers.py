@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.answer import Answer, Outcome, Unit
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, UnitDone, UnitEnd
-from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.duplex.input import SilenceTail
 from ws_adapter.protocol.wire.errors import (
     CONTEXT_IS_FULL,
@@ -18,6 +17,7 @@ from ws_adapter.protocol.wire.errors import (
     ErrorCode,
     Verdict,
 )
+from ws_adapter.protocol.wire.events import NO_TOKENS, InputTokenDetails, OutputTokenDetails, TokenUsage
 
 
 class Answers:
@@ -31,7 +31,7 @@ class Answers:
         self.verdict: Verdict | None = None
         self.response_id: str | None = None
         """The response that is open: the model is speaking."""
-        self.tokens = Tokens()
+        self.tokens = NO_TOKENS
         """Of the session so far, its prompt included."""
         self._tail = tail
         self._new_token = new_token
@@ -135,7 +135,7 @@ class Answers:
         )
 
     def _answer(self, unit: Unit, done: UnitDone, index: int) -> Answer:
-        self.tokens += done.tokens
+        self.tokens = summed(self.tokens, done.tokens)
         self._context_tokens = done.context_tokens
         prefilled = unit.prefilled
         timings = done.timings
@@ -222,3 +222,23 @@ class Answers:
         if response_id is not None:
             self._tail.turn_ended(heard_everything=all(unit.injected_silence for unit in self._pending))
         return response_id
+
+
+def summed(one: TokenUsage, other: TokenUsage) -> TokenUsage:
+    """Tokens of both together."""
+    read, other_read = one.input_token_details, other.input_token_details
+    made, other_made = one.output_token_details, other.output_token_details
+    return TokenUsage(
+        one.total_tokens + other.total_tokens,
+        one.input_tokens + other.input_tokens,
+        one.output_tokens + other.output_tokens,
+        InputTokenDetails(
+            read.text_tokens + other_read.text_tokens,
+            read.audio_tokens + other_read.audio_tokens,
+            read.vision_tokens + other_read.vision_tokens,
+            read.cached_tokens + other_read.cached_tokens,
+        ),
+        OutputTokenDetails(
+            made.text_tokens + other_made.text_tokens, made.audio_tokens + other_made.audio_tokens
+        ),
+    )

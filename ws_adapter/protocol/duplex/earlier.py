@@ -13,7 +13,6 @@ from ws_adapter.protocol.core.config import (
     unknown_keys,
 )
 from ws_adapter.protocol.core.signals import Ready
-from ws_adapter.protocol.core.tokens import Tokens, usage
 from ws_adapter.protocol.duplex.earlier_events import (
     AudioAppend,
     AudioDelta,
@@ -32,7 +31,7 @@ from ws_adapter.protocol.media.reference_voice import read_voice
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import EventDecoder
 from ws_adapter.protocol.wire.errors import Verdict, missing
-from ws_adapter.protocol.wire.events import ServerEvent
+from ws_adapter.protocol.wire.events import ServerEvent, TokenUsage
 
 _DECODER: Final[EventDecoder[ClientEvent]] = EventDecoder(SessionUpdate | AudioAppend | SessionClose)
 
@@ -125,7 +124,7 @@ class Earlier(RealtimePath):
         return SessionCreated(
             session_id=self._session_id,
             prompt_length=ready.prompt_tokens,
-            usage=usage(ready.tokens),
+            usage=ready.tokens,
             recording_session_id=self._recording_id,
             unsupported_fields=list(listed([*setup.unsupported, *map(_public_path, ready.ignored_fields)])),
         )
@@ -155,7 +154,7 @@ class Earlier(RealtimePath):
         code, message = answer.failure
         return [render.error(code, message, input_id=input_id), listen]
 
-    def concluded(self, verdict: Verdict, tokens: Tokens | None) -> list[ServerEvent]:
+    def concluded(self, verdict: Verdict, tokens: TokenUsage | None) -> list[ServerEvent]:
         """See `Vocabulary.concluded`."""
         reason = _REASONS.get(verdict.closed, "stopped")
         return [SessionClosed(reason=reason, session_id=self._session_id)]

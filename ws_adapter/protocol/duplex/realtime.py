@@ -19,7 +19,6 @@ from ws_adapter.protocol.core.config import (
 )
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Ready
-from ws_adapter.protocol.core.tokens import Tokens, usage
 from ws_adapter.protocol.duplex.input import (
     Append,
     GivenInput,
@@ -49,7 +48,7 @@ from ws_adapter.protocol.media.reference_voice import Voice, read_voice
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import EventDecoder
 from ws_adapter.protocol.wire.errors import Refusal, Verdict, missing
-from ws_adapter.protocol.wire.events import Metrics, ServerEvent, SessionQueueDone
+from ws_adapter.protocol.wire.events import Metrics, ServerEvent, SessionQueueDone, TokenUsage
 
 _OWN_REASON: Final = re.compile(r"[a-z0-9_]{1,64}")
 _DECODER: Final[EventDecoder[ClientEvent]] = EventDecoder(SessionInit | InputAppend | SessionClose)
@@ -184,7 +183,7 @@ class Realtime(RealtimePath):
             session_id=self._session_id,
             mode="full_duplex",
             metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
-            usage=usage(ready.tokens),
+            usage=ready.tokens,
             unsupported_fields=list(listed([*setup.unsupported, *map(public_path, ready.ignored_fields)])),
             recording_session_id=self._recording_id,
         )
@@ -209,12 +208,12 @@ class Realtime(RealtimePath):
                 told.add(ListenDelta, kind="listen", response_id=answer.response_id)
         return told.events
 
-    def concluded(self, verdict: Verdict, tokens: Tokens | None) -> list[ServerEvent]:
+    def concluded(self, verdict: Verdict, tokens: TokenUsage | None) -> list[ServerEvent]:
         """See `Vocabulary.concluded`."""
         closed = SessionClosed(
             reason=verdict.closed or "",
             session_id=self._session_id if tokens is not None else None,
-            usage=usage(tokens) if tokens is not None else None,
+            usage=tokens,
             diagnostic=Diagnostic(verdict.message) if verdict.message else None,
         )
         return [closed]
@@ -251,7 +250,7 @@ class _Frames:
             return
         self._first = {"chunk_index": answer.index}
         if answer.outcome is not Outcome.DROPPED:
-            self._first |= {"usage": usage(answer.total), "chunk_usage": usage(answer.own)}
+            self._first |= {"usage": answer.total, "chunk_usage": answer.own}
 
     def add(self, shape: type[OutputDelta], **fields: Any) -> None:
         self.events.append(shape(**self._always, **self._first, **fields))
@@ -302,8 +301,8 @@ def metrics(answer: Answer) -> Metrics:
     figures.cost_llm_ms = times.decode
     figures.cost_tts_ms = times.speech
     figures.cost_token2wav_ms = times.vocoder
-    figures.n_tokens = answer.own.output_text
-    figures.n_tts_tokens = answer.own.output_audio
+    figures.n_tokens = answer.own.output_token_details.text_tokens
+    figures.n_tts_tokens = answer.own.output_token_details.audio_tokens
     figures.vision_slices = answer.vision_slices or None
-    figures.vision_tokens = answer.own.input_vision or None
+    figures.vision_tokens = answer.own.input_token_details.vision_tokens or None
     return figures

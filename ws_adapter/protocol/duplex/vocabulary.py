@@ -12,10 +12,9 @@ from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Ready
-from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.duplex.input import Append
 from ws_adapter.protocol.wire.errors import Refusal, Verdict
-from ws_adapter.protocol.wire.events import ServerEvent
+from ws_adapter.protocol.wire.events import ServerEvent, TokenUsage
 
 # What the client wants. `name` is that of the event. Whatever `read` raises is a `Refusal`; it is only called
 # in a state in which the event may come: an event is first judged by its time and then by its content.
@@ -119,5 +118,5 @@ class Vocabulary(Protocol):
     def refused(self, refusal: Refusal, input_id: str | None) -> ServerEvent:
         """An event of the client was not applied."""
 
-    def concluded(self, verdict: Verdict, tokens: Tokens | None) -> list[ServerEvent]:
+    def concluded(self, verdict: Verdict, tokens: TokenUsage | None) -> list[ServerEvent]:
         """The session is over; `tokens` are those of the session, None if it was never created."""

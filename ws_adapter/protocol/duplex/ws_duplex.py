@@ -17,7 +17,6 @@ from ws_adapter.protocol.core.config import (
 )
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Ready
-from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.duplex.input import (
     Append,
     GivenInput,
@@ -57,7 +56,7 @@ from ws_adapter.protocol.media.reference_voice import read_voice
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import EventDecoder
 from ws_adapter.protocol.wire.errors import ErrorCode, Refusal, Verdict, invalid, missing
-from ws_adapter.protocol.wire.events import ServerEvent
+from ws_adapter.protocol.wire.events import ServerEvent, TokenUsage
 from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Limits
 
 MAX_DIAGNOSTIC_BYTES: Final = 64 * 1024
@@ -218,7 +217,7 @@ class Duplex:
             message = f"Unknown message type: {refusal.unknown_event}"
         return _error(refusal.code, message)
 
-    def concluded(self, verdict: Verdict, tokens: Tokens | None) -> list[ServerEvent]:
+    def concluded(self, verdict: Verdict, tokens: TokenUsage | None) -> list[ServerEvent]:
         """See `Vocabulary.concluded`."""
         if verdict.clock:
             return [Timeout(reason=verdict.clock)]
@@ -256,10 +255,10 @@ def _result(answer: Answer) -> Result:
         cost_all_ms=round(sum(costs), 3),
         prefill_ms=times.prefill or 0.0,
         wall_clock_ms=0.0,
-        n_tokens=tokens.output_text,
-        n_tts_tokens=tokens.output_audio,
+        n_tokens=tokens.output_token_details.text_tokens,
+        n_tts_tokens=tokens.output_token_details.audio_tokens,
         vision_slices=answer.vision_slices,
-        vision_tokens=tokens.input_vision,
+        vision_tokens=tokens.input_token_details.vision_tokens,
         server_send_ts=0.0,
         dropped=True if is_dropped else None,
         dropped_total=answer.dropped_total or None,

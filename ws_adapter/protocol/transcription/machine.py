@@ -263,7 +263,7 @@ class Transcription:
         current = self._utterances.current
         if current is None or not current.holds(done.unit):
             return []
-        current.sampled_tokens += done.tokens.output_text
+        current.sampled_tokens += done.tokens.output_token_details.text_tokens
         if done.end is UnitEnd.FAILED:
             verdict = errors.VERDICTS[done.failure or Reason.INFERENCE_FAILED]
             if verdict.code is ErrorCode.INVALID_PAYLOAD:

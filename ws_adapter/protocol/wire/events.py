@@ -155,6 +155,9 @@ class TokenUsage(Struct, frozen=True):
     output_token_details: OutputTokenDetails
 
 
+NO_TOKENS: Final = TokenUsage(0, 0, 0, InputTokenDetails(0, 0, 0, 0), OutputTokenDetails(0, 0))
+
+
 class Metrics(Struct, omit_defaults=True):
     """Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens."""
 

@@ -14,11 +14,11 @@ from antiphon.semconv import Reason
 from tests.ws_adapter.support.chat_conversation import SPOKEN, USER, ChatJar, f32, request, user
 from tests.ws_adapter.support.conversation import Event
 from tests.ws_adapter.support.duplex_conversation import pictured
+from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES, MAX_TEXT
 from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME, State
 from ws_adapter.protocol.core.config import ChatSetup
 from ws_adapter.protocol.core.signals import Finish, GoingAway, UnitEnd
-from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.core.turn import Generation, Message, Picture, Speech
 from ws_adapter.protocol.media.reference_voice import Voice
 from ws_adapter.protocol.wire import errors
@@ -720,6 +720,6 @@ def test_nothing_is_said_after_the_end() -> None:
 def test_tokens_of_all_kinds_count_as_input() -> None:
     jar = ChatJar()
     jar.ask()
-    jar.prefilled(Tokens(input_text=5, input_audio=20, input_vision=64))
+    jar.prefilled(tokens(input_text=5, input_audio=20, input_vision=64))
 
     assert jar.sent == [{"type": "prefill_done", "input_tokens": 89}]

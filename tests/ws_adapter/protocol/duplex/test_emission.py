@@ -7,8 +7,8 @@ import pytest
 
 from antiphon.semconv import Reason
 from tests.ws_adapter.support.conversation import SPEECH, Conversation, Event, append, codes, kinds, pcm
+from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Timings, UnitDone, UnitEnd
-from ws_adapter.protocol.core.tokens import Tokens
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_usage_and_metrics_of_a_unit(talk: Conversation) -> None:
             1,
             UnitEnd.LISTEN,
             149,
-            Tokens(input_text=2, input_audio=10, cached=3, output_text=1),
+            tokens(input_text=2, input_audio=10, cached=3, output_text=1),
             Timings(queue=0.5, decode=12.0, total=21.0),
         )
     )[0]

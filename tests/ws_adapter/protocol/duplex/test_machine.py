@@ -18,9 +18,9 @@ from hypothesis.stateful import (
 from antiphon.semconv import Reason
 from tests.ws_adapter.support.conversation import SPEECH, Conversation, Event, pcm, ready_signal
 from tests.ws_adapter.support.duplex_conversation import DuplexConversation
+from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.core.signals import Finalized, Piece, UnitDone, UnitEnd
 from ws_adapter.protocol.core.state import State
-from ws_adapter.protocol.core.tokens import Tokens
 
 WINDOW = 2
 
@@ -284,7 +284,7 @@ class DialectMachine(RuleBasedStateMachine):
             self.talk.worker(Piece(self.done, "word", SPEECH))
         failure = Reason.INFERENCE_FAILED if end is UnitEnd.FAILED else None
         self.bad += failure is not None
-        self.talk.worker(UnitDone(self.done, end, 100, Tokens(1), failure=failure))
+        self.talk.worker(UnitDone(self.done, end, 100, tokens(1), failure=failure))
 
     @precondition(lambda self: self.finalized < self.done)
     @rule()

@@ -8,8 +8,8 @@ import pytest
 from antiphon.semconv import Reason
 from tests.ws_adapter.support.conversation import SPEECH, Event
 from tests.ws_adapter.support.duplex_conversation import PAUSE, STOP, DuplexConversation, chunk, names
+from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Timings, UnitDone, UnitEnd
-from ws_adapter.protocol.core.tokens import Tokens
 
 ALWAYS = {
     "type",
@@ -115,7 +115,7 @@ def test_speaking_unit(talk: DuplexConversation) -> None:
             1,
             UnitEnd.TURN,
             168,
-            Tokens(input_audio=10, input_vision=64, output_text=6, output_audio=25),
+            tokens(input_audio=10, input_vision=64, output_text=6, output_audio=25),
             Timings(decode=41.0, speech=88.0, vocoder=35.5, total=170.0),
         )
     )

@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 
 from antiphon.semconv import Reason
 from tests.support.schemas import Event
+from tests.ws_adapter.support.tokens import tokens
 from tests.ws_adapter.support.transcription_conversation import (
     COMMIT,
     FINAL,
@@ -23,7 +24,6 @@ from tests.ws_adapter.support.transcription_conversation import (
     append,
 )
 from ws_adapter.protocol.core.signals import Failed, Finalized, GoingAway, Piece, UnitDone, UnitEnd
-from ws_adapter.protocol.core.tokens import Tokens
 from ws_adapter.protocol.wire.errors import VERDICTS
 
 WINDOW = 3
@@ -166,7 +166,7 @@ class TranscriptionMachine(RuleBasedStateMachine):
         self.sampled += end is not UnitEnd.CANCELLED
         failure = Reason.INFERENCE_FAILED if end is UnitEnd.FAILED else None
         before = self.outcomes
-        self.talk.worker(UnitDone(run.unit, end, 100, Tokens(output_text=1), failure=failure))
+        self.talk.worker(UnitDone(run.unit, end, 100, tokens(output_text=1), failure=failure))
         self.catch_up()
         is_over = end in (UnitEnd.TURN, UnitEnd.FAILED, UnitEnd.CONTEXT_FULL)
         assert self.outcomes >= before + is_over

@@ -34,7 +34,7 @@ What limits it. Counted by `strace`, bare `grpc.aio` streams make 23 system call
 about ten times; the whole adapter, which speaks gRPC on its one thread, makes 7, 3 of them for random ids,
 and does not switch. A bare program with the same three streams, framed as in
 `ws_adapter/worker/transport/http2.py`, took 0.5 to 0.6 of `grpc.aio`. With the WebSocket echo and the codec
-that is about two thirds of the adapter; the last third is the protocol, 300 to 400 calls of Python functions
+that is about two thirds of the adapter; the last third is the protocol, about 300 calls of Python functions
 a unit ([walked through](unit.md#which-modules-it-passes)): checks, clocks, bounds, the order of answers. The
 relay has none of that, and its time goes into `json`, which is C. The adapter also keeps the memory of one
 unit for the next (`ws_adapter/process/allocator.py`), which neither the floors nor the relay do: that is

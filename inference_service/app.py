@@ -133,7 +133,10 @@ class Worker:
             await self._start_administration()
             self._engine = await self._load()
             if self._engine is not None:
-                tasks.append(asyncio.create_task(self._watch(self._engine)))
+                limit_s = self._limits.step_s
+                watchdog = Watchdog(self._engine, time.monotonic, limit_s)
+                hangs = f"the engine has been at one step for {limit_s:g} s"
+                tasks.append(asyncio.create_task(watchdog.watch(lambda: self._device_lost(hangs))))
                 await self._server.set_serving(True)
                 logger.info("worker ready", extra={"worker_id": self._servicer.worker_id})
                 on_ready(address)
@@ -203,11 +206,6 @@ class Worker:
             )
         )
         return engine
-
-    async def _watch(self, engine: Engine) -> None:
-        limit_s = self._limits.step_s
-        await Watchdog(engine, time.monotonic, limit_s).bark()
-        self._device_lost(f"the engine has been at one step for {limit_s:g} s")
 
     def _device_lost(self, message: str) -> None:
         logger.critical("the device is lost: %s", message)

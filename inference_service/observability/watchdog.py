@@ -41,7 +41,8 @@ class Watchdog:
         self._watched_s += min(passed, 2 * self._period_s)
         return self._watched_s >= self._limit_s
 
-    async def bark(self) -> None:
-        """Returns when it hangs."""
+    async def watch(self, on_hang: Callable[[], None]) -> None:
+        """Calls `on_hang` when it hangs, once."""
         while not self.check():  # noqa: ASYNC110 (a step that never ends sets no event)
             await asyncio.sleep(self._period_s)
+        on_hang()

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import Mode, SessionSetup
-from inference_service.config.defaults import ChatReader, TokensReader, TranscribeReader
 from inference_service.config.duplex import DuplexReader
 from inference_service.config.reader import ConfigReader
+from inference_service.config.sampled import ChatReader, TokensReader, TranscribeReader
 from inference_service.errors import BadField, ConfigInvalid, ModelNotFound, ModeUnsupported
 
 MODES = {

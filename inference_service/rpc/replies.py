@@ -23,9 +23,9 @@ from inference_service.api.engine import (
     UnitUsage,
 )
 from inference_service.api.setups import Mode
-from inference_service.config.defaults import sampling_defaults
 from inference_service.config.duplex import duplex_config
 from inference_service.config.resolve import SessionPlan, modes
+from inference_service.config.sampled import sampling_defaults
 from inference_service.config.sampling import SAMPLING_TO_DUPLEX, sampling_params
 from inference_service.session.machine import Answer, GoAway
 

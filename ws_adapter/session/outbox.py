@@ -11,7 +11,7 @@ from ws_adapter.process.load import Load
 from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.answer import Outcome
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
-from ws_adapter.protocol.wire.codec import audio_bytes, encode
+from ws_adapter.protocol.wire.codec import audio_bytes, encode, stamp
 
 CHECK_S: Final = 0.5
 """How often progress is looked for while the outbox is over its bound."""
@@ -144,7 +144,7 @@ class Outbox:
         wall_clock_ms = None
         if item.answer is not None:
             wall_clock_ms = round((self._clock.now() - item.answer.unit.ready_at) * 1000, 1)
-        item.event.stamp(round(self._clock.unix(), 3), wall_clock_ms)
+        stamp(item.event, self._clock.unix(), wall_clock_ms)
         return encode(item.event)
 
     # ------------------------------------------------------------------------------------- bounds

@@ -20,6 +20,7 @@ from ws_adapter.protocol.core.actions import (
     Note,
     OpenWorkerSession,
     Relate,
+    Run,
     RunSegment,
     RunTurn,
     RunUnit,
@@ -28,7 +29,7 @@ from ws_adapter.protocol.core.actions import (
     Withdraw,
 )
 from ws_adapter.protocol.core.machine import Machine, Place
-from ws_adapter.protocol.core.signals import Piece, Prefilled, Signal, UnitDone
+from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, Signal, UnitDone
 from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 from ws_adapter.recording.recorder import Recording
@@ -36,7 +37,7 @@ from ws_adapter.session.outbox import Bounds, Outbox
 from ws_adapter.session.services import Services
 from ws_adapter.session.slot import Identity, Slot, SlotSource
 from ws_adapter.web.websocket import Disconnected, Message, PublicConnection
-from ws_adapter.worker.session_streams import SessionStreams
+from ws_adapter.worker.session_streams import SessionStreams, is_large, prefill_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ class Session:
             self._on_congested,
             self._on_stalled,
         )
+        self._sending: asyncio.Task[None] | None = None
+        """Gives the newest unit to the worker, and those before it, while one of them is made into bytes."""
         self._slot: Slot | None = None
         """The one that the machine has, or waits for."""
         self._slots: list[Slot] = []
@@ -159,8 +162,8 @@ class Session:
         match action:
             case Send():
                 self._tell(action)
-            case RunUnit() | RunTurn() | RunSegment() if self._slot is not None:
-                self._slot.run(action)
+            case RunUnit() | RunTurn() | RunSegment() if self._streams is not None:
+                self._run(action, self._streams)
             case TakeSlot():
                 self._take_slot()
             case LeaveSlot():
@@ -180,6 +183,30 @@ class Session:
                 self._end = action.reason
                 self._leave_slot()
                 self._closing = asyncio.create_task(self._close(action, self._patience_s))
+
+    def _run(self, run: Run, streams: SessionStreams) -> None:
+        """Gives a unit to the worker; what is large is made into bytes beside the loop."""
+        traceparent = self._telemetry.units.ran(run)
+        if self._sending is None and not is_large(run):
+            streams.run(run, traceparent)
+        else:
+            self._sending = asyncio.create_task(self._send_large(self._sending, run, streams, traceparent))
+
+    async def _send_large(
+        self, before: asyncio.Task[None] | None, run: Run, streams: SessionStreams, traceparent: str
+    ) -> None:
+        """In the order of the units."""
+        try:
+            if before is not None:
+                await before
+            message = await self._services.readers.do(lambda: prefill_bytes(run, traceparent), has_slot=True)
+            if self._streams is streams:
+                streams.run(run, traceparent, message)
+        except Exception:
+            self.failed()
+        finally:
+            if self._sending is asyncio.current_task():
+                self._sending = None
 
     def _hold(self) -> None:
         """Counts the input that waits, or is at the worker, among what all sessions hold."""
@@ -308,6 +335,8 @@ class Session:
 
     def _leave_slot(self) -> None:
         slot, self._slot = self._slot, None
+        if self._sending is not None:
+            self._sending.cancel()
         if slot is not None:
             slot.give_up()
 
@@ -329,14 +358,30 @@ class Session:
         self._slot = None
         self._perform(self._machine.refused(verdict))
 
-    def said(self, signal: Signal) -> bool:
+    def said(self, signal: Signal) -> None:
         """See `Holder`."""
+        units = self._telemetry.units
+        match signal:
+            case Piece():
+                units.said(signal, was_told=self._obey(signal, may_be_nothing=True))
+            case Prefilled():
+                self._obey(signal, may_be_nothing=True)
+            case UnitDone():
+                units.ends(signal)
+                self._obey(signal)
+                units.waits(self._outbox.audio_s)
+                units.ended(signal)
+            case Ready() if self._slot is not None:
+                self._slot.began()
+                self._obey(signal)
+            case _:
+                self._obey(signal)
+
+    def _obey(self, signal: Signal, *, may_be_nothing: bool = False) -> bool:
+        """Whether anything is done about it; where that may be, nothing else has changed if not."""
         actions = self._machine.signal(signal, self._clock.now())
-        # The others move neither a deadline nor what is held.
-        if actions or not isinstance(signal, Prefilled | Piece):
+        if actions or not may_be_nothing:
             self._perform(actions)
-        if isinstance(signal, UnitDone):
-            self._telemetry.units.waits(self._outbox.audio_s)
         return bool(actions)
 
 

@@ -15,22 +15,18 @@ from ws_adapter.process.errors import (
     WaitCancelled,
     WaitExpired,
 )
-from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place
-from ws_adapter.protocol.core.signals import Failed, Piece, Ready, Signal, UnitDone
+from ws_adapter.protocol.core.signals import Failed, Signal
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
 from ws_adapter.session.services import Services
-from ws_adapter.worker.session_streams import SessionStreams, prefill_bytes
+from ws_adapter.worker.session_streams import SessionStreams
 
 logger = logging.getLogger(__name__)
 
 NEW_LEASES: Final = 3
 """How often a session that lost its worker before it began gets another slot."""
-
-LARGE: Final = 2**20
-"""Bytes of a unit that it takes too long to serialise on the event loop."""
 
 BUSY_RETRIES: Final = 10
 BUSY_RETRY_S: Final = 0.5
@@ -80,8 +76,8 @@ class Holder(Protocol):
     def refused(self, verdict: Verdict) -> None:
         """There is no slot."""
 
-    def said(self, signal: Signal) -> bool:
-        """The worker has news; whether anything is done about it."""
+    def said(self, signal: Signal) -> None:
+        """The worker has news."""
 
     def failed(self) -> None:
         """A defect of ours; it is on the stack."""
@@ -124,15 +120,14 @@ class Slot:
     def __init__(self, source: SlotSource, holder: Holder, after: "Slot | None" = None) -> None:
         self.streams: SessionStreams | None = None
         """The session at the worker, while it is attached."""
+        self.said = holder.said
+        """What the worker says of units is the holder's alone."""
         self._source = source
         self._holder = holder
         self._telemetry = source.telemetry.slot()
-        self._units = source.telemetry.units
         self._is_given_up = False
         self._began = False
         self._lost: Reason | None = None
-        self._sending: asyncio.Task[None] | None = None
-        """Gives the newest unit to the worker, and those before it, while one of them is made into bytes."""
         self._task = asyncio.create_task(self._hold(after))
 
     @property
@@ -144,39 +139,9 @@ class Slot:
         """Waits until it is."""
         await asyncio.wait({self._task})
 
-    def run(self, run: Run) -> None:
-        """Gives a unit to the worker, if there is one; what is large is made into bytes beside the loop."""
-        if self.streams is None:
-            return
-        traceparent = self._units.ran(run)
-        if self._sending is None and not _is_large(run):
-            self.streams.run(run, traceparent)
-        else:
-            self._sending = asyncio.create_task(self._send(self._sending, self.streams, run, traceparent))
-
-    async def _send(
-        self, before: asyncio.Task[None] | None, streams: SessionStreams, run: Run, traceparent: str
-    ) -> None:
-        """In the order of the units."""
-        try:
-            if before is not None:
-                await before
-            message = await self._source.services.readers.do(
-                lambda: prefill_bytes(run, traceparent), has_slot=True
-            )
-            if self.streams is streams and not self._is_given_up:
-                streams.run(run, traceparent, message)
-        except Exception:
-            self._holder.failed()
-        finally:
-            if self._sending is asyncio.current_task():
-                self._sending = None
-
     def give_up(self) -> None:
         """Leaves the queue, or has the worker clean the slot."""
         self._is_given_up = True
-        if self._sending is not None:
-            self._sending.cancel()
         if self.streams is not None:
             self._telemetry.given_up()
             self.streams.release()
@@ -264,7 +229,7 @@ class Slot:
                     lease.worker_id,
                     source.new_name(),
                     lease.token,
-                    self._on_signal,
+                    self,
                     source.call_limit_s,
                     self._telemetry.headers(),
                 )
@@ -273,26 +238,18 @@ class Slot:
                     raise
         raise AttachFailed(Reason.NO_FREE_SLOT)
 
-    def _on_signal(self, signal: Signal) -> None:
-        match signal:
-            case Piece():
-                self._units.said(signal, was_told=self._holder.said(signal))
-            case UnitDone():
-                self._units.ends(signal)
-                self._holder.said(signal)
-                self._units.ended(signal)
-            case Failed():
-                if not self._failed(signal.reason):
-                    self._holder.said(signal)
-            case Ready():
-                self._began = True
-                self._telemetry.began()
-                self._holder.said(signal)
-            case _:
-                self._holder.said(signal)
+    def began(self) -> None:
+        """The worker is ready for units."""
+        self._began = True
+        self._telemetry.began()
 
-    def _failed(self, reason: Reason) -> bool:
-        """The worker ended the session; whether another slot is looked for, so that nobody need know."""
+    def failed(self, reason: Reason) -> None:
+        """The worker ended the session."""
+        if not self._is_repaired(reason):
+            self._holder.said(Failed(reason))
+
+    def _is_repaired(self, reason: Reason) -> bool:
+        """Whether another slot is looked for, so that nobody need know."""
         self._telemetry.lost(reason)
         if reason in DEFECTS:
             logger.error("the worker reports a defect of the adapter", extra={"reason": reason})
@@ -303,14 +260,3 @@ class Slot:
             return False
         self._holder.displaced()
         return True
-
-
-def _is_large(run: Run) -> bool:
-    """Whether it takes long to make it into bytes."""
-    match run:
-        case RunUnit():
-            return len(run.audio) + sum(map(len, run.frames)) >= LARGE
-        case RunTurn():
-            return run.turn.size >= LARGE
-        case RunSegment():
-            return len(run.audio) >= LARGE

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 from google.rpc import code_pb2
@@ -17,9 +17,9 @@ from google.rpc import code_pb2
 from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.errors import AttachFailed
-from ws_adapter.protocol.core.actions import Run
+from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit
 from ws_adapter.protocol.core.config import WorkerSetup
-from ws_adapter.protocol.core.signals import Failed, GoingAway, Signal, UnitDone
+from ws_adapter.protocol.core.signals import GoingAway, Signal, UnitDone
 from ws_adapter.worker import convert as messages
 from ws_adapter.worker.failure import reason_of
 from ws_adapter.worker.transport.http2_stream import Received
@@ -32,6 +32,9 @@ ATTACH_TIMEOUT_S: Final = 5.0
 
 WRITES_WAITING: Final = 16
 """More than a session's window of units and cancels can ever need."""
+
+LARGE: Final = 2**20
+"""Bytes of a unit that it takes too long to serialise on the event loop."""
 
 RELEASE_GRACE_S: Final = 0.5
 """How long a session that is given up may take to finish its units."""
@@ -46,9 +49,31 @@ Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
 
+def is_large(run: Run) -> bool:
+    """Whether it takes too long to make a message of it on the event loop."""
+    match run:
+        case RunUnit():
+            return len(run.audio) + sum(map(len, run.frames)) >= LARGE
+        case RunTurn():
+            return run.turn.size >= LARGE
+        case RunSegment():
+            return len(run.audio) >= LARGE
+
+
 def prefill_bytes(run: Run, traceparent: str) -> bytes:
     """The message that brings a unit to the worker, for `SessionStreams.run`."""
     return messages.prefill(run, traceparent).SerializeToString()
+
+
+class Listener(Protocol):
+    """Who hears what a worker says of one session."""
+
+    @property
+    def said(self) -> Callable[[Signal], object]:
+        """Called for all that it says, but its end."""
+
+    def failed(self, reason: Reason) -> None:
+        """It ended the session; called once."""
 
 
 class SessionStreams:
@@ -59,11 +84,11 @@ class SessionStreams:
         channel: Channel,
         session_id: str,
         lease_token: str,
-        on_signal: Callable[[Signal], None],
+        listener: Listener,
         deadline_s: float,
         trace: Metadata,
     ) -> None:
-        self._on_signal = on_signal
+        self._listener = listener
         self._released = False
         self._failed = False
         self._running = 3
@@ -97,18 +122,18 @@ class SessionStreams:
         worker_id: str,
         session_id: str,
         lease_token: str,
-        on_signal: Callable[[Signal], None],
+        listener: Listener,
         deadline_s: float,
         trace: Metadata = (),
     ) -> "SessionStreams":
         """Opens the three calls and waits until the worker of this id has them.
 
-        `on_signal` is called for everything the worker says, and once with `Failed` if the session ends
-        without `release`. `deadline_s` bounds the calls as a last backstop; `trace` is the session's trace
+        `listener` hears everything the worker says, and once that it failed, if the session ends without
+        `release`. `deadline_s` bounds the calls as a last backstop; `trace` is the session's trace
         context, which goes into the metadata of all three. Raises `AttachFailed`; then, as
         on cancellation, nothing is left behind.
         """
-        streams = cls(channel, session_id, lease_token, on_signal, deadline_s, trace)
+        streams = cls(channel, session_id, lease_token, listener, deadline_s, trace)
         attached = False
         try:
             async with asyncio.timeout(ATTACH_TIMEOUT_S):
@@ -172,7 +197,11 @@ class SessionStreams:
 
     def _tell(self, signal: Signal | None) -> None:
         if signal is not None and not self._released and not self._failed:
-            self._on_signal(signal)
+            self._listener.said(signal)
+
+    def _tell_failure(self, reason: Reason) -> None:
+        if not self._released and not self._failed:
+            self._listener.failed(reason)
 
     def _on_prefill(self, answer: pb.PrefillResponse) -> None:
         self._last_prefilled = answer.unit
@@ -205,7 +234,7 @@ class SessionStreams:
             self._fail(reason)
         if not self._running:
             # All three ended with OK, which the worker does only after the session's own end.
-            self._tell(Failed(Reason.WORKER_LOST))
+            self._tell_failure(Reason.WORKER_LOST)
             if self._patience is not None:
                 self._patience.cancel()
             self._ended.set()
@@ -217,7 +246,7 @@ class SessionStreams:
         """The first status that tells something counts; the worker ends the other calls with the same one."""
         if self._failed:
             return
-        self._tell(Failed(reason))
+        self._tell_failure(reason)
         self._failed = True
         if self._running and not self._released:
             self._wait(CLEANUP_S, self._cut)

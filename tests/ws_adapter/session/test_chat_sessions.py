@@ -26,7 +26,7 @@ from tests.ws_adapter.support.chat_conversation import USER, append, f32, reques
 from tests.ws_adapter.support.conversation import CLOSE, kinds
 from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter, until
 from ws_adapter.protocol.core.actions import Run
-from ws_adapter.session import slot
+from ws_adapter.session import session
 from ws_adapter.worker.session_streams import prefill_bytes
 
 SAYS = write("Seven.")
@@ -240,7 +240,7 @@ async def test_large_turn_is_serialised_beside_the_event_loop(monkeypatch: pytes
         made.append((threading.current_thread(), len(message)))
         return message
 
-    monkeypatch.setattr(slot, "prefill_bytes", noted)
+    monkeypatch.setattr(session, "prefill_bytes", noted)
     async with chatting() as chat, chat.client("/ws/chat") as client:
         await client.send(request({"role": "user", "content": "x" * 3 * 2**20}))
         await client.expect_until("done")
@@ -258,7 +258,7 @@ async def test_client_that_vanishes_while_its_turn_is_serialised(monkeypatch: py
         assert go_on.wait(30)
         return prefill_bytes(run, traceparent)
 
-    monkeypatch.setattr(slot, "prefill_bytes", held)
+    monkeypatch.setattr(session, "prefill_bytes", held)
     async with chatting() as chat:
         async with chat.client("/ws/chat") as client:
             await client.send(request({"role": "user", "content": "x" * 3 * 2**20}))

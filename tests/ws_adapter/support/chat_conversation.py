@@ -36,7 +36,7 @@ from ws_adapter.protocol.core.signals import (
     UnitEnd,
 )
 from ws_adapter.protocol.core.turn import Turn
-from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.codec import encode, stamp
 from ws_adapter.protocol.wire.events import TokenUsage
 from ws_adapter.protocol.wire.limits import Limits
 
@@ -177,7 +177,7 @@ class Jar:
             match action:
                 case Send():
                     leaving = structs.replace(action.event)
-                    leaving.stamp(self.now, None)
+                    stamp(leaving, self.now, None)
                     self._observer.server_said(json.loads(encode(leaving)))
                     self.sent.append(json.loads(encode(action.event)))
                 case TakeSlot():

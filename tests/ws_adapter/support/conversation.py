@@ -27,7 +27,7 @@ from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Ready, Si
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening
 from ws_adapter.protocol.duplex.vocabulary import Vocabulary
-from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.codec import encode, stamp
 from ws_adapter.protocol.wire.events import ServerEvent
 from ws_adapter.protocol.wire.limits import Limits
 
@@ -156,7 +156,7 @@ class Conversation:
     def _stamped(self, event: ServerEvent) -> ServerEvent:
         """`event` as it would leave."""
         leaving = structs.replace(event)
-        leaving.stamp(self.now, None)
+        stamp(leaving, self.now, None)
         return leaving
 
     def _withdraw(self, response_id: str) -> list[Action]:

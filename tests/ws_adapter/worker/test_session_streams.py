@@ -2,8 +2,9 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
@@ -63,6 +64,20 @@ def _jpeg() -> bytes:
 JPEG = _jpeg()
 
 
+@dataclass(frozen=True)
+class Listener:
+    """Writes down what a worker says."""
+
+    heard: list[Signal]
+
+    @property
+    def said(self) -> Callable[[Signal], None]:
+        return self.heard.append
+
+    def failed(self, reason: Reason) -> None:
+        self.heard.append(Failed(reason))
+
+
 class Caller:
     """The streams of a session and what they said."""
 
@@ -73,7 +88,7 @@ class Caller:
 
     async def attach(self, name: str = "s-1") -> SessionStreams:
         return await SessionStreams.attach(
-            self.channel, self.worker_id, name, "0:1:", self.said.append, deadline_s=60.0
+            self.channel, self.worker_id, name, "0:1:", Listener(self.said), deadline_s=60.0
         )
 
     def heard(self, shape: type) -> list[Any]:

@@ -108,10 +108,7 @@ class OutputEvent(ServerEvent, kw_only=True):
     """The append that completed the unit."""
     metrics: Metrics
 
-    def stamp(self, sent_at: float, wall_clock_ms: float | None) -> None:
-        """See `ServerEvent.stamp`; this dialect has no time of sending."""
-        if wall_clock_ms is not None:
-            self.metrics.wall_clock_ms = wall_clock_ms
+    figures: ClassVar = "metrics"
 
 
 class AudioDelta(OutputEvent, kw_only=True, tag="response.output_audio.delta"):

@@ -137,12 +137,8 @@ class TimedEvent(ServerEvent, kw_only=True):
     """Unix seconds of the moment of sending."""
 
     REQUIRED: ClassVar = ("server_send_ts",)
-
-    def stamp(self, sent_at: float, wall_clock_ms: float | None) -> None:
-        """See `ServerEvent.stamp`."""
-        self.server_send_ts = sent_at
-        if wall_clock_ms is not None:
-            self.metrics.wall_clock_ms = wall_clock_ms
+    tells_time: ClassVar = True
+    figures: ClassVar = "metrics"
 
 
 class SessionCreated(TimedEvent, kw_only=True, tag="session.created"):

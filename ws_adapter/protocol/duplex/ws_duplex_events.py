@@ -171,11 +171,8 @@ class Result(ServerEvent, kw_only=True, tag="result"):
     audio_data: OutputAudio | None
     """Null while the model listens, else base64 of raw little-endian float32, mono, 24 kHz."""
 
-    def stamp(self, sent_at: float, wall_clock_ms: float | None) -> None:
-        """See `ServerEvent.stamp`."""
-        self.server_send_ts = sent_at
-        if wall_clock_ms is not None:
-            self.wall_clock_ms = wall_clock_ms
+    tells_time: ClassVar = True
+    figures: ClassVar = ""
 
 
 class Paused(ServerEvent, kw_only=True, tag="paused"):

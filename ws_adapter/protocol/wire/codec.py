@@ -302,6 +302,17 @@ def encode(event: ServerEvent) -> bytes:
     return b"".join((before, key, b'"', pybase64.b64encode(data), b'"', after))
 
 
+def stamp(event: ServerEvent, sent_at: float, wall_clock_ms: float | None) -> None:
+    """Fills in the moment of sending, in Unix seconds, and how long the answer to a unit took, where an event
+    tells them."""
+    given: Any = event
+    if event.tells_time:
+        given.server_send_ts = round(sent_at, 3)
+    if wall_clock_ms is not None and event.figures is not None:
+        figures = getattr(given, event.figures) if event.figures else given
+        figures.wall_clock_ms = wall_clock_ms
+
+
 def audio_bytes(event: ServerEvent) -> int:
     """Bytes of the output audio in an event, before they become base64."""
     name = _bytes_field(type(event))

@@ -209,6 +209,12 @@ class ServerEvent(Struct, kw_only=True, omit_defaults=True, tag_field="type"):
     tells_trouble: ClassVar = False
     """Whether it tells an error or an end: then there may be a `fault`, and `identify` may have a place."""
 
+    tells_time: ClassVar = False
+    """Whether it has the moment of sending, `server_send_ts` in Unix seconds."""
+
+    figures: ClassVar[str | None] = None
+    """The field that has the time its answer took, `wall_clock_ms`; empty for the event itself."""
+
     @property
     def fault(self) -> Fault | None:
         """The error that it tells."""
@@ -216,9 +222,6 @@ class ServerEvent(Struct, kw_only=True, omit_defaults=True, tag_field="type"):
 
     def identify(self, trace_id: str) -> None:
         """Names the trace of the session, by which its operator finds it."""
-
-    def stamp(self, sent_at: float, wall_clock_ms: float | None) -> None:
-        """Fills in the moment of sending, in Unix seconds, and how long the answer to a unit took."""
 
 
 class SessionQueued(ServerEvent, kw_only=True, tag="session.queued"):

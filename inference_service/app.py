@@ -29,7 +29,8 @@ from inference_service.observability.watchdog import Watchdog
 from inference_service.options import WorkerOptions
 from inference_service.rpc.backend import Backend
 from inference_service.rpc.server import WorkerServer
-from inference_service.rpc.servicer import InferenceServicer, deliver_on
+from inference_service.rpc.servicer import InferenceServicer
+from inference_service.rpc.session_calls import deliver_on
 from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable
 
@@ -105,7 +106,7 @@ class Worker:
         # A worker that starts again is another one: leases of the one before must not count.
         worker_id = f"{options.worker_id or 'worker'}-{secrets.token_hex(4)}"
         self._metrics = WorkerMetrics(telemetry.meter, worker_id)
-        self._tracing = Tracing(telemetry, worker_id, time.monotonic)
+        self._tracing = Tracing(telemetry, worker_id, time.monotonic, self._metrics.recent_ticks)
         self._servicer = InferenceServicer(worker_id, options.worker_key, self._metrics, self._tracing)
         self._administration = Administration(telemetry.exposition, self._status_page)
         self._engine: Engine | None = None
@@ -190,7 +191,8 @@ class Worker:
             return None  # the thread is a daemon: nobody waits for it
         engine = loading.result()
         slots = SlotTable(engine.slots)
-        engine.watch(self._servicer.ticked)
+        self._metrics.on_named = self._servicer.ticked
+        engine.watch(self._metrics.ticked)
         self._metrics.serve(engine, slots, self._options.device)
         self._servicer.start(
             Backend(

@@ -38,16 +38,6 @@ class UnitUsage:
     output_text_tokens: int = 0
     output_audio_tokens: int = 0
 
-    def __add__(self, other: "UnitUsage") -> "UnitUsage":
-        return UnitUsage(
-            self.input_text_tokens + other.input_text_tokens,
-            self.input_audio_tokens + other.input_audio_tokens,
-            self.input_vision_tokens + other.input_vision_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.output_text_tokens + other.output_text_tokens,
-            self.output_audio_tokens + other.output_audio_tokens,
-        )
-
 
 @dataclass(frozen=True)
 class UnitTimings:

@@ -345,7 +345,7 @@ class Session(ABC, Generic[Prepared]):
     def conclude(self, run: Run[Prepared], end: End) -> None:
         """Gives the last word about the running unit; it waits to be closed."""
         done = run.done(end, self.context.tokens)
-        self.usage += done.usage
+        self.usage = summed(self.usage, done.usage)
         self.events.append(done)
         self.stage = Stage.DONE
 
@@ -389,3 +389,15 @@ class SessionKind(ABC, Generic[S]):
 
         If it raises, no session has moved, but for those that have theirs and the one to `blame`.
         """
+
+
+def summed(one: UnitUsage, other: UnitUsage) -> UnitUsage:
+    """Tokens of both together."""
+    return UnitUsage(
+        one.input_text_tokens + other.input_text_tokens,
+        one.input_audio_tokens + other.input_audio_tokens,
+        one.input_vision_tokens + other.input_vision_tokens,
+        one.cached_tokens + other.cached_tokens,
+        one.output_text_tokens + other.output_text_tokens,
+        one.output_audio_tokens + other.output_audio_tokens,
+    )

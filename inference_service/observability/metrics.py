@@ -1,6 +1,7 @@
 """The worker's figures: instruments of OpenTelemetry, and plain counts for its status page."""
 
 from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 import grpc
@@ -37,6 +38,7 @@ class WorkerMetrics:
         """Units that took longer than the audio they hold."""
         self.lag = histogram(meter, semconv.EVENT_LOOP_LAG)
         self.recent_ticks: deque[Ticked] = deque(maxlen=RECENT_TICKS)
+        self.on_named: Callable[[Ticked], None] = lambda tick: None
         self._meter = meter
         self._worker = (worker_id,)
         # 0 from the start: a series that begins at 1 has no rate.
@@ -66,12 +68,15 @@ class WorkerMetrics:
             meter, semconv.SLOTS, lambda: [((STATES[state],), slots.number_of(state)) for state in SlotState]
         )
 
-    def ticked(self, tick: Ticked) -> None:
-        """The engine has made a tick."""
-        self.recent_ticks.append(tick)
-        self._tick.record(tick.ended - tick.started)
-        self._batch.record(tick.sessions)
-        self._tokens.record(tick.tokens)
+    def ticked(self, ticks: Sequence[Ticked]) -> None:
+        """The engine has made ticks; `on_named` hears of those that name their members."""
+        for tick in ticks:
+            self.recent_ticks.append(tick)
+            self._tick.record(tick.ended - tick.started)
+            self._batch.record(tick.sessions)
+            self._tokens.record(tick.tokens)
+            if tick.members:
+                self.on_named(tick)
 
     def finalized(self, seconds: float) -> None:
         """A unit was closed, which took so long."""

@@ -5,7 +5,7 @@ session that ends in another way.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from opentelemetry.context import Context
@@ -47,14 +47,24 @@ _NAMES = {
 
 
 class Tracing:
-    """Makes spans with the tracers of `telemetry`; without an exporter of traces none, and at no cost."""
+    """Makes spans with the tracers of `telemetry`; without an exporter of traces none, and at no cost.
 
-    def __init__(self, telemetry: Telemetry, worker_id: str, clock: Callable[[], float]) -> None:
+    `ticks` are the latest ones that the engine has made, the newest last.
+    """
+
+    def __init__(
+        self, telemetry: Telemetry, worker_id: str, clock: Callable[[], float], ticks: Sequence[Ticked]
+    ) -> None:
         self.is_on = not isinstance(telemetry.always, NoOpTracer)
         self.telemetry = telemetry
         self.worker_id = worker_id
-        self.last_tick = 0
         self._clock = clock
+        self._ticks = ticks
+
+    @property
+    def last_tick(self) -> int:
+        """Number of the newest tick; 0 before the first."""
+        return self._ticks[-1].number if self._ticks else 0
 
     @property
     def epoch_ns(self) -> int:

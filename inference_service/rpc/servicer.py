@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
 from enum import Enum
 from importlib.metadata import version
 from typing import Any
@@ -13,7 +12,7 @@ import grpc
 from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_TRACESTATE
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceServicer
-from inference_service.api.engine import Deliver, Ticked
+from inference_service.api.engine import Ticked
 from inference_service.errors import Draining, LeaseInvalid, Loading, SessionError
 from inference_service.observability.metrics import STATES, WorkerMetrics
 from inference_service.observability.status import SlotView
@@ -88,19 +87,14 @@ class InferenceServicer(InferenceServiceServicer):
         for session in list(self._sessions.values()):
             session.abandon(error)
 
-    def ticked(self, ticks: Sequence[Ticked]) -> None:
-        """The engine has made ticks."""
-        for tick in ticks:
-            self._metrics.ticked(tick)
-            self._tracing.last_tick = tick.number
-            if not tick.members:
-                continue
-            linked = (
-                session.in_tick(unit, tick.number)
-                for name, unit in tick.members
-                if (session := self._sessions.get(name)) is not None
-            )
-            self._tracing.ticked(tick, [context for context in linked if context is not None])
+    def ticked(self, tick: Ticked) -> None:
+        """The engine has made a tick whose members it names."""
+        linked = (
+            session.in_tick(unit, tick.number)
+            for name, unit in tick.members
+            if (session := self._sessions.get(name)) is not None
+        )
+        self._tracing.ticked(tick, [context for context in linked if context is not None])
 
     def slot_views(self) -> list[SlotView]:
         """Every slot, and who is in it."""
@@ -195,20 +189,3 @@ class InferenceServicer(InferenceServiceServicer):
         del self._sessions[session.session_id]
         if not self._sessions:
             self.empty.set()
-
-
-def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:
-    """The `deliver` of an engine whose callers live on `loop`."""
-
-    def hand_out(told: list[tuple[Callable[[Any], None], Any]]) -> None:
-        for sink, event in told:
-            try:
-                sink(event)
-            except Exception:  # must not cost other sessions their events
-                logger.exception("an event of the engine was lost")
-
-    def deliver(told: list[tuple[Callable[[Any], None], Any]]) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(hand_out, told)
-
-    return deliver

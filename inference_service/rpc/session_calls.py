@@ -15,6 +15,7 @@ from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Side
 from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import (
+    Deliver,
     Done,
     EngineSession,
     Event,
@@ -406,3 +407,20 @@ def _given_up(stream: Stream) -> Cancelled:
     return Cancelled(
         f"The caller gave up its {stream.value} stream, or sent more than {MAX_MESSAGE_BYTES} bytes at once."
     )
+
+
+def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:
+    """The `deliver` of an engine whose callers live on `loop`."""
+
+    def hand_out(told: list[tuple[Callable[[Any], None], Any]]) -> None:
+        for sink, event in told:
+            try:
+                sink(event)
+            except Exception:  # must not cost other sessions their events
+                logger.exception("an event of the engine was lost")
+
+    def deliver(told: list[tuple[Callable[[Any], None], Any]]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(hand_out, told)
+
+    return deliver

@@ -10,7 +10,8 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -412,7 +413,8 @@ class ScriptedSession:
     def _finalize(self, unit: int) -> bool:
         if self._holds(self.script.play(unit), "finalize", unit):
             return False
-        self._usage += self._spent(self.script.play(unit).tokens)
+        spent = self._spent(self.script.play(unit).tokens)
+        self._usage = UnitUsage(*map(add, astuple(self._usage), astuple(spent)))
         is_stream = isinstance(self.given[unit], StreamInput)
         discarded = int(is_stream and unit not in self.kept and unit in self._said)
         self._say(Finalized(unit, self._tokens, 0, self._usage, discarded_tokens=discarded))

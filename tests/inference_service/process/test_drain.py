@@ -17,7 +17,7 @@ from inference_service.api.engine import Closed, Deliver, Engine, OnFatal
 from inference_service.app import EXIT_DEVICE_LOST, EXIT_DRAINED, Worker
 from inference_service.options import WorkerOptions
 from inference_service.rpc.server import SERVICES
-from inference_service.rpc.servicer import deliver_on
+from inference_service.rpc.session_calls import deliver_on
 from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, soon, until

@@ -28,7 +28,7 @@ from ws_adapter.protocol.core.signals import (
     UnitEnd,
 )
 from ws_adapter.protocol.core.state import Hold, State
-from ws_adapter.protocol.duplex.answers import summed
+from ws_adapter.protocol.duplex.flow import summed
 from ws_adapter.protocol.duplex.realtime import close_reason, public_path
 from ws_adapter.protocol.duplex.realtime_events import Diagnostic, SessionClose, SessionClosed, SessionInit
 from ws_adapter.protocol.wire import errors

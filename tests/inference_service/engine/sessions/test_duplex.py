@@ -5,7 +5,7 @@ import torch
 
 from inference_service.api.engine import End, Finish, Prefilled, Ready, SessionFailed, UnitUsage
 from inference_service.api.setups import UnitOverrides, Window, WindowMode
-from inference_service.engine.session import Stage
+from inference_service.engine.session import Stage, summed
 from inference_service.engine.sessions.duplex import MAX_CHARACTERS
 from inference_service.models.config import TurnBound
 from tests.inference_service.engine.support.talk import PROMPT, UNIT_TOKENS, VOCABULARY, Talk
@@ -553,7 +553,7 @@ def test_usage_of_a_unit_and_of_the_session(talk: Talk) -> None:
         output_text_tokens=len(words) + 2,
         output_audio_tokens=20,
     )
-    assert spoken.closed.session_usage == listened.done.usage + spoken.done.usage
+    assert spoken.closed.session_usage == summed(listened.done.usage, spoken.done.usage)
 
 
 def test_context_tokens_grow_with_the_unit(talk: Talk) -> None:

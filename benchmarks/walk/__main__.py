@@ -37,6 +37,10 @@ SETTLE_S: Final = 1.0
 """How long the processes may take to find each other."""
 IDLE_S: Final = 2.5
 """How long nobody talks to them then, to see what they do on their own."""
+GOALS: Final = (14, 20, 12)
+"""Of a listening unit, which is what every second of every conversation costs. What a speaking unit passes
+beyond that is the model: sampler, tokenizer, speech head, vocoder."""
+
 SAVE_S: Final = 30.0
 """The longest that a process may take to write down its calls."""
 
@@ -79,10 +83,11 @@ def legs(
     for kind in Kind:
         chosen = [unit for unit in units if unit.kind is kind]
         ways = [parted(calls, ANSWERS) for calls in caused(adapter, chosen, idle)]
+        most = GOALS if kind is Kind.LISTENS else (None, None, None)
         found[kind] = [
-            Leg("adapter, in", 14, way([inwards for inwards, _ in ways])),
-            Leg("worker", 20, way(caused(worker, chosen, idle))),
-            Leg("adapter, out", 12, way([outwards for _, outwards in ways])),
+            Leg("adapter, in", most[0], way([inwards for inwards, _ in ways])),
+            Leg("worker", most[1], way(caused(worker, chosen, idle))),
+            Leg("adapter, out", most[2], way([outwards for _, outwards in ways])),
         ]
     return found
 

@@ -13,20 +13,21 @@ _SECTION: Final = re.compile(r"(<!-- benchmarks.walk -->\n).*?(<!-- end -->)", r
 
 
 class Leg(NamedTuple):
-    """A part of the way, and the most modules that it should have."""
+    """A part of the way, and the most modules that it should have; None if it may have any number."""
 
     name: str
-    most: int
+    most: int | None
     way: Way
 
     @property
     def is_short(self) -> bool:
         """Whether it is as short as it should be."""
-        return len(self.way.modules) <= self.most
+        return self.most is None or len(self.way.modules) <= self.most
 
     def __str__(self) -> str:
+        goal = "" if self.most is None else f" (goal: at most {self.most})"
         return (
-            f"{self.name}: {len(self.way.modules)} modules (goal: at most {self.most}), "
+            f"{self.name}: {len(self.way.modules)} modules{goal}, "
             f"{self.way.calls:.0f} calls, {self.way.handovers:.0f} hand-overs"
         )
 

@@ -103,7 +103,7 @@ def test_page_is_written_between_its_marks(tmp_path: Path) -> None:
 
 def test_page_quotes_modules_that_there_are() -> None:
     text = document.DOCUMENT.read_text().partition("<!-- benchmarks.walk -->")[2].partition("<!-- end -->")[0]
-    quoted = re.findall(r"^- \*\*.*?: (\d+) modules .*\n  (.*)$", text, re.MULTILINE)
+    quoted = re.findall(r"^- \*\*.*?: (\d+) modules.*\n  (.*)$", text, re.MULTILINE)
     modules = repository().files.keys()
 
     assert len(quoted) == 6

@@ -15,7 +15,7 @@ Job = Callable[[], None]
 TOLD_S = 2.0
 """How often those who wait are told that the pool gets on."""
 _MOST_THREADS = 8
-GIVES_WAY = 10
+GIVES_WAY = 15
 """How much nicer than the engine's the threads are that decode pictures and read what is long:
 where there are few processors, ticks would wait for what others have sent (a `nice` value; Linux has one for
 each thread)."""

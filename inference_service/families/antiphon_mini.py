@@ -36,7 +36,7 @@ from inference_service.models.vocoder import Vocoder, VocoderState
 
 SPEECH_CAPACITY = 512
 """Entries of speech context in a slot: about fifteen units of one turn."""
-_SECONDS_AT_ONCE = 8
+_SECONDS_AT_ONCE = 2
 
 
 def components(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) -> DuplexComponents:

@@ -18,7 +18,7 @@ from inference_service.models.chat_template import ChatTemplate, Media, Message,
 _MARKS = 2
 """Round a picture and round a clip."""
 _IDS_AT_ONCE = 1024
-_SECONDS_AT_ONCE = 8
+_SECONDS_AT_ONCE = 2
 _PICTURES_AT_ONCE = 4
 """What one tick embeds and encodes of a prompt at most: a long one does not hold up the other sessions."""
 

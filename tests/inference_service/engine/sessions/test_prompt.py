@@ -107,9 +107,9 @@ def test_long_clip_comes_in_portions_that_make_the_whole() -> None:
     made = prompt(user("Listen.", whole))
 
     sounds = [[it for it in portion if isinstance(it, Sound)] for portion in made.portions]
-    assert [sum(len(sound.features) for sound in portion) for portion in sounds] == [0, 800, 800, 400]
+    assert [sum(len(sound.features) for sound in portion) for portion in sounds] == [0, *[200] * 10, 0]
     flat = [sound for portion in sounds for sound in portion]
-    assert [sound.begins for sound in flat] == [True, False, False]
+    assert [sound.begins for sound in flat] == [True, *[False] * 9]
     # Some processors multiply matrices of other lengths in another order, so the last bits may differ.
     expected = torch.from_numpy(MelStream().feed(whole.pcm))
     torch.testing.assert_close(torch.cat([sound.features for sound in flat]), expected, atol=1e-5, rtol=0)

@@ -71,12 +71,13 @@ _NEIGHBOURS = """
 ## Neighbours of an attack
 
 `python -m benchmarks.neighbours --document` measures and writes this section, `make neighbours` only
-measures; `--short` takes a few seconds for each attack, `--help` names them. Worker and adapter run as a user
-starts them, with the shipped model and every limit at its default. Eight neighbours converse with the model
-in real time. An attacker comes from one address far away, as a proxy tells the adapter, and gives way to
-everybody else on the machine: what it does costs what the service does about it. Within the same
-conversations quiet stretches and attacks follow each other, on a new worker and adapter for each attack. In
-the row *nobody* there is no attack: what stands there is the machine.
+measures; `--short` takes a few seconds for each attack, `--help` names them, and `--again` puts those that
+are named into the results of a run of all. Worker and adapter run as a user starts them, with the shipped
+model and every limit at its default. Eight neighbours converse with the model in real time. An attacker
+comes from one address far away, as a proxy tells the adapter, and gives way to everybody else on the
+machine: what it does costs what the service does about it. Within the same conversations quiet stretches
+and attacks follow each other, on a new worker and adapter for each attack. In the row *nobody* there is no
+attack: what stands there is the machine.
 
 *p99* is that of the time from when a second of audio was due until the first event that answers it. *Goodput*
 is the share of them that was heard and answered before the next one was due. *Times* and *kept* are what the

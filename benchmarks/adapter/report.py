@@ -28,6 +28,16 @@ class Goal:
         """Whether the value keeps its bound."""
         return self.value <= self.bound if self.at_most else self.value >= self.bound
 
+    def plain(self) -> dict[str, Any]:
+        """As it stands in JSON."""
+        return {
+            "name": self.name,
+            "value": _plain(self.value),
+            "bound": self.bound,
+            "at_most": self.at_most,
+            "met": self.is_met,
+        }
+
     def __str__(self) -> str:
         sign = "<=" if self.at_most else ">="
         return f"{self.name}: {self.value:.2f} ({sign} {self.bound:g}: {'met' if self.is_met else 'MISSED'})"
@@ -82,16 +92,7 @@ class Report:
             "short": is_short,
             "machine": self.machine(),
             "rows": [dict(zip(self.columns, map(_plain, row), strict=True)) for row in self.rows],
-            "goals": [
-                {
-                    "name": goal.name,
-                    "value": _plain(goal.value),
-                    "bound": goal.bound,
-                    "at_most": goal.at_most,
-                    "met": goal.is_met,
-                }
-                for goal in self.goals
-            ],
+            "goals": [goal.plain() for goal in self.goals],
         }
         return json.dumps(figures, indent=1)
 

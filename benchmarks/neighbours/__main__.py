@@ -36,11 +36,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="of each window (default 15)")
     parser.add_argument("--rounds", type=int, default=4, help="windows of each sort (default 4)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of the table")
+    parser.add_argument(
+        "--again", action="store_true", help="put the named attacks into the results of a run of all"
+    )
     parser.add_argument("--document", action="store_true", help="write docs/performance.md too")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of workers and adapters")
     given = parser.parse_args()
-    if given.document and given.names:
-        parser.error("--document is for a run of all attacks")
+    if given.again and not given.names:
+        parser.error("--again is for attacks that are named")
+    if given.document and given.names and not given.again:
+        parser.error("--document is for a run of all attacks, or for some --again")
     if given.short:
         given.seconds, given.rounds = 6.0, 1
     if given.seconds <= 0 or given.rounds < 1:
@@ -63,10 +68,14 @@ def main() -> int:
             file=sys.stderr,
             flush=True,
         )
-    found = figures.report(outcomes, shlex.join(["python", "-m", "benchmarks.neighbours", *sys.argv[1:]]))
+    length = ["--seconds", f"{given.seconds:g}", "--rounds", str(given.rounds)]
+    command = shlex.join(["python", "-m", "benchmarks.neighbours", *given.names, *length])
+    found = figures.report(outcomes, command)
     print(found.json(given.short) if given.json else found.table(), flush=True)
     if not given.names:
         found.write(given.short, figures.RESULTS)
+    elif given.again:
+        figures.renew(outcomes, command)
     if given.document:
         document.write()
     met = all(figures.is_met(outcome) and outcome.took_place for outcome in outcomes)

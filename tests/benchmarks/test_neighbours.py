@@ -161,3 +161,20 @@ def test_attacks_are_within_the_limits_that_they_reach() -> None:
 def _voice(event: str) -> bytes:
     payload: Any = json.loads(event)["payload"]
     return base64.b64decode(payload["voice"]["ref_audio_base64"])
+
+
+def test_an_attack_measured_again_takes_the_place_of_its_row(tmp_path: Path) -> None:
+    quiet, slow = Side([Unit(0.0, 0.1)], 1.0, 1.0, 1.0), Side([Unit(0.0, 0.2)], 1.5, 1.25, 1.0)
+    first = [Outcome(ATTACKS[name], quiet, slow, Counter(), ()) for name in ("nobody", "pings", "events")]
+    figures.report(first, "command").write(is_short=False, folder=tmp_path)
+
+    figures.renew([replace(first[1], attacked=quiet)], "another", tmp_path)
+    renewed = json.loads((tmp_path / "neighbours.json").read_text())
+    assert [line["times"] for line in renewed["rows"]] == [2.0, 1.0, 2.0]
+    assert [goal["met"] for goal in renewed["goals"]] == [False, True]
+    assert "(events)" in renewed["goals"][0]["name"]
+
+    figures.renew([replace(first[2], attacked=quiet)], "another", tmp_path)
+    renewed = json.loads((tmp_path / "neighbours.json").read_text())
+    assert [goal["met"] for goal in renewed["goals"]] == [True, True]
+    assert renewed["title"].endswith("; again: `another`; again: `another`")

@@ -230,9 +230,9 @@ def rig() -> Iterator[Rig]:
     made.engine.stop()
 
 
-UNITS = 5
-IDS = [tuple(range(5, 5 + n)) for n in (30, 3, 1, 20, 6)]
-SOUNDS = [sound(7, n) for n in (16_000, 5_000, 40_000, 100, 0)]
+UNITS = 6
+IDS = [tuple(range(5, 5 + n)) for n in (30, 3, 1, 20, 6, 6)]
+SOUNDS = [sound(7, n) for n in (16_000, 5_000, 40_000, 100, 9_000, 0)]
 TOKENS = TokensSetup(Sampling(max_new_tokens=9), seed=4)
 TRANSCRIBE = TranscribeSetup(Sampling(temperature=1.0, max_new_tokens=24), seed=4)
 Play = Callable[[Rig], tuple[Client, list[Any]]]
@@ -257,7 +257,7 @@ KINDS: dict[str, Callable[[Rig, str], tuple[Client, list[Any]]]] = {
 }
 STREAMED = ("hear", "hostmemory", "think", "memory", "unit", "decide")
 """Faults that streams meet in the tests; a talker meets all that it can."""
-PATIENCE_OF = {"hostmemory": 2, "think": 20, "memory": 30, "speech": 1, "mouth": 2, "settle": 1, "rebuild": 1}
+PATIENCE_OF = {"hostmemory": 2, "think": 20, "memory": 22, "speech": 1, "mouth": 2, "settle": 1, "rebuild": 1}
 """Steps in company before the fault: so that it comes in the middle of what others do."""
 
 

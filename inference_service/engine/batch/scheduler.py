@@ -7,8 +7,10 @@ UNIT_S = 1.0
 """How long after its arrival a unit is due; what is due later than that from now on can wait."""
 LEAST_SHARE = 64
 """Rows that work without a deadline gets at least, when it gets any while a unit waits."""
-_QUARTER = 4
-"""One part in so many of a tick's rows, and of the engine's time, may go to such work then."""
+_ROWS = 4
+"""One part in so many of a tick's rows may go to such work then."""
+_TIME = 8
+"""One part in so many of the engine's time is such work's then."""
 
 
 def is_urgent(due: float | None, now: float) -> bool:
@@ -41,13 +43,13 @@ class Share:
     """What work without a deadline may take of a tick.
 
     While no unit waits it may take `most` rows. While one does, it gets portions of a quarter of them, and no
-    portion before the last one has been made up for: a quarter of the time is its own, whatever a row of this
+    portion before the last one has been made up for: an eighth of the time is its own, whatever a row of this
     model costs on this machine. Units take many ticks, and would be late if rows alone were counted.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._portion = min(most, max(LEAST_SHARE, most // _QUARTER))
+        self._portion = min(most, max(LEAST_SHARE, most // _ROWS))
         self._debt = 0.0
 
     def rows(self, *, units_wait: bool) -> int:
@@ -59,7 +61,7 @@ class Share:
     def spend(self, units: float, others: float, *, units_waited: bool) -> None:
         """A tick took so many seconds for units and so many for work without a deadline."""
         if units_waited:
-            self._debt = max(0.0, self._debt + others - units / (_QUARTER - 1))
+            self._debt = max(0.0, self._debt + others - units / (_TIME - 1))
         else:
             self._debt = others  # a unit that came meanwhile has waited for it
 

@@ -199,11 +199,11 @@ def test_a_speaking_unit_meets_its_deadline_behind_eight_prompts_and_says_the_sa
     assert any(event.audio is not None for _, event in stage.told["talk"] if isinstance(event, Piece))
     assert max(took) < UNIT_S
     portion = FORWARD_S + LEAST_SHARE * ROW_S
-    assert all(one <= other * 4 / 3 + 2 * portion for one, other in zip(took, usual, strict=True))
+    assert all(one <= other * 8 / 7 + 2 * portion for one, other in zip(took, usual, strict=True))
     assert any(stage.when(chat.id, Prefilled) is None for chat in chats), "there was nothing to wait for"
 
 
-def test_while_units_wait_the_others_get_a_quarter_of_the_time_and_no_less(stage: Play) -> None:
+def test_while_units_wait_the_others_get_an_eighth_of_the_time_and_no_less(stage: Play) -> None:
     talk = stage.talk()
     chats = {chat.slot for chat in crowd(stage)}
     begin = len(stage.spent)
@@ -214,7 +214,7 @@ def test_while_units_wait_the_others_get_a_quarter_of_the_time_and_no_less(stage
     granted = [sum(rows for slot, rows in spent.rows.items() if slot in chats) for spent in busy]
     assert max(granted) == LEAST_SHARE
     theirs = sum(rows * ROW_S for rows in granted)
-    assert 0.15 <= theirs / (busy[-1].ended - busy[0].began) <= 0.3
+    assert 0.06 <= theirs / (busy[-1].ended - busy[0].began) <= 0.15
 
 
 def test_with_no_unit_in_sight_all_is_theirs(stage: Play) -> None:

@@ -152,7 +152,7 @@ def test_a_quarter_of_the_rows_and_at_least_64_are_theirs_while_a_unit_waits(mos
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(1e-4, 0.05), st.floats(1e-4, 0.2)), min_size=50, max_size=200))
-def test_they_never_get_more_than_a_quarter_of_the_time_nor_starve(ticks: list[tuple[float, float]]) -> None:
+def test_they_never_get_more_than_an_eighth_of_the_time_nor_starve(ticks: list[tuple[float, float]]) -> None:
     """Whatever a portion costs: only the last one may not have been made up for yet."""
     share, theirs, ours, made_up = Share(1024), 0.0, 0.0, True
     for unit, cost in ticks:
@@ -163,13 +163,13 @@ def test_they_never_get_more_than_a_quarter_of_the_time_nor_starve(ticks: list[t
             last, since = others, 0.0
         share.spend(unit, others, units_waited=True)
         ours, theirs, since = ours + unit, theirs + others, since + unit
-        made_up = since > last * 3 + 1e-9
-        assert theirs <= ours / 3 + last + 1e-9
+        made_up = since > last * 7 + 1e-9
+        assert theirs <= ours / 7 + last + 1e-9
 
 
 def test_a_unit_that_came_during_their_tick_has_waited_for_it() -> None:
     share = Share(128)
     share.spend(0.0, 0.03, units_waited=False)
     assert share.rows(units_wait=True) == 0
-    share.spend(0.1, 0.0, units_waited=True)
+    share.spend(0.3, 0.0, units_waited=True)
     assert share.rows(units_wait=True) == LEAST_SHARE

@@ -60,9 +60,10 @@ from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
 from ws_adapter.protocol.wire.events import VoiceFields
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.server import responses
-from ws_adapter.web import http1
+from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.keys import Keys
 from ws_adapter.web.routes import select
+from ws_adapter.web.websocket import parse
 
 Target = Callable[[bytes], None]
 
@@ -307,14 +308,14 @@ def call_metadata(data: bytes) -> None:
 def http_request(data: bytes) -> None:
     """Whatever comes is one request at most, which has an answer, and frames follow a handshake alone."""
     protocol = ServerProtocol()
-    protocol.parser = http1.parse(protocol)
+    protocol.parser = parse(protocol)
     next(protocol.parser)
     half = len(data) // 2
     protocol.receive_data(data[:half])
     protocol.receive_data(data[half:])
     if events := protocol.events_received():
         request, *frames = events
-        assert isinstance(request, http1.HttpRequest)
+        assert isinstance(request, HttpRequest)
         if request.fault is not None:
             responses.unreadable(request.fault)
         elif request.refused_body is not None:

@@ -15,7 +15,8 @@ from ws_adapter.observability.status_page import render
 from ws_adapter.process.errors import CannotListen
 from ws_adapter.server import responses
 from ws_adapter.server.access import Access, Denied
-from ws_adapter.web.http1 import HttpConnection, HttpRequest
+from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.websocket import HttpConnection
 
 _NEEDS_KEYS: Final = (
     "through a proxy this needs the key of an admin; the adapter has no keys: pass --auth keys"

@@ -25,9 +25,10 @@ from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.events import ServerEvent
 from ws_adapter.server.access import Access, Denied
 from ws_adapter.web.keys import Key
+from ws_adapter.web.message import Disconnected
 from ws_adapter.web.rate_limit import Caller
 from ws_adapter.web.routes import Dialect, Misdirected, Selection, describe
-from ws_adapter.web.websocket import Disconnected, PublicConnection
+from ws_adapter.web.websocket import PublicConnection
 
 logger = logging.getLogger(__name__)
 

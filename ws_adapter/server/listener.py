@@ -36,9 +36,10 @@ from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.session.slot import Identity
 from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.message import Arriving
 from ws_adapter.web.routes import SUBPROTOCOL, Misdirected, Selection, describe, offered_subprotocols, select
 from ws_adapter.web.tls import Certificate
-from ws_adapter.web.websocket import WRITE_LIMIT, Arriving, PublicConnection
+from ws_adapter.web.websocket import WRITE_LIMIT, PublicConnection
 
 logger = logging.getLogger(__name__)
 

@@ -36,7 +36,8 @@ from ws_adapter.recording.recorder import Recording
 from ws_adapter.session.outbox import Bounds, Outbox
 from ws_adapter.session.services import Services
 from ws_adapter.session.slot import Identity, Slot, SlotSource
-from ws_adapter.web.websocket import Disconnected, Message, PublicConnection
+from ws_adapter.web.message import Disconnected, Message
+from ws_adapter.web.websocket import PublicConnection
 from ws_adapter.worker.session_streams import SessionStreams, is_large, prefill_bytes
 
 logger = logging.getLogger(__name__)

@@ -1,23 +1,25 @@
-"""One public WebSocket, as frames of bytes.
+"""Connections of clients: requests of every method, and WebSockets as frames of bytes.
 
-What the adapter changes inside `websockets`, which may change it without a word, is in this module alone,
-and for requests in `http1`; tests/ws_adapter/web/test_websocket.py fails when something of it is no longer
-called.
+What the adapter changes inside `websockets`, which may change it without a word, is in this module alone;
+tests/ws_adapter/web/test_websocket.py fails when something of it is no longer called.
 """
 
 import asyncio
+import re
 import struct
 from collections import deque
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final
 
-from msgspec import Struct
 from websockets import frames
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed, HeaderLineTooLong, RequestLineTooLong, TooManyHeaders
 from websockets.frames import Frame, Opcode
+from websockets.http11 import parse_headers, parse_line
 from websockets.protocol import Event, Protocol, State
 from websockets.server import ServerProtocol
 from websockets.streams import StreamReader
@@ -26,24 +28,24 @@ from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
-from ws_adapter.protocol.wire.limits import EVENTS_PER_WINDOW, EVENTS_WINDOW_S
-from ws_adapter.web import http1
-from ws_adapter.web.http1 import HttpConnection, HttpRequest
+from ws_adapter.protocol.wire.limits import EVENTS_WINDOW_S
+from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest, unreadable
 from ws_adapter.web.keys import Key
+from ws_adapter.web.message import (
+    SMALL_BURST,
+    SMALL_FRAGMENT,
+    SMALL_MESSAGE,
+    SMALL_PER_S,
+    Arriving,
+    Disconnected,
+    Message,
+)
+from ws_adapter.web.pieces import Pieces
 from ws_adapter.web.rate_limit import Allowance, Bucket
 from ws_adapter.web.routes import Misdirected, Selection
 
 WRITE_LIMIT: Final = 32 * 1024
 """Bytes that the transport holds before `send` waits: what is hidden there cannot be taken back."""
-
-
-SMALL_MESSAGE: Final = 2**10
-SMALL_FRAGMENT: Final = 2**12
-"""Shorter ones, in bytes, cost more to take apart than they bring, as do pings and pongs: these are counted.
-20 ms of audio make a small message, so whoever streams in such steps sends a quarter of what is allowed."""
-
-SMALL_BURST: Final = EVENTS_PER_WINDOW
-SMALL_PER_S: Final = EVENTS_PER_WINDOW / EVENTS_WINDOW_S
 
 COUNTED_BYTES: Final = 2**15
 """A longer frame counts as several against what its address may send."""
@@ -51,47 +53,58 @@ COUNTED_BYTES: Final = 2**15
 LARGE: Final = 2**20
 """Only who is in the middle of a message longer than this is cut for want of room."""
 
-PIECE: Final = 2**18
-"""Bytes of the shortest piece of a frame; one that is shorter than two is left whole."""
+LINGER_S: Final = 2.0
+"""How long a TLS connection, of which one direction alone cannot be closed, is still read after its answer.
+Others are until the client closes theirs, within the time for the opening handshake."""
 
-_FIN: Final = 0x80
-_MASKED: Final = 0x80
-_TWO_BYTES: Final = 126
-_EIGHT_BYTES: Final = 127
-"""In place of a length: it follows in so many bytes."""
+_VERSIONS: Final = (b"HTTP/1.1", b"HTTP/1.0")
 
-_LENGTH: Final = struct.Struct("!Q")
+_METHOD: Final = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
+_LENGTH: Final = re.compile(r"[0-9]{1,18}")
 
 _MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 _TEXT: Final = 0x80 | Opcode.TEXT
 """The first byte of a text message that is one frame."""
 
 
-@dataclass
-class Arriving:
-    """Bytes of messages that have arrived in part, on all connections; beyond `most` it is full, 0: never."""
+class HttpConnection(ServerConnection):
+    """A connection that takes any request, so that each can have its answer, whatever else comes with it."""
 
-    most: int
-    size: int = 0
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.plain: HttpRequest | None = None
+        """Its request, if that opens no WebSocket."""
+        self._has_all_input = False
+        self._closing: asyncio.TimerHandle | None = None
+        self.protocol.parser = parse(self.protocol)
+        next(self.protocol.parser)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether nobody may go on with a large message."""
-        return 0 < self.most < self.size
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Whoever has no more to say may still want the answer; TLS cannot be open in one direction only."""
+        if self.plain is not None and self.response is None and self.transport.can_write_eof():
+            self._has_all_input = True
+            return True
+        super().eof_received()
+        return None
 
+    def connection_lost(self, error: Exception | None) -> None:
+        """See asyncio.BaseProtocol."""
+        super().connection_lost(error)
+        if self._closing is not None:
+            self._closing.cancel()
 
-class Disconnected(Exception):
-    """The connection is over."""
-
-
-class Message(Struct, frozen=True):
-    """What a client sent. `age_s` is how long it has waited since it was read from the network."""
-
-    is_text: bool
-    data: bytes
-    age_s: float
-    is_newest: bool
-    """No other message has come since."""
+    def end_output(self, *, goes_on: bool) -> None:
+        """Nothing more is sent; with `goes_on` the client may not have heard of it, and sends on."""
+        if self._has_all_input:
+            self.transport.close()
+        elif self.transport.can_write_eof():
+            with suppress(OSError, RuntimeError):
+                self.transport.write_eof()
+        elif goes_on or (self.plain is not None and self.plain.goes_on):
+            # Closed with input that nobody has read, a socket takes the answer along.
+            self._closing = self.loop.call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
 
 
 class PublicConnection(HttpConnection):
@@ -168,7 +181,7 @@ class PublicConnection(HttpConnection):
         self._byte_count.received += len(data)
         if self.plain is not None:
             self._unwanted += len(data)
-            if self._unwanted > http1.LARGEST_BODY_BYTES or not self._may_send(len(data)):
+            if self._unwanted > LARGEST_BODY_BYTES or not self._may_send(len(data)):
                 self.abort()
         else:
             self._count(self._unfinished + len(data))
@@ -185,7 +198,7 @@ class PublicConnection(HttpConnection):
         """Counts a frame before the library does anything about it, within what came at once: a ping is six
         bytes, and 40,000 of them would be a second of the event loop."""
         size = len(frame.data)
-        if is_small(frame, size) and not self._small.take():
+        if _is_small(frame) and not self._small.take():
             self._flood = errors.flood("small frames", SMALL_BURST, EVENTS_WINDOW_S)
         elif not self._may_send(size):
             self._flood = errors.ADDRESS_FLOOD
@@ -294,12 +307,10 @@ class PublicConnection(HttpConnection):
         self.transport.abort()
 
 
-def is_small(frame: Frame, size: int) -> bool:
-    """Whether a frame of `size` bytes counts as small."""
-    if frame.opcode not in _MESSAGES:
-        return True
+def _is_small(frame: Frame) -> bool:
+    """Whether a frame counts as small."""
     is_whole = frame.fin and frame.opcode is not Opcode.CONT
-    return size < (SMALL_MESSAGE if is_whole else SMALL_FRAGMENT)
+    return frame.opcode not in _MESSAGES or len(frame.data) < (SMALL_MESSAGE if is_whole else SMALL_FRAGMENT)
 
 
 def _room(protocol: Protocol) -> int | None:
@@ -308,74 +319,51 @@ def _room(protocol: Protocol) -> int | None:
     return None if most is None else most - (protocol.current_size or 0)
 
 
-class Pieces:
-    """Long frames in pieces: `read_exact` takes the place of the stream's, from which frames are parsed.
+def parse(protocol: ServerProtocol) -> Generator[None]:
+    """Takes the place of `ServerProtocol.parse`, which takes it again once the first event is there: an
+    `HttpRequest`. Frames follow."""
+    reader = protocol.reader
+    try:
+        request = yield from _read_request(reader)
+    except EOFError:
+        reader.discard()
+    else:
+        protocol.events.append(request)
+        while not request.wants_websocket and not (yield from reader.at_eof()):
+            reader.discard()
+    protocol.parser = Protocol.parse(protocol)
+    next(protocol.parser)
+    yield
 
-    The library waits until a frame is whole, then copies it twice and unmasks it, all in one go: 32 MiB kept
-    the event loop for 35 ms. Given as fragments, as which a client might have sent it, it is unmasked as it
-    comes. The parser reads of each frame two bytes, then the rest of a long length if there is one, then the
-    key of the mask, then the body.
-    """
 
-    def __init__(self, reader: StreamReader, largest: Callable[[], int | None]) -> None:
-        """`largest` tells how many bytes a frame may have: longer ones, which are refused, stay whole."""
-        self._buffer = reader.buffer
-        self._stream = reader
-        self._read = reader.read_exact
-        self._largest = largest
-        self._given: list[bytes] = []
-        """What is read next: parts of the head of a piece."""
-        self._parts = 0
-        """That come from the stream after that, before the next head."""
-        self._left = 0
-        """Bytes of a long frame that are not yet in a piece."""
-        self._first = 0
-        """The first byte of that frame, until its first piece is made."""
-        self._key = b""
-
-    def read_exact(self, size: int) -> Generator[None, None, bytes | bytearray]:
-        """The next part of a frame, or of a piece of one. Raises `EOFError` if the stream ends within it."""
-        if self._given:
-            return self._given.pop(0)
-        if self._parts:
-            self._parts -= 1
-            return (yield from self._read(size))
-        if self._left:
-            yield from self._begin_piece()
-        else:
-            yield from self._begin_frame(size)
-        return self._given.pop(0)
-
-    def _begin_frame(self, size: int) -> Generator[None, None, None]:
-        head = bytes((yield from self._read(size)))
-        length = head[1] & ~_MASKED
-        if length != _EIGHT_BYTES or not head[1] & _MASKED:
-            self._given, self._parts = [head], 3 if length == _TWO_BYTES else 2
-            return
-        extended = bytes((yield from self._read(_LENGTH.size)))
-        (length,) = _LENGTH.unpack(extended)
-        largest = self._largest()
-        if length < 2 * PIECE or (largest is not None and length > largest):
-            self._given, self._parts = [head, extended], 2
-            return
-        self._key = bytes((yield from self._read(4)))
-        self._first, self._left = head[0], length
-        yield from self._begin_piece()
-
-    def _begin_piece(self) -> Generator[None, None, None]:
-        """All that has come, in whole periods of the mask; what remains is never shorter than a piece."""
-        is_last = self._left < 2 * PIECE
-        least = self._left if is_last else PIECE
-        while len(self._buffer) < least:
-            if self._stream.eof:
-                raise EOFError("the stream ends within a frame")
+def _read_request(reader: StreamReader) -> Generator[None, None, HttpRequest]:
+    """Raises `EOFError` if the stream ends within the request."""
+    try:
+        while not reader.buffer and not reader.eof:
             yield
-        size = self._left if is_last else min(len(self._buffer), self._left - PIECE) & ~3
-        self._left -= size
-        first = self._first & (0xFF if is_last else ~_FIN)
-        self._first = self._first & ~0x0F | Opcode.CONT
-        head = bytes((first, _MASKED | _EIGHT_BYTES))
-        self._given, self._parts = [head, _LENGTH.pack(size), self._key], 1
+        if reader.buffer and not _METHOD.match(reader.buffer[:1]):
+            return unreadable(HTTPStatus.BAD_REQUEST)  # such as TLS, whose first line may never end
+        line = yield from parse_line(reader.read_line, RequestLineTooLong)
+        method, target, version = line.split(b" ", 2)
+        if version not in _VERSIONS:
+            is_http = version.startswith(b"HTTP/")
+            return unreadable(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED if is_http else HTTPStatus.BAD_REQUEST)
+        if not _METHOD.fullmatch(method):
+            return unreadable(HTTPStatus.BAD_REQUEST)
+        headers = yield from parse_headers(reader.read_line)
+        if not all(_LENGTH.fullmatch(length) for length in headers.get_all("Content-Length")):
+            return unreadable(HTTPStatus.BAD_REQUEST)
+        return HttpRequest(target.decode("ascii"), headers, method.decode("ascii"), version.decode("ascii"))
+    except RequestLineTooLong:
+        return unreadable(HTTPStatus.REQUEST_URI_TOO_LONG)
+    except (HeaderLineTooLong, TooManyHeaders):
+        return unreadable(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+    except EOFError:
+        if reader.eof:
+            raise
+        return unreadable(HTTPStatus.BAD_REQUEST)  # which the library raises for a line without CR, too
+    except ValueError:
+        return unreadable(HTTPStatus.BAD_REQUEST)
 
 
 def _throw_away(protocol: Protocol) -> Generator[None]:

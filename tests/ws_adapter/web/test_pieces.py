@@ -8,7 +8,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol
 from websockets.server import ServerProtocol
 
-from ws_adapter.web.websocket import PIECE, Pieces
+from ws_adapter.web.pieces import PIECE, Pieces
 
 SIZES = (0, 5, 125, 126, 65_535, 65_536, 2 * PIECE - 1, 2 * PIECE, 2 * PIECE + 1, 7 * PIECE + 3)
 MOST = 10 * PIECE

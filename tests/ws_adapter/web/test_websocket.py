@@ -17,8 +17,9 @@ from websockets.exceptions import ConnectionClosed
 from tests.conformance.support.client import PING, PONG, TEXT, RawClient
 from tests.ws_adapter.support.stage import running_adapter, until
 from ws_adapter.process.byte_count import ByteCount
-from ws_adapter.web.http1 import HttpConnection, HttpRequest
-from ws_adapter.web.websocket import Arriving, Disconnected, PublicConnection
+from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.message import Arriving, Disconnected
+from ws_adapter.web.websocket import HttpConnection, PublicConnection
 
 FLOOD = 5_000
 

@@ -120,8 +120,9 @@ train: install ## train the default checkpoint from nothing (hours on a CPU)
 eval: install ## measure the default checkpoint
 	$(BIN)/python -m benchmarks.quality
 
-bench: install ## measure the adapter against its goals; ARGS='overload' narrows it
-	$(BIN)/python -m benchmarks.adapter --short $(ARGS)
+bench: install ## measure adapter and worker against their goals
+	$(BIN)/python -m benchmarks.adapter --short; first=$$?; \
+		$(BIN)/python -m benchmarks.crowd --short && exit $$first
 
 neighbours: install ## measure what neighbours notice of attacks; ARGS='--short pings' narrows it
 	$(BIN)/python -m benchmarks.neighbours $(ARGS)

@@ -1,4 +1,4 @@
-"""Writes `docs/performance.md` from the figures in `results/`, and in those of `benchmarks.neighbours`."""
+"""Writes `docs/performance.md` from the figures in `results/`, and in those of neighbours and of crowds."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,12 @@ from benchmarks.adapter.report import RESULTS
 
 DOCUMENT = Path(__file__).parents[2] / "docs/performance.md"
 NEIGHBOURS = Path(__file__).parents[1] / "neighbours/results/neighbours.json"
+CROWD = Path(__file__).parents[1] / "crowd/results"
 
-_TEXT = """# Performance of the adapter
+_TEXT = """# Performance
 
-Measured by `python -m benchmarks.adapter`, which also writes this page; `make bench` runs a shorter
-version. Each section names its date and machine. The figures are in `benchmarks/adapter/results/` too.
+Of the adapter: measured by `python -m benchmarks.adapter`, which also writes this page; `make bench` runs a
+shorter version. Each section names its date and machine. The figures are in `benchmarks/adapter/results/` too.
 Absolute times depend on the machine and on who else uses it; ratios are taken within one run.
 
 One unit is one second of a conversation: 85 KB of JSON in, 64 KB to the worker, 96 KB from the worker, 128
@@ -86,6 +87,56 @@ attack made of each. Behind the cores in use under attack stands how many more t
 {neighbours}
 """
 
+_CROWDS = {"real_time", "batching", "first_event", "flatness", "service", "interpreter"}
+_CROWD = """
+# Performance of the worker
+
+`python -m benchmarks.crowd --document` measures and writes this part, `make bench` measures a shorter
+version. The worker is `antiphon worker` with the shipped model and one thread, on a processor of its own; its
+clients speak gRPC from the other one.
+
+*Workload W*: in cycles of 40 s a session listens for 24 s and speaks for 16 s, with six tokens of text and a
+whole second of speech (25 codes) in each unit. What is said is scripted, so that every run holds the same
+conversation: the model hears real recordings, scores and samples every token before the script's takes its
+place, and speaks and sounds what the script says. Sessions begin at random places of the cycle and of the
+second.
+
+## Conversations in real time
+
+A unit is late if its last word was not there a second after it was due. Words and codes are those of a unit
+in which something is said, as the worker reports them. *Cores* is the worker's processor time over time.
+
+{real_time}
+
+## Sessions at once
+
+{batching}
+
+## The first word
+
+{first_event}
+
+## What a second of a session costs
+
+{flatness}
+
+## The service beside the model
+
+*Model* is the time inside the runtime's methods: hearing, forwards, scores, speech, sound. *Engine's thread
+beside the model* is scheduling, sampling and the bookkeeping of sessions. The rest of the process is the
+service: gRPC, the rules of sessions, preparing of audio, metrics. Bare gRPC streams are three `grpc.aio`
+streams a session that answer the same messages with fixed ones.
+
+{service}
+
+## The interpreter's lock
+
+Python runs one thread at a time. An engine's thread ticks without a pause, on a processor of its own; gRPC
+streams in the same process answer on the other one, as a service would.
+
+{interpreter}
+"""
+
 
 def write() -> None:
     """Writes the page."""
@@ -94,6 +145,9 @@ def write() -> None:
     text = _TEXT.format(**{name: section(figures[name]) for name in names})
     if NEIGHBOURS.exists():
         text += _NEIGHBOURS.format(neighbours=section(json.loads(NEIGHBOURS.read_text())))
+    crowd = {file.stem: section(json.loads(file.read_text())) for file in CROWD.glob("*.json")}
+    if crowd.keys() >= _CROWDS:
+        text += _CROWD.format(**crowd)
     DOCUMENT.write_text(text)
 
 

@@ -1,0 +1,1 @@
+"""What one worker does for a crowd of conversations, against its goals."""

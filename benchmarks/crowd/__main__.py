@@ -1,0 +1,42 @@
+"""Measures what one worker does for a crowd: `python -m benchmarks.crowd [--short] [name ...]`.
+
+Prints a table for each goal and writes it to `results/`; `--document` writes `docs/performance.md` too. Exit
+code 1 if a goal is missed.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from importlib import import_module
+
+from benchmarks.adapter import document
+from benchmarks.adapter.report import RESULTS
+from benchmarks.load.processes import OTHER_CPU
+
+NAMES = ("real_time", "batching", "first_event", "flatness", "service", "interpreter")
+
+
+def main() -> int:
+    """Runs what is named, or all."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.crowd", description=__doc__.splitlines()[0] if __doc__ else None
+    )
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], help=f"which: {', '.join(NAMES)}")
+    parser.add_argument("--short", action="store_true", help="fewer and shorter windows")
+    parser.add_argument("--document", action="store_true", help="write docs/performance.md too")
+    arguments = parser.parse_args()
+    os.sched_setaffinity(0, {OTHER_CPU})
+    missed = []
+    for name in arguments.names or NAMES:
+        report = asyncio.run(import_module(f"benchmarks.crowd.{name}").measure(arguments.short))
+        print(report.table(), flush=True)
+        report.write(arguments.short, RESULTS.parents[1] / "crowd/results")
+        missed += [goal for goal in report.goals if not goal.is_met]
+    if arguments.document:
+        document.write()
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""The bare model loop: one prefill and the decode steps of a unit, with nothing round them.
+
+`python -m benchmarks.crowd.bare`; prints `ready on nowhere`. Each line on its standard input is a place in
+the cycle of workload W; the answer is the wall-clock microseconds of a unit there, to its first words or to
+the decision to listen.
+"""
+
+import sys
+import time
+from typing import Any
+
+import torch
+
+from benchmarks.crowd.conversations import seconds_of_speech
+from benchmarks.crowd.scripted import tokens
+from inference_service.checkpoints.location import find
+from inference_service.engine.batch.context import Context
+from inference_service.families import table
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.families.warmup import warm_up
+
+
+class Loop:
+    """One conversation without a session."""
+
+    def __init__(self, runtime: DuplexRuntime) -> None:
+        self._runtime = runtime
+        self._components = components = runtime.components
+        hearing = components.senses.hearing()
+        self._heard = [torch.from_numpy(hearing.feed(second)) for second in seconds_of_speech()]
+        self._ear: Any = components.ear.initial_state()
+        self._special = components.tokenizer.special
+        self._context = Context(runtime.language, 0, runtime.info.window, runtime.info.context_limit)
+        self._think(runtime.embed(components.openings.opening("", hears_voice=False).before))
+        self._context.end_prompt()
+        self._unit = 0
+
+    @torch.inference_mode()
+    def run(self, place: int) -> int:
+        """One unit; microseconds."""
+        runtime, components, context = self._runtime, self._components, self._context
+        self._unit += 1
+        features = self._heard[self._unit % len(self._heard)]
+        since = time.perf_counter()
+        (heard,), (self._ear,) = components.ear.encode([features], [self._ear])
+        carried = runtime.embed([*context.carry(), self._special.unit])
+        last, step = self._think(torch.cat([carried, heard])), 0
+        while True:
+            runtime.scores([last]).argmax()
+            token = tokens(components.tokenizer, place, step)
+            if token in self._special.terminators:
+                break
+            last, step = self._think(runtime.embed([token])), step + 1
+        spent = time.perf_counter() - since
+        context.end_unit([token, self._special.unit_end])
+        if context.must_slide:
+            runtime.settle([context])
+            context.slide()
+        return round(spent * 1e6)
+
+    def _think(self, rows: torch.Tensor) -> torch.Tensor:
+        (hidden,) = self._runtime.think([self._context.segment(rows)])
+        assert hidden is not None
+        self._context.advance(len(hidden))
+        return hidden[-1]
+
+
+def main() -> None:
+    """Answers until its input ends."""
+    torch.set_num_threads(1)
+    build = table.load(find("antiphon-mini"), torch.device("cpu"))
+    warm_up(build(1))
+    runtime = build(1)
+    assert isinstance(runtime, DuplexRuntime)
+    with torch.inference_mode():
+        loop = Loop(runtime)
+    print("ready on nowhere", flush=True)
+    for line in sys.stdin:
+        print(loop.run(int(line)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""E1: what 16 sessions cost at once, of what they cost one after another."""
+
+import statistics
+import time
+from typing import Any, Final
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from benchmarks.adapter.report import Goal, Report
+from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
+from inference_service.checkpoints.causal import CausalCheckpoint
+from inference_service.checkpoints.location import find
+from inference_service.engine.session import QueuedUnit, Session
+from inference_service.engine.tick import Tick
+from inference_service.families.causal_runtime import CausalRuntime
+from inference_service.models.tokenizer import Tokenizer
+
+SESSIONS: Final = 16
+HEARD: Final = 25
+SAID: Final = 10
+"""Tokens in and out of a unit."""
+_LIMIT: Final = 1024
+_SEED: Final = 1
+
+
+def larger() -> CausalCheckpoint:
+    """Eight layers of 512 with random weights, which never end by themselves."""
+    torch.manual_seed(_SEED)
+    config = Qwen3Config(
+        vocab_size=8192,
+        hidden_size=512,
+        intermediate_size=1536,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=64,
+        max_position_embeddings=_LIMIT,
+    )
+    plain = Tokenizer.load(find("antiphon-mini")).plain
+    return CausalCheckpoint(
+        "512 x 8", "qwen3", Qwen3ForCausalLM(config).eval(), plain, None, frozenset(), _LIMIT, Sampling()
+    )
+
+
+class Crowd:
+    """So many token streams on one runtime."""
+
+    def __init__(self, loaded: CausalCheckpoint, sessions: int) -> None:
+        self._runtime = CausalRuntime(loaded, _LIMIT, sessions)
+        self._tick = Tick(self._runtime)
+        setup = TokensSetup(Sampling(max_new_tokens=SAID), seed=_SEED)
+        self._sessions: list[Session[Any]] = [
+            self._runtime.open(f"s-{slot}", slot, setup, lambda event: None) for slot in range(sessions)
+        ]
+        for session in self._sessions:
+            session.preprocessor.begin()
+            self._runtime.start(session)
+        self._unit = 0
+
+    @torch.inference_mode()
+    def run(self, sessions: int) -> float:
+        """One unit of the first so many sessions, all at once; processor seconds of each."""
+        self._unit += 1
+        chunk = StreamInput(tuple(range(HEARD)))
+        for session in (crowd := self._sessions[:sessions]):
+            heard = session.preprocessor.prepare(chunk)
+            session.queue.prefill(
+                QueuedUnit(self._unit, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
+            )
+        since = time.thread_time()
+        while self._tick.has_work(crowd):
+            self._tick.run(crowd)
+        spent = time.thread_time() - since
+        for session in crowd:
+            session.events.clear()
+        return spent / sessions
+
+
+async def measure(is_short: bool) -> Report:
+    """The medians of some rounds, one alone and all in turn."""
+    torch.set_num_threads(1)
+    loaded = larger()
+    alone, together = Crowd(loaded, 1), Crowd(loaded, SESSIONS)
+    rounds = [(alone.run(1), together.run(SESSIONS)) for _ in range(6 if is_short else 16)][1:]
+    one, many = (statistics.median(times) * 1000 for times in zip(*rounds, strict=True))
+    return Report(
+        "batching",
+        f"Token streams of a random Qwen3 of 512 x 8, {HEARD} tokens in and {SAID} out, one thread",
+        ("sessions at once", "CPU-ms of a session's unit", "from", "to"),
+        [
+            (1, one, *(1000 * f(times for times, _ in rounds) for f in (min, max))),
+            (SESSIONS, many, *(1000 * f(times for _, times in rounds) for f in (min, max))),
+        ],
+        [Goal(f"E1 {SESSIONS} sessions at once over one after another", many / one, 0.25)],
+        where="in one process",
+    )

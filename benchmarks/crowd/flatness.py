@@ -1,0 +1,67 @@
+"""E4: what a second of a session costs, in small and large crowds, and in young and old sessions."""
+
+from typing import Any, Final
+
+from benchmarks.adapter.report import Goal, Report
+from benchmarks.crowd.conversations import Tally, hold
+from benchmarks.crowd.workload import CYCLE
+from benchmarks.load.processes import OTHER_CPU, TESTED_CPU, running
+
+CROWDS: Final = (8, 16, 32, 64)
+OLD: Final = 8
+"""Cycles after which a session is old; its window has slid all the time."""
+YOUNG: Final = 2
+"""... and after which it is compared: from here on its context is as full as it gets."""
+_AGED: Final = 8
+"""Sessions of that comparison."""
+
+
+async def measure(is_short: bool) -> Report:
+    """Processor time of the worker for each unit."""
+    warm_up, units = (5, 10) if is_short else (20, CYCLE)
+    rows: list[tuple[Any, ...]] = []
+    costs: dict[Any, float] = {}
+
+    def note(what: str, tally: Tally) -> None:
+        costs[what] = tally.ms_per_unit(tally.spent.process)
+        rows.append(
+            (
+                what,
+                tally.sessions,
+                costs[what],
+                tally.ms_per_unit(tally.spent.model),
+                tally.ms_per_unit(tally.spent.engine - tally.spent.model),
+                tally.ms_per_unit(tally.spent.process - tally.spent.engine),
+                tally.spent.process / tally.seconds,
+            )
+        )
+
+    with running("benchmarks.crowd.worker", "--slots", str(max(CROWDS)), cpu=TESTED_CPU) as worker:
+        for sessions in CROWDS:
+            note(f"crowd of {sessions}", await hold(worker, sessions, 1, warm_up, units))
+    goals = [
+        Goal(
+            f"E4 cost of a session-second with {max(CROWDS)} over with {min(CROWDS)}",
+            costs[f"crowd of {max(CROWDS)}"] / costs[f"crowd of {min(CROWDS)}"],
+            1.15,
+        )
+    ]
+    if not is_short:
+        with running("benchmarks.crowd.worker", "--slots", str(_AGED), cpu=TESTED_CPU) as worker:
+            note("young sessions", await hold(worker, _AGED, 1, YOUNG * CYCLE, CYCLE))
+            note("old sessions", await hold(worker, _AGED, 1, OLD * CYCLE, CYCLE))
+        goals.append(
+            Goal(
+                f"E4 cost after {OLD} cycles over after {YOUNG}",
+                costs["old sessions"] / costs["young sessions"],
+                1.15,
+            )
+        )
+    return Report(
+        "flatness",
+        "Processor time of the worker for each second of a session, workload W in real time, ms",
+        ("what", "sessions", "all", "model", "engine beside it", "service", "cores"),
+        rows,
+        goals,
+        where=f"worker on CPU {TESTED_CPU} with one thread, clients on CPU {OTHER_CPU}",
+    )

@@ -1,0 +1,53 @@
+"""Sessions that decide what workload W says, whatever the model would."""
+
+from typing import Any
+
+from benchmarks.crowd.workload import CYCLE, SAYS, TEXT, place, speaks
+from inference_service.api.engine import Sink
+from inference_service.api.setups import DuplexSetup
+from inference_service.engine.batch.speech import SpeechJob
+from inference_service.engine.sessions.duplex import DuplexSession
+from inference_service.engine.sessions.duplex_kind import DuplexKind
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.models.tokenizer import Tokenizer
+
+
+def tokens(tokenizer: Tokenizer, place: int, step: int) -> int:
+    """The token of a step, from 0, of a unit at this place of its cycle."""
+    special = tokenizer.special
+    if not speaks(place):
+        return special.listen
+    if step == 0:
+        return special.tts_bos
+    if step <= SAYS:
+        words = tokenizer.encode(TEXT)
+        return words[(step - 1) % len(words)]
+    ends_turn = place == CYCLE - 1 and step == SAYS + 1
+    return special.turn_eos if ends_turn else special.chunk_eos
+
+
+class ScriptedSession(DuplexSession):
+    """A session whose sampled tokens give way to the script's, and whose speech fills each second."""
+
+    def _yielding(self, token: int) -> int:
+        return tokens(self.tokenizer, place(self.id, self._run.number), self._run.steps)
+
+    def speech_job(self) -> SpeechJob | None:
+        job = super().speech_job()
+        if job is not None:
+            job.may_be_short = False
+        return job
+
+
+class ScriptedKind(DuplexKind):
+    """Opens them."""
+
+    def open(self, session_id: str, slot: int, setup: DuplexSetup, sink: Sink) -> DuplexSession:
+        session: Any = super().open(session_id, slot, setup, sink)
+        session.__class__ = ScriptedSession
+        return session  # type: ignore[no-any-return]
+
+
+def script(runtime: DuplexRuntime) -> None:
+    """Every full-duplex session that this runtime opens from now on is scripted."""
+    runtime.kinds[DuplexSetup] = ScriptedKind(runtime, runtime.components, runtime.look)

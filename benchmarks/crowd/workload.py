@@ -1,0 +1,31 @@
+"""Workload W: of every 40 seconds a session listens in 24 and speaks in 16, six words of text in each.
+
+What is said is scripted, so that every run holds the same conversation. The model still computes everything:
+it hears each second, scores and samples each token before the script's takes its place, and speaks and
+sounds what the script says.
+"""
+
+from typing import Final
+
+CYCLE: Final = 40
+LISTENS: Final = 24
+"""Units at the beginning of a cycle."""
+SAYS: Final = 6
+"""Tokens of text of a speaking unit."""
+TEXT: Final = "so this is what it is"
+"""Words to say, over and over."""
+
+
+def name(phase: int, number: int) -> str:
+    """Id of a session that begins `phase` units into a cycle."""
+    return f"w-{phase}-{number}"
+
+
+def place(session_id: str, unit: int) -> int:
+    """Where in its cycle a unit is, from 0. Units count from 1."""
+    return (int(session_id.split("-")[1]) + unit - 1) % CYCLE
+
+
+def speaks(place: int) -> bool:
+    """Whether a session speaks at this place of its cycle."""
+    return place >= LISTENS

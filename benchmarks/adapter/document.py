@@ -13,8 +13,8 @@ CROWD = Path(__file__).parents[1] / "crowd/results"
 _TEXT = """# Performance
 
 Of the adapter: measured by `python -m benchmarks.adapter`, which also writes this page; `make bench` runs a
-shorter version. Each section names its date and machine. The figures are in `benchmarks/adapter/results/` too.
-Absolute times depend on the machine and on who else uses it; ratios are taken within one run.
+shorter version. Each section names its date and machine. The figures are in `benchmarks/adapter/results/`
+too. Absolute times depend on the machine and on who else uses it; ratios are taken within one run.
 
 One unit is one second of a conversation: 85 KB of JSON in, 64 KB to the worker, 96 KB from the worker, 128
 KB of JSON out. The adapter runs as `antiphon adapter`, on a core of its own. The worker behind it is a

@@ -14,6 +14,8 @@ logger = logging.getLogger(__name__)
 Job = Callable[[], None]
 TOLD_S = 2.0
 """How often those who wait are told that the pool gets on."""
+STOP_S = 10.0
+"""Longest that the end waits for a job: a thread that is in native code when the process ends aborts it."""
 _MOST_THREADS = 8
 GIVES_WAY = 15
 """How much nicer than the engine's the threads are that decode pictures and read what is long:
@@ -61,10 +63,13 @@ class MediaPool:
         return Lane(self, on_wait)
 
     def stop(self) -> None:
-        """Nothing more is begun."""
+        """Nothing more is begun; waits up to `STOP_S` for what was."""
         with self.changed:
             self._is_stopped = True
             self.changed.notify_all()
+        end = time.monotonic() + STOP_S
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def put(self, priority: Priority, lane: "Lane") -> None:
         """The lane's next job may be done. Called with `changed` held."""

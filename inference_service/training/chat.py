@@ -46,7 +46,6 @@ _SYLLABLES = (
     "ba be bo ca co da di do en er fi fo ga ge ha he hi in ja ka ki la le li lo ma me mi mo na ne ni no on "
     "or pa pe po qu ra re ri ro sa se si so ta te ti to un ur va ve wa we wi xi ya yo za zu ing th sh ch ent"
 ).split()
-_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,:;-_/()äöüßéñ漢字"
 
 
 @dataclass(frozen=True)

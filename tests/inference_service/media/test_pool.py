@@ -173,11 +173,25 @@ def test_those_who_wait_are_told_when_the_pool_gets_on(
 def test_nothing_is_begun_after_the_end() -> None:
     pool, work = MediaPool(threads=3), Work()
     pool.stop()
+    assert not any(thread.is_alive() for thread in pool._threads)
     lane(pool).submit(Priority.SOUND, work.job("late"))
-    for thread in pool._threads:
-        thread.join(timeout=PATIENCE)
-        assert not thread.is_alive()
     assert work.done.empty()
+
+
+def test_the_end_waits_for_what_was_begun() -> None:
+    pool, work = MediaPool(threads=3), Work()
+    job, begun, go_on = work.held("prompt")
+    lane(pool).submit(Priority.REST, job)
+    assert begun.wait(timeout=PATIENCE)
+    end = threading.Thread(target=pool.stop)
+    end.start()
+    end.join(timeout=0.1)
+    assert end.is_alive()
+    go_on.set()
+    end.join(timeout=PATIENCE)
+
+    assert work.next() == "prompt"
+    assert not any(thread.is_alive() for thread in pool._threads)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")

@@ -1,16 +1,14 @@
 """What a model takes is known from its configuration, before a byte of it is loaded."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, Qwen3Config
 
+from benchmarks.gpu_crowd.model import full
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.families import minicpmo, minicpmo_voice
-from inference_service.models.minicpmo.config import AudioConfig, MiniCPMOConfig, VisionConfig
 from inference_service.models.minicpmo.sizes import sizes
 from inference_service.models.token2wav.config import Token2WavConfig
 from inference_service.options import SpeechOptions
@@ -65,35 +63,11 @@ def test_without_speech_there_is_no_speech_head(loaded: MiniCPMOCheckpoint) -> N
     assert "speech head" not in found.session
 
 
-def published(tiny: MiniCPMOConfig) -> MiniCPMOConfig:
-    """The sizes of MiniCPM-o 4.5 as published."""
-    language = Qwen3Config(
-        vocab_size=151_748, hidden_size=4096, intermediate_size=12_288, num_hidden_layers=36,
-        num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=False,
-        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
-    )  # fmt: skip
-    backbone = LlamaConfig(
-        vocab_size=1, bos_token_id=None, eos_token_id=None, hidden_size=768, intermediate_size=3072,
-        num_hidden_layers=20, num_attention_heads=12, num_key_value_heads=12,
-    )  # fmt: skip
-    return replace(
-        tiny,
-        language=language,
-        audio=AudioConfig(width=1024, layers=24, heads=16, inner=4096, bands=80, pool=5, block=50),
-        vision=replace(
-            VisionConfig(**vars(tiny.vision)), width=1152, layers=27, heads=16, inner=4304, queries=64
-        ),
-        speech=replace(tiny.speech, codes=6561, backbone=backbone),
-        text_tokens=152_064,
-    )
-
-
 @pytest.mark.parametrize("row", ["24 GiB | 1 | 1 | 3", "48 GiB | 11 | 15 | 21", "80 GiB | 27 | 34 | 45"])
-def test_the_sessions_that_the_documentation_promises_fit(loaded: MiniCPMOCheckpoint, row: str) -> None:
+def test_the_sessions_that_the_documentation_promises_fit(row: str) -> None:
     assert f"| {row} |" in (Path(__file__).parents[4] / "docs/models.md").read_text()
     memory, *promised = row.replace(" GiB", "").split(" | ")
-    config = published(loaded.config)
-    config = replace(config, vision=replace(config.vision, resolution=448))
+    config = full().config
     fit = []
     for options in (SpeechOptions(), SpeechOptions(vocoder_dtype="bfloat16"), None):
         voice = options and minicpmo_voice.needs(
@@ -104,8 +78,8 @@ def test_the_sessions_that_the_documentation_promises_fit(loaded: MiniCPMOCheckp
     assert fit == [int(sessions) for sessions in promised]
 
 
-def test_the_published_model_is_sized_without_memory_for_it(loaded: MiniCPMOCheckpoint) -> None:
-    found = sizes(published(loaded.config), torch.bfloat16, context_entries=8192, speech_entries=512)
+def test_the_published_model_is_sized_without_memory_for_it() -> None:
+    found = sizes(full().config, torch.bfloat16, context_entries=8192, speech_entries=512)
 
     assert {part: round(size / GB, 1) for part, size in found.weights.items()} == {
         "language model": 16.4,

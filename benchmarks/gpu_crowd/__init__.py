@@ -1,0 +1,1 @@
+"""How many conversations of a MiniCPM-o of full size a GPU holds."""

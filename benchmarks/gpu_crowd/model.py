@@ -1,0 +1,140 @@
+"""MiniCPM-o 4.5 at full size with random weights, and a small one for machines without a GPU.
+
+What is random costs what is trained costs: the same rows through the same layers. The tokenizer is that of
+the tests, whose ids are the first of the published vocabulary.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, Qwen3Config
+
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
+from inference_service.engine.sessions.components import DuplexComponents, SpeechComponents
+from inference_service.families import minicpmo, minicpmo_voice
+from inference_service.families.footprint import Footprint
+from inference_service.models.minicpmo.config import AudioConfig, MiniCPMOConfig, parse_config
+from inference_service.models.minicpmo.model import MiniCPMO
+from inference_service.models.token2wav.config import (
+    EncoderConfig,
+    EstimatorConfig,
+    Token2WavConfig,
+    VocoderConfig,
+)
+from inference_service.models.token2wav.flow import VoicePrompt
+from inference_service.models.token2wav.model import Token2Wav
+from inference_service.models.tokenizer import Tokenizer
+from inference_service.options import SpeechOptions
+
+TINY: Final = Path(__file__).parents[2] / "tests/data/minicpmo_tiny"
+_SEED: Final = 1
+_SPREAD: Final = 0.02
+_VOICE_TOKENS: Final = 50
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model to be made: its sizes, and those of its vocoder."""
+
+    name: str
+    config: MiniCPMOConfig
+    vocoder: Token2WavConfig
+
+
+def full() -> Size:
+    """MiniCPM-o 4.5 as published."""
+    tiny = _tiny()
+    language = Qwen3Config(
+        vocab_size=151_748,
+        hidden_size=4096,
+        intermediate_size=12_288,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
+    )
+    backbone = LlamaConfig(
+        vocab_size=1,
+        bos_token_id=None,
+        eos_token_id=None,
+        hidden_size=768,
+        intermediate_size=3072,
+        num_hidden_layers=20,
+        num_attention_heads=12,
+        num_key_value_heads=12,
+    )
+    config = replace(
+        tiny,
+        language=language,
+        audio=AudioConfig(width=1024, layers=24, heads=16, inner=4096, bands=80, pool=5, block=50),
+        vision=replace(tiny.vision, width=1152, layers=27, heads=16, inner=4304, queries=64, resolution=448),
+        speech=replace(tiny.speech, codes=6561, backbone=backbone),
+        text_tokens=152_064,
+    )
+    return Size("MiniCPM-o 4.5", config, Token2WavConfig())
+
+
+def small() -> Size:
+    """That of the tests' recordings, which runs anywhere."""
+    vocoder = VocoderConfig(channels=32, f0_channels=32)
+    parts = EncoderConfig(6561, 32, 4, 48, 2, 1), EstimatorConfig(24, 2, 2, 8)
+    return Size("tiny", _tiny(), Token2WavConfig(*parts, vocoder))
+
+
+def _tiny() -> MiniCPMOConfig:
+    files = [TINY / name for name in ("config.json", "preprocessor_config.json")]
+    return parse_config(*(json.loads(file.read_text()) for file in files))
+
+
+def weights(size: Size, device: torch.device, dtype: torch.dtype) -> MiniCPMO:
+    """The model without its vocoder."""
+    torch.manual_seed(_SEED)
+    model = MiniCPMO.hollow(size.config, speech=True)
+    state = {name: _random(name, tensor, device, dtype) for name, tensor in model.state_dict().items()}
+    return filled(model, state)
+
+
+def filled(model: MiniCPMO, state: dict[str, Tensor]) -> MiniCPMO:
+    """A hollow model with weights on one device."""
+    model.load_state_dict(state, assign=True)
+    return model.to(next(iter(state.values())).device).eval().requires_grad_(False)
+
+
+def components(size: Size, device: torch.device, dtype: torch.dtype, context_limit: int) -> DuplexComponents:
+    """The model with its voice on `device`."""
+    model = weights(size, device, dtype)
+    with device:
+        token2wav = Token2Wav(size.vocoder).to(device).eval().requires_grad_(False)
+    tokenizer = Tokenizer.load(TINY)
+    checkpoint = MiniCPMOCheckpoint(size.name, model, tokenizer, size.config, ())
+    assert model.tts is not None
+    mouth = minicpmo_voice.Token2WavMouth(token2wav, _voice())
+    speech = SpeechComponents(model.tts, mouth, minicpmo.SPEECH_CAPACITY)
+    return minicpmo.components(checkpoint, speech, context_limit=context_limit)
+
+
+def footprint(size: Size, device: torch.device, dtype: torch.dtype, context_limit: int) -> Footprint:
+    """What it takes, as a worker that serves it would say."""
+    frames = 2 * _VOICE_TOKENS
+    voice = minicpmo_voice.needs(size.vocoder, SpeechOptions(), frames, can_clone=False)
+    return minicpmo.footprint(size.config, dtype, context_limit, voice, device)
+
+
+def _random(name: str, like: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Norms are ones and biases zeros, as in a model before its training."""
+    if like.ndim < 2:
+        fill = torch.zeros if name.endswith("bias") else torch.ones
+        return fill(like.shape, device=device, dtype=dtype)
+    return nn.init.normal_(torch.empty(like.shape, device=device, dtype=dtype), std=_SPREAD)
+
+
+def _voice() -> VoicePrompt:
+    generator = torch.Generator().manual_seed(_SEED)
+    mel = torch.randn(2 * _VOICE_TOKENS, 80, generator=generator)
+    return VoicePrompt(torch.arange(_VOICE_TOKENS), mel, torch.randn(192, generator=generator))

@@ -1,0 +1,119 @@
+"""The largest crowd whose units are in time."""
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from benchmarks.crowd.workload import CYCLE
+from benchmarks.gpu_crowd.talkers import UNIT_S, Crowd, Unit
+from inference_service.api.setups import Window, WindowMode
+from inference_service.engine.sessions.components import DuplexComponents
+
+MOST_MISSED: Final = 0.01
+MOST: Final = 512
+HIGH, LOW = 1600, 1200
+"""Of the window, in tokens."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What the sessions of a crowd are."""
+
+    sees: bool
+    slides: bool
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{'video' if self.sees else 'audio'}, {'window' if self.slides else 'no window'}"
+
+    @property
+    def window(self) -> Window:
+        """That of its sessions."""
+        return Window(WindowMode.BASIC, HIGH, LOW) if self.slides else Window()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a crowd fared."""
+
+    sessions: int
+    units: int
+    missed: float
+    """Share of units whose answer was not complete a second after they were due."""
+    p50_ms: float
+    p99_ms: float
+    first_p50_ms: float
+    """To the first event of an answer."""
+    text_tokens: float
+    speech_tokens: float
+    """Of a speaking unit, on average."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether less than 1 % of the units were late."""
+        return self.missed < MOST_MISSED
+
+
+def trial(sessions: int, units: list[Unit]) -> Trial:
+    """Figures of the units of a crowd."""
+    late = [unit.done - unit.due for unit in units]
+    first = [unit.first - unit.due for unit in units]
+    spoke = [unit for unit in units if unit.speaks and unit.speech_tokens]
+    return Trial(
+        sessions,
+        len(units),
+        sum(it > UNIT_S for it in late) / len(units),
+        _percentile_ms(late, 50),
+        _percentile_ms(late, 99),
+        _percentile_ms(first, 50),
+        float(np.mean([unit.text_tokens for unit in spoke])) if spoke else 0.0,
+        float(np.mean([unit.speech_tokens for unit in spoke])) if spoke else 0.0,
+    )
+
+
+def _percentile_ms(seconds: list[float], share: float) -> float:
+    """Of times some of which may be infinite, so that none lies between two."""
+    return 1000 * float(np.percentile(seconds, share, method="higher"))
+
+
+def run(
+    components: DuplexComponents, sessions: int, way: Way, *, seconds: float, aged: int, seed: int
+) -> Trial:
+    """One crowd, whose sessions have a past of `aged` units, for so many seconds."""
+    phases = np.random.default_rng(seed).integers(CYCLE, size=sessions).tolist()
+    crowd = Crowd(components, phases, way.window, sees=way.sees, seed=seed)
+    try:
+        crowd.age(aged)
+        return trial(sessions, crowd.converse(seconds))
+    finally:
+        crowd.close()
+        del crowd
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def largest(attempt: Callable[[int], Trial], first: int, most: int, step: int) -> list[Trial]:
+    """Trials, the best good one last: twice as many until they are late, then halfway, to within `step`.
+
+    Nothing if not even one session is in time. `most` is what memory holds.
+    """
+    good: Trial | None = None
+    bad, sessions = most + 1, min(first, most)
+    trials: list[Trial] = []
+    while sessions >= 1:
+        trials.append(attempt(sessions))
+        if trials[-1].is_good:
+            good = trials[-1]
+        else:
+            bad = sessions
+        held = good.sessions if good else 0
+        if bad - held <= (step if held else 1) or held == most:
+            break
+        sessions = min(2 * held, most) if held and bad > most else (held + bad) // 2
+    return [it for it in trials if it is not good] + ([good] if good else [])

@@ -1,0 +1,73 @@
+"""The search for the largest crowd, and the crowd itself with a small model on the CPU."""
+
+import pytest
+import torch
+
+from benchmarks.crowd.workload import LISTENS, SAYS
+from benchmarks.gpu_crowd import model
+from benchmarks.gpu_crowd.agreement import agreements
+from benchmarks.gpu_crowd.report import Row, report
+from benchmarks.gpu_crowd.search import Trial, Way, largest, trial
+from benchmarks.gpu_crowd.talkers import Crowd, Unit
+
+CPU = torch.device("cpu")
+
+
+def tried(sessions: int, *, holds: int) -> Trial:
+    return Trial(sessions, 100, 0.0 if sessions <= holds else 0.5, 1.0, 2.0, 1.0, 6.0, 25.0)
+
+
+@pytest.mark.parametrize(
+    ("holds", "most", "found"),
+    [(0, 100, None), (1, 100, 1), (16, 100, 16), (27, 100, 26), (64, 64, 64), (200, 50, 50)],
+)
+def test_the_largest_crowd_that_is_in_time_is_found_to_within_a_step(
+    holds: int, most: int, found: int | None
+) -> None:
+    trials = largest(lambda sessions: tried(sessions, holds=holds), first=8, most=most, step=2)
+
+    best = Row(Way(sees=False, slides=False), most, trials).best
+    assert (best.sessions if best else None) == found
+    assert len({it.sessions for it in trials}) == len(trials) <= 12
+
+
+def test_a_unit_without_an_answer_is_late() -> None:
+    units = [Unit(10.0, 10.1, 10.2), Unit(11.0, 11.1, 12.5), Unit(12.0), Unit(13.0, 13.1, 13.9)]
+    assert trial(2, units).missed == 0.5
+
+
+@pytest.fixture(scope="module")
+def units() -> list[Unit]:
+    """Two seconds of two sessions, one of which speaks, after three that were not timed."""
+    parts = model.components(model.small(), CPU, torch.float32, 512)
+    way = Way(sees=True, slides=False)
+    crowd = Crowd(parts, (LISTENS - 2, 0), way.window, sees=way.sees, seed=1)
+    try:
+        crowd.age(3)
+        return crowd.converse(2.0)
+    finally:
+        crowd.close()
+
+
+def test_sessions_speak_and_listen_as_the_workload_says(units: list[Unit]) -> None:
+    assert [unit.speaks for unit in units] == [True, True, False, False]
+    assert all(unit.due <= unit.first <= unit.done < float("inf") for unit in units)
+    assert {unit.speech_tokens for unit in units if unit.speaks} == {25}
+    assert {unit.text_tokens for unit in units if unit.speaks} == {1 + SAYS + 1}, "an opening, and an end"
+    assert {unit.text_tokens for unit in units if not unit.speaks} == {1}, "listening is a decision"
+
+
+def test_the_device_is_held_against_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = agreements(CPU, torch.bfloat16)
+    assert all(it.holds for it in found)
+    assert any(it.difference > 0 for it in found)
+    assert "met" in report("tiny", CPU, [], found)
+
+    spoilt = model.filled
+
+    def spoil(hollow: model.MiniCPMO, state: dict[str, torch.Tensor]) -> model.MiniCPMO:
+        state["llm.model.norm.weight"] = state["llm.model.norm.weight"] * 1.5
+        return spoilt(hollow, state)
+
+    monkeypatch.setattr(model, "filled", spoil)
+    assert "MISSED" in report("tiny", CPU, [], agreements(CPU, torch.float32))

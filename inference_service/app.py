@@ -173,6 +173,7 @@ class Worker:
                 ticks=self._metrics.recent_ticks,
                 units=self._metrics.units,
                 misses=self._metrics.misses,
+                slack=tuple(self._metrics.recent_slack),
             )
         )
 

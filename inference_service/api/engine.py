@@ -188,6 +188,10 @@ class Ticked:
     """Rows of the language model's forward, all sessions together."""
     members: tuple[tuple[str, int], ...] = ()
     """Session and unit of each that was in it; empty in all ticks but one in `NAMED_TICKS`."""
+    speaking: int = 0
+    """Sessions that had a step of speech in it."""
+    rest_s: float = 0.0
+    """Seconds of it that went into work without a deadline."""
 
 
 OnTicks = Callable[[Sequence[Ticked]], None]

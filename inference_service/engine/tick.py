@@ -58,7 +58,8 @@ class Tick:
         self._hear(sessions)
         fed = self._think(sessions)
         self._decide(sessions)
-        served = {c.slot: c for c in (*(c for c, _ in fed), *self._speak(sessions))}
+        speaking = self._speak(sessions)
+        served = {c.slot: c for c in (*(c for c, _ in fed), *speaking)}
         ended = self._clock()
         self._share.spend(ended - started - self._others_s, self._others_s, units_waited=units_wait)
         for session in sessions:
@@ -71,7 +72,9 @@ class Tick:
         if self._count % NAMED_TICKS == 0:
             members = tuple((c.id, c.queue.first.number) for c in served.values() if c.queue.first)
         tokens = sum(rows for _, rows in fed)
-        return Ticked(self._count, started, ended, len(served), tokens, members)
+        return Ticked(
+            self._count, started, ended, len(served), tokens, members, len(speaking), self._others_s
+        )
 
     def _charge(self, since: float, others: int, everybody: int) -> None:
         """Work without a deadline was so many parts of what has been done since then."""

@@ -8,7 +8,7 @@ import grpc
 from opentelemetry.metrics import Meter
 
 from antiphon import semconv
-from antiphon.semconv import Phase, Reason
+from antiphon.semconv import Phase, Reason, Work
 from antiphon.telemetry.instruments import Samples, histogram, observed_counter, observed_gauge
 from inference_service.api.engine import Done, End, Engine, Ticked
 from inference_service.errors import SessionError, countable, side_of
@@ -16,6 +16,8 @@ from inference_service.session.slots import SlotState, SlotTable
 
 RECENT_TICKS = 1000
 """Ticks that the status page tells about."""
+RECENT_UNITS = 1000
+"""Units of conversations that it tells about."""
 
 STATES = {
     SlotState.FREE: semconv.SlotState.FREE,
@@ -36,6 +38,8 @@ class WorkerMetrics:
         """Units that are done, by how they ended."""
         self.misses = 0
         """Units that took longer than the audio they hold."""
+        self.recent_slack: deque[float] = deque(maxlen=RECENT_UNITS)
+        """Seconds that units of conversations had left, below 0 of those that were late."""
         self.lag = histogram(meter, semconv.EVENT_LOOP_LAG)
         self.recent_ticks: deque[Ticked] = deque(maxlen=RECENT_TICKS)
         self.on_named: Callable[[Ticked], None] = lambda tick: None
@@ -47,9 +51,15 @@ class WorkerMetrics:
         self._tick = histogram(meter, semconv.TICK)
         self._batch = histogram(meter, semconv.TICK_BATCH)
         self._tokens = histogram(meter, semconv.TICK_TOKENS)
+        self._slack = histogram(meter, semconv.UNIT_SLACK)
+        self._work = dict.fromkeys(Work, 0.0)
         self._cleanup = histogram(meter, semconv.CLEANUP)
         self._calls = histogram(meter, semconv.RPC_SERVER_CALL)
         observed_counter(meter, semconv.ERRORS, lambda: list(self._errors.items()))
+        observed_counter(meter, semconv.WORKER_DEADLINE_MISSES, lambda: [((), self.misses)])
+        observed_counter(
+            meter, semconv.TICK_WORK, lambda: [((work,), spent) for work, spent in self._work.items()]
+        )
         observed_gauge(meter, semconv.BUILD_INFO, lambda: [((version("antiphon"),), 1)])
 
     def serve(self, engine: Engine, slots: SlotTable, device: str) -> None:
@@ -72,7 +82,10 @@ class WorkerMetrics:
         """The engine has made ticks; `on_named` hears of those that name their members."""
         for tick in ticks:
             self.recent_ticks.append(tick)
-            self._tick.record(tick.ended - tick.started)
+            spent = tick.ended - tick.started
+            self._tick.record(spent)
+            self._work[Work.REST] += tick.rest_s
+            self._work[Work.UNITS] += spent - tick.rest_s
             self._batch.record(tick.sessions)
             self._tokens.record(tick.tokens)
             if tick.members:
@@ -86,7 +99,11 @@ class WorkerMetrics:
         """A unit has been generated; it holds `unit_seconds` of audio, 0 for none."""
         self.units[done.end] += 1
         timings = done.timings
-        self.misses += 0 < unit_seconds < timings.total
+        if unit_seconds:
+            slack = unit_seconds - timings.total
+            self.misses += slack < 0
+            self.recent_slack.append(slack)
+            self._slack.record(max(0.0, slack))
         spent = (
             (Phase.INBOX, timings.queue),
             (Phase.PREFILL, timings.prefill),

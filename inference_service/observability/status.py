@@ -40,6 +40,8 @@ class WorkerView:
     """The newest ones."""
     units: Mapping[End, int]
     misses: int
+    slack: Sequence[float] = ()
+    """Seconds that the newest units of conversations had left."""
 
 
 def render(view: WorkerView) -> str:
@@ -84,10 +86,20 @@ def _units(view: WorkerView) -> list[tuple[str, str, str]]:
         (f"{view.misses:,}", f"deadline misses ({late:.1%})", "bad" if late > 0.01 else ""),
         (f"{ticks[-1].number if ticks else 0:,}", "ticks", ""),
     ]
+    if view.slack:
+        least, median = (sorted(view.slack)[int(share * len(view.slack))] for share in (0.01, 0.5))
+        tiles.append(
+            (f"{least * 1000:,.0f} ms", f"slack of 99 % of units, median {median * 1000:,.0f} ms", "")
+        )
     if ticks:
         spent = [tick.ended - tick.started for tick in ticks]
-        mean, longest = sum(spent) / len(spent) * 1000, max(spent) * 1000
-        tiles.append((f"{mean:.1f} ms", f"mean of {len(ticks):,} ticks, longest {longest:.1f} ms", ""))
+        mean, longest, count = sum(spent) / len(spent) * 1000, max(spent) * 1000, len(ticks)
+        tiles.append((f"{mean:.1f} ms", f"mean of {count:,} ticks, longest {longest:.1f} ms", ""))
+        sessions = sum(tick.sessions for tick in ticks) / count
+        rows = sum(tick.tokens for tick in ticks) / count
+        tiles.append((f"{sessions:.1f}", f"sessions in a tick, {rows:.1f} rows", ""))
+        rest = sum(tick.rest_s for tick in ticks) / max(sum(spent), 1e-9)
+        tiles.append((f"{rest:.0%}", "of the ticks' time for work without a deadline", ""))
     return tiles
 
 

@@ -33,7 +33,7 @@ SILENCE_S = 7
 EXPORTED_S = 10.0
 
 SPANS_PER_UNIT = 4
-RECORDS_PER_UNIT = 12
+RECORDS_PER_UNIT = 13
 UNRELATED = (semconv.EVENT_LOOP_LAG, semconv.TICK, semconv.TICK_BATCH, semconv.TICK_TOKENS)
 """What is recorded without any unit, and of ticks, which serve all sessions at once."""
 STEPS = (semconv.SPAN_PREFILL, semconv.SPAN_GENERATE, semconv.SPAN_FINALIZE)

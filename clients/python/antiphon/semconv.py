@@ -384,6 +384,9 @@ UNIT_SECONDS: Final = (
 PHASE_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Buckets of what a unit's time consists of."""
 
+SLACK_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Buckets of the time that is left of a unit's second; the first is that of units that are late."""
+
 OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 """Buckets round the target of 1 ms."""
 
@@ -418,6 +421,15 @@ class Phase(StrEnum):
     FINALIZE = "finalize"
     SPEECH = "speech"
     VOCODER = "vocoder"
+
+
+class Work(StrEnum):
+    """Label `work`: what ticks of the engine are spent on."""
+
+    UNITS = "units"
+    """Real-time work: units of conversations, seconds of a transcription."""
+    REST = "rest"
+    """What has no deadline: chats, token streams, prompts, recordings."""
 
 
 class SlotState(StrEnum):
@@ -589,6 +601,19 @@ KV_CAPACITY: Final = Metric(
 )
 DEVICE_MEMORY: Final = Metric(
     "antiphon_device_memory_bytes", "By", "Memory of the device that the worker holds.", ("worker",)
+)
+UNIT_SLACK: Final = Metric(
+    "antiphon_unit_slack_seconds",
+    "s",
+    "How long before its deadline a unit of a conversation was done at the worker; 0 if it was late.",
+    (),
+    SLACK_SECONDS,
+)
+WORKER_DEADLINE_MISSES: Final = Metric(
+    "antiphon_worker_deadline_misses_total", "{unit}", "Units that were done after their deadline.", ()
+)
+TICK_WORK: Final = Metric(
+    "antiphon_tick_work_seconds_total", "s", "Time in ticks, by whether the work has a deadline.", ("work",)
 )
 TICK: Final = Metric("antiphon_tick_seconds", "s", "One packed forward.", (), TICK_SECONDS)
 TICK_BATCH: Final = Metric("antiphon_tick_batch_size", "{session}", "Sessions in a tick.", (), BATCH_SESSIONS)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inference_service.api.engine import Advanced, Done, End, Piece, Prefilled, Ready
+from inference_service.api.engine import Advanced, Done, End, Piece, Prefilled, Ready, Ticked
 from inference_service.api.setups import (
     ChatMessage,
     ChatSetup,
@@ -65,6 +65,7 @@ class Play:
         self.sessions: list[Session[Any]] = []
         self.told: dict[str, list[tuple[float, Any]]] = {}
         self.spent: list[Spent] = []
+        self.ticks: list[Ticked] = []
         self._spy("think", self._thinks)
         self._spy("speak", self._speaks)
         self._spy("see", self._sees)
@@ -115,7 +116,8 @@ class Play:
         """One tick."""
         waiting = frozenset(session.slot for session in self.sessions if session.has_work)
         self.spent.append(Spent(self.now, waiting=waiting))
-        self.tick.run(self.sessions)
+        ticked = self.tick.run(self.sessions)
+        self.ticks += [ticked] if ticked else []
         self.spent[-1].ended = self.now
         for session in self.sessions:
             self.told[session.id] += [(self.now, event) for event in session.events]
@@ -215,6 +217,23 @@ def test_while_units_wait_the_others_get_an_eighth_of_the_time_and_no_less(stage
     assert max(granted) == LEAST_SHARE
     theirs = sum(rows * ROW_S for rows in granted)
     assert 0.06 <= theirs / (busy[-1].ended - busy[0].began) <= 0.15
+
+
+def test_a_tick_tells_what_went_into_work_without_a_deadline_and_who_spoke(stage: Play) -> None:
+    talk = stage.talk()
+    stage.ticks.clear()
+    speak(stage, talk, 1)
+    alone, spoken = list(stage.ticks), list(stage.spent)
+    crowd(stage)
+    begin = len(stage.ticks)
+    for number in range(2, 8):
+        speak(stage, talk, number)
+
+    assert sum(tick.rest_s for tick in alone) == 0
+    assert sum(tick.speaking for tick in alone) == sum(len(one.speaking) for one in spoken)
+    beside = stage.ticks[begin:]
+    theirs = sum(tick.rest_s for tick in beside) / sum(tick.ended - tick.started for tick in beside)
+    assert 0.04 <= theirs <= 0.3
 
 
 def test_with_no_unit_in_sight_all_is_theirs(stage: Play) -> None:

@@ -123,7 +123,7 @@ async def test_the_status_page_shows_sessions_and_ticks() -> None:
             caller = await Caller(channel, "<b>me</b>").open()
             await caller.configure(system_prompt=CANARY)
             await caller.unit(1)
-            engine.on_ticks([Ticked(1234, 0.0, 0.02, 1, 5)])
+            engine.on_ticks([Ticked(1234, 0.0, 0.02, 3, 5, rest_s=0.005)])
             page = (await get(port_of(worker), "/")).body
     assert "&lt;b&gt;me&lt;/b&gt;" in page
     assert "<b>me" not in page
@@ -134,6 +134,9 @@ async def test_the_status_page_shows_sessions_and_ticks() -> None:
     assert ">22<" in page
     assert ">1,234<" in page
     assert "20.0 ms" in page
+    assert "sessions in a tick, 5.0 rows" in page
+    assert ">25%<" in page
+    assert "slack of 99 % of units" in page
     assert "heron" not in page
     assert "<script" not in page
 

@@ -7,7 +7,8 @@ import pytest
 
 from antiphon import semconv
 from antiphon.semconv import Phase, Reason, Side
-from inference_service.api.engine import Ticked
+from inference_service.api.engine import Done, End, Ticked, UnitTimings
+from inference_service.observability.metrics import WorkerMetrics
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import DEADLINE_S, Caller, channel_to, duplex, until
 from tests.support.scrape import Scrape, scrape
@@ -26,8 +27,8 @@ from tests.support.scripted_engine import (
 )
 
 CANARY = "the heron stands in the reeds"
-PER_UNIT = len(Phase)
-"""Records of one unit at most: the worker's half of the twelve that both services may make."""
+PER_UNIT = len(Phase) + 1
+"""Records of one unit at most: its phases and its slack."""
 PER_TICK = 3
 
 
@@ -190,6 +191,30 @@ async def test_units_and_ticks_stay_within_their_budget() -> None:
     assert 0 < records(after, *everything) - records(before, *everything) <= PER_UNIT * units
     assert records(ticked, *everything) - records(after, *everything) == 2 * PER_TICK
     assert ticked.total(f"{semconv.TICK_TOKENS.name}_sum") == 12
+
+
+async def test_slack_and_misses_are_those_of_conversations() -> None:
+    observed = telemetry()
+    metrics = WorkerMetrics(observed.meter, "w")
+    for total, unit_s in ((0.25, 1.0), (0.75, 1.0), (1.5, 1.0), (40.0, 0.0)):
+        metrics.done(Done(1, End.TURN, None, 12, timings=UnitTimings(total=total)), unit_s)
+    found = Scrape(observed.exposition().decode())
+
+    assert list(metrics.recent_slack) == [0.75, 0.25, -0.5]
+    assert found.total(f"{semconv.UNIT_SLACK.name}_count") == 3
+    assert found.total(f"{semconv.UNIT_SLACK.name}_sum") == 1.0
+    assert found.value(f"{semconv.UNIT_SLACK.name}_bucket", le="0.0") == 1
+    assert found.total(semconv.WORKER_DEADLINE_MISSES.name) == metrics.misses == 1
+
+
+async def test_time_with_and_without_a_deadline_is_told_apart() -> None:
+    observed = telemetry()
+    metrics = WorkerMetrics(observed.meter, "w")
+    metrics.ticked([Ticked(1, 1.0, 1.25, 2, 12, rest_s=0.125), Ticked(2, 2.0, 2.5, 2, 12)])
+    found = Scrape(observed.exposition().decode())
+
+    assert found.value(semconv.TICK_WORK.name, work="rest") == 0.125
+    assert found.value(semconv.TICK_WORK.name, work="units") == 0.625
 
 
 async def test_series_do_not_grow_with_sessions() -> None:

@@ -28,7 +28,7 @@ class Runtime:
         self, info: ModelInfo, language: PackedDecoder, embeddings: nn.Module, head: nn.Module
     ) -> None:
         self.info = info
-        self.most_waiting = CPU_ROWS if language.cache.keys[0].device.type == "cpu" else self.budget
+        self.most_waiting = CPU_ROWS if language.cache.device.type == "cpu" else self.budget
         """Rows of one forward that may have no deadline."""
         self.language = language
         self.kinds: dict[type[SessionSetup], SessionKind[Any]] = {}
@@ -39,7 +39,7 @@ class Runtime:
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.language.cache.keys[0].device
+        return self.language.cache.device
 
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Session[Any]:
         """A session of one of the model's kinds, in a slot that is clean. Any thread may call this."""

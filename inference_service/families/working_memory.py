@@ -12,8 +12,8 @@ from inference_service.models.minicpmo.audio import LONGEST
 from inference_service.models.minicpmo.config import AudioConfig, VisionConfig
 from inference_service.models.minicpmo.slices import PATCH
 
-_FLOAT, _MASK = 4, 5
-"""Bytes of a number in float32, and of an entry of a mask with its copy as numbers."""
+_FLOAT = 4
+"""Bytes of a number in float32."""
 _MINI_PICTURES = 16
 
 
@@ -24,7 +24,9 @@ def forward_bytes(
     width, heads = config.hidden_size, config.num_attention_heads
     head = getattr(config, "head_dim", None) or width // heads
     layer = _layer(rows, width, config.intermediate_size, heads * head, dtype)
-    return layer + rows * context * _MASK + _scores(heads, rows, context, device)
+    # A mask by itself, and for all the heads that share a key.
+    masks: int = (1 + heads // config.num_key_value_heads) * rows * context * dtype.itemsize
+    return layer + masks + _scores(heads, rows, context, device)
 
 
 def eye_bytes(config: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:

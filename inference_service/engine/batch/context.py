@@ -33,10 +33,10 @@ class Memory:
 
 @dataclass
 class _Masters:
-    """Float32 keys of a part of the prompt, [kv heads, n, head size] per layer."""
+    """Float32 keys of a part of the prompt, [layers, kv heads, n, head size]."""
 
     start: int
-    keys: list[Tensor]
+    keys: Tensor
     offset: int
     """How far they have been rotated."""
 
@@ -177,7 +177,7 @@ class Context:
         self.dropped = position - self.prompt
         del self.units[:units], self._said[:units]
         for masters in self._masters:
-            turned = [self.decoder.rotate(keys, self.dropped - masters.offset) for keys in masters.keys]
+            turned = self.decoder.rotate(masters.keys, self.dropped - masters.offset)
             self.decoder.cache.write_keys(self.slot, turned, masters.start)
         return units
 

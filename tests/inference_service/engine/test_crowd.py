@@ -239,4 +239,4 @@ def test_nothing_is_left_of_anyone() -> None:
     play(guests(4, 8), random.Random(4), list(range(SLOTS)))
 
     caches = runtime().language.cache, runtime().speaker.decoder.cache
-    assert not any(tensor.any() for cache in caches for tensor in (*cache.keys, *cache.values))
+    assert not any(tensor.any() for cache in caches for tensor in (cache.keys, cache.values))

@@ -146,7 +146,7 @@ def test_every_family_is_told_by_its_folder(tmp_path: Path) -> None:
 
 def test_numbers_may_be_narrower(tmp_path: Path) -> None:
     runtime = table.load(tiny_causal.save(tmp_path / "tiny"), CPU, 64, "bfloat16")(1)
-    assert runtime.language.cache.keys[0].dtype is torch.bfloat16
+    assert runtime.language.cache.keys.dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_session_that_has_gone_leaves_nothing_behind(rig: Rig) -> None:
     client.session.close()
     client.until(Closed)
     cache = rig.runtime.language.cache
-    assert not any(tensor.any() for tensor in (*cache.keys, *cache.values))
+    assert not any(tensor.any() for tensor in (cache.keys, cache.values))
     rig.open().until(Ready)  # whatever the engine thread still held of the tick before
     gc.collect()
 

@@ -359,7 +359,7 @@ def test_an_hour_takes_no_more_memory_and_looks_back_no_further_than_a_minute(
 
     def sizes() -> list[tuple[int, int]]:
         caches = (runtime.language.cache, runtime.ear.cache)
-        slabs = [slab for cache in caches for slab in (*cache.keys, *cache.values)]
+        slabs = [slab for cache in caches for slab in (cache.keys, cache.values)]
         return [(slab.data_ptr(), slab.numel()) for slab in slabs]
 
     def held() -> list[int]:

@@ -116,25 +116,23 @@ def test_positions_go_on_over_drops(decoder: PackedDecoder) -> None:
 
 def test_prompt_values_are_never_touched(decoder: PackedDecoder) -> None:
     context = opened(decoder)
-    before = [values[0, :, :PROMPT].clone() for values in decoder.cache.values]
+    before = decoder.cache.held(0, 0, PROMPT)[1].clone()
 
     for number in range(40):
         unit(context, 8, number)
 
-    for values, own in zip(decoder.cache.values, before, strict=True):
-        assert torch.equal(values[0, :, :PROMPT], own)
+    assert torch.equal(decoder.cache.held(0, 0, PROMPT)[1], before)
 
 
 def test_prompt_keys_move_with_the_window_and_do_not_drift(decoder: PackedDecoder) -> None:
     context = opened(decoder)
-    before = [keys[0, :, :PROMPT].clone() for keys in decoder.cache.keys]
+    before = decoder.cache.held(0, 0, PROMPT)[0].clone()
 
     drops = 0
     while drops < 300:
         drops += unit(context, 8)
 
-    for keys, own in zip(decoder.cache.keys, before, strict=True):
-        moved = keys[0, :, :PROMPT]
+    for moved, own in zip(decoder.cache.held(0, 0, PROMPT)[0], before, strict=True):
         assert not torch.allclose(moved, own, atol=1e-2)
         torch.testing.assert_close(decoder.rotate(moved, -context.dropped), own, atol=1e-3, rtol=0)
 
@@ -142,12 +140,12 @@ def test_prompt_keys_move_with_the_window_and_do_not_drift(decoder: PackedDecode
 def test_other_slots_are_untouched_by_a_drop(decoder: PackedDecoder) -> None:
     context, other = opened(decoder), opened(decoder, slot=1)
     unit(other, 20)
-    before = [t[1].clone() for t in (*decoder.cache.keys, *decoder.cache.values)]
+    before = [tensor.clone() for tensor in decoder.cache.held(1, 0, decoder.cache.capacity)]
 
     while not unit(context, 10):
         pass
 
-    after = [t[1] for t in (*decoder.cache.keys, *decoder.cache.values)]
+    after = decoder.cache.held(1, 0, decoder.cache.capacity)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 

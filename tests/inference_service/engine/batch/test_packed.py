@@ -82,7 +82,7 @@ def play(decoder: PackedDecoder, lengths: list[int], rng: random.Random) -> list
     waiting = [Stream(-1, torch.randn(length, HIDDEN, generator=generator)) for length in lengths]
     finished: list[Stream] = []
     active: list[Stream] = []
-    free = list(range(len(decoder.cache.keys[0])))
+    free = list(range(decoder.cache.slots))
     while waiting or active:
         while waiting and free and rng.random() < 0.6:
             stream = waiting.pop()
@@ -146,6 +146,5 @@ def test_a_cleared_slot_holds_nothing() -> None:
 
     decoder.cache.clear(0)
 
-    for tensor in (*decoder.cache.keys, *decoder.cache.values):
-        assert not tensor[0].any()
-        assert tensor[1].any()
+    assert not any(tensor.any() for tensor in decoder.cache.held(0, 0, CAPACITY))
+    assert all(tensor.any() for tensor in decoder.cache.held(1, 0, 9))

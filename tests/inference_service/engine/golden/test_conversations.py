@@ -137,8 +137,9 @@ def test_every_row_fed_and_its_hidden_state_are_the_recorded_ones() -> None:
     fed = [torch.cat(rows) for rows in zip(*where.fed[0], strict=True)]
     near(fed[0], stored["feed.embeds"], HIDDEN_LIMIT)
     near(fed[1], stored["feed.hidden"], HIDDEN_LIMIT)
-    near(where.language.cache.keys[1][0, :, :309], stored["kv.k1"], HIDDEN_LIMIT)
-    near(where.language.cache.values[1][0, :, :309], stored["kv.v1"], HIDDEN_LIMIT)
+    keys, values = where.language.cache.held(0, 0, 309)
+    near(keys[1], stored["kv.k1"], HIDDEN_LIMIT)
+    near(values[1], stored["kv.v1"], HIDDEN_LIMIT)
 
 
 def test_context_behind_a_window_that_remembers_is_the_recorded_one() -> None:
@@ -146,10 +147,10 @@ def test_context_behind_a_window_that_remembers_is_the_recorded_one() -> None:
     play([visitor], where)
 
     stored, context = golden.tensors("window_context"), visitor.talk.context
-    keys = where.language.cache.keys[1][0, :, : context.length]
+    keys, values = where.language.cache.held(0, 0, context.length)
     # Positions of the recording are moved back at each drop, ours only grow.
-    near(where.language.rotate(keys, -context.dropped), stored["kv.k1"], HIDDEN_LIMIT)
-    near(where.language.cache.values[1][0, :, : context.length], stored["kv.v1"], HIDDEN_LIMIT)
+    near(where.language.rotate(keys[1], -context.dropped), stored["kv.k1"], HIDDEN_LIMIT)
+    near(values[1], stored["kv.v1"], HIDDEN_LIMIT)
 
 
 @pytest.mark.parametrize("name", ["duplex_script", "duplex_script_clean_tts", "duplex_greedy"])

@@ -29,7 +29,7 @@ def main() -> None:
         num_key_value_heads=4, head_dim=64, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
     )  # fmt: skip
     decoder = PackedDecoder(Qwen3Model(config).eval(), 1, CONTEXT)
-    for tensor in (*decoder.cache.keys, *decoder.cache.values):
+    for tensor in (decoder.cache.keys, decoder.cache.values):
         tensor.fill_(0.1)
     decoder.forward([Segment(0, 0, 0, torch.randn(1, 768))])
     rows = torch.randn(ROWS, 768)

@@ -183,7 +183,7 @@ def _assemble(options: AdapterOptions, clock: Clock, telemetry: Telemetry) -> _P
         certificate = Certificate(options.tls_cert, options.tls_key)
     voice = read_default_voice(options.voices)
     recorder = _recorder(options, clock)
-    metrics = Metrics(telemetry.meter)
+    metrics = Metrics(telemetry.meter, telemetry.distributions)
     registry = Registry(options.workers, byte_count=metrics.worker_bytes)
     load = Load(options.load_limits, clock)
     rules = QueueRules(

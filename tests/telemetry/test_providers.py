@@ -93,6 +93,12 @@ def test_variable_that_cannot_be_honoured_is_named(variable: str, value: str) ->
         start("here", {"OTEL_TRACES_EXPORTER": "otlp", variable: value})
 
 
+def test_histograms_of_another_form_are_refused() -> None:
+    variable = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+    with pytest.raises(TelemetryError, match=f"{variable} is 'base2.* set it to"):
+        start("here", {"OTEL_METRICS_EXPORTER": "otlp", variable: "base2_exponential_bucket_histogram"})
+
+
 @pytest.mark.parametrize("share", ["often", "-1", "1.5", "nan"])
 def test_share_that_is_none_is_named(share: str) -> None:
     environ = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": share}

@@ -1,7 +1,7 @@
 """Figures of an adapter.
 
 What happens for each message or unit is counted in plain numbers, which are read when somebody collects, on
-whatever thread that is; only distributions are recorded as they come, a few for each unit.
+whatever thread that is.
 """
 
 from collections import Counter, deque
@@ -25,7 +25,8 @@ from antiphon.semconv import (
     Side,
     SlowAction,
 )
-from antiphon.telemetry.instruments import Samples, histogram, observed_counter, observed_gauge
+from antiphon.telemetry.distributions import Distributions
+from antiphon.telemetry.instruments import Samples, observed_counter, observed_gauge
 from ws_adapter.dispatch.base import POOL
 from ws_adapter.observability.leases import Leases
 from ws_adapter.process.byte_count import ByteCount
@@ -82,7 +83,7 @@ class Metrics:
     What alerts and panels ask for is 0 from the start: a series that begins at 1 has no rate.
     """
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, distributions: Distributions) -> None:
         self.public_bytes = ByteCount()
         self.worker_bytes = ByteCount()
         self.active: Counter[str] = Counter()
@@ -96,15 +97,15 @@ class Metrics:
         self.lease_outcomes: Counter[LeaseOutcome] = _zero(LeaseOutcome)
         self.slow_consumers: Counter[SlowAction] = _zero(SlowAction)
         self.invalid_trace_contexts = 0
-        self.first_audio = histogram(meter, semconv.FIRST_AUDIO)
-        self.first_text = histogram(meter, semconv.FIRST_TEXT)
-        self.unit = histogram(meter, semconv.UNIT)
-        self.overhead = histogram(meter, semconv.ADAPTER_OVERHEAD)
-        self.outbox = histogram(meter, semconv.OUTBOX)
-        self.session_length = histogram(meter, semconv.SESSION_LENGTH)
-        self.loop_lag = histogram(meter, semconv.EVENT_LOOP_LAG)
-        self._queue_wait = histogram(meter, semconv.QUEUE_WAIT)
-        self.estimate_error = histogram(meter, semconv.QUEUE_ESTIMATE_ERROR)
+        self.first_audio = distributions.of(semconv.FIRST_AUDIO)
+        self.first_text = distributions.of(semconv.FIRST_TEXT)
+        self.unit = distributions.of(semconv.UNIT)
+        self.overhead = distributions.of(semconv.ADAPTER_OVERHEAD)
+        self.outbox = distributions.of(semconv.OUTBOX)
+        self.session_length = distributions.of(semconv.SESSION_LENGTH)
+        self.loop_lag = distributions.of(semconv.EVENT_LOOP_LAG)
+        self._queue_wait = distributions.of(semconv.QUEUE_WAIT)
+        self.estimate_error = distributions.of(semconv.QUEUE_ESTIMATE_ERROR)
         _count(meter, semconv.UNITS, self.units)
         _count(meter, semconv.UNITS_DROPPED, self.dropped)
         _count(meter, semconv.UNIT_DEADLINE_MISSES, self.misses)
@@ -122,7 +123,7 @@ class Metrics:
         """A session is over."""
         self.active[kind] -= 1
         self.sessions[kind, known_reason(reason)] += 1
-        self.session_length.record(seconds, {"mode": kind.value})
+        self.session_length.record(seconds, kind.value)
 
     def failed(self, code: str, *, is_servers: bool) -> None:
         """A client was told of an error."""
@@ -130,7 +131,7 @@ class Metrics:
 
     def waited(self, seconds: float, outcome: QueueOutcome) -> None:
         """Somebody waits for a slot no more."""
-        self._queue_wait.record(seconds, {"pool": POOL, "outcome": outcome.value})
+        self._queue_wait.record(seconds, POOL, outcome.value)
 
     def _bytes(self) -> Samples:
         for hop, count in ((Hop.PUBLIC, self.public_bytes), (Hop.GRPC, self.worker_bytes)):

@@ -80,9 +80,7 @@ class UnitTelemetry:
         self._fields = fields
         self._kind = kind
         self._clock = clock
-        self._mode = {"mode": kind.value}
-        self._mode_and_dialect = {"mode": kind.value, "dialect": dialect}
-        self._labels = {end: {"mode": kind.value, "end": name} for end, name in _ENDS.items()}
+        self._dialect = dialect
         self._running: dict[int, _Unit] = {}
         self._ending: _Unit | None = None
         """The unit whose end is being passed on."""
@@ -133,7 +131,7 @@ class UnitTelemetry:
             return
         metrics, now = self._metrics, self._clock.now()
         seconds = now - unit.accepted_at
-        metrics.unit.record(seconds, self._labels[done.end])
+        metrics.unit.record(seconds, self._kind, _ENDS[done.end])
         metrics.units[self._kind, _ENDS[done.end]] += 1
         if 0 < unit.audio_s < seconds:
             metrics.misses[self._kind] += 1
@@ -190,14 +188,14 @@ class UnitTelemetry:
         turn = self._turn_of(unit)
         if turn.first_text_s is None:
             turn.first_text_s = now - unit.accepted_at
-            self._metrics.first_text.record(turn.first_text_s, self._mode)
+            self._metrics.first_text.record(turn.first_text_s, self._kind)
             unit.span.add_event(semconv.EVENT_FIRST_TEXT)
 
     def _first_audio(self, unit: _Unit, now: float) -> None:
         turn = self._turn_of(unit)
         if turn.first_audio_s is None:
             turn.first_audio_s = now - unit.accepted_at
-            self._metrics.first_audio.record(turn.first_audio_s, self._mode_and_dialect)
+            self._metrics.first_audio.record(turn.first_audio_s, self._kind, self._dialect)
             unit.span.add_event(semconv.EVENT_FIRST_AUDIO)
 
     def _count(self, unit: _Unit, done: UnitDone, now: float) -> None:

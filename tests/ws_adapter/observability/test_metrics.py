@@ -100,7 +100,8 @@ async def test_figures_follow_what_happens() -> None:
 
 
 def test_reasons_of_clients_make_no_series_of_their_own() -> None:
-    metrics = Metrics(start(SERVICE_ADAPTER, {}).meter)
+    telemetry = start(SERVICE_ADAPTER, {})
+    metrics = Metrics(telemetry.meter, telemetry.distributions)
     for number in range(100):
         metrics.ended(Kind.AUDIO_DUPLEX, f"reason_{number}", 1.0)
 

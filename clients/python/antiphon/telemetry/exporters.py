@@ -2,15 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import Histogram
 from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
     ConsoleMetricExporter,
+    MetricExporter,
     MetricReader,
+    MetricsData,
     PeriodicExportingMetricReader,
 )
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
@@ -22,6 +26,7 @@ from opentelemetry.sdk.trace.export import (
 )
 from prometheus_client import CollectorRegistry
 
+from antiphon.telemetry.distributions import Distributions
 from antiphon.telemetry.errors import TelemetryError
 
 MOST_SPANS: Final = 2048
@@ -31,6 +36,8 @@ BATCH: Final = 512
 """Spans in one request; OTEL_BSP_MAX_EXPORT_BATCH_SIZE sets another number."""
 
 _HTTP: Final = "http/protobuf"
+_HISTOGRAMS: Final = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+_EXPLICIT: Final = "explicit_bucket_histogram"
 
 
 @dataclass
@@ -52,20 +59,51 @@ def span_processor(environ: Mapping[str, str], drops: Drops) -> SpanProcessor | 
     return None
 
 
-def metric_readers(environ: Mapping[str, str], registry: CollectorRegistry) -> Sequence[MetricReader]:
+def metric_readers(
+    environ: Mapping[str, str], registry: CollectorRegistry, distributions: Distributions
+) -> Sequence[MetricReader]:
     """What OTEL_METRICS_EXPORTER asks for, by default a scrape of `registry`. Raises `TelemetryError`."""
     known = ("otlp", "console", "prometheus", "none")
     match _one_of(environ, "OTEL_METRICS_EXPORTER", "prometheus", known):
         case "otlp":
             _check_protocol(environ, "METRICS")
-            return [PeriodicExportingMetricReader(OTLPMetricExporter())]
+            _one_of(environ, _HISTOGRAMS, _EXPLICIT, (_EXPLICIT,))
+            return [PeriodicReader(OTLPMetricExporter(), distributions)]
         case "console":
-            return [PeriodicExportingMetricReader(ConsoleMetricExporter())]
+            return [PeriodicReader(ConsoleMetricExporter(), distributions)]
         case "prometheus":
-            return [
-                PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
-            ]
+            return [ScrapedReader(registry, distributions)]
     return []
+
+
+class PeriodicReader(PeriodicExportingMetricReader):
+    """Exports what the library collects and the `distributions`."""
+
+    def __init__(self, exporter: MetricExporter, distributions: Distributions) -> None:
+        self._distributions = distributions
+        preferred = exporter._preferred_temporality or {}
+        self._temporality = preferred.get(Histogram, AggregationTemporality.CUMULATIVE)
+        super().__init__(exporter)
+
+    def _receive_metrics(
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
+    ) -> None:
+        both = self._distributions.beside(metrics_data, self._temporality)
+        super()._receive_metrics(both, timeout_millis, **kwargs)
+
+
+class ScrapedReader(PrometheusMetricReader):
+    """Has what the library collects and the `distributions` on the page of `registry`."""
+
+    def __init__(self, registry: CollectorRegistry, distributions: Distributions) -> None:
+        self._distributions = distributions
+        super().__init__(disable_target_info=True, scope_info_enabled=False, registry=registry)
+
+    def _receive_metrics(
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
+    ) -> None:
+        both = self._distributions.beside(metrics_data, AggregationTemporality.CUMULATIVE)
+        super()._receive_metrics(both, timeout_millis, **kwargs)
 
 
 def _one_of(environ: Mapping[str, str], variable: str, default: str, known: tuple[str, ...]) -> str:

@@ -1,14 +1,21 @@
 """How late an event loop is."""
 
 import asyncio
-from typing import Final
-
-from opentelemetry.metrics import Histogram
+from collections.abc import Callable
+from typing import Final, Protocol
 
 SAMPLE_S: Final = 0.5
 
 
-async def measure_lag(lag: Histogram) -> None:
+class Recorder(Protocol):
+    """A histogram without labels."""
+
+    @property
+    def record(self) -> Callable[[float], object]:
+        """Takes a value in seconds."""
+
+
+async def measure_lag(lag: Recorder) -> None:
     """Records how late a timer was, twice a second until cancelled."""
     loop = asyncio.get_running_loop()
     while True:

@@ -26,6 +26,7 @@ from opentelemetry.trace import NoOpTracerProvider, Tracer
 from prometheus_client import CollectorRegistry, generate_latest
 
 from antiphon.semconv import TELEMETRY_DROPPED
+from antiphon.telemetry.distributions import Distributions
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.exporters import Drops, metric_readers, span_processor
 from antiphon.telemetry.instruments import observed_counter
@@ -47,6 +48,7 @@ class Telemetry:
     tracer: Tracer
     always: Tracer
     meter: Meter
+    distributions: Distributions = field(default_factory=Distributions)
     _registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     _processors: tuple[SpanProcessor, ...] = ()
     _meters: MeterProvider | None = None
@@ -97,7 +99,8 @@ def start(
     if exported is not None:
         processors.append(exported)
     sampler = _sampler(environ)
-    readers = metric_readers(environ, registry)
+    distributions = Distributions()
+    readers = metric_readers(environ, registry, distributions)
     meters = None
     if readers:
         # Nobody exports exemplars from here, and to look for one is a part of the cost of each record.
@@ -108,11 +111,12 @@ def start(
     observed_counter(meter, TELEMETRY_DROPPED, lambda: [((), drops.count)])
     if not processors:
         nothing = NoOpTracerProvider().get_tracer(_SCOPE)
-        return Telemetry(nothing, nothing, meter, registry, (), meters)
+        return Telemetry(nothing, nothing, meter, distributions, registry, (), meters)
     return Telemetry(
         _tracer(resource, sampler, processors),
         _tracer(resource, ALWAYS_ON, processors),
         meter,
+        distributions,
         registry,
         tuple(processors),
         meters,

@@ -1,0 +1,1 @@
+"""Chats and token streams, beside vLLM on the same machine."""

@@ -1,0 +1,85 @@
+"""What both engines are asked, and what they answer: lines of JSON, of the standard library alone.
+
+An engine runs as a process, `python -m benchmarks.vllm.ours|theirs FOLDER DTYPE`. It prints `ready`, then
+answers each line by one: a scene by its figures.
+"""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Protocol
+
+READY: Final = "ready"
+PROMPT: Final = 128
+ANSWER: Final = 64
+"""Tokens of a chat."""
+HEARD: Final = 25
+SAID: Final = 5
+STREAMS: Final = 16
+"""Streams, and tokens that come in and go out in each of their seconds."""
+VOCABULARY: Final = 8192
+LIMIT: Final = 1024
+"""Tokens of a context."""
+
+
+@dataclass
+class Figures:
+    """What came of a scene."""
+
+    tokens_per_s: float = 0.0
+    cpu_ms_per_token: float = 0.0
+    """Processor time of the whole process, of a token out."""
+    latencies_ms: list[float] = field(default_factory=list)
+    """Of chunks of streams, from when each was due to its last token."""
+    said: list[list[int]] = field(default_factory=list)
+
+
+def ids(count: int, seed: int) -> list[int]:
+    """Tokens, the same in both processes."""
+    return [(seed * 7919 + i * 104_729) % (VOCABULARY - 512) + 256 for i in range(count)]
+
+
+class Engine(Protocol):
+    """One that continues ids greedily."""
+
+    def chats(self, prompts: Sequence[list[int]], most: int) -> list[list[int]]:
+        """So many ids after each prompt, all at once."""
+
+    def streams(self, seconds: int) -> list[float]:
+        """Latencies in seconds of `STREAMS` streams, a chunk a second each at a phase of its own."""
+
+
+def chat(engine: Engine, callers: int, seed: int) -> Figures:
+    """So many callers at once, each with a prompt of its own."""
+    prompts = [ids(PROMPT, seed * 1000 + caller) for caller in range(callers)]
+    began, spent = time.monotonic(), time.process_time()
+    said = engine.chats(prompts, ANSWER)
+    took, spent = time.monotonic() - began, time.process_time() - spent
+    count = sum(map(len, said))
+    return Figures(count / took, 1000 * spent / count, said=said)
+
+
+def stream(engine: Engine, seconds: int) -> Figures:
+    """Streams in real time."""
+    spent = time.process_time()
+    latencies = engine.streams(seconds)
+    spent = time.process_time() - spent
+    return Figures(0.0, 1000 * spent / (len(latencies) * SAID), [1000 * it for it in latencies])
+
+
+def serve(engine: Engine) -> None:
+    """Answers standard input until it ends."""
+    print(READY, flush=True)
+    for line in sys.stdin:
+        asked: dict[str, Any] = json.loads(line)
+        scene: Callable[..., Figures] = {"chat": chat, "stream": stream}[asked.pop("scene")]
+        print(json.dumps(asdict(scene(engine, **asked))), flush=True)
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """The value that so large a share of them does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]

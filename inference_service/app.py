@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from antiphon.telemetry import providers
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry
-from inference_service.api.engine import Deliver, Engine, ModelInfo, OnFatal
+from inference_service.api.engine import Deliver, Engine, ModelInfo, OnFatal, Ticked
 from inference_service.api.setups import Mode, Window, WindowMode
 from inference_service.errors import ConfigurationError, Draining, EngineFatal
 from inference_service.models.errors import CheckpointError
@@ -31,6 +31,7 @@ from inference_service.rpc.backend import Backend
 from inference_service.rpc.server import WorkerServer
 from inference_service.rpc.servicer import InferenceServicer
 from inference_service.rpc.session_calls import deliver_on
+from inference_service.session.admission import Admission
 from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable
 
@@ -100,6 +101,7 @@ class Worker:
     ) -> None:
         self.admin_port: int | None = None
         """That of the administration, once it listens."""
+        self.admission = Admission()
         self._options = options
         self._factory = factory
         self._limits = limits
@@ -174,6 +176,8 @@ class Worker:
                 units=self._metrics.units,
                 misses=self._metrics.misses,
                 slack=tuple(self._metrics.recent_slack),
+                shares=self.admission.shares(),
+                has_time=self.admission.has_time(),
             )
         )
 
@@ -193,7 +197,12 @@ class Worker:
         engine = loading.result()
         slots = SlotTable(engine.slots)
         self._metrics.on_named = self._servicer.ticked
-        engine.watch(self._metrics.ticked)
+
+        def on_ticks(ticks: Sequence[Ticked]) -> None:
+            self.admission.ticked(ticks)
+            self._metrics.ticked(ticks)
+
+        engine.watch(on_ticks)
         self._metrics.serve(engine, slots, self._options.device)
         self._servicer.start(
             Backend(
@@ -206,6 +215,7 @@ class Worker:
                 draw_seed=_seeds(self._options.seed),
                 metrics=self._metrics,
                 tracing=self._tracing,
+                admission=self.admission,
             )
         )
         return engine

@@ -42,6 +42,10 @@ class WorkerView:
     misses: int
     slack: Sequence[float] = ()
     """Seconds that the newest units of conversations had left."""
+    shares: tuple[float, float] = (0.0, 0.0)
+    """Of its time, what the engine needs for the units of its sessions, and with one session more."""
+    has_time: bool = True
+    """Whether one more session may come."""
 
 
 def render(view: WorkerView) -> str:
@@ -88,6 +92,9 @@ def _units(view: WorkerView) -> list[tuple[str, str, str]]:
     ]
     if view.slack:
         least, median = (sorted(view.slack)[int(share * len(view.slack))] for share in (0.01, 0.5))
+        present, after = view.shares
+        state = "" if view.has_time else ": there is no time for it"
+        tiles.append((f"{present:.0%}", f"busy with units, {after:.0%} with one more session{state}", ""))
         tiles.append(
             (f"{least * 1000:,.0f} ms", f"slack of 99 % of units, median {median * 1000:,.0f} ms", "")
         )

@@ -8,6 +8,7 @@ from inference_service.api.engine import Engine, ModelInfo
 from inference_service.observability.metrics import WorkerMetrics
 from inference_service.observability.tracing import Tracing
 from inference_service.rpc.requests import Decoder
+from inference_service.session.admission import Admission
 from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable
 
@@ -25,4 +26,5 @@ class Backend:
     draw_seed: Callable[[], int]
     metrics: WorkerMetrics
     tracing: Tracing
+    admission: Admission
     decoder: Decoder[Any] = field(default_factory=Decoder)

@@ -13,7 +13,7 @@ from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_T
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceServicer
 from inference_service.api.engine import Ticked
-from inference_service.errors import Draining, LeaseInvalid, Loading, SessionError
+from inference_service.errors import Draining, LeaseInvalid, Loading, NoFreeSlot, SessionError
 from inference_service.observability.metrics import STATES, WorkerMetrics
 from inference_service.observability.status import SlotView
 from inference_service.observability.tracing import Tracing
@@ -144,7 +144,7 @@ class InferenceServicer(InferenceServiceServicer):
         )
         if self._backend is not None:
             info.slots = self._backend.slots.count
-            info.free_slots = self._backend.slots.free_count
+            info.free_slots = self._backend.slots.free_count if self._backend.admission.has_time() else 0
             info.MergeFrom(self._model)
         return info
 
@@ -180,12 +180,17 @@ class InferenceServicer(InferenceServiceServicer):
             raise Draining("This worker is shutting down; open the session on another.")
         if self._backend is None:
             raise Loading("The model is still loading.")
+        if not self._backend.admission.has_time():
+            raise NoFreeSlot("One more session would make the units of others late.")
         slot = self._backend.slots.acquire(lease)
+        self._backend.admission.enter()
         session = self._sessions[name] = SessionCalls(name, slot, lease, self._backend, self._forget)
         self.empty.clear()
         return session
 
     def _forget(self, session: SessionCalls) -> None:
         del self._sessions[session.session_id]
+        if self._backend is not None:
+            self._backend.admission.leave()
         if not self._sessions:
             self.empty.set()

@@ -1,6 +1,7 @@
 """The dispatcher of a single adapter: one queue in memory in front of the slots of its workers.
 
-A worker's slots are those of its GetInfo less the leases given out here. A slot is given back when the block
+A worker's slots are those of its GetInfo less the leases given out here; one that refuses a lease has no time
+for another session, and is given none before it says that it has. A slot is given back when the block
 of `acquire` is left, which callers do only after the worker has ended all three calls of the session, that is
 after it has cleaned up.
 """
@@ -182,7 +183,8 @@ class InProcessDispatcher:
         """See `Dispatcher.status`."""
         ready = self._registry.ready()
         slots = sum(info.slots for _, info in ready)
-        free = sum(len(self._free_slots(info.worker_id, info.slots)) for _, info in ready)
+        open_ones = [info for target, info in ready if self._registry.is_open(target)]
+        free = sum(len(self._free_slots(info.worker_id, info.slots)) for info in open_ones)
         return PoolStatus(len(ready), slots, free, len(self._waiting))
 
     def is_contended(self, pool: str) -> bool:
@@ -227,6 +229,8 @@ class InProcessDispatcher:
     def _attach_failed(self, lease: Lease, reason: Reason) -> None:
         if reason in _SUSPICIOUS:
             self._registry.suspect(lease.target)
+        elif reason is Reason.NO_FREE_SLOT:
+            self._registry.shut(lease.target)
         elif reason in _REFUSED_LEASE:
             logger.error(
                 "worker %s refuses leases (%s): give it and this adapter the same key with --worker-key-file",
@@ -255,7 +259,7 @@ class InProcessDispatcher:
             offers = [
                 (len(free), target, info.worker_id, free[self._epoch % len(free)])
                 for target, info in self._registry.ready()
-                if (free := self._free_slots(info.worker_id, info.slots))
+                if self._registry.is_open(target) and (free := self._free_slots(info.worker_id, info.slots))
             ]
             if not offers:
                 break
@@ -303,8 +307,9 @@ class InProcessDispatcher:
         at_ready = {info.worker_id for _, info in ready}
         holders = [holder for (worker_id, _), holder in self._held.items() if worker_id in at_ready]
         slots = [self._remaining(holder, now) for holder in holders]
-        for _, info in ready:
-            slots += [0.0] * len(self._free_slots(info.worker_id, info.slots))
+        for target, info in ready:
+            if self._registry.is_open(target):
+                slots += [0.0] * len(self._free_slots(info.worker_id, info.slots))
         lengths = self._expected_lengths(holders, now)
         waits = estimate_waits(slots, lengths) if slots else [ticket.max_wait for ticket in self._waiting]
         is_guess = not slots or not all(self._lengths.are_known(holder.kind) for holder in holders)

@@ -128,6 +128,8 @@ class Slot:
         self._is_given_up = False
         self._began = False
         self._lost: Reason | None = None
+        self._waits = False
+        """Whether a worker that refused it had no room for anybody: then it goes back to the queue."""
         self._task = asyncio.create_task(self._hold(after))
 
     @property
@@ -174,6 +176,8 @@ class Slot:
             except AttachFailed as failed:
                 reason = failed.reason
             again = True
+            if reason is Reason.NO_FREE_SLOT and self._waits:
+                continue
             if reason in _ELSEWHERE and lost < NEW_LEASES:
                 lost += 1
             elif reason not in CORRECTABLE:
@@ -234,9 +238,14 @@ class Slot:
                     self._telemetry.headers(),
                 )
             except AttachFailed as failed:
-                if failed.reason is not Reason.NO_FREE_SLOT:
+                if failed.reason is not Reason.NO_FREE_SLOT or self._is_full(lease.target):
                     raise
         raise AttachFailed(Reason.NO_FREE_SLOT)
+
+    def _is_full(self, target: str) -> bool:
+        """Whether the worker takes nobody now."""
+        self._waits = self._source.services.registry.is_full(target)
+        return self._waits
 
     def began(self) -> None:
         """The worker is ready for units."""

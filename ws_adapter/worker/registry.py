@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from antiphon.v1 import inference_service_pb2 as pb
@@ -70,10 +71,20 @@ class Condition(StrEnum):
 class Worker:
     """One worker. `info` is None while it is not ready."""
 
-    def __init__(self, target: str, pace: Pace, changed: Callable[[], None], byte_count: ByteCount) -> None:
+    def __init__(
+        self,
+        target: str,
+        pace: Pace,
+        changed: Callable[[], None],
+        byte_count: ByteCount,
+        has_room: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`has_room` is called whenever it says that it takes another session."""
         self.target = target
         self.info: WorkerInfo | None = None
         self.condition = Condition.OFFLINE
+        self.is_full = False
+        """Whether it said last that it takes no further session."""
         self.channel = Channel(target, self.suspect, byte_count)
         self._upload_channel = Channel(target, self._uploads_lost, byte_count)
         self._uploads_to = ""
@@ -81,6 +92,7 @@ class Worker:
         self._strangers = 0
         self._pace = pace
         self._changed = changed
+        self._has_room = has_room
         self._news = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
 
@@ -122,7 +134,10 @@ class Worker:
                 continue
             info = self._usable(answer)
             self.condition = Condition.READY if info else _CONDITIONS.get(answer.state, Condition.OFFLINE)
+            self.is_full = not answer.free_slots
             self._know(info)
+            if not self.is_full:
+                self._has_room()
             if info is not None:
                 await self._compare(info)
             retry_s = self._pace.retry_s
@@ -202,9 +217,12 @@ class Registry:
         self.changed: Callable[[], None] = lambda: None
         byte_count = byte_count or ByteCount()
         self._workers = {
-            target: Worker(target, pace or Pace(), lambda: self.changed(), byte_count)
+            target: Worker(
+                target, pace or Pace(), lambda: self.changed(), byte_count, partial(self.reopen, target)
+            )
             for target in dict.fromkeys(targets)
         }
+        self._shut: set[str] = set()
 
     def start(self) -> None:
         """Begins to watch the workers."""
@@ -239,6 +257,24 @@ class Registry:
     def suspect(self, target: str) -> None:
         """A session failed at `target` before it began."""
         self._workers[target].suspect()
+
+    def shut(self, target: str) -> None:
+        """The worker at `target` refused a session for want of room: it is not open until it says it has."""
+        self._shut.add(target)
+
+    def is_open(self, target: str) -> bool:
+        """Whether the worker at `target` may be sent another session."""
+        return target not in self._shut
+
+    def is_full(self, target: str) -> bool:
+        """Whether the worker at `target` said last that it takes no further session."""
+        return self._workers[target].is_full
+
+    def reopen(self, target: str) -> None:
+        """The worker at `target` says that it has room."""
+        if target in self._shut:
+            self._shut.remove(target)
+            self.changed()
 
     def catalogue(self) -> Catalogue | None:
         """What the ready workers serve; None while there is none."""

@@ -137,6 +137,7 @@ async def test_the_status_page_shows_sessions_and_ticks() -> None:
     assert "sessions in a tick, 5.0 rows" in page
     assert ">25%<" in page
     assert "slack of 99 % of units" in page
+    assert "with one more session<" in page
     assert "heron" not in page
     assert "<script" not in page
 

@@ -5,12 +5,13 @@ import gc
 import grpc
 import pytest
 
+from antiphon.grpc import get_info
 from antiphon.semconv import ERROR_DOMAIN, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
 from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
-from tests.inference_service.support.caller import Caller, soon, until
-from tests.support.scripted_engine import ScriptedEngine
+from tests.inference_service.support.caller import Caller, channel_to, soon, until
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 
 Code = grpc.StatusCode
 
@@ -138,3 +139,22 @@ async def test_failed_calls_give_their_streams_back_without_the_garbage_collecto
             await (await new_caller().open()).configure()
     finally:
         gc.enable()
+
+
+async def test_a_session_for_which_there_is_no_time_is_refused_and_get_info_says_so() -> None:
+    engine = ScriptedEngine(listen(), slots=4, repeat=True)
+    async with running_worker(engine, slots=4) as worker, channel_to(worker.address) as channel:
+        talking = await Caller(channel).open()
+        await talking.configure()
+        worker.worker.admission.has_time = lambda: False  # type: ignore[method-assign]
+
+        info = await get_info(worker.address)
+        assert (info.slots, info.free_slots) == (4, 0)
+        late = Caller(channel)
+        late.start(Stream.PREFILL)
+        assert (await late.end()).reason == Reason.NO_FREE_SLOT
+        await talking.unit(1)
+
+        worker.worker.admission.has_time = lambda: True  # type: ignore[method-assign]
+        assert (await get_info(worker.address)).free_slots == 3
+        await (await Caller(channel).open()).configure()

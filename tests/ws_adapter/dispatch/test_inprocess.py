@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -321,6 +321,24 @@ async def test_worker_that_failed_an_attach_is_suspected() -> None:
                 await attach(reason)
 
         assert stage.registry.suspected == ["a:1"]
+
+
+async def test_worker_that_has_no_room_is_given_nobody_until_it_has() -> None:
+    async with queue(KnownRegistry(a=4)) as stage:
+        with suppress(AttachFailed):
+            async with stage.dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, 0.0) as ticket:
+                async for _ in ticket.updates():
+                    pass
+                raise AttachFailed(Reason.NO_FREE_SLOT)
+
+        waiting = await stage.enter()
+        assert waiting.lease is None
+        assert [place.position for place in waiting.places] == [1]
+        assert (await stage.dispatcher.status(POOL)).free_slots == 0
+
+        stage.registry.reopen("a:1")
+        await settle()
+        assert waiting.lease is not None
 
 
 async def test_callers_wait_for_a_worker_and_then_are_told_that_there_is_none() -> None:

@@ -35,6 +35,27 @@ async def test_empty_queue() -> None:
         assert body == {"queue_length": 0, "max_queue_size": 1000, "items": [], "running_tasks": []}
 
 
+async def test_a_worker_without_time_for_another_session_leaves_it_in_the_queue_until_it_has() -> None:
+    async with running_worker(ScriptedEngine(listen(), slots=4), slots=4) as worker:
+        admission, has_time = worker.worker.admission, True
+        admission.has_time = lambda: has_time  # type: ignore[method-assign]
+        async with (
+            running_adapter(worker.address) as stage,
+            stage.client(duplex(stage, "adx_first")) as first,
+        ):
+            await first.expect("queue_done")
+            has_time = False
+            async with stage.client(duplex(stage, "adx_second")) as second:
+                await second.expect("queued")
+                _, _, body = await stage.request("/api/queue")
+                assert len(body["running_tasks"]) == 1
+                assert [item["position"] for item in body["items"]] == [1]
+                has_time = True
+                await second.expect("queue_done")
+                _, _, body = await stage.request("/api/queue")
+                assert len(body["running_tasks"]) == 2
+
+
 async def test_queue_shows_who_waits_and_who_has_a_slot() -> None:
     clock = ManualClock()
     async with one_slot(clock) as stage:

@@ -699,7 +699,7 @@ export interface GetInfoResponse {
   modes: SessionMode[];
   /** Sessions that can run at once. */
   slots: number;
-  /** Slots without a session right now. */
+  /** Slots that a session could take right now: 0 also while there is no time for one more. */
   freeSlots: number;
   /** Most tokens that a session's context may hold. */
   contextLimit: number;

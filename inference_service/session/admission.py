@@ -1,0 +1,142 @@
+"""Whether one more session would be answered in time, told by what ticks and units have taken lately."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from inference_service.api.engine import Ticked
+
+WINDOW_S = 30.0
+"""How far back is looked."""
+LEAST_UNITS = 20
+"""Units that must have been answered in that time before anybody is refused."""
+FREE_SHARE = 0.5
+"""Share of its time up to which the engine takes everybody: what is late then is late for another reason."""
+MOST_SHARE = 0.95
+"""Share of its time beyond which units wait for each other without end."""
+_PERCENTILE = 99
+_TRACE = 1e-3
+"""Variance of rows and speakers below which ticks were alike."""
+
+
+@dataclass
+class _Second:
+    """Sums over the ticks of a second: of 1, rows and speakers, of their products, and with seconds."""
+
+    at: int
+    units_s: float = 0.0
+    moments: list[float] = field(default_factory=lambda: [0.0] * 9)
+
+    def add(self, tick: Ticked) -> None:
+        rows, speakers, spent = tick.tokens, tick.speaking, tick.ended - tick.started
+        self.units_s += spent - tick.rest_s
+        for i, value in enumerate(
+            (
+                *(1.0, rows, speakers, rows * rows, rows * speakers, speakers * speakers),
+                *(spent, rows * spent, speakers * spent),
+            )
+        ):
+            self.moments[i] += value
+
+
+class Admission:
+    """Takes sessions as long as these are not expected to make units late, of whomever.
+
+    A tick takes a time of its own, and some for each row and each speaker in it. The last two are what one
+    more session adds to the share of its time that the engine is busy; and the busier it is, the longer units
+    wait. Nothing is guessed: with no session, or none measured, everybody may come.
+
+    Everything here is called on the serving event loop.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds: deque[_Second] = deque()
+        self._used: deque[tuple[float, float]] = deque()
+        """When units were answered, and how much of their time they took."""
+        self._sessions = 0
+        self._changes: deque[tuple[float, int]] = deque([(clock(), 0)])
+        """Since when there were so many sessions."""
+
+    def enter(self) -> None:
+        """A session has a slot now."""
+        self._change(1)
+
+    def leave(self) -> None:
+        """A session's slot is clean again."""
+        self._change(-1)
+
+    def ticked(self, ticks: Sequence[Ticked]) -> None:
+        """The engine has made ticks."""
+        for tick in ticks:
+            if not self._seconds or self._seconds[-1].at != int(tick.ended):
+                self._seconds.append(_Second(int(tick.ended)))
+            self._seconds[-1].add(tick)
+        self._forget()
+
+    def answered(self, used: float) -> None:
+        """A unit was done after `used` times the audio that it holds."""
+        self._used.append((self._clock(), used))
+        self._forget()
+
+    def has_time(self) -> bool:
+        """Whether one more session may come."""
+        self._forget()
+        if not self._sessions or len(self._used) < LEAST_UNITS:
+            return True
+        now, after = self.shares()
+        if after <= FREE_SHARE:
+            return True
+        if after >= MOST_SHARE:
+            return False
+        slowest = float(np.percentile([used for _, used in self._used], _PERCENTILE))
+        return slowest * (1 - now) / (1 - after) < 1.0
+
+    def shares(self) -> tuple[float, float]:
+        """Share of its time that the engine needs for the units of its sessions, and for one more besides."""
+        now = self._clock()
+        length = max(1.0, min(WINDOW_S, now - self._changes[0][0]))
+        busy = sum(second.units_s for second in self._seconds) / length
+        held = self._session_seconds(now, length)
+        if not (held and busy):
+            return busy, busy
+        # Units that come faster than they are said could as well come later.
+        busy, mean = busy * min(1.0, held / max(1, len(self._used))), held / length
+        each = busy / mean * self._variable_share()
+        present = max(0.0, busy + each * (self._sessions - mean))
+        return present, present + each
+
+    def _variable_share(self) -> float:
+        """Of the ticks' time, what goes by rows and speakers; 0 where all ticks were alike."""
+        n, r, s, rr, rs, ss, t, tr, ts = np.sum([second.moments for second in self._seconds], axis=0)
+        apart = np.array([[rr - r * r / n, rs - r * s / n], [rs - r * s / n, ss - s * s / n]])
+        row_s, speaker_s = np.linalg.solve(
+            apart + _TRACE * n * np.eye(2), np.array([tr - r * t / n, ts - s * t / n])
+        )
+        return float(min(1.0, (max(0.0, row_s) * r + max(0.0, speaker_s) * s) / t))
+
+    def _session_seconds(self, now: float, length: float) -> float:
+        total, until = 0.0, now
+        for since, sessions in reversed(self._changes):
+            begin = max(since, now - length)
+            total += max(0.0, until - begin) * sessions
+            until = begin
+        return total
+
+    def _change(self, by: int) -> None:
+        self._sessions += by
+        self._changes.append((self._clock(), self._sessions))
+        self._forget()
+
+    def _forget(self) -> None:
+        """What is longer ago than the window."""
+        old = self._clock() - WINDOW_S
+        while self._seconds and self._seconds[0].at < int(old):
+            self._seconds.popleft()
+        while self._used and self._used[0][0] < old:
+            self._used.popleft()
+        while len(self._changes) > 1 and self._changes[1][0] < old:
+            self._changes.popleft()

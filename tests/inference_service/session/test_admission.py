@@ -1,0 +1,164 @@
+"""Who may come, on a clock that goes by what ticks and units are said to have taken."""
+
+import pytest
+
+from inference_service.api.engine import Ticked
+from inference_service.session.admission import LEAST_UNITS, WINDOW_S, Admission
+
+ROWS = 12
+"""Of a unit that listens."""
+
+
+class Machine:
+    """A worker that ticks once for all units that came in a tenth of a second."""
+
+    def __init__(self, tick_s: float, row_s: float) -> None:
+        self.now = 1000.0
+        self.sessions = 0
+        self.tick_s = tick_s
+        self.row_s = row_s
+        self.admission = Admission(lambda: self.now)
+        self._backlog_s = 0.0
+        self._number = 0
+
+    def enter(self, count: int = 1) -> int:
+        """So many sessions come, one by one; how many may."""
+        came = 0
+        while came < count and self.admission.has_time():
+            self.admission.enter()
+            came += 1
+        self.sessions += came
+        return came
+
+    def leave(self, count: int) -> None:
+        """So many go."""
+        for _ in range(count):
+            self.admission.leave()
+        self.sessions -= count
+
+    def run(self, seconds: int) -> None:
+        """Each session's unit a second comes and is answered, late if there is too much of it."""
+        for turn in range(10 * seconds):
+            units = (self.sessions * (turn % 10 + 1)) // 10 - self.sessions * (turn % 10) // 10
+            self.now += 0.1
+            if not units:
+                self._backlog_s = max(0.0, self._backlog_s - 0.1)
+                continue
+            took = self.tick_s + self.row_s * ROWS * units
+            self._backlog_s = max(0.0, self._backlog_s + took - 0.1)
+            self._number += 1
+            spent = min(took, 0.1 + self._backlog_s)
+            tick = Ticked(self._number, self.now - spent, self.now, units, ROWS * units)
+            self.admission.ticked([tick])
+            for _ in range(units):
+                self.admission.answered(took + self._backlog_s)
+
+
+def carried(machine: Machine) -> int:
+    """Sessions that come one every five seconds, until one is refused or there are 200."""
+    while machine.sessions < 200 and machine.enter():
+        machine.run(5)
+    return machine.sessions
+
+
+def test_a_fast_machine_takes_everybody_at_once_and_later() -> None:
+    machine = Machine(tick_s=0.002, row_s=0.00002)
+
+    assert machine.enter(64) == 64
+    machine.run(3)
+    assert machine.enter(64) == 64
+    machine.run(40)
+    assert machine.enter(64) == 64
+
+
+def test_one_session_does_not_stand_for_a_crowd_that_shares_its_ticks() -> None:
+    """A tick takes 30 ms alone, and 31 with ten in it: what one session takes is no price of a session."""
+    machine = Machine(tick_s=0.03, row_s=0.00001)
+    machine.enter()
+    machine.run(40)
+
+    assert machine.enter(63) == 63
+
+
+@pytest.mark.parametrize("row_s", [0.001, 0.0005])
+def test_a_slow_machine_takes_as_many_as_it_answers_in_time(row_s: float) -> None:
+    machine = Machine(tick_s=0.01, row_s=row_s)
+    most = int(0.9 / (row_s * ROWS))
+
+    held = carried(machine)
+
+    assert 0.7 * most <= held <= most + 1
+    machine.run(60)
+    assert not machine.enter()
+
+
+def test_newcomers_that_are_not_measured_yet_count() -> None:
+    machine = Machine(tick_s=0.01, row_s=0.001)
+    machine.enter(33)
+    machine.run(40)
+
+    assert 20 <= machine.enter(100) <= 50
+
+
+def test_whoever_leaves_makes_room() -> None:
+    machine = Machine(tick_s=0.01, row_s=0.001)
+    held = carried(machine)
+    machine.leave(held // 2)
+
+    assert machine.enter()
+
+
+def test_a_slow_minute_is_forgotten() -> None:
+    machine = Machine(tick_s=0.01, row_s=0.004)
+    machine.enter(20)
+    machine.run(20)
+    assert not machine.enter()
+    machine.row_s = 0.0001
+    machine.run(int(WINDOW_S) + 2)
+
+    assert machine.enter(20) == 20
+
+
+def test_units_that_are_late_for_another_reason_keep_nobody_out() -> None:
+    machine = Machine(tick_s=0.002, row_s=0.00002)
+    machine.enter(8)
+    machine.run(10)
+    for _ in range(LEAST_UNITS):
+        machine.admission.answered(3.0)
+
+    assert machine.enter(8) == 8
+
+
+def test_work_without_a_deadline_keeps_nobody_out() -> None:
+    machine = Machine(tick_s=0.002, row_s=0.00002)
+    machine.enter(8)
+    machine.run(10)
+    for i in range(300):
+        machine.now += 0.1
+        machine.admission.ticked([Ticked(i, machine.now - 0.1, machine.now, 1, 128, rest_s=0.1)])
+
+    machine.run(5)
+    assert machine.enter(8) == 8
+
+
+def test_sessions_that_come_faster_than_they_are_said_keep_nobody_out() -> None:
+    machine = Machine(tick_s=0.01, row_s=0.0005)
+    machine.enter(4)
+    for number in range(1200):  # four units in every tick, tick by tick: ten times as fast as they are said
+        rows = ROWS * (3 + number % 2)
+        machine.now += 0.01 + 0.0005 * rows
+        machine.admission.ticked([Ticked(number, machine.now - 0.01 - 0.0005 * rows, machine.now, 4, rows)])
+        for _ in range(4):
+            machine.admission.answered(0.04)
+
+    assert machine.enter(16) == 16
+
+
+def test_the_first_one_always_comes() -> None:
+    machine = Machine(tick_s=3.0, row_s=0.0)
+    machine.enter()
+    machine.run(60)
+    assert not machine.enter()
+    machine.leave(1)
+
+    assert machine.enter()

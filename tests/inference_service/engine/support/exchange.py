@@ -83,7 +83,7 @@ class Exchange:
                 TURN_END,
                 torch.zeros(1, HIDDEN),
                 temperature=0.8,
-                mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(1024), generator),
+                mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(784), generator),
             ),
         )
         self.number = 0

@@ -106,7 +106,7 @@ class Talk:
             slice_tokens=PICTURE_TOKENS + 2,
             turn_bound=turn_bound,
             ear=[torch.zeros(1)],
-            mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(1024), generator),
+            mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(784), generator),
         )
         self.number = 0
         self.fed: list[int] = []

@@ -2,7 +2,7 @@
 
 Same rate and interface as a streaming Whisper encoder: the state of a stream is an explicit list of
 tensors, and a batch of streams is encoded in one call. Nothing looks ahead, so feeding a stream in
-chunks of any even number of frames equals feeding it whole.
+chunks of any even number of frames equals feeding it whole. Channels are the last dimension all the way.
 """
 
 from typing import cast
@@ -15,7 +15,9 @@ from inference_service.media.mel import BANDS
 from inference_service.models.config import AudioConfig
 
 AudioState = list[Tensor]
-"""Left context of each convolution: tensors [channels, kernel - stride] of one stream."""
+"""Left context of each convolution: tensors [kernel - stride, channels] of one stream."""
+_TOGETHER = 5
+"""Streams in one pass: with more of them, arrays leave the processor's cache."""
 
 
 class CausalConv(nn.Conv1d):
@@ -27,9 +29,13 @@ class CausalConv(nn.Conv1d):
         return self.kernel_size[0] - self.stride[0]
 
     def advance(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        """`x` [batch, channels, time] after `past` [batch, channels, self.past]: output and new past."""
-        x = torch.cat([past, x], dim=2)
-        return self._conv_forward(x, self.weight, self.bias), x[:, :, x.shape[2] - self.past :]
+        """`x` [batch, time, channels] after `past` [batch, self.past, channels]: output and new past."""
+        x = torch.cat([past, x], dim=1)
+        # As a picture of one line it needs no other order of its channels.
+        line = x.transpose(1, 2).unsqueeze(2)
+        stride = (1, self.stride[0])
+        mixed = F.conv2d(line, self.weight.unsqueeze(2), self.bias, stride, groups=self.groups)
+        return mixed.squeeze(2).transpose(1, 2), x[:, x.shape[1] - self.past :]
 
 
 class ConvBlock(nn.Module):
@@ -44,8 +50,8 @@ class ConvBlock(nn.Module):
 
     def advance(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """`x` [batch, time, hidden]: output of the same shape and the new past of the convolution."""
-        mixed, past = self.mix.advance(x.transpose(1, 2), past)
-        return x + self.down(F.gelu(self.up(self.norm(mixed.transpose(1, 2))))), past
+        mixed, past = self.mix.advance(x, past)
+        return x + self.down(F.gelu(self.up(self.norm(mixed)))), past
 
 
 class AudioEncoder(nn.Module):
@@ -71,13 +77,13 @@ class AudioEncoder(nn.Module):
     def initial_state(self) -> AudioState:
         """The state of a stream that has heard nothing."""
         convs = [self.conv1, self.conv2, *(block.mix for block in self._stack)]
-        return [torch.zeros(conv.in_channels, conv.past, device=conv.weight.device) for conv in convs]
+        return [torch.zeros(conv.past, conv.in_channels, device=conv.weight.device) for conv in convs]
 
     def advance(self, mel: Tensor, past: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """`mel` [batch, frames, 80], frames even: states [batch, frames / 2, hidden] and the new past."""
-        x, first = self.conv1.advance(mel.transpose(1, 2), past[0])
+        x, first = self.conv1.advance(mel, past[0])
         x, second = self.conv2.advance(F.gelu(x), past[1])
-        x = F.gelu(x).transpose(1, 2)
+        x = F.gelu(x)
         new = [first, second]
         for block, block_past in zip(self._stack, past[2:], strict=True):
             x, kept = block.advance(x, block_past)
@@ -97,11 +103,15 @@ class AudioEncoder(nn.Module):
 
         Returns embeddings [frames / (2 * pool), output] and new states, in the order given.
         """
-        past = [torch.stack(layer) for layer in zip(*states, strict=True)]
-        hidden, new = self.advance(torch.stack(mels), past)
-        return list(self.embed(hidden)), [
-            list(state) for state in zip(*(layer.unbind() for layer in new), strict=True)
-        ]
+        embedded: list[Tensor] = []
+        after: list[AudioState] = []
+        for begin in range(0, len(mels), _TOGETHER):
+            group = slice(begin, begin + _TOGETHER)
+            past = [torch.stack(layer) for layer in zip(*states[group], strict=True)]
+            hidden, new = self.advance(torch.stack(mels[group]), past)
+            embedded += self.embed(hidden)
+            after += map(list, zip(*(layer.unbind() for layer in new), strict=True))
+        return embedded, after
 
     def hear(self, mel: Tensor) -> Tensor:
         """Whole streams from their start, [batch, frames, 80] -> states [batch, frames / 2, hidden]."""

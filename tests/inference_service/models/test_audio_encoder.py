@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from inference_service.media.mel import BANDS
-from inference_service.models.audio_encoder import AudioEncoder
+from inference_service.models.audio_encoder import AudioEncoder, CausalConv
 from inference_service.models.config import AudioConfig
 
 OUTPUT = 12
@@ -43,19 +44,36 @@ def test_any_chunking_equals_the_whole(chunks: list[int]) -> None:
         torch.testing.assert_close(torch.cat(heard), whole(ear, stream), atol=1e-5, rtol=0)
 
 
+def test_embeddings_are_those_of_the_definition() -> None:
+    """Convolutions over the whole stream with silence before it, channels before time."""
+    ear, stream = encoder(), mel(200)
+
+    def over(conv: CausalConv, x: Tensor) -> Tensor:
+        padded = F.pad(x, (conv.past, 0))
+        return F.conv1d(padded, conv.weight, conv.bias, conv.stride, groups=conv.groups)
+
+    x = F.gelu(over(ear.conv2, F.gelu(over(ear.conv1, stream.t()[None]))))
+    for block in ear._stack:
+        mixed = block.norm(over(block.mix, x).transpose(1, 2))
+        x = x + block.down(F.gelu(block.up(mixed))).transpose(1, 2)
+    expected = ear.embed(ear.norm(x.transpose(1, 2)))[0]
+
+    torch.testing.assert_close(whole(ear, stream), expected, atol=1e-5, rtol=0)
+
+
 def test_one_second_gives_ten_embeddings() -> None:
     assert whole(encoder(), mel(100)).shape == (10, OUTPUT)
 
 
 def test_batched_streams_equal_each_alone() -> None:
     ear = encoder()
-    streams = [mel(300, seed) for seed in range(5)]
+    streams = [mel(300, seed) for seed in range(12)]
 
     states = [ear.initial_state() for _ in streams]
     heard: list[list[Tensor]] = [[] for _ in streams]
     for second in range(3):
         # Every second in another order, as sessions come into a tick.
-        order = torch.randperm(5, generator=torch.Generator().manual_seed(second)).tolist()
+        order = torch.randperm(12, generator=torch.Generator().manual_seed(second)).tolist()
         parts = [streams[i][second * 100 : (second + 1) * 100] for i in order]
         embeds, new = ear.encode(parts, [states[i] for i in order])
         for i, one, state in zip(order, embeds, new, strict=True):

@@ -23,6 +23,7 @@ from inference_service.checkpoints.hub import model_name
 from inference_service.config.sampling import sampling_ranges
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.errors import CheckpointError
+from inference_service.models.packed_linear import pack_linears
 from inference_service.models.plain_tokenizer import PlainTokenizer
 
 _DEFAULTS = ("temperature", "top_p", "top_k", "repetition_penalty")
@@ -49,7 +50,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> CausalCheckp
     """A model ready to run on `device`. Raises `CheckpointError`."""
     raw = read_json(folder, "config.json")
     tokenizer = _tokenizer(folder)
-    model = _model(folder, dtype).to(device).eval()
+    model = pack_linears(_model(folder, dtype).to(device).eval())
     generation = _generation(folder)
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:

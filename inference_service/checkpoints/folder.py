@@ -13,6 +13,7 @@ from inference_service.checkpoints.files import read_json, read_tensors
 from inference_service.models.config import ModelConfig, parse_config
 from inference_service.models.duplex import DuplexModel
 from inference_service.models.errors import CheckpointError
+from inference_service.models.packed_linear import pack_linears
 from inference_service.models.tokenizer import Tokenizer
 
 
@@ -53,4 +54,4 @@ def load_duplex(folder: Path, device: torch.device) -> tuple[DuplexModel, Tokeni
         )
     model = DuplexModel(config)
     fill(model, read_tensors(folder))
-    return model.to(device).eval(), tokenizer, config
+    return pack_linears(model.to(device).eval()), tokenizer, config

@@ -20,6 +20,7 @@ from inference_service.checkpoints.hub import model_name
 from inference_service.models.errors import CheckpointError, listed
 from inference_service.models.minicpmo.config import MODEL_TYPE, MiniCPMOConfig, parse_config
 from inference_service.models.minicpmo.model import MiniCPMO
+from inference_service.models.packed_linear import pack_linears
 from inference_service.models.tokenizer import Tokenizer
 
 INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
@@ -74,7 +75,8 @@ def load_minicpmo(
     files = weight_files(folder)
     model = MiniCPMO.hollow(config, speech=speech)
     _fill(model, files, device, dtype)
-    return MiniCPMOCheckpoint(model_name(folder), model.to(device).eval(), tokenizer, config, bad_token_ids)
+    model = pack_linears(model.to(device).eval())
+    return MiniCPMOCheckpoint(model_name(folder), model, tokenizer, config, bad_token_ids)
 
 
 def _bad_token_ids(folder: Path, vocabulary: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from inference_service.checkpoints.files import read_json, read_tensors
 from inference_service.models.errors import CheckpointError, listed
+from inference_service.models.packed_linear import pack_linears
 from inference_service.models.token2wav.config import (
     MELS,
     EncoderConfig,
@@ -63,7 +64,7 @@ def load(
     check_tensors(wanted, tensors, folder / WEIGHTS)
     tensors = {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}
     model.load_state_dict(tensors, assign=True)
-    return model.to(device).eval()
+    return pack_linears(model.to(device).eval())
 
 
 def read_vocoder_config(folder: Path) -> Token2WavConfig:

@@ -14,6 +14,7 @@ from transformers import VoxtralRealtimeFeatureExtractor, VoxtralRealtimeForCond
 from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.hub import model_name
 from inference_service.models.errors import CheckpointError
+from inference_service.models.packed_linear import pack_linears
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import VoxtralModel, parse_pacing
 
@@ -51,7 +52,8 @@ def load(folder: Path, device: torch.device) -> VoxtralCheckpoint:
             f"The feature extractor gives {features.feature_size} bands of {features.sampling_rate} Hz "
             f"sound; the model hears {config.audio_config.num_mel_bins} of {pacing.sample_rate_hz} Hz."
         )
-    return VoxtralCheckpoint(model_name(folder), VoxtralModel(network, pacing).to(device), features, tekken)
+    model = pack_linears(VoxtralModel(network, pacing).to(device))
+    return VoxtralCheckpoint(model_name(folder), model, features, tekken)
 
 
 def _features(folder: Path) -> VoxtralRealtimeFeatureExtractor:

@@ -24,7 +24,12 @@ from inference_service.engine.sessions.components import (
 )
 from inference_service.families.duplex_runtime import slot_capacity
 from inference_service.families.footprint import Footprint, stored
-from inference_service.families.working_memory import forward_bytes, mini_eye_bytes
+from inference_service.families.working_memory import (
+    DECODER_SHAPES,
+    forward_bytes,
+    kernel_bytes,
+    mini_eye_bytes,
+)
 from inference_service.media.image import decode_frame
 from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
 from inference_service.models.audio_encoder import AudioEncoder, AudioState
@@ -32,11 +37,13 @@ from inference_service.models.config import ModelConfig
 from inference_service.models.duplex import DuplexModel
 from inference_service.models.errors import CheckpointError
 from inference_service.models.tokenizer import Tokenizer
-from inference_service.models.vocoder import Vocoder, VocoderState
+from inference_service.models.vocoder import Vocoder, VocoderState, filter_bytes
 
 SPEECH_CAPACITY = 512
 """Entries of speech context in a slot: about fifteen units of one turn."""
 _SECONDS_AT_ONCE = 2
+_SHAPES = DECODER_SHAPES + 6
+"""Of linear layers: most are those of the language model in the speech head too."""
 
 
 def components(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) -> DuplexComponents:
@@ -88,7 +95,8 @@ def footprint(folder: Path, config: ModelConfig) -> Footprint:
     }
     if config.vision is not None:
         working["pictures"] = mini_eye_bytes(config.vision)
-    return Footprint(stored(folder, number), session, working=working)
+    shared = {"kernels": kernel_bytes(_SHAPES, cpu), "vocoder": filter_bytes(config.vocoder)}
+    return Footprint(stored(folder, number), session, shared, working)
 
 
 class MiniSenses:

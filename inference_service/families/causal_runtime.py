@@ -14,7 +14,7 @@ from inference_service.engine.sessions.chat import ChatKind
 from inference_service.engine.sessions.prompt import Dialogue
 from inference_service.engine.sessions.tokens import TokensKind
 from inference_service.families.footprint import Footprint
-from inference_service.families.working_memory import forward_bytes
+from inference_service.families.working_memory import DECODER_SHAPES, forward_bytes, kernel_bytes
 from inference_service.models.errors import CheckpointError
 
 _PROBE = 12
@@ -126,5 +126,6 @@ def causal_footprint(
     return Footprint(
         weights or {},
         {"context": context_limit * bytes_per_row(config, dtype)},
+        {"kernels": kernel_bytes(DECODER_SHAPES, device)},
         working={"forward": forward_bytes(config, dtype, rows, context_limit, device)},
     )

@@ -23,7 +23,13 @@ from inference_service.errors import ConfigurationError
 from inference_service.families.duplex_runtime import slot_capacity
 from inference_service.families.footprint import Footprint
 from inference_service.families.minicpmo_voice import Needs
-from inference_service.families.working_memory import ear_bytes, eye_bytes, forward_bytes
+from inference_service.families.working_memory import (
+    DECODER_SHAPES,
+    ear_bytes,
+    eye_bytes,
+    forward_bytes,
+    kernel_bytes,
+)
 from inference_service.media.image import decode_picture, picture_size
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.models.errors import CheckpointError
@@ -41,6 +47,8 @@ SPEECH_CAPACITY = 1024
 """Entries of speech context in a slot: about thirty units of one turn."""
 CONTEXT_LIMIT = 8192
 """Tokens that a conversation may have, as the reference server holds it."""
+_SHAPES = 2 * DECODER_SHAPES + 20
+"""Of the linear layers of both decoders; of ear, eye and vocoder."""
 _SYSTEM_PROMPT = "Streaming Omni Conversation."
 """What stands in the prompt of a session that brings none."""
 _CHAT_ENDS = ("<|im_end|>", "<|endoftext|>", "<|tts_eos|>")
@@ -123,13 +131,14 @@ def footprint(
         "ear": ear_bytes(config.audio, dtype, device),
         "pictures": eye_bytes(config.vision, dtype, device),
     }
+    kernels = kernel_bytes(_SHAPES, device)
     if voice is None:
-        return Footprint(own.weights, own.session, working=working)
+        return Footprint(own.weights, own.session, {"kernels": kernels}, working)
     speech = forward_bytes(config.speech.backbone, dtype, SPEECH_CAPACITY, SPEECH_CAPACITY, device)
     return Footprint(
         own.weights | {"vocoder": voice.weights},
         own.session | voice.session,
-        {"default voice": voice.default_voice},
+        {"kernels": kernels, "default voice": voice.default_voice},
         working | {"speech": speech},
         {"vocoder": voice.step},
     )

@@ -11,7 +11,7 @@ from inference_service.engine.batch.rolling import SLACK
 from inference_service.engine.runtime import Runtime
 from inference_service.families.footprint import Footprint
 from inference_service.families.voxtral_session import HEARD_AT_ONCE, VoxtralKind
-from inference_service.families.working_memory import forward_bytes
+from inference_service.families.working_memory import DECODER_SHAPES, forward_bytes, kernel_bytes
 from inference_service.models.errors import CheckpointError
 
 
@@ -57,6 +57,7 @@ def _footprint(checkpoint: VoxtralCheckpoint, rows: int, ear_rows: int) -> Footp
             "ear": ear_rows * bytes_per_row(audio, dtype),
             "hearing": forward_bytes(audio, dtype, heard, ear_rows, device),
         },
+        {"kernels": kernel_bytes(2 * DECODER_SHAPES, device)},
         working={"forward": forward_bytes(text, dtype, Runtime.budget, rows, device)},
     )
 

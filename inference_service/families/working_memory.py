@@ -11,10 +11,14 @@ from inference_service.models.config import VisionConfig as MiniVisionConfig
 from inference_service.models.minicpmo.audio import LONGEST
 from inference_service.models.minicpmo.config import AudioConfig, VisionConfig
 from inference_service.models.minicpmo.slices import PATCH
+from inference_service.models.packed_linear import SIZES
 
 _FLOAT = 4
 """Bytes of a number in float32."""
 _MINI_PICTURES = 16
+_KERNEL = 5 * 2**17
+DECODER_SHAPES = 6
+"""Of queries, keys, the attention's output, the gate, its way back, and the head."""
 
 
 def forward_bytes(
@@ -27,6 +31,11 @@ def forward_bytes(
     # A mask by itself, and for all the heads that share a key.
     masks: int = (1 + heads // config.num_key_value_heads) * rows * context * dtype.itemsize
     return layer + masks + _scores(heads, rows, context, device)
+
+
+def kernel_bytes(shapes: int, device: torch.device) -> int:
+    """The most that oneDNN keeps of kernels for linear layers of so many shapes."""
+    return shapes * len(SIZES) * _KERNEL if device.type == "cpu" else 0
 
 
 def eye_bytes(config: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:

@@ -108,7 +108,7 @@ class Flow(nn.Module):
 
     @property
     def _weight(self) -> Tensor:
-        return self.encoder_proj.weight
+        return self.input_embedding.weight
 
     def begin(self, prompt: VoicePrompt) -> FlowState:
         """A stream that has heard its prompt. Raises `ValueError` if the prompt's lengths disagree."""

@@ -65,7 +65,7 @@ def test_tied_head_is_stored_once(folder: Path) -> None:
     model, _, _ = load_duplex(folder, CPU)
 
     assert "llm.lm_head.weight" not in load_file(folder / "model.safetensors")
-    assert torch.equal(model.llm.lm_head.weight, model.llm.model.embed_tokens.weight)
+    assert model.llm.lm_head.weight is model.llm.model.embed_tokens.weight
 
 
 def test_weights_of_another_precision_are_converted(folder: Path) -> None:

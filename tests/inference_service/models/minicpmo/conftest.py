@@ -12,3 +12,10 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> MiniCPMOCheckpoint:
     """The recorded model in float32, through the loader, from shards."""
     folder = published.write(tmp_path_factory.mktemp("minicpmo"))
     return load_minicpmo(folder, torch.device("cpu"), torch.float32)
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> MiniCPMOCheckpoint:
+    """The same in bfloat16."""
+    folder = published.write(tmp_path_factory.mktemp("minicpmo"))
+    return load_minicpmo(folder, torch.device("cpu"), torch.bfloat16)

@@ -1,0 +1,173 @@
+"""Linear layers with packed weights: the same numbers, from one copy of the weights."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from inference_service.models import packed_linear
+from inference_service.models.packed_linear import SIZES, PackedLinear, pack_linears, runs
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.05}
+ROWS = (0, 1, 2, 3, 5, 17, 50, 63, 64, 65, 100, 120, 200, 250, 300, 600)
+
+needs_kernels = pytest.mark.skipif(not runs(torch.float32), reason="this torch has no packed weights")
+
+
+class Talker(nn.Module):
+    """Embeddings that are the head's weights too, a layer with a bias, and one whose sizes fit no block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(70, 33)
+        self.layers = nn.Sequential(nn.Linear(33, 48), nn.ReLU(), nn.Linear(48, 33, bias=False))
+        self.head = nn.Linear(33, 70, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.layers(self.embed(ids)))
+        return scores
+
+
+@pytest.fixture
+def talker() -> Talker:
+    torch.manual_seed(0)
+    return Talker().eval()
+
+
+@pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A build of torch that lacks the operator."""
+
+    def missing(*_: object) -> Tensor:
+        raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
+
+    monkeypatch.setattr(packed_linear, "_product", missing)
+    runs.cache_clear()
+    yield
+    runs.cache_clear()
+
+
+def x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("bias", [True, False])
+@torch.inference_mode()
+def test_any_number_of_rows_gives_what_a_plain_layer_gives(dtype: torch.dtype, bias: bool) -> None:
+    if not runs(dtype):
+        pytest.skip("this processor has no such numbers")
+    torch.manual_seed(0)
+    plain = nn.Linear(96, 70, bias=bias).to(dtype)
+    for shared in (False, True):
+        packed = PackedLinear(plain, shared=shared)
+        for rows in ROWS:
+            given = x(rows, 96, dtype=dtype)
+            torch.testing.assert_close(packed(given), plain(given), atol=TOLERANCE[dtype], rtol=0)
+
+
+@needs_kernels
+@torch.inference_mode()
+def test_leading_dimensions_and_strides_are_those_of_a_plain_layer() -> None:
+    plain = nn.Linear(24, 8)
+    packed = PackedLinear(plain)
+    for given in (x(24), x(3, 5, 24), x(2, 3, 4, 24), x(24, 9).t(), x(7, 48)[:, ::2], x(3, 0, 24)):
+        heard = packed(given)
+        assert heard.shape == plain(given).shape
+        torch.testing.assert_close(heard, plain(given), atol=1e-5, rtol=0)
+
+
+@needs_kernels
+@torch.inference_mode()
+def test_rows_that_are_no_numbers_spoil_no_others() -> None:
+    packed = PackedLinear(nn.Linear(24, 8))
+    given = x(70, 24)
+    given[5] = torch.nan
+
+    assert packed(given).isnan().any(1).nonzero().flatten().tolist() == [5]
+
+
+@needs_kernels
+@torch.inference_mode()
+def test_rows_reach_the_kernels_in_a_few_sizes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel is kept for each size: any number of rows would take memory without end."""
+    product, met = packed_linear._product, set()
+
+    def counted(given: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        met.add(given.numel() // 24)
+        return product(given, weight, bias)
+
+    monkeypatch.setattr(packed_linear, "_product", counted)
+    packed = PackedLinear(nn.Linear(24, 8))
+    for rows in range(1200):
+        assert packed(x(rows, 24)).shape == (rows, 8)
+
+    assert met == set(SIZES)
+
+
+@needs_kernels
+@torch.inference_mode()
+def test_packed_model_says_what_the_plain_one_says(talker: Talker) -> None:
+    ids = torch.arange(70)
+    expected = talker(ids)
+
+    packed = pack_linears(talker)
+
+    assert {type(it) for it in packed.modules()} == {
+        Talker, nn.Embedding, nn.Sequential, nn.ReLU, PackedLinear
+    }  # fmt: skip
+    torch.testing.assert_close(packed(ids), expected, atol=1e-5, rtol=0)
+
+
+@needs_kernels
+def test_weight_that_the_embeddings_share_is_there_once(talker: Talker) -> None:
+    packed = pack_linears(talker)
+
+    assert packed.head.weight is packed.embed.weight
+    assert not packed.head.weight.is_mkldnn
+
+
+@needs_kernels
+def test_plain_weights_do_not_stay_beside_the_packed_ones(talker: Talker) -> None:
+    sizes = [tuple(it.shape) for it in talker.parameters()]
+    pack_linears(talker)
+    gc.collect()
+
+    assert [tuple(it.shape) for it in talker.parameters()] == sizes
+    plain = [it for it in gc.get_objects() if type(it) is nn.Linear and it.in_features in (33, 48)]
+    assert not plain
+
+
+@needs_kernels
+def test_state_of_a_packed_model_is_that_of_the_plain_one(talker: Talker) -> None:
+    before = {name: tensor.clone() for name, tensor in talker.state_dict().items()}
+
+    after = pack_linears(talker).state_dict()
+
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_numbers_that_have_no_kernels_stay_as_they_are(talker: Talker) -> None:
+    assert not runs(torch.float16)
+    assert type(pack_linears(talker.half()).head) is nn.Linear
+
+
+def test_weights_that_are_not_on_the_cpu_stay_as_they_are() -> None:
+    with torch.device("meta"):
+        layer = nn.Sequential(nn.Linear(4, 4))
+
+    assert type(pack_linears(layer)[0]) is nn.Linear
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_a_torch_without_the_operator_keeps_its_plain_layers(talker: Talker) -> None:
+    expected = talker(torch.arange(70))
+
+    assert not runs(torch.float32)
+    assert type(pack_linears(talker).head) is nn.Linear
+    assert torch.equal(talker(torch.arange(70)), expected)

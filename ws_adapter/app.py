@@ -121,6 +121,7 @@ class Adapter:
         watching = [
             asyncio.create_task(parts.snapshot.keep_fresh()),
             asyncio.create_task(measure_lag(parts.snapshot.metrics.loop_lag)),
+            asyncio.create_task(self._telemetry.distributions.keep_settled()),
         ]
         try:
             for address in await self._listen(parts):

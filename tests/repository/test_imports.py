@@ -145,7 +145,7 @@ INSIDES = [
     Inside("h2", ("ws_adapter.worker.transport.http2_control",), ("h2.errors", "h2.events", "h2.exceptions")),
     Inside(
         "websockets",
-        ("ws_adapter.web.websocket",),
+        ("ws_adapter.web.websocket", "ws_adapter.web.frames"),
         (
             "websockets.asyncio.server",
             "websockets.datastructures.Headers",

@@ -1,6 +1,9 @@
 """Histograms in plain integers, held against those of the library."""
 
+import asyncio
 import random
+import threading
+from collections import Counter
 
 import pytest
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
@@ -114,3 +117,48 @@ def test_collector_is_told_what_the_library_would_tell(temporality: AggregationT
     if temporality is AggregationTemporality.DELTA:
         assert [point.count for point in told] == [50, len(VALUES) - 50]
         assert told[1].start_time_unix_nano > told[0].start_time_unix_nano
+
+
+async def test_what_nobody_collects_does_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.telemetry.distributions.SETTLE_S", 0.0)
+    distributions = Distributions()
+    distribution = distributions.of(semconv.UNIT)
+    recorder = distribution.recorder(*LABELS)
+    waiting = recorder.__self__  # type: ignore[attr-defined]
+    task = asyncio.create_task(distributions.keep_settled())
+    try:
+        for value in VALUES:
+            recorder(value)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not waiting
+    finally:
+        task.cancel()
+
+    told = distribution.collected(1, AggregationTemporality.CUMULATIVE)
+    assert told is not None
+    assert [point.count for point in told.data.data_points] == [len(VALUES)]
+
+
+def test_collecting_on_several_threads_loses_nothing() -> None:
+    distribution = Distributions().of(semconv.UNIT)
+    recorder = distribution.recorder(*LABELS)
+    counted: Counter[str] = Counter()
+    is_over = threading.Event()
+
+    def collect(name: str) -> None:
+        while not is_over.is_set():
+            told = distribution.collected(1, AggregationTemporality.DELTA)
+            counted[name] += sum(point.count for point in told.data.data_points) if told is not None else 0
+
+    threads = [threading.Thread(target=collect, args=(str(number),)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20_000):
+        recorder(1.0)
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    collect_rest = distribution.collected(1, AggregationTemporality.DELTA)
+    rest = sum(point.count for point in collect_rest.data.data_points) if collect_rest is not None else 0
+    assert sum(counted.values()) + rest == 20_000

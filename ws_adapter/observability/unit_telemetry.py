@@ -80,7 +80,11 @@ class UnitTelemetry:
         self._fields = fields
         self._kind = kind
         self._clock = clock
-        self._dialect = dialect
+        self._ended = {end: metrics.unit.recorder(kind, name) for end, name in _ENDS.items()}
+        self._first_text_after = metrics.first_text.recorder(kind)
+        self._first_audio_after = metrics.first_audio.recorder(kind, dialect)
+        self._overhead = metrics.overhead.recorder()
+        self._outbox = metrics.outbox.recorder()
         self._running: dict[int, _Unit] = {}
         self._ending: _Unit | None = None
         """The unit whose end is being passed on."""
@@ -131,12 +135,12 @@ class UnitTelemetry:
             return
         metrics, now = self._metrics, self._clock.now()
         seconds = now - unit.accepted_at
-        metrics.unit.record(seconds, self._kind, _ENDS[done.end])
+        self._ended[done.end](seconds)
         metrics.units[self._kind, _ENDS[done.end]] += 1
         if 0 < unit.audio_s < seconds:
             metrics.misses[self._kind] += 1
         if done.timings.total is not None:
-            metrics.overhead.record(max(0.0, now - unit.ran_at - done.timings.total / 1000))
+            self._overhead(max(0.0, now - unit.ran_at - done.timings.total / 1000))
         if done.end in _SPOKEN:
             if unit.has_text:
                 self._first_text(unit, now)
@@ -156,7 +160,7 @@ class UnitTelemetry:
 
     def waits(self, audio_s: float) -> None:
         """So much audio waits for the client now that a unit is over."""
-        self._metrics.outbox.record(audio_s)
+        self._outbox(audio_s)
 
     def abandoned(self, reason: Reason | None) -> None:
         """The slot is given up or, for `reason`, lost: no unit at the worker will be answered."""
@@ -188,14 +192,14 @@ class UnitTelemetry:
         turn = self._turn_of(unit)
         if turn.first_text_s is None:
             turn.first_text_s = now - unit.accepted_at
-            self._metrics.first_text.record(turn.first_text_s, self._kind)
+            self._first_text_after(turn.first_text_s)
             unit.span.add_event(semconv.EVENT_FIRST_TEXT)
 
     def _first_audio(self, unit: _Unit, now: float) -> None:
         turn = self._turn_of(unit)
         if turn.first_audio_s is None:
             turn.first_audio_s = now - unit.accepted_at
-            self._metrics.first_audio.record(turn.first_audio_s, self._kind, self._dialect)
+            self._first_audio_after(turn.first_audio_s)
             unit.span.add_event(semconv.EVENT_FIRST_AUDIO)
 
     def _count(self, unit: _Unit, done: UnitDone, now: float) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ from ws_adapter.process.load import Load
 from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.answer import Outcome
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
-from ws_adapter.protocol.wire.codec import audio_bytes, encode, stamp
+from ws_adapter.protocol.wire.codec import audio_bytes, encoded, stamp
 
 CHECK_S: Final = 0.5
 """How often progress is looked for while the outbox is over its bound."""
@@ -35,14 +35,15 @@ class Bounds:
 class Outbox:
     """Events in the order of sending. `run` sends them; `put` never waits.
 
-    Over its `bounds` the session is told to run no more units (`on_congested`). If then for `stall_s` seconds
-    nothing moves, `on_stalled` is called, once. `buffered` tells how many bytes the transport holds, so that
-    progress inside one large frame counts too. What waits is counted in `load`.
+    `send` takes the parts of a frame. Over its `bounds` the session is told to run no more units
+    (`on_congested`). If then for `stall_s` seconds nothing moves, `on_stalled` is called, once. `buffered`
+    tells how many bytes the transport holds, so that progress inside one large frame counts too. What waits
+    is counted in `load`.
     """
 
     def __init__(
         self,
-        send: Callable[[bytes], Awaitable[None]],
+        send: Callable[[*tuple[bytes, ...]], Awaitable[None]],
         buffered: Callable[[], int],
         clock: Clock,
         load: Load,
@@ -116,7 +117,7 @@ class Outbox:
             while True:
                 while self._items:
                     item = self._items.popleft()
-                    await self._send(self._encode(item))
+                    await self._send(*self._encode(item))
                     self._sent += 1
                     self._count(item, -1)
                     self._weigh()
@@ -140,12 +141,12 @@ class Outbox:
             self._check.cancel()
             self._check = None
 
-    def _encode(self, item: Send) -> bytes:
+    def _encode(self, item: Send) -> Sequence[bytes]:
         wall_clock_ms = None
         if item.answer is not None:
             wall_clock_ms = round((self._clock.now() - item.answer.unit.ready_at) * 1000, 1)
         stamp(item.event, self._clock.unix(), wall_clock_ms)
-        return encode(item.event)
+        return encoded(item.event)
 
     # ------------------------------------------------------------------------------------- bounds
 

@@ -286,10 +286,10 @@ class Session:
         is_stale = message.age_s > self._services.options.max_lag_s and not message.is_newest
         return is_stale or self._load.is_late
 
-    async def _send(self, frame: bytes) -> None:
+    async def _send(self, *frame: bytes) -> None:
         if self._recording is not None:
-            self._recording.down(frame)
-        await self._socket.send_text(frame)
+            self._recording.down(b"".join(frame))
+        await self._socket.send_text(*frame)
 
     async def _write(self) -> None:
         try:

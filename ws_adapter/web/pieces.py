@@ -52,17 +52,22 @@ class Pieces:
         self._first = 0
         """The first byte of that frame, until its first piece is made."""
         self._key = b""
+        self.is_between = True
+        """Whether nothing of the frame was read that is parsed next."""
 
     def read_exact(self, size: int) -> Generator[None, None, bytes | bytearray]:
         """The next part of a frame, or of a piece of one. Raises `EOFError` if the stream ends within it."""
         if self._given:
             return self._given.pop(0)
         if self._parts:
+            part = yield from self._read(size)
             self._parts -= 1
-            return (yield from self._read(size))
+            self.is_between = not (self._parts or self._left)
+            return part
         if self._left:
             yield from self._begin_piece()
         else:
+            self.is_between = False
             yield from self._begin_frame(size)
         return self._given.pop(0)
 

@@ -1,7 +1,7 @@
 """Connections of clients: requests of every method, and WebSockets as frames of bytes.
 
-What the adapter changes inside `websockets`, which may change it without a word, is in this module alone;
-tests/ws_adapter/web/test_websocket.py fails when something of it is no longer called.
+What the adapter changes inside `websockets`, which may change it without a word, is in this module alone,
+and what passes its parser by in `frames`; tests/ws_adapter/web/test_websocket.py fails when it is not called.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.limits import EVENTS_WINDOW_S
+from ws_adapter.web.frames import WholeFrames
 from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest, unreadable
 from ws_adapter.web.keys import Key
 from ws_adapter.web.message import (
@@ -64,7 +65,6 @@ _LENGTH: Final = re.compile(r"[0-9]{1,18}")
 
 _MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 _TEXT: Final = 0x80 | Opcode.TEXT
-"""The first byte of a text message that is one frame."""
 
 
 class HttpConnection(ServerConnection):
@@ -117,8 +117,9 @@ class PublicConnection(HttpConnection):
     def __init__(self, *args: Any, arriving: Arriving, byte_count: ByteCount, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         protocol = self.protocol
-        pieces = Pieces(protocol.reader, lambda: _room(protocol))
-        protocol.reader.read_exact = pieces.read_exact  # type: ignore[method-assign,assignment]
+        self._pieces = Pieces(protocol.reader, lambda: _room(protocol))
+        protocol.reader.read_exact = self._pieces.read_exact  # type: ignore[method-assign,assignment]
+        self._whole = WholeFrames()
         self.key: Key | None = None
         self.selection: Selection | Misdirected | None = None
         """What it is going to be, once its request was accepted."""
@@ -186,7 +187,8 @@ class PublicConnection(HttpConnection):
         else:
             self._count(self._unfinished + len(data))
         was_flooding = self._flood is not None
-        super().data_received(data)
+        if rest := self._take_whole(data):
+            super().data_received(rest)
         if self._flood is not None and not was_flooding:
             self._on_flood(self._flood)
         if self._unfinished > LARGE and self._arriving.is_full:
@@ -194,19 +196,47 @@ class PublicConnection(HttpConnection):
             self._count(0)  # at once: who is read next in this turn of the event loop has this room
             self.abort()
 
+    def _take_whole(self, data: bytes) -> bytes:
+        """Takes what the library's parser is not needed for; returns what is left for it, which begins a
+        frame."""
+        protocol = self.protocol
+        while data:
+            if (
+                protocol.state is not State.OPEN
+                or self._flood is not None
+                or protocol.reader.buffer
+                or protocol.current_size is not None
+                or not self._pieces.is_between
+            ):
+                return self._whole.give_back() + data
+            text, data = self._whole.take(data, protocol.max_message_size)
+            if text is None:
+                return data
+            frame = Frame(Opcode.TEXT, text)
+            if self._counts(frame):
+                self._arrived(Opcode.TEXT)
+                self.recv_messages.put(frame)
+        return b""
+
     def _receive_frame(self, frame: Frame) -> None:
         """Counts a frame before the library does anything about it, within what came at once: a ping is six
         bytes, and 40,000 of them would be a second of the event loop."""
+        if self._counts(frame):
+            ServerProtocol.recv_frame(self.protocol, frame)
+
+    def _counts(self, frame: Frame) -> bool:
+        """Whether a frame may come; if not, all that follows is thrown away."""
         size = len(frame.data)
-        if _is_small(frame) and not self._small.take():
+        small = SMALL_MESSAGE if frame.fin and frame.opcode is not Opcode.CONT else SMALL_FRAGMENT
+        if (size < small or frame.opcode not in _MESSAGES) and not self._small.take():
             self._flood = errors.flood("small frames", SMALL_BURST, EVENTS_WINDOW_S)
         elif not self._may_send(size):
             self._flood = errors.ADDRESS_FLOOD
         else:
-            ServerProtocol.recv_frame(self.protocol, frame)
-            return
+            return True
         self.protocol.parser = _throw_away(self.protocol)
         next(self.protocol.parser)
+        return False
 
     def _may_send(self, size: int) -> bool:
         """Whether so many bytes more may come from this address; if so, they are counted."""
@@ -271,9 +301,13 @@ class PublicConnection(HttpConnection):
             if event.opcode is not Opcode.CONT:
                 self._begun = event.opcode
             if event.fin:
-                self._arrivals.append((self._begun, monotonic()))
-                self._count(0)
+                self._arrived(self._begun)
         super().process_event(event)
+
+    def _arrived(self, kind: Opcode) -> None:
+        """A message is whole."""
+        self._arrivals.append((kind, monotonic()))
+        self._count(0)
 
     async def receive(self) -> Message:
         """The next message. Raises `Disconnected`."""
@@ -284,16 +318,16 @@ class PublicConnection(HttpConnection):
         opcode, arrived_at = self._arrivals.popleft()
         return Message(opcode is Opcode.TEXT, data, monotonic() - arrived_at, not self._arrivals)
 
-    async def send_text(self, data: bytes) -> None:
+    async def send_text(self, *parts: bytes) -> None:
         """Sends UTF-8 as a text message; waits while the transport is full. Raises `Disconnected`."""
         try:
             if self.state is not State.OPEN:
-                await self.send(data, text=True)  # which knows how to fail
+                await self.send(b"".join(parts), text=True)  # which knows how to fail
             elif not self.transport.is_closing():
                 # The library copies a frame twice before it is written.
-                head = _text_head(len(data))
-                self._byte_count.sent += len(head) + len(data)
-                self.transport.write(b"".join((head, data)))  # as `writelines` should: see docs/decisions.md
+                frame = b"".join((_text_head(sum(map(len, parts))), *parts))
+                self._byte_count.sent += len(frame)
+                self.transport.write(frame)  # as `writelines` should: see docs/decisions.md
             await self.drain()
         except (ConnectionClosed, OSError):
             raise Disconnected from None
@@ -305,12 +339,6 @@ class PublicConnection(HttpConnection):
     def abort(self) -> None:
         """Cuts the transport, whatever waits in it."""
         self.transport.abort()
-
-
-def _is_small(frame: Frame) -> bool:
-    """Whether a frame counts as small."""
-    is_whole = frame.fin and frame.opcode is not Opcode.CONT
-    return frame.opcode not in _MESSAGES or len(frame.data) < (SMALL_MESSAGE if is_whole else SMALL_FRAGMENT)
 
 
 def _room(protocol: Protocol) -> int | None:

@@ -165,7 +165,7 @@ class SessionStreams:
         if prefill is None:
             self._prefill.write(messages.prefill(run, traceparent))
         else:
-            self._prefill.write_large(prefill)
+            self._prefill.write_serialized(prefill)
         self._generate.write(messages.generate(run))
         self._finalize.write(pb.FinalizeRequest(unit=run.unit))
 
@@ -322,10 +322,10 @@ class SessionStream(Generic[Request, Response]):
         self._require_room()
         self._call.write(request)
 
-    def write_large(self, request: bytes) -> None:
+    def write_serialized(self, request: bytes) -> None:
         """The same with a message that is serialised already."""
         self._require_room()
-        self._call.write_large(request)
+        self._call.write_serialized(request)
 
     def _require_room(self) -> None:
         if len(self._call.waiting) >= WRITES_WAITING:

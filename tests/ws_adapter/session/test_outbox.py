@@ -66,9 +66,9 @@ class Line:
         )
         self.task = asyncio.create_task(self.outbox.run())
 
-    async def _send(self, data: bytes) -> None:
+    async def _send(self, *parts: bytes) -> None:
         await self.is_open.wait()
-        self.sent.append(json.loads(data))
+        self.sent.append(json.loads(b"".join(parts)))
 
     def _stalled(self) -> None:
         self.stalls += 1
@@ -200,7 +200,7 @@ async def test_overflow_is_slow_at_once(line: Line) -> None:
 async def test_end_of_the_connection_leaves_nobody_waiting() -> None:
     line = Line()
 
-    async def broken(_data: bytes) -> None:
+    async def broken(*_parts: bytes) -> None:
         raise ConnectionError
 
     line.outbox._send = broken

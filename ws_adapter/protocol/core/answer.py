@@ -1,17 +1,15 @@
 """A second of input in full duplex, and what it came to."""
 
-from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ws_adapter.protocol.core.signals import NO_TIMINGS, Piece, Prefilled, Timings, UnitDone
 from ws_adapter.protocol.wire.errors import ErrorCode
 from ws_adapter.protocol.wire.events import NO_TOKENS, TokenUsage
 
 
-@dataclass(slots=True, eq=False)
-class Unit:
+class Unit(Struct, eq=False):
     """One second of input, until it is answered, and what the worker has said of it so far.
 
     `append` is the number of the append that completed it, `ready_at` when that was, in seconds of the

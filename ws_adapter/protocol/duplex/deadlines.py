@@ -24,6 +24,8 @@ class Deadlines:
         """Its break has to be over."""
         self.idle_at: float | None = None
         """Input has to have come, if others wait."""
+        self.next_at: float | None = None
+        """The earliest of them all but the last."""
         self._limits = limits
         self._pause_s = 0.0
 
@@ -36,14 +38,27 @@ class Deadlines:
     def unset(self, now: float) -> None:
         """Settings are waited for."""
         self.init_at = now + self._limits.init_timeout_s
+        self._settle()
+
+    def set_up(self) -> None:
+        """There are settings."""
+        self.init_at = None
+        self._settle()
+
+    def leaves(self, at: float | None) -> None:
+        """The worker leaves then, or it is another one, which does not."""
+        self.away_at = at
+        self._settle()
 
     def paused(self, seconds: float, now: float) -> None:
         """A break of so many seconds begins."""
         self._pause_s, self.pause_at, self.idle_at = seconds, now + seconds, None
+        self._settle()
 
     def resumed(self, now: float) -> None:
         """The break is over."""
         self.pause_at, self.idle_at = None, now + self._limits.duplex_idle_s
+        self._settle()
 
     def passed(self, now: float, opener: str, others_wait: bool) -> Verdict | None:
         """The end of the session, if it is due; `opener` is the event that brings settings."""
@@ -64,3 +79,7 @@ class Deadlines:
                 return timed_out("Idle timeout", limits.duplex_idle_s, text)
             self.idle_at = now + IDLE_RECHECK_S
         return None
+
+    def _settle(self) -> None:
+        times = (self.limit_at, self.away_at, self.init_at, self.pause_at)
+        self.next_at = min((at for at in times if at is not None), default=None)

@@ -23,7 +23,7 @@ from ws_adapter.protocol.duplex.earlier_events import (
     SessionCreated,
     SessionUpdate,
 )
-from ws_adapter.protocol.duplex.input import Append, GivenInput, first_frames, read_append
+from ws_adapter.protocol.duplex.input import Append, GivenInput, read_append
 from ws_adapter.protocol.duplex.realtime import RealtimePath, metrics
 from ws_adapter.protocol.duplex.realtime_events import SessionClose
 from ws_adapter.protocol.duplex.vocabulary import Begin, Command, End, Input
@@ -104,12 +104,11 @@ class Earlier(RealtimePath):
         )
 
     def _append(self, event: AudioAppend, max_slice_nums: int | None) -> Append:
-        frames, frames_path = first_frames((("video_frames", event.video_frames),))
         given = GivenInput(
             event.audio or "",
             "audio",
-            frames,
-            frames_path,
+            event.video_frames or (),
+            "video_frames",
             encoding=event.format or "f32",
             force_listen=bool(event.force_listen),
             max_slice_nums=event.max_slice_nums,

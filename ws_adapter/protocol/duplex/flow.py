@@ -41,24 +41,25 @@ class UnitFlow:
         self._window = 0
         self._unfinalized: dict[int, int] = {}
         """Bytes of each unit at the worker."""
+        self._running_bytes = 0
+        """Of all of them."""
         self._last_number = 0
         self._last_cancelled = 0
 
     @property
     def held_bytes(self) -> int:
         """Input that is carried or waits here, or is at the worker."""
-        return self._cutter.size + self._backlog.bytes + sum(self._unfinalized.values())
+        return self._cutter.size + self._backlog.bytes + self._running_bytes
 
     @property
     def deadline(self) -> float | None:
         """When `tick` is due next."""
         if not self._window:
             return None
-        flush_at = self._flush_at
-        silence_at = self._tail.due_at if self._has_room() and not self._backlog else None
-        if flush_at is None or silence_at is None:
-            return silence_at if flush_at is None else flush_at
-        return min(flush_at, silence_at)
+        flush_at, silence_at = self._flush_at, self._tail.due_at
+        if silence_at is None or self._backlog or not self._has_room():
+            return flush_at
+        return silence_at if flush_at is None else min(flush_at, silence_at)
 
     def begin(self, ready: Ready, now: float) -> list[Step]:
         """The worker is ready: what was held counts as if it had just arrived."""
@@ -92,7 +93,7 @@ class UnitFlow:
                 self.answers.done(signal)
                 return list(self.answers.collect())
             case Finalized():
-                self._unfinalized.pop(signal.unit, None)
+                self._running_bytes -= self._unfinalized.pop(signal.unit, 0)
                 return self.advance(now)
         return []
 
@@ -129,7 +130,8 @@ class UnitFlow:
             if unit is None:
                 break
             self._last_number += 1
-            self._unfinalized[self._last_number] = _size(unit)
+            self._unfinalized[self._last_number] = size = _size(unit)
+            self._running_bytes += size
             self.answers.started(unit, self._last_number)
             slices = unit.max_slice_nums if unit.frames else None
             runs.append(

@@ -1,8 +1,9 @@
 """Input of a full-duplex session: read, cut into units of one second, and kept coming while none comes."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
 
 from ws_adapter.protocol.core.answer import Unit
 from ws_adapter.protocol.media.images import read_frames
@@ -43,8 +44,7 @@ RUN_GAP_S: Final = 3.0
 # ---------------------------------------------------------------------------------------- reading
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(Struct, frozen=True):
     """One accepted append. `ignored_frames` counts pictures that came along and were not looked at."""
 
     clip: Clip
@@ -60,8 +60,7 @@ class Append:
         return self.clip.count / UNIT_SAMPLES
 
 
-@dataclass(frozen=True, slots=True)
-class GivenInput:
+class GivenInput(Struct, frozen=True):
     """The fields of an append whatever their names are; `audio_path` and `frames_path` are those names."""
 
     audio: str
@@ -74,8 +73,7 @@ class GivenInput:
     input_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InputRules:
+class InputRules(Struct, frozen=True):
     """`takes_frames`: the model sees; else pictures are counted and not looked at."""
 
     max_append_s: float
@@ -118,19 +116,13 @@ def _check_length(given: GivenInput, most_s: float) -> None:
         raise invalid(given.audio_path, f"expected at most {most_s:g} s of audio, got about {size} bytes")
 
 
-def first_given(places: Iterable[tuple[str, str | None]], otherwise: str) -> tuple[str, str]:
-    """Value and path of the first of `places`, pairs of path and value, that has one.
-
-    Without any the value is empty and the path is `otherwise`.
-    """
-    return next(((value, path) for path, value in places if value), ("", otherwise))
-
-
-def first_frames(
-    places: Iterable[tuple[str, Sequence[Picture] | None]],
-) -> tuple[Sequence[Picture], str]:
-    """Pictures and path of the first of `places` that has any."""
-    return next(((pictures, path) for path, pictures in places if pictures), ((), ""))
+def first_given(event: object, names: Sequence[str]) -> tuple[Any, str]:
+    """Value and name of the first field of `event` among `names` that has one; without any None, and the
+    first name."""
+    for name in names:
+        if value := getattr(event, name):
+            return value, name
+    return None, names[0]
 
 
 # ---------------------------------------------------------------------------------------- cutting

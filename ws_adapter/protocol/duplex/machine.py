@@ -106,8 +106,7 @@ class DuplexMachine:
         if self.is_over:
             return None
         earliest = self._flow.deadline if self._is_running else None
-        due = self._deadlines
-        for at in (due.limit_at, due.away_at, due.init_at, due.pause_at, due.idle_at):
+        for at in (self._deadlines.next_at, self._deadlines.idle_at):
             if at is not None and (earliest is None or at < earliest):
                 earliest = at
         return earliest
@@ -228,7 +227,7 @@ class DuplexMachine:
             case Ready():
                 return self._begun(signal, now)
             case GoingAway():
-                self._deadlines.away_at = now + signal.time_left_s
+                self._deadlines.leaves(now + signal.time_left_s)
                 return []
             case Failed():
                 return self._worker_failed(signal.reason, now)
@@ -237,7 +236,7 @@ class DuplexMachine:
 
     def displaced(self) -> None:
         """The worker lost the session before it began; `granted` follows if another one takes it."""
-        self._deadlines.away_at = None
+        self._deadlines.leaves(None)
 
     # ---------------------------------------------------------------------------------------- time
 
@@ -304,7 +303,7 @@ class DuplexMachine:
     def _configure(self, setup: SessionSetup) -> list[Action]:
         self.state = State.CONFIGURING
         self.setup = setup
-        self._deadlines.init_at = None
+        self._deadlines.set_up()
         return [OpenWorkerSession(setup)]
 
     def _demand_input(self, command: Input | HoldFrame) -> SessionSetup:

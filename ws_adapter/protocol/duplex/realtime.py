@@ -23,7 +23,6 @@ from ws_adapter.protocol.duplex.input import (
     Append,
     GivenInput,
     InputRules,
-    first_frames,
     first_given,
     read_append,
 )
@@ -52,6 +51,10 @@ from ws_adapter.protocol.wire.events import Metrics, ServerEvent, SessionQueueDo
 
 _OWN_REASON: Final = re.compile(r"[a-z0-9_]{1,64}")
 _DECODER: Final[EventDecoder[ClientEvent]] = EventDecoder(SessionInit | InputAppend | SessionClose)
+
+_AUDIO: Final = ("audio", "audio_base64", "audio_data")
+_IN_OBJECT: Final = ("data", "base64", "audio_base64")
+_FRAME_LISTS: Final = ("video_frames", "frame_base64_list", "frames")
 
 BRIEF_SILENCE: Final = bytes(480 * 4)
 """20 ms: what a speaking unit without samples sends where every unit has to be answered by audio."""
@@ -159,15 +162,12 @@ class Realtime(RealtimePath):
             force_listen = hints.force_listen if force_listen is None else force_listen
             slices = hints.max_slice_nums if slices is None else slices
         audio, audio_path = _audio(fields)
-        frames, frames_path = first_frames(
-            (f"input.{name}", getattr(fields, name))
-            for name in ("video_frames", "frame_base64_list", "frames")
-        )
+        frames, frames_name = first_given(fields, _FRAME_LISTS)
         given = GivenInput(
             audio,
             audio_path,
-            frames,
-            frames_path,
+            frames or (),
+            f"input.{frames_name}",
             encoding=fields.format or "f32",
             force_listen=bool(force_listen),
             max_slice_nums=slices,
@@ -258,17 +258,15 @@ class _Frames:
 
 
 def _audio(fields: AppendInput) -> tuple[str, str]:
-    audio = fields.audio
-    if isinstance(audio, AudioObject):
-        places = [
-            ("input.audio.data", audio.data),
-            ("input.audio.base64", audio.base64),
-            ("input.audio.audio_base64", audio.audio_base64),
-        ]
-    else:
-        places = [("input.audio", audio)]
-    places += [("input.audio_base64", fields.audio_base64), ("input.audio_data", fields.audio_data)]
-    return first_given(places, "input.audio")
+    """What is to be heard, and its path."""
+    if isinstance(fields.audio, AudioObject):
+        audio, name = first_given(fields.audio, _IN_OBJECT)
+        if audio:
+            return audio, f"input.audio.{name}"
+        audio, name = first_given(fields, _AUDIO[1:])
+        return audio or "", f"input.{name}" if audio else "input.audio"
+    audio, name = first_given(fields, _AUDIO)
+    return audio or "", f"input.{name}"
 
 
 def public_path(worker_path: str) -> str:

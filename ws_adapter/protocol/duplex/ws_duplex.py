@@ -1,8 +1,9 @@
 """D, the dialect of `/ws/duplex`: one flat `result` for every unit, and breaks."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, Literal
+
+from msgspec.structs import replace
 
 from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.config import (
@@ -21,7 +22,6 @@ from ws_adapter.protocol.duplex.input import (
     Append,
     GivenInput,
     InputRules,
-    first_frames,
     first_given,
     read_append,
 )
@@ -71,6 +71,7 @@ _PUBLIC_PATHS: Final = {
 }
 """Fields of `antiphon.v1.SessionConfig` and what they are called in `prepare`; others are equal."""
 
+_AUDIO: Final = ("audio_base64", "audio", "audio_data")
 _FRAME_LISTS: Final = ("frame_base64_list", "video_frames", "frames")
 _SINGLE_FRAMES: Final = ("video_frame", "frame_base64")
 
@@ -146,14 +147,12 @@ class Duplex:
         )
 
     def _append(self, event: AudioChunk, max_slice_nums: int | None) -> Append:
-        audio, audio_path = first_given(
-            ((name, getattr(event, name)) for name in ("audio_base64", "audio", "audio_data")), "audio_base64"
-        )
-        frames, frames_path = first_frames((name, getattr(event, name)) for name in _FRAME_LISTS)
+        audio, audio_path = first_given(event, _AUDIO)
+        frames, frames_path = first_given(event, _FRAME_LISTS)
         given = GivenInput(
-            audio,
+            audio or "",
             audio_path,
-            frames,
+            frames or (),
             frames_path,
             force_listen=bool(event.force_listen),
             max_slice_nums=event.max_slice_nums,

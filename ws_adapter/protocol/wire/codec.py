@@ -9,13 +9,13 @@ import binascii
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
 import pybase64
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from ws_adapter.protocol.wire import scan
@@ -208,8 +208,7 @@ def convert(value: object, shape: Any, path: str) -> Any:
         raise fault or invalid(path or "event", "does not have the expected form") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Clip:
+class Clip(Struct, frozen=True):
     """Decoded audio: finite float32 samples in [-1, 1], and how many of them had to be clipped.
 
     Of audio that was not decoded only the number of samples is known, `undecoded`.
@@ -291,15 +290,20 @@ _ENCODED_MARK: Final = b'"AAAA"'
 
 def encode(event: ServerEvent) -> bytes:
     """`event` as one JSON object, UTF-8; its field of bytes, of which it has at most one, in base64."""
+    return b"".join(encoded(event))
+
+
+def encoded(event: ServerEvent) -> Sequence[bytes]:
+    """The same in parts: audio is long, and joined once, with what goes before all of it."""
     name = _bytes_field(type(event))
     data: bytes | None = getattr(event, name) if name else None
     if not name or not data:
-        return _encoder.encode(event)
+        return (_encoder.encode(event),)
     # A quote that is not escaped begins it, so this is the field itself and not a part of a text.
     key = b'"%b":' % name.encode()
     marked = _encoder.encode(msgspec.structs.replace(event, **{name: _MARK}))
     before, _, after = marked.partition(key + _ENCODED_MARK)
-    return b"".join((before, key, b'"', pybase64.b64encode(data), b'"', after))
+    return (before, key, b'"', pybase64.b64encode(data), b'"', after)
 
 
 def stamp(event: ServerEvent, sent_at: float, wall_clock_ms: float | None) -> None:

@@ -127,10 +127,10 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---------------------------------------------------------------------------------------- sending
 
-    def send(self, stream: Stream, data: bytes) -> None:
+    def send(self, stream: Stream, *data: bytes) -> None:
         """Sends `data` as soon as the worker's windows and the transport allow it."""
         if not stream.is_ending:
-            stream.waiting.append(data)
+            stream.waiting += data
             self._pump(stream)
 
     def end(self, stream: Stream) -> None:

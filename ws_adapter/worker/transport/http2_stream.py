@@ -15,7 +15,7 @@ class StreamRefused(Exception):
 class Carrier(Protocol):
     """The connection of a stream."""
 
-    def send(self, stream: "Stream", data: bytes) -> None:
+    def send(self, stream: "Stream", *data: bytes) -> None:
         """Sends `data` as soon as the worker's windows and the transport allow it."""
 
     def end(self, stream: "Stream") -> None:

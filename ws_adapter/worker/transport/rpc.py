@@ -28,6 +28,9 @@ _SERVICE: Final = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _PREFIX: Final = struct.Struct("!BL")
 """Before each message: whether it is compressed, and its size."""
 
+_LONG: Final = 2**12
+"""Bytes of a message that are not copied to stand in one frame with its prefix."""
+
 Metadata: TypeAlias = Sequence[tuple[str, str]]
 Response = TypeVar("Response", bound=Message)
 Answer = TypeVar("Answer", bound=Message)
@@ -239,14 +242,16 @@ class Call(Stream, Generic[Response]):
     def write(self, message: Message) -> None:
         """Sends `message` behind those written before; never waits. After the end it does nothing."""
         if self.connection is not None:
-            data = message.SerializeToString()
-            self.connection.send(self, _PREFIX.pack(0, len(data)) + data)
+            self.write_serialized(message.SerializeToString())
 
-    def write_large(self, data: bytes) -> None:
-        """The same with a message that is serialised already, and not copied again."""
+    def write_serialized(self, data: bytes) -> None:
+        """The same with a message that is serialised already."""
         if self.connection is not None:
-            self.connection.send(self, _PREFIX.pack(0, len(data)))
-            self.connection.send(self, data)
+            prefix = _PREFIX.pack(0, len(data))
+            if len(data) < _LONG:
+                self.connection.send(self, prefix + data)
+            else:
+                self.connection.send(self, prefix, data)
 
     def half_close(self) -> None:
         """Nothing more will be written."""

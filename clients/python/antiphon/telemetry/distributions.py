@@ -1,15 +1,19 @@
-"""Histograms that are cheap to record: plain integers until somebody collects.
+"""Histograms that are cheap to record: values are put aside, and sorted into plain integers now and then.
 
 A record of OpenTelemetry's own takes about 10 us: it copies the labels, asks for views and exemplars, and
-takes a lock. Here it is a search among the bounds and an addition. Readers put what was counted beside what
-the library has collected; names, labels, buckets and temporality are the same.
+takes a lock. Here it is one append. Readers put what was counted beside what the library has collected;
+names, labels, buckets and temporality are the same.
 """
 
+import asyncio
 import math
+import threading
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -21,29 +25,34 @@ from opentelemetry.sdk.metrics.export import Metric as Collected
 
 from antiphon.semconv import Metric
 
-Labels = tuple[str, ...]
+SETTLE_S: Final = 0.5
+
+Labels: TypeAlias = tuple[str, ...]
 """Values of the labels of a metric, in their order."""
 
 
 class Distribution:
-    """One histogram. It is recorded on one thread; a collection may run on any."""
+    """One histogram. Values come on one thread; a collection may run on any."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
-        self._bounds = metric.buckets
         self._series: dict[Labels, _Series] = {}
 
-    def record(self, value: float, *labels: str) -> None:
-        """Counts a value; `labels` are those of the metric, in their order."""
+    def recorder(self, *labels: str) -> Callable[[float], None]:
+        """Counts the values that it is given; `labels` are those of the metric, in their order."""
         series = self._series.get(labels)
         if series is None:
-            series = self._series[labels] = _Series(len(self._bounds) + 1)
-        series.counts[bisect_left(self._bounds, value)] += 1
-        series.total += value
-        if value < series.least:
-            series.least = value
-        if value > series.greatest:
-            series.greatest = value
+            series = self._series[labels] = _Series(self._metric.buckets)
+        return series.values.append
+
+    def record(self, value: float, *labels: str) -> None:
+        """Counts a value."""
+        self.recorder(*labels)(value)
+
+    def settle(self) -> None:
+        """Sorts what was put aside."""
+        for series in list(self._series.values()):
+            series.settle()
 
     def collected(self, now: int, temporality: AggregationTemporality) -> Collected | None:
         """What was counted, in the form of the library, at `now` ns of Unix time; None for nothing."""
@@ -59,42 +68,68 @@ class Distribution:
     def _point(
         self, labels: Labels, series: "_Series", now: int, temporality: AggregationTemporality
     ) -> HistogramDataPoint | None:
-        counts, total, least, greatest = series.counts.copy(), series.total, series.least, series.greatest
-        since = series.since
-        if temporality is AggregationTemporality.DELTA:
-            told, told_total = series.told, series.told_total
-            series.told, series.told_total, series.since = counts, total, now
-            series.least, series.greatest = math.inf, -math.inf
-            counts = [count - before for count, before in zip(counts, told, strict=True)]
-            total -= told_total
-        if not any(counts):
+        seen = series.take(now, temporality)
+        if not any(seen.counts):
             return None
         return HistogramDataPoint(
             attributes=dict(zip(self._metric.labels, map(str, labels), strict=True)),
-            start_time_unix_nano=since,
+            start_time_unix_nano=seen.since,
             time_unix_nano=now,
-            count=sum(counts),
-            sum=total,
-            bucket_counts=counts,
-            explicit_bounds=self._bounds,
-            min=least,
-            max=greatest,
+            count=sum(seen.counts),
+            sum=seen.total,
+            bucket_counts=seen.counts,
+            explicit_bounds=self._metric.buckets,
+            min=seen.least,
+            max=seen.greatest,
         )
 
 
+@dataclass
+class _Seen:
+    """Values in their buckets, since a moment in ns of Unix time."""
+
+    counts: list[int]
+    since: int
+    total: float = 0.0
+    least: float = math.inf
+    greatest: float = -math.inf
+
+
 class _Series:
-    """What was recorded under the same labels, and what of it a reader of differences was told."""
+    """What was recorded under the same labels."""
 
-    __slots__ = ("counts", "greatest", "least", "since", "told", "told_total", "total")
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.values: deque[float] = deque()
+        """What was not looked at yet."""
+        self._bounds = bounds
+        self._seen = self._nothing(time.time_ns())
+        self._lock = threading.Lock()
+        """Held by who moves values: two at once would lose some."""
 
-    def __init__(self, buckets: int) -> None:
-        self.counts = [0] * buckets
-        self.total = 0.0
-        self.least = math.inf
-        self.greatest = -math.inf
-        self.since = time.time_ns()
-        self.told: Sequence[int] = [0] * buckets
-        self.told_total = 0.0
+    def settle(self) -> None:
+        """Sorts what was put aside."""
+        with self._lock:
+            self._settle()
+
+    def take(self, now: int, temporality: AggregationTemporality) -> _Seen:
+        """All that was recorded; where differences are asked for, it is forgotten with that."""
+        with self._lock:
+            self._settle()
+            seen = self._seen
+            if temporality is AggregationTemporality.DELTA:
+                self._seen = self._nothing(now)
+            return replace(seen, counts=seen.counts.copy())
+
+    def _settle(self) -> None:
+        values, seen = self.values, self._seen
+        while values:
+            value = values.popleft()
+            seen.counts[bisect_left(self._bounds, value)] += 1
+            seen.total += value
+            seen.least, seen.greatest = min(seen.least, value), max(seen.greatest, value)
+
+    def _nothing(self, now: int) -> _Seen:
+        return _Seen([0] * (len(self._bounds) + 1), now)
 
 
 class Distributions:
@@ -108,6 +143,13 @@ class Distributions:
         distribution = Distribution(metric)
         self._all.append(distribution)
         return distribution
+
+    async def keep_settled(self) -> None:
+        """Sorts what was put aside until cancelled: however seldom anybody collects, little waits."""
+        while True:
+            await asyncio.sleep(SETTLE_S)
+            for distribution in list(self._all):
+                distribution.settle()
 
     def beside(self, collected: MetricsData, temporality: AggregationTemporality) -> MetricsData:
         """What the library has `collected`, and these, under its first resource and scope."""

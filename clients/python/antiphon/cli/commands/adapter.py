@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any, Final
 
@@ -207,6 +208,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
     keep_freed_memory()
+    gc.freeze()  # a collection that looks through all that was imported would be felt by every session
     return asyncio.run(serve(options))
 
 

@@ -1,4 +1,4 @@
-"""Writes `docs/performance.md` from the figures in `results/`, and in those of neighbours and of crowds."""
+"""Writes `docs/performance.md` from the figures in `results/`, and in those of other benchmarks."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,7 @@ from benchmarks.adapter.report import RESULTS
 DOCUMENT = Path(__file__).parents[2] / "docs/performance.md"
 NEIGHBOURS = Path(__file__).parents[1] / "neighbours/results/neighbours.json"
 CROWD = Path(__file__).parents[1] / "crowd/results"
+KERNELS = Path(__file__).parents[1] / "kernels/results"
 
 _TEXT = """# Performance
 
@@ -137,6 +138,26 @@ streams in the same process answer on the other one, as a service would.
 {interpreter}
 """
 
+_KERNELS = """
+# Parts of the networks
+
+`python -m benchmarks.kernels --document` measures and writes this, in processor time of one thread, what is
+compared in turn within one run.
+
+## Linear layers
+
+As the worker holds them on the CPU ([worker.md](worker.md#memory)), and as torch does: all layers of a
+decoder one after another, with random weights.
+
+{linear}
+
+## A second of sound
+
+The ear hears a second and the vocoder says one, of sessions together and one after another.
+
+{sound}
+"""
+
 
 def write() -> None:
     """Writes the page."""
@@ -148,6 +169,9 @@ def write() -> None:
     crowd = {file.stem: section(json.loads(file.read_text())) for file in CROWD.glob("*.json")}
     if crowd.keys() >= _CROWDS:
         text += _CROWD.format(**crowd)
+    kernels = {file.stem: section(json.loads(file.read_text())) for file in KERNELS.glob("*.json")}
+    if kernels.keys() >= {"linear", "sound"}:
+        text += _KERNELS.format(**kernels)
     DOCUMENT.write_text(text)
 
 

@@ -1,0 +1,44 @@
+"""Measures linear layers, ear and vocoder by themselves: `python -m benchmarks.kernels [--short] [name ...]`.
+
+Prints a table for each and writes it to `results/`; `--document` writes `docs/performance.md` too. Exit code
+1 if a goal is missed.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from benchmarks.adapter import document
+from benchmarks.adapter.report import Report
+from benchmarks.kernels import linear, sound
+
+MEASURES: Final[dict[str, Callable[[bool], Report]]] = {"linear": linear.measure, "sound": sound.measure}
+
+
+def main() -> int:
+    """Runs what is named, or all."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.kernels", description=__doc__.splitlines()[0] if __doc__ else None
+    )
+    parser.add_argument("names", nargs="*", choices=[*MEASURES, []], help=f"which: {', '.join(MEASURES)}")
+    parser.add_argument("--short", action="store_true", help="fewer rounds")
+    parser.add_argument("--document", action="store_true", help="write docs/performance.md too")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    missed = []
+    for name in given.names or MEASURES:
+        report = MEASURES[name](given.short)
+        print(report.table(), flush=True)
+        report.write(given.short, Path(__file__).parent / "results")
+        missed += [goal for goal in report.goals if not goal.is_met]
+    if given.document:
+        document.write()
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""The ear and the vocoder of the shipped model: sessions together against one after another."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import torch
+
+from benchmarks.adapter.report import Goal, Report
+from benchmarks.kernels.timing import medians
+from inference_service.checkpoints.folder import load_duplex
+from inference_service.checkpoints.location import find
+from inference_service.media.mel import BANDS
+from inference_service.models.audio_encoder import AudioEncoder
+from inference_service.models.vocoder import Vocoder
+
+SESSIONS: Final = (1, 16, 64)
+FRAMES: Final = 100
+CODES: Final = 25
+"""Of a second."""
+COLUMNS: Final = ("part, sessions", "one after another, ms each", "together, ms each", "together / alone")
+
+Second = Callable[[Sequence[int]], object]
+"""Computes the next second of these sessions."""
+
+
+@torch.inference_mode()
+def measure(is_short: bool) -> Report:
+    """Milliseconds of a second of a session."""
+    model, _, _ = load_duplex(find("antiphon-mini"), torch.device("cpu"))
+    rows, ratios = [], {}
+    for part, second in (("ear", hearing(model.apm)), ("vocoder", saying(model.vocoder))):
+        for count in SESSIONS:
+            calls = [partial(one_after_another, second, count), partial(second, range(count))]
+            alone, together = (1000 * time / count for time in medians(calls, 2 if is_short else 9))
+            name = f"{part}, {count}"
+            ratios[name] = together / alone
+            rows.append((name, alone, together, together / alone))
+    return Report(
+        "sound",
+        "A second of the ear and of the vocoder of `antiphon-mini`: `python -m benchmarks.kernels sound`",
+        COLUMNS,
+        rows,
+        (
+            Goal("16 ears together over one after another", ratios["ear, 16"], 0.75),
+            Goal("16 vocoders together over one after another", ratios["vocoder, 16"], 1.0),
+        ),
+        where="processor time of one thread",
+    )
+
+
+def one_after_another(second: Second, count: int) -> None:
+    """The next second of so many sessions."""
+    for session in range(count):
+        second([session])
+
+
+def hearing(ear: AudioEncoder) -> Second:
+    """Each session hears a noise of its own, over and over."""
+    heard = [torch.randn(FRAMES, BANDS, generator=_seeded(session)) for session in range(max(SESSIONS))]
+    states = [ear.initial_state() for _ in heard]
+
+    def second(crowd: Sequence[int]) -> None:
+        _, after = ear.encode([heard[session] for session in crowd], [states[session] for session in crowd])
+        for session, state in zip(crowd, after, strict=True):
+            states[session] = state
+
+    return second
+
+
+def saying(vocoder: Vocoder) -> Second:
+    """Each session says random codes of its own, over and over."""
+    said = [
+        torch.randint(vocoder.config.codes, (CODES,), generator=_seeded(session)).tolist()
+        for session in range(max(SESSIONS))
+    ]
+    states = [vocoder.initial_state(session) for session in range(len(said))]
+    return lambda crowd: vocoder.decode([said[it] for it in crowd], [states[it] for it in crowd])
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

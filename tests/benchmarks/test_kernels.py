@@ -1,0 +1,55 @@
+"""The benchmark of linear layers, ear and vocoder: what it measures, and its section of the page."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.adapter import document
+from benchmarks.kernels import linear, sound, timing
+from inference_service.models.packed_linear import PackedLinear, pack_linears, runs
+
+
+@pytest.fixture(autouse=True)
+def one_call_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "CALLS_S", 0.0)
+
+
+def test_calls_take_turns_and_the_first_does_not_count() -> None:
+    called: list[str] = []
+
+    times = timing.medians([lambda: called.append("a"), lambda: called.append("b")], 3)
+
+    assert called == ["a", "b"] + ["a", "b"] + 3 * ["a", "b"]  # once, once for the count, and the rounds
+    assert all(0 <= time < 1 for time in times)
+
+
+@pytest.mark.skipif(not runs(torch.float32), reason="this torch has no packed weights")
+def test_what_is_compared_computes_the_same() -> None:
+    plain, packed = linear.layers(torch.float32), pack_linears(linear.layers(torch.float32))
+
+    assert len(plain) == linear.LAYERS * len(linear.SHAPES)
+    for usual, ours in zip(plain, packed, strict=True):
+        rows = torch.randn(3, usual.in_features)
+        assert isinstance(ours, PackedLinear)
+        torch.testing.assert_close(ours(rows), usual(rows), atol=1e-5, rtol=0)
+
+
+def test_the_page_has_a_section_of_kernels_once_they_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "DOCUMENT", tmp_path / "performance.md")
+    monkeypatch.setattr(document, "KERNELS", tmp_path)
+    document.write()
+    without = (tmp_path / "performance.md").read_text()
+
+    reports = linear.measure(is_short=True), sound.measure(is_short=True)
+    for report in reports:
+        report.write(is_short=True, folder=tmp_path)
+    document.write()
+
+    text = (tmp_path / "performance.md").read_text()
+    assert text.startswith(without)
+    assert "## Linear layers" not in without
+    for name in ("float32, 1", "bfloat16, 64", "ear, 1", "ear, 64", "vocoder, 16"):
+        assert f"| {name} |" in text

@@ -6,6 +6,7 @@ for what does not fit that either. Nothing here raises anything but `Refusal` an
 """
 
 import binascii
+import math
 import re
 import secrets
 from collections.abc import Sequence
@@ -273,7 +274,7 @@ def bounded(samples: Samples, param: str) -> Clip:
         return Clip(samples)
     # NaN wins both comparisons, so two reductions without a temporary find everything.
     peak = max(float(np.maximum.reduce(samples)), -float(np.minimum.reduce(samples)))
-    if not np.isfinite(peak):
+    if not math.isfinite(peak):
         raise invalid(param, "expected finite samples, got NaN or infinity")
     if peak > LOUDEST:
         raise invalid(param, f"not float32 PCM in [-1, 1]: the peak is {peak:.3g}")

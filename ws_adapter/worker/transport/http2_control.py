@@ -18,14 +18,32 @@ from h2.settings import SettingCodes, Settings
 MAX_FRAME: Final = 2**17
 """Bytes in the body of one frame that we take."""
 
+FEW_STREAMS: Final = 64
+"""So many streams that are over may be remembered, and as many as are open."""
+
 Headers: TypeAlias = Sequence[tuple[str, str]]
+
+
+class _Connection(H2Connection):
+    """Counts streams where that matters: the library walks through all of them, open or over, whenever one is
+    opened, and a connection to a worker may have thousands."""
+
+    _look_at = FEW_STREAMS
+
+    def _open_streams(self, remainder: int) -> int:
+        known = len(self.streams)
+        if known < min(self._look_at, self.remote_settings.max_concurrent_streams):
+            return known
+        count = super()._open_streams(remainder)  # which forgets those that are over
+        self._look_at = 2 * count + FEW_STREAMS
+        return count
 
 
 class Control:
     """The client's side. What it has to say waits in `due`. Methods raise `h2.exceptions.ProtocolError`."""
 
     def __init__(self) -> None:
-        self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
+        self._h2 = _Connection(H2Configuration(client_side=True, header_encoding=None))
 
     @property
     def window(self) -> int:

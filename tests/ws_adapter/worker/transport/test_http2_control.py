@@ -1,6 +1,7 @@
 """What the adapter relies on inside `h2`, each against another `h2` at the other end."""
 
 import struct
+from collections import Counter
 
 import pytest
 from h2.config import H2Configuration
@@ -17,8 +18,9 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
+from h2.stream import H2Stream
 
-from ws_adapter.worker.transport.http2_control import MAX_FRAME, Control
+from ws_adapter.worker.transport.http2_control import FEW_STREAMS, MAX_FRAME, Control
 
 REQUEST = [
     (":method", "POST"),
@@ -173,3 +175,27 @@ def test_of_its_own_errors_h2_tells_the_other_side() -> None:
         control.receive((1).to_bytes(3) + struct.pack("!BBL", SETTINGS, 0, 0) + b"x")
 
     assert [kind for kind, _, _ in frames(control.due())] == [7]
+
+
+def test_opening_a_stream_takes_no_longer_with_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: Counter[str] = Counter()
+    is_open = H2Stream.open.fget  # type: ignore[attr-defined]
+
+    def counted(stream: H2Stream) -> bool:
+        looks["at"] += 1
+        answer: bool = is_open(stream)
+        return answer
+
+    pair = Pair(MAX_CONCURRENT_STREAMS=4096)
+    monkeypatch.setattr(H2Stream, "open", property(counted))
+    for _ in range(2000):
+        pair.control.open(REQUEST)
+
+    assert looks["at"] < 10 * 2000
+
+
+def test_streams_that_are_over_are_forgotten() -> None:
+    pair = Pair()
+    for _ in range(20 * FEW_STREAMS):
+        pair.control.reset(pair.control.open(REQUEST), ErrorCodes.CANCEL)
+        assert len(pair.control._h2.streams) <= 2 * FEW_STREAMS

@@ -212,7 +212,7 @@ class TestAttributes:
         assert attribute(generate, semconv.ATTR_GEN_AI_MODEL) == "scripted"
         assert attribute(generate, semconv.ATTR_GEN_AI_OUTPUT_TOKENS) == 1
         assert attribute(generate, semconv.ATTR_UNIT_END) == "turn"
-        assert attribute(generate, semconv.ATTR_GEN_AI_FINISH) == ("eos",)
+        assert list(attribute(generate, semconv.ATTR_GEN_AI_FINISH)) == ["eos"]
         assert attribute(finalize, semconv.ATTR_KV_TOKENS) == answers.finalize.context_tokens
 
     async def test_nothing_that_was_said(self) -> None:

@@ -30,6 +30,7 @@ from antiphon.telemetry.distributions import Distributions
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.exporters import Drops, metric_readers, span_processor
 from antiphon.telemetry.instruments import observed_counter
+from antiphon.telemetry.recording import RecordingTracer
 
 FLUSH_S: Final = 3.0
 """Longest that the end of a process waits for a collector."""
@@ -114,7 +115,7 @@ def start(
         return Telemetry(nothing, nothing, meter, distributions, registry, (), meters)
     return Telemetry(
         _tracer(resource, sampler, processors),
-        _tracer(resource, ALWAYS_ON, processors),
+        _recording(resource, processors),
         meter,
         distributions,
         registry,
@@ -128,6 +129,13 @@ def _tracer(resource: Resource, sampler: Sampler, processors: Sequence[SpanProce
     for processor in processors:
         provider.add_span_processor(processor)
     return provider.get_tracer(_SCOPE)
+
+
+def _recording(resource: Resource, processors: Sequence[SpanProcessor]) -> Tracer:
+    tracer = RecordingTracer(resource, _SCOPE)
+    for processor in processors:
+        tracer.span_processor.add_span_processor(processor)
+    return tracer
 
 
 def _is_true(text: str) -> bool:

@@ -14,6 +14,7 @@ from inference_service.checkpoints.location import find
 from inference_service.engine.session import QueuedUnit, Session
 from inference_service.engine.tick import Tick
 from inference_service.families.causal_runtime import CausalRuntime
+from inference_service.models.packed_linear import pack_linears
 from inference_service.models.tokenizer import Tokenizer
 
 SESSIONS: Final = 16
@@ -38,9 +39,8 @@ def larger() -> CausalCheckpoint:
         max_position_embeddings=_LIMIT,
     )
     plain = Tokenizer.load(find("antiphon-mini")).plain
-    return CausalCheckpoint(
-        "512 x 8", "qwen3", Qwen3ForCausalLM(config).eval(), plain, None, frozenset(), _LIMIT, Sampling()
-    )
+    model = pack_linears(Qwen3ForCausalLM(config).eval())
+    return CausalCheckpoint("512 x 8", "qwen3", model, plain, None, frozenset(), _LIMIT, Sampling())
 
 
 class Crowd:

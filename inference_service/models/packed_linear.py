@@ -17,6 +17,8 @@ Model = TypeVar("Model", bound=nn.Module)
 
 SIZES = (1, 4, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 """Numbers of rows that there are kernels for."""
+SMALLEST = 2**16
+"""Fewer weights are done with before a kernel is found."""
 _WHOLE, _WASTE = 64, 8
 """So many rows are not cut up; of more, at most one in so many is filled up."""
 
@@ -57,9 +59,13 @@ def pack_linears(model: Model) -> Model:
     owners = Counter(id(it) for _, it in model.named_parameters(remove_duplicate=False))
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and child.weight.device.type == "cpu" and runs(child.weight.dtype):
+            if type(child) is nn.Linear and _gains(child.weight):
                 setattr(parent, name, PackedLinear(child, shared=owners[id(child.weight)] > 1))
     return model
+
+
+def _gains(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.numel() >= SMALLEST and runs(weight.dtype)
 
 
 @cache

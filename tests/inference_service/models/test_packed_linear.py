@@ -152,6 +152,15 @@ def test_state_of_a_packed_model_is_that_of_the_plain_one(talker: Talker) -> Non
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
+@needs_kernels
+def test_layers_too_small_to_gain_stay_as_they_are(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vocoder's sum of nine harmonics has 24,000 rows and a single column."""
+    monkeypatch.setattr(packed_linear, "SMALLEST", 33 * 48 + 1)
+
+    assert [type(it) for it in pack_linears(talker).layers] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert type(talker.head) is PackedLinear
+
+
 def test_numbers_that_have_no_kernels_stay_as_they_are(talker: Talker) -> None:
     assert not runs(torch.float16)
     assert type(pack_linears(talker.half()).head) is nn.Linear

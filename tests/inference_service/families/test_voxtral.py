@@ -420,7 +420,7 @@ def test_more_slots_than_memory_are_refused_with_how_many_fit(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = table.load(folder, CPU, None)
-    monkeypatch.setattr(footprint, "free_bytes", lambda device: 100_000_000)
+    monkeypatch.setattr(footprint, "free_bytes", lambda device: 200_000_000)
 
     with pytest.raises(ConfigurationError, match=r"Pass --slots \d+ or less"):
         build(1000)

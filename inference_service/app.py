@@ -26,7 +26,7 @@ from inference_service.observability.admin import Administration
 from inference_service.observability.metrics import WorkerMetrics
 from inference_service.observability.tracing import Tracing
 from inference_service.observability.watchdog import Watchdog
-from inference_service.options import WorkerOptions
+from inference_service.options import MOST_SLOTS, WorkerOptions
 from inference_service.rpc.backend import Backend
 from inference_service.rpc.server import WorkerServer
 from inference_service.rpc.servicer import InferenceServicer
@@ -116,7 +116,7 @@ class Worker:
         self._server = WorkerServer(
             self._servicer,
             options.listen,
-            slots=options.slots,
+            slots=options.slots or MOST_SLOTS,
             is_keyed=options.worker_key is not None,
             insecure_grpc=options.insecure_grpc,
         )

@@ -7,6 +7,8 @@ from antiphon.semconv import MIN_WORKER_KEY_BYTES
 from inference_service.errors import ConfigurationError
 
 DTYPES = ("float32", "bfloat16", "float16")
+MOST_SLOTS = 64
+"""Of a worker that was given no number."""
 MOST_VOCODER_STEPS = 16
 
 
@@ -31,8 +33,9 @@ class WorkerOptions:
     listen: str = "127.0.0.1:50051"
     """`host:port`, where port 0 takes a free one, or `unix:path`."""
 
-    slots: int = 4
-    """Sessions that run at once; one more is refused with NO_FREE_SLOT."""
+    slots: int | None = None
+    """Most sessions that run at once; one more is refused with NO_FREE_SLOT. None is as many as fit into
+    memory and may be answered in time, up to `MOST_SLOTS`."""
 
     model: str = "antiphon-mini"
     """Name of a checkpoint inside the package, or the path of one."""
@@ -99,7 +102,7 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         """Refuses values out of range, one sentence each."""
-        if self.slots < 1:
+        if self.slots is not None and self.slots < 1:
             raise ConfigurationError(f"slots must be at least 1, not {self.slots}.")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise ConfigurationError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}.")

@@ -31,8 +31,10 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     # Seconds of imports, for which a device that is not there should not be told late.
     from inference_service.engine.engine import LiveEngine
     from inference_service.families import table
+    from inference_service.families.capacity import usual_slots
     from inference_service.families.warmup import warm_up
 
     build = table.load(find(options.model), device, options.context_limit, options.dtype, options.speech)
     warm_up(build(1))
-    return LiveEngine(build(options.slots), options.slots, deliver, on_fatal)
+    slots = options.slots or usual_slots(build)
+    return LiveEngine(build(slots), slots, deliver, on_fatal)

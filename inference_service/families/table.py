@@ -1,7 +1,7 @@
 """The families of models that there is a runtime for, and how a folder's is told."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,8 +23,21 @@ from inference_service.models.config import ModelConfig, parse_config
 from inference_service.models.minicpmo.config import MODEL_TYPE
 from inference_service.options import USUAL_SPEECH, SpeechOptions
 
-Build = Callable[[int], Runtime]
-"""Makes a runtime with so many slots; the weights are loaded once."""
+
+@dataclass(frozen=True)
+class Build:
+    """Makes a runtime with so many slots; the weights are loaded once."""
+
+    make: Callable[[int], Runtime]
+    device: torch.device
+    footprint: Footprint | None = None
+    """None where it is known no sooner than the runtime is made, which then looks itself."""
+
+    def __call__(self, slots: int) -> Runtime:
+        """Raises `ConfigurationError` if so many do not fit into what is free."""
+        if self.footprint is not None:
+            self.footprint.require(slots, self.device)
+        return self.make(slots)
 
 
 def load(
@@ -75,13 +88,12 @@ def _minicpmo(
     components = minicpmo.components(loaded, voice, context_limit=limit)
     footprint = minicpmo.footprint(loaded.config, number, limit, needs, device)
 
-    def build(slots: int) -> DuplexRuntime:
-        footprint.require(slots, device)
+    def make(slots: int) -> DuplexRuntime:
         if voice is not None and isinstance(voice.mouth, minicpmo_voice.Token2WavMouth):
             voice.mouth.room = slots
         return DuplexRuntime(components, slots)
 
-    return build
+    return Build(make, device, footprint)
 
 
 def numbers(device: torch.device, dtype: str | None) -> torch.dtype:
@@ -100,7 +112,7 @@ def _voxtral(folder: Path, device: torch.device, context_limit: int | None) -> B
     loaded = voxtral.load(folder, device)
     require_independent(loaded.model.language, UNBOUNDED, {"t_cond": loaded.model.condition()})
     require_independent(loaded.model.encoder, UNBOUNDED)
-    return lambda slots: VoxtralRuntime(loaded, slots)
+    return Build(lambda slots: VoxtralRuntime(loaded, slots), device)
 
 
 def _duplex(folder: Path, device: torch.device, context_limit: int | None) -> Build:
@@ -109,11 +121,10 @@ def _duplex(folder: Path, device: torch.device, context_limit: int | None) -> Bu
         config = limited(config, context_limit)
     footprint = antiphon_mini.footprint(folder, config)
 
-    def build(slots: int) -> DuplexRuntime:
-        footprint.require(slots, device)
+    def make(slots: int) -> DuplexRuntime:
         return DuplexRuntime(antiphon_mini.components(model, tokenizer, config), slots)
 
-    return build
+    return Build(make, device, footprint)
 
 
 def _causal(folder: Path, device: torch.device, context_limit: int | None, dtype: str | None) -> Build:
@@ -128,12 +139,7 @@ def _causal(folder: Path, device: torch.device, context_limit: int | None, dtype
 
     config = loaded.model.config.get_text_config(decoder=True)
     footprint = causal_footprint(config, loaded.model.dtype, limit, device)
-
-    def build(slots: int) -> CausalRuntime:
-        footprint.require(slots, device)
-        return CausalRuntime(loaded, limit, slots)
-
-    return build
+    return Build(lambda slots: CausalRuntime(loaded, limit, slots), device, footprint)
 
 
 def limited(config: ModelConfig, context_limit: int) -> ModelConfig:

@@ -35,7 +35,7 @@ def add_to(commands: Subcommands) -> None:
     add(
         "--memory-gib", type=positive_float, default=None, metavar="GIB", help="of a device that is elsewhere"
     )
-    add("--slots", type=positive_int, default=4, metavar="N", help="conversations at once (default 4)")
+    add("--slots", type=positive_int, default=None, metavar="N", help="conversations at once")
     add("--context-limit", type=positive_int, default=None, metavar="TOKENS", help="most per session")
     add("--dtype", choices=DTYPES, default=None, metavar="TYPE", help="as of a worker (default: by device)")
     add("--no-speech", action="store_true", default=False, help="MiniCPM-o without its voice")
@@ -53,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     from inference_service.engine.batch.memory import free_bytes
     from inference_service.errors import ConfigurationError
     from inference_service.families import table
+    from inference_service.families.capacity import slots_that_fit
     from inference_service.families.footprint import gib
     from inference_service.models.errors import CheckpointError
     from inference_service.options import SpeechOptions
@@ -69,13 +70,16 @@ def run(arguments: argparse.Namespace) -> int:
     for title, sizes in vars(footprint).items():
         for kind, size in sizes.items():
             _line(_TITLES[title], kind, gib(size))
-    slots = arguments.slots
-    _line(f"{slots} sessions", "with the weights", gib(footprint.total(slots)))
     memory = arguments.memory_gib
     free = round(memory * _GIB) if memory is not None else free_bytes(device)
-    if free is None:
+    left = None if free is None else free - sum(footprint.weights.values())
+    slots = arguments.slots or slots_that_fit(footprint, device, left)
+    _line(f"{slots} sessions", "with the weights", gib(footprint.total(slots)))
+    if arguments.slots is None:
+        _line("no --slots", "sessions at most", str(slots))
+    if free is None or left is None:
         return ExitCode.OK
-    fits = footprint.slots_within(free - sum(footprint.weights.values()))
+    fits = footprint.slots_within(left)
     _line("memory", "given" if memory is not None else f"free on {device}", gib(free))
     _line("fits", "sessions", str(fits))
     if fits < slots:

@@ -72,7 +72,12 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--model", metavar="NAME", help="folder or hub OWNER/NAME (default antiphon-mini)")
     add("--device", help="cpu, cuda, cuda:1 ... (default cpu)")
-    add("--slots", type=positive_int, metavar="N", help="conversations at once (default 4)")
+    add(
+        "--slots",
+        type=positive_int,
+        metavar="N",
+        help="most conversations at once (default: what fits)",
+    )
     add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
 
 

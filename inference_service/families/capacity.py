@@ -1,0 +1,53 @@
+"""How many slots a worker has that was given no number: as many as fit, and as it may answer in time."""
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from inference_service.engine.batch.memory import free_bytes
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.families.footprint import Footprint
+from inference_service.families.table import Build
+from inference_service.families.warmup import unit_seconds
+from inference_service.options import MOST_SLOTS
+
+logger = logging.getLogger(__name__)
+
+FEWEST = 4
+"""Slots of a worker of which nothing is known, and the least where so many fit."""
+CROWD = 8
+"""Conversations that are tried out at once."""
+_GAIN = 2.0
+"""How much cheaper a session is in a large crowd than in one of eight, at most."""
+_MEMORY = {"cpu": 0.5}
+"""Share of the free memory of a device that the slots of such a worker may take."""
+_USUAL_MEMORY = 0.9
+
+Measure = Callable[[DuplexRuntime, int], float]
+
+
+def usual_slots(build: Build, measure: Measure = unit_seconds) -> int:
+    """What a worker has that was given no number; what it measures in service then says who may come."""
+    fit = slots_that_fit(build.footprint, build.device, free_bytes(build.device))
+    slots = _in_time(build, fit, measure)
+    logger.info("the worker was given no number of slots", extra={"slots": slots, "slots_that_fit": fit})
+    return slots
+
+
+def slots_that_fit(footprint: Footprint | None, device: torch.device, free: int | None) -> int:
+    """As many as there is memory for, of so many free bytes; `FEWEST` where that is not known."""
+    if footprint is None or free is None:
+        return FEWEST
+    share = _MEMORY.get(device.type, _USUAL_MEMORY)
+    return min(MOST_SLOTS, max(1, footprint.slots_within(round(free * share))))
+
+
+def _in_time(build: Build, most: int, measure: Measure) -> int:
+    """As many conversations as this machine may answer in time, at most `most`."""
+    crowd = min(CROWD, most)
+    runtime = build(crowd)
+    if not isinstance(runtime, DuplexRuntime):
+        return most  # nothing that it does has a deadline
+    cost_s = measure(runtime, crowd)
+    return most if cost_s <= 0 else min(most, max(FEWEST, int(_GAIN / cost_s)))

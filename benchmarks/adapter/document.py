@@ -88,7 +88,7 @@ attack made of each. Behind the cores in use under attack stands how many more t
 {neighbours}
 """
 
-_CROWDS = {"real_time", "batching", "first_event", "flatness", "service", "interpreter"}
+_CROWDS = {"real_time", "batching", "first_event", "flatness", "service", "interpreter", "phases"}
 _CROWD = """
 # Performance of the worker
 
@@ -136,6 +136,15 @@ Python runs one thread at a time. An engine's thread ticks without a pause, on a
 streams in the same process answer on the other one, as a service would.
 
 {interpreter}
+
+## Seconds that begin at once
+
+Clients begin when they like, and their seconds end at random. Here they do, or they all end at the same
+instant: the engine alone, on a clock that goes by its thread's processor time, so that the figures are those
+of a machine that does nothing else. It leaves the phases of sessions as they are
+([decisions](decisions.md)).
+
+{phases}
 """
 
 _KERNELS = """

@@ -14,7 +14,7 @@ from benchmarks.adapter import document
 from benchmarks.adapter.report import RESULTS
 from benchmarks.load.processes import OTHER_CPU
 
-NAMES = ("real_time", "batching", "first_event", "flatness", "service", "interpreter")
+NAMES = ("real_time", "batching", "first_event", "flatness", "service", "interpreter", "phases")
 
 
 def main() -> int:

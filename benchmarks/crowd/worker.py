@@ -105,11 +105,11 @@ async def main() -> int:
         torch.set_num_threads(1)
         build = table.load(find(options.model), torch.device(options.device))
         warm_up(build(1))
-        runtime: Any = build(options.slots)
+        runtime: Any = build(arguments.slots)
         if not arguments.free:
             script(runtime)
         reporter.meter = Meter(runtime)
-        return LiveEngine(runtime, options.slots, deliver, on_fatal)
+        return LiveEngine(runtime, arguments.slots, deliver, on_fatal)
 
     with tempfile.TemporaryDirectory() as folder:
         options = WorkerOptions(

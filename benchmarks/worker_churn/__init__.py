@@ -1,1 +1,1 @@
-"""How a worker's memory grows with the sessions it has served."""
+"""How a worker's memory grows with the sessions and units it has served."""

@@ -1,9 +1,10 @@
-"""Prints what sessions leave behind in a worker: `python -m benchmarks.worker_churn`.
+"""Prints what sessions and units leave behind in a worker: `python -m benchmarks.worker_churn`.
 
 Starts a worker as a process, lets short sessions of one unit follow one another and prints the resident
 memory of the process after every 500 of them, with what each session of that stretch cost: first with a
 worker that plays a script, which shows what calls and sessions cost, then with the shipped checkpoint, which
-adds the engine. `--json FILE` keeps the figures; those of the last run are in `results/growth.json`.
+adds the engine. That one then has a session of 3,000 units, of which the same is told; the other keeps what
+it is sent. `--json FILE` keeps the figures; those of the last run are in `results/growth.json`.
 """
 
 import argparse
@@ -21,12 +22,13 @@ from typing import Final
 
 import grpc
 
-from benchmarks.worker_churn.growth import SLOTS, measure
+from benchmarks.worker_churn.growth import SLOTS, measure, measure_units
 
 WORKERS: Final = {
     "scripted": ("tests.support.scripted_worker",),
     "antiphon-mini": ("antiphon.cli", "worker", "--log-level", "error"),
 }
+REAL: Final = "antiphon-mini"
 READY: Final = "worker ready on "
 
 
@@ -54,21 +56,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How a worker's memory grows with the sessions it served.")
     parser.add_argument("--worker", choices=WORKERS, action="append", help="only this one")
     parser.add_argument("--sessions", type=int, default=3000)
+    parser.add_argument("--units", type=int, default=3000, help="of one session (default 3000)")
     parser.add_argument("--every", type=int, default=500)
     parser.add_argument("--json", type=Path, help="where the figures go")
     arguments = parser.parse_args()
-    points = {}
+    points, of_units = {}, {}
     for name in arguments.worker or WORKERS:
         print(name)
         with tempfile.TemporaryDirectory() as folder:
             socket = Path(folder) / "worker.sock"
             with running(name, socket) as pid:
                 points[name] = asyncio.run(measure(pid, socket, arguments.sessions, arguments.every))
+                if name == REAL:
+                    of_units[name] = asyncio.run(measure_units(pid, socket, arguments.units, arguments.every))
     if arguments.json:
         result = {
             "python": platform.python_version(),
             "grpcio": grpc.__version__,
-            "workers": {name: [asdict(point) for point in found] for name, found in points.items()},
+            "sessions": {name: [asdict(point) for point in found] for name, found in points.items()},
+            "units": {name: [asdict(point) for point in found] for name, found in of_units.items()},
         }
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")
 

@@ -1,4 +1,4 @@
-"""The resident memory of a worker while sessions come and go."""
+"""The resident memory of a worker while sessions come and go, and while one goes on and on."""
 
 import asyncio
 from dataclasses import dataclass
@@ -8,7 +8,10 @@ from typing import Final
 import grpc
 import numpy as np
 
+from antiphon.audio.samples import INPUT_RATE_HZ
+from antiphon.audio.wav import read_wav
 from antiphon.grpc import Session
+from antiphon.grpc.outputs import Finalized
 from antiphon.semconv import CLIENT_OPTIONS
 from antiphon.v1 import inference_service_pb2 as pb
 
@@ -16,17 +19,18 @@ SLOTS: Final = 4
 WARM_UP: Final = 500
 """Sessions that are not counted: caches and arenas fill."""
 
+RECORDING: Final = Path(__file__).parents[2] / "tests/recordings/counting.wav"
 UNIT: Final = np.zeros(16_000, np.float32)
 CONFIG: Final = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
 
 
 @dataclass(frozen=True)
 class Point:
-    """The process after so many sessions."""
+    """The process after so many sessions, or units of one."""
 
-    sessions: int
+    count: int
     rss_kib: int
-    kib_per_session: float
+    kib_each: float
     """Since the point before."""
 
 
@@ -64,10 +68,35 @@ async def measure(pid: int, socket: Path, sessions: int, every: int) -> list[Poi
     """A point after every `every` sessions."""
     await churn(socket, WARM_UP)
     points = [Point(0, rss_kib(pid), 0.0)]
-    while points[-1].sessions < sessions:
+    while points[-1].count < sessions:
         await churn(socket, every)
-        rss = rss_kib(pid)
-        last = points[-1]
-        points.append(Point(last.sessions + every, rss, round((rss - last.rss_kib) / every, 2)))
-        print(f"{points[-1].sessions:>7} sessions {rss:>9} KiB {points[-1].kib_per_session:>7} KiB each")
+        points.append(_next(points[-1], every, rss_kib(pid), "sessions"))
     return points
+
+
+async def measure_units(pid: int, socket: Path, units: int, every: int) -> list[Point]:
+    """A point after every `every` units of one session, which says and hears something all the time.
+
+    Units follow one another as fast as they are answered; the first `every` fill context and arenas.
+    """
+    said = read_wav(RECORDING)
+    said = said[: len(said) // INPUT_RATE_HZ * INPUT_RATE_HZ].reshape(-1, INPUT_RATE_HZ)
+    points: list[Point] = []
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=CLIENT_OPTIONS) as channel:
+        async with Session.open(channel, CONFIG) as opened:
+            outputs = aiter(opened)
+            for number in range(every + units):
+                await opened.send_unit(said[number % len(said)])
+                while not isinstance(await anext(outputs), Finalized):
+                    pass
+                if number + 1 == every:
+                    points.append(Point(0, rss_kib(pid), 0.0))
+                elif (number + 1) % every == 0:
+                    points.append(_next(points[-1], every, rss_kib(pid), "units"))
+    return points
+
+
+def _next(last: Point, every: int, rss: int, what: str) -> Point:
+    point = Point(last.count + every, rss, round((rss - last.rss_kib) / every, 2))
+    print(f"{point.count:>7} {what} {rss:>9} KiB {point.kib_each:>7} KiB each", flush=True)
+    return point

@@ -18,28 +18,32 @@ FREE_SHARE = 0.5
 MOST_SHARE = 0.95
 """Share of its time beyond which units wait for each other without end."""
 _PERCENTILE = 99
-_TRACE = 1e-3
-"""Variance of rows and speakers below which ticks were alike."""
+_ALIKE = 1.0
+"""Variance of rows and speakers up to which ticks are as good as alike."""
 
 
 @dataclass
 class _Second:
-    """Sums over the ticks of a second: of 1, rows and speakers, of their products, and with seconds."""
+    """Sums over the ticks of a second: of 1, rows and speakers, of their products, and with seconds.
+
+    Ticks that hear units and such as have speech in them are summed up by themselves.
+    """
 
     at: int
     units_s: float = 0.0
-    moments: list[float] = field(default_factory=lambda: [0.0] * 9)
+    moments: list[list[float]] = field(default_factory=lambda: [[0.0] * 9 for _ in range(4)])
 
     def add(self, tick: Ticked) -> None:
         rows, speakers, spent = tick.tokens, tick.speaking, tick.ended - tick.started
         self.units_s += spent - tick.rest_s
+        moments = self.moments[2 * (rows > tick.sessions) + (speakers > 0)]
         for i, value in enumerate(
             (
                 *(1.0, rows, speakers, rows * rows, rows * speakers, speakers * speakers),
                 *(spent, rows * spent, speakers * spent),
             )
         ):
-            self.moments[i] += value
+            moments[i] += value
 
 
 class Admission:
@@ -110,13 +114,18 @@ class Admission:
         return present, present + each
 
     def _variable_share(self) -> float:
-        """Of the ticks' time, what goes by rows and speakers; 0 where all ticks were alike."""
-        n, r, s, rr, rs, ss, t, tr, ts = np.sum([second.moments for second in self._seconds], axis=0)
-        apart = np.array([[rr - r * r / n, rs - r * s / n], [rs - r * s / n, ss - s * s / n]])
-        row_s, speaker_s = np.linalg.solve(
-            apart + _TRACE * n * np.eye(2), np.array([tr - r * t / n, ts - s * t / n])
-        )
-        return float(min(1.0, (max(0.0, row_s) * r + max(0.0, speaker_s) * s) / t))
+        """Of the ticks' time, what goes by rows and speakers.
+
+        It is told from ticks of one sort that had more or fewer of them: a step of speech for one session
+        costs most of what it costs for any. Where all were alike it is 0.
+        """
+        sums = np.sum([second.moments for second in self._seconds], axis=0)
+        n, r, s, rr, rs, ss, t, tr, ts = sums[sums[:, 0] > 0].T
+        apart = np.array([[rr - r * r / n, rs - r * s / n], [rs - r * s / n, ss - s * s / n]]).sum(axis=2)
+        beside = np.array([tr - r * t / n, ts - s * t / n]).sum(axis=1)
+        row_s, speaker_s = np.linalg.solve(apart + _ALIKE * n.sum() * np.eye(2), beside)
+        costs = max(0.0, row_s) * r.sum() + max(0.0, speaker_s) * s.sum()
+        return float(min(1.0, costs / t.sum()))
 
     def _session_seconds(self, now: float, length: float) -> float:
         total, until = 0.0, now

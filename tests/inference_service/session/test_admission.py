@@ -80,6 +80,22 @@ def test_one_session_does_not_stand_for_a_crowd_that_shares_its_ticks() -> None:
     assert machine.enter(63) == 63
 
 
+def test_a_session_that_speaks_alone_does_not_tell_what_the_next_speaker_costs() -> None:
+    """Ticks that hear, decode and speak differ by what a stage costs for anybody."""
+    now = 1000.0
+    admission = Admission(lambda: now)
+    admission.enter()
+    for unit in range(40):
+        for rows, speaking, spent in [(14, 0, 0.02), *[(1, 0, 0.005)] * 7, *[(0, 1, 0.012)] * 25]:
+            admission.ticked([Ticked(unit, now, now + spent, 1, rows, speaking=speaking)])
+        now += 1.0
+        admission.answered(0.4)
+
+    for _ in range(63):
+        assert admission.has_time()
+        admission.enter()
+
+
 @pytest.mark.parametrize("row_s", [0.001, 0.0005])
 def test_a_slow_machine_takes_as_many_as_it_answers_in_time(row_s: float) -> None:
     machine = Machine(tick_s=0.01, row_s=row_s)

@@ -107,7 +107,7 @@ def test_the_recipe_ends_in_a_checkpoint_that_the_worker_can_load(work: Path) ->
     assert (
         tokenizer.decode(tokenizer.encode("hello how can i help you")).strip() == "hello how can i help you"
     )
-    assert all(torch.isfinite(p).all() for p in model.parameters())
+    assert all(torch.isfinite(tensor).all() for tensor in model.state_dict().values())
 
 
 def test_the_checkpoint_is_small_enough_to_ship(work: Path) -> None:

@@ -11,6 +11,7 @@ from inference_service.engine.sessions.components import DuplexComponents, Speec
 from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.models.minicpmo.config import parse_config
 from inference_service.models.minicpmo.model import MiniCPMO
+from inference_service.models.packed_linear import pack_linears
 from inference_service.models.token2wav.config import (
     EncoderConfig,
     EstimatorConfig,
@@ -45,7 +46,7 @@ def larger() -> DuplexComponents:
     config = parse_config(raw, preprocessor)
     torch.manual_seed(_SEED)
     known = load_minicpmo(TINY, torch.device("cpu"), torch.float32)
-    model = MiniCPMO(config).eval()
+    model = pack_linears(MiniCPMO(config).eval())
     loaded = MiniCPMOCheckpoint("512 x 8", model, known.tokenizer, config, known.bad_token_ids)
     return _parts(loaded, EncoderConfig(6561, 128, 4, 512, 3, 2), EstimatorConfig(128, 4, 4, 32), 128)
 
@@ -56,7 +57,7 @@ def _parts(
     torch.manual_seed(_SEED)
     vocoder = VocoderConfig(channels=channels, f0_channels=channels)
     token2wav = Token2Wav(Token2WavConfig(encoder, estimator, vocoder)).eval()
-    for parameter in token2wav.parameters():
+    for parameter in pack_linears(token2wav).parameters():
         parameter.requires_grad_(False)
     tokens = torch.arange(_VOICE_TOKENS)
     prompt = VoicePrompt(tokens, torch.randn(2 * _VOICE_TOKENS, 80), torch.randn(192))

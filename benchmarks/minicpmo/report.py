@@ -73,7 +73,7 @@ def table(rows: list[Row]) -> str:
 def write(rows: list[Row]) -> None:
     """Into the results, and between the marks of the document."""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    machine = f"{_processor()}, one thread, {versions}"
+    machine = f"{processor()}, one thread, {versions}"
     date = datetime.now(UTC).date().isoformat()
     figures = {"date": date, "machine": machine, "rows": [row.figures() for row in rows]}
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
@@ -83,7 +83,8 @@ def write(rows: list[Row]) -> None:
     DOCUMENT.write_text(f"{before}{BEGIN}\n\n{section}\n\n{END}{after}")
 
 
-def _processor() -> str:
+def processor() -> str:
+    """What this machine computes with."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

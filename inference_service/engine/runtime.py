@@ -10,6 +10,8 @@ from inference_service.api.engine import ModelInfo, SessionFailed, Sink
 from inference_service.api.setups import SessionSetup
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.batch.draw import Draw
+from inference_service.engine.batch.sampler import choose
 from inference_service.engine.session import Session, SessionKind
 
 CPU_ROWS = 128
@@ -108,9 +110,16 @@ class Runtime:
         self.think([Segment(slot, 0, 0, self.embed([0]))])
 
     def scores(self, hidden: list[Tensor]) -> Tensor:
-        """Float32 scores [n, vocabulary] on the CPU for n last hidden states."""
+        """Float32 scores [n, vocabulary] on the device for n last hidden states."""
         logits: Tensor = self._head(torch.stack(hidden))
-        return logits.float().cpu()
+        return logits.float()
+
+    def choose(self, hidden: list[Tensor], draws: list[Draw]) -> list[int | None]:
+        """The next token for each of n last hidden states; None where the scores are no numbers."""
+        rows = sorted(range(len(draws)), key=lambda row: id(draws[row].forbidden))
+        chosen = choose(self.scores([hidden[row] for row in rows]), [draws[row] for row in rows])
+        by_row = dict(zip(rows, chosen, strict=True))
+        return [by_row[row] for row in range(len(draws))]
 
     def clear(self, slot: int) -> None:
         """Nothing of a session stays in its slot."""

@@ -25,6 +25,7 @@ from inference_service.api.engine import (
 )
 from inference_service.api.setups import Content, UnitOverrides
 from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.draw import Draw
 from inference_service.media.pool import Priority
 
 PROGRESS_S = 2.0
@@ -220,7 +221,8 @@ class Session(ABC, Generic[Prepared]):
 
     Only the engine thread touches it, but for `preprocessor`, which is the media pool's. A tick calls, for
     whoever is ready: `end_unit`, `finalize`; the runtime's `see` for `slices`; `refuse_unit`, then the
-    runtime's `hear`; `take` after a forward; `begin_generate`, `decide`, `feed`; `speech_job`, `spoken`.
+    runtime's `hear`; `take` after a forward; `begin_generate`, `draw`, `decide`, `feed`; `speech_job`,
+    `spoken`.
     """
 
     id: str
@@ -335,8 +337,12 @@ class Session(ABC, Generic[Prepared]):
         """Applies the heard unit's orders; False if it ends without the model."""
 
     @abstractmethod
-    def decide(self, logits: Tensor) -> int | None:
-        """Takes one decision on float32 scores [vocabulary]: the token to feed, or None."""
+    def draw(self) -> Draw | None:
+        """How the next token is to be drawn; None if there is none to draw any more."""
+
+    @abstractmethod
+    def decide(self, token: int | None) -> int | None:
+        """Takes what was drawn, or None for scores that are no numbers: the token to feed, or None."""
 
     @abstractmethod
     def feed(self, token: int, embeds: Tensor) -> None:

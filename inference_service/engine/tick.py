@@ -195,9 +195,13 @@ class Tick:
             for c in sessions
             if c.wants_decision and (c.stage is Stage.DECODE or guard.attempt(c, c.begin_generate))
         ]
+        drawing = {c: draw for c in ready if (draw := guard.attempt(c, c.draw)) is not None}
+        drawn = guard.together(
+            list(drawing), lambda group: runtime.choose(_last_hidden(group), [drawing[c] for c in group])
+        )
         decisions: dict[int, int] = {}
-        for session, scores in guard.together(ready, lambda group: list(runtime.scores(_last_hidden(group)))):
-            token = guard.attempt(session, session.decide, scores)
+        for session, chosen in drawn:
+            token = guard.attempt(session, session.decide, chosen)
             if token is not None:
                 decisions[session.slot] = token
         deciding = [c for c in ready if c.slot in decisions]

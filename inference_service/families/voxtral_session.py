@@ -12,6 +12,7 @@ from inference_service.api.engine import SessionFailed, Sink
 from inference_service.api.setups import Content, TranscribeSetup, Window
 from inference_service.checkpoints.voxtral import VoxtralCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.rolling import RollingContext
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
@@ -149,9 +150,6 @@ class VoxtralTranscription(TranscriptionSession):
         self.to_feed = tokens + heard
         self.run.audio_rows += len(tokens)
 
-    def allowed(self, logits: Tensor) -> Tensor:
-        return logits
-
     def decided(self, token: int) -> int | None:
         self.token = token
         if self.tekken.spelling(token):
@@ -205,7 +203,7 @@ class VoxtralKind(SessionKind[VoxtralTranscription]):
             RollingContext(runtime.language, slot, Window(), reach, reach=reach),
             VoxtralPreprocessor(self._features, pacing),
             setup,
-            torch.Generator().manual_seed(setup.seed),
+            Noise(setup.seed),
             Detokenizer(self._tekken.decode),
             tekken=self._tekken,
             prompt=self._prompt,

@@ -134,7 +134,7 @@ def _speak(runtime: DuplexRuntime, sessions: Sequence[DuplexSession]) -> None:
             may_be_short=False,
             ends_turn=False,
             temperature=0.0,
-            generator=voice.generator,
+            noise=voice.noise,
         )
         for voice in voices
     ]

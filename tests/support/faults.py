@@ -58,6 +58,8 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "think": ("think", _index_error),
     "feed": ("take", _assertion),
     "begin": ("begin_generate", _value_error),
+    "draw": ("draw", _value_error),
+    "choose": ("choose", _index_error),
     "decide": ("decide", _assertion),
     "embed": ("feed", _index_error),
     "settle": ("settle", _index_error),
@@ -78,9 +80,9 @@ ENDINGS = ("device", "hang")
 """Those that are the worker's end."""
 
 
-PLACES = ("open", "start", "hear", "think", "settle", "rebuild")
+PLACES = ("open", "start", "hear", "think", "settle", "rebuild", "choose")
 """What is wrapped of a runtime."""
-SHARED = ("hear", "think", "settle", "rebuild", "forward", "say")
+SHARED = ("hear", "think", "settle", "rebuild", "choose", "forward", "say")
 """Places that several sessions pass at once."""
 
 
@@ -105,6 +107,7 @@ def break_in(runtime: Runtime) -> None:
     victims: dict[int, Victim] = {}
     real = {name: getattr(runtime, name) for name in (*PLACES, "clear")}
     doing, listening = ["think"], list[int]()
+    deciding: dict[int, Any] = {}
 
     def meet(place: str, slots: Sequence[int]) -> None:
         for victim in [victims[slot] for slot in slots if slot in victims]:
@@ -121,6 +124,8 @@ def break_in(runtime: Runtime) -> None:
             victims[slot] = Victim(place, fault, int(after))
         if hasattr(session, place) and place not in SHARED:
             setattr(session, place, lambda *_, **__: fault())
+        elif victims.get(slot) and place == "choose":
+            _note_draws(session, deciding)
         if name == "longword":
             _says_one_word(session)
         return session
@@ -144,6 +149,12 @@ def break_in(runtime: Runtime) -> None:
         meet(doing[-1], [segment.slot for segment in segments if segment.start or len(segment.embeds) > 1])
         return real["think"](segments)
 
+    def chosen(hidden: Any, draws: Any) -> Any:
+        tokens = real["choose"](hidden, draws)  # and nobody has moved
+        own = [slot for slot, asked in deciding.items() if any(asked is draw for draw in draws)]
+        meet("choose", own + [-1] * (len(draws) - len(own)))
+        return tokens
+
     def settled(contexts: Any) -> None:
         during("settle", contexts)
 
@@ -161,13 +172,25 @@ def break_in(runtime: Runtime) -> None:
         victims.pop(slot, None)
         real["clear"](slot)
 
-    for name, wrapped in zip(PLACES, (opened, started, heard, thought, settled, rebuilt), strict=True):
+    wrappers = (opened, started, heard, thought, settled, rebuilt, chosen)
+    for name, wrapped in zip(PLACES, wrappers, strict=True):
         setattr(runtime, name, wrapped)
     runtime.clear = cleared  # type: ignore[method-assign]
     if isinstance(runtime, DuplexRuntime):
         ear = runtime.components.ear
         encode, ear.encode = ear.encode, encoded  # type: ignore[method-assign]
         _break_voice(runtime, meet)
+
+
+def _note_draws(session: Any, deciding: dict[int, Any]) -> None:
+    """What the session in each slot has asked for last."""
+    draw = session.draw
+
+    def asked() -> Any:
+        deciding[session.slot] = draw()
+        return deciding[session.slot]
+
+    session.draw = asked
 
 
 def _break_voice(runtime: DuplexRuntime, meet: Callable[[str, Sequence[int]], None]) -> None:

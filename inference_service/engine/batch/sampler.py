@@ -1,135 +1,196 @@
-"""How a session draws its next token: by its `Sampling`, or by the rules of a duplex unit."""
+"""The next tokens of all sessions of a tick, in one pass over their scores.
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+What goes over the whole vocabulary is done on the model's device, after one upload. It hands back the
+likeliest ids of every session, in one download; the draw among these few is the host's.
+"""
 
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from inference_service.api.setups import DuplexSettings, Sampling
-from inference_service.models.tokenizer import SpecialTokens
+from inference_service.engine.batch.candidates import OPEN, POISONED, Candidates, Wishes
+from inference_service.engine.batch.draw import COLDEST, Draw
 
-COLDEST = 1e-3
-"""Below this temperature, drawing is taking the likeliest."""
+WIDTHS = (64, 1024)
+"""So many likeliest ids are looked at, then so many, then all: no more than settle a draw."""
 _SURE = 50.0
 """So far above every other score, nothing else is drawn."""
+_AT_ONCE = 2**21
+"""Scores that are made probabilities at once: a larger copy costs more than the work."""
+_TEMPERATURE, _REPETITION, _LENGTH, _BIAS, _SCALE, _DIVIDES, _FIRST, _FAVOURED, _WITHIN = range(9)
+_NUMBERS, _COLUMNS = 6, 9
 
 
-class PoisonedLogits(Exception):
-    """The model gave a score that is not a number; this session's unit fails, no other."""
+def choose(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
+    """The next id of each session for float32 scores [n, vocabulary], which it changes.
 
-
-def penalise(logits: Tensor, ids: Tensor, penalty: float | Tensor) -> None:
-    """Makes ids less likely in place: positive scores are divided, negative ones multiplied."""
-    scores = logits[ids]
-    logits[ids] = torch.where(scores > 0, scores / penalty, scores * penalty)
-
-
-def keep_likely(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """Probabilities of the `top_k` likeliest, then of the smallest set of them whose mass reaches `top_p`."""
-    values, ids = logits.topk(min(top_k, len(logits)))
-    probs = ((values - values[0]) / temperature).softmax(0)
-    cut = probs.cumsum(0) - probs >= top_p
-    cut[0] = False
-    probs[cut] = 0
-    return torch.zeros_like(logits).scatter_(0, ids, probs / probs.sum())
-
-
-def draw(probs: Tensor, generator: torch.Generator) -> int:
-    """One index, drawn with the session's own generator."""
-    return int(torch.multinomial(probs, 1, generator=generator))
-
-
-def sample(
-    logits: Tensor,
-    sampling: Sampling,
-    said: Collection[int],
-    ends: Collection[int],
-    generator: torch.Generator,
-) -> int:
-    """The next id for float32 scores [vocabulary], in which -inf forbids.
-
-    `said` is what repetition is counted over, `ends` the ids that the length penalty makes less likely.
-    Raises `PoisonedLogits` for scores that are not numbers.
+    None where a score is not a number or nothing is allowed. No row depends on another one.
     """
-    if bool(logits.isnan().any()) or not bool(logits.max().isfinite()):
-        raise PoisonedLogits
-    logits = logits.clone()
-    if said:
-        penalise(logits, torch.tensor(sorted(set(said))), sampling.repetition_penalty)
-    if ends:
-        penalise(logits, torch.tensor(sorted(ends)), sampling.length_penalty)
-    if sampling.temperature < COLDEST:
-        return int(logits.argmax())
-    return draw(keep_likely(logits, sampling.temperature, sampling.top_k, sampling.top_p), generator)
+    vocabulary = scores.shape[1]
+    sheet, wishes = Sheet(draws, scores.device), Wishes.of(draws, vocabulary)
+    chances = _first_chances(scores, draws, sheet)
+    adjust(scores, draws, sheet)
+    if wishes.are_greedy:
+        values, ids = scores.max(1, keepdim=True)
+    else:
+        values, ids = scores.topk(min(WIDTHS[0], vocabulary), dim=1)
+    shares = _shares(scores, ids, wishes, sheet) if vocabulary > WIDTHS[0] else None
+    best, told = _download(values, ids, chances, shares)
+    share = None if shares is None else told[:, -1].astype(np.float64)
+    chosen = best.draw(wishes, share)
+    if chances is not None:
+        for row, (draw, chance) in enumerate(zip(draws, told[:, 0].tolist(), strict=True)):
+            if draw.first is not None and not chance <= draw.uniforms[0]:
+                chosen[row] = draw.first if chance <= 1.0 else POISONED
+    for width in (*WIDTHS[1:], vocabulary):
+        rows = [row for row, token in enumerate(chosen) if token == OPEN]
+        if rows:
+            wider, _ = _download(*scores[rows].topk(min(width, vocabulary), dim=1))
+            found = wider.draw(wishes.rows(rows), None if share is None else share[rows])
+            for row, token in zip(rows, found, strict=True):
+                chosen[row] = token
+    return [None if token == POISONED else token for token in chosen]
 
 
-@dataclass
-class TextSampler:
-    """Decides the tokens of one session; all randomness comes from its own generator."""
+class Sheet:
+    """The numbers and ids of all rows on the device, each number [n, 1]."""
 
-    special: SpecialTokens
-    forbidden: Tensor
-    generator: torch.Generator
-    history: list[int] = field(default_factory=list)
-    """The ids decided last, also those not fed, as far back as repetition counts."""
-    reference_quirks: bool = False
-    """Repeats what the reference got wrong: a repeated id with a negative score becomes more likely, and
-    what is meant for listening happens to `<|im_end|>`, whose score is multiplied."""
+    def __init__(self, draws: Sequence[Draw], device: torch.device) -> None:
+        recent = [draw.recent if draw.repetition_penalty != 1 else () for draw in draws]
+        ends = [draw.ends if draw.length_penalty != 1 else () for draw in draws]
+        begin = _COLUMNS + max(map(len, recent))
+        cells = np.zeros((len(draws), begin + max(map(len, ends))), np.int32)
+        cells[:, :_NUMBERS].view(np.float32)[:] = [
+            (
+                d.temperature,
+                d.repetition_penalty if len(repeated) else 1.0,
+                d.length_penalty if len(ending) else 1.0,
+                d.bias,
+                d.scale,
+                d.divides,
+            )
+            for d, repeated, ending in zip(draws, recent, ends, strict=True)
+        ]
+        cells[:, _NUMBERS:_COLUMNS] = [(d.first or 0, d.favoured, d.sure_within) for d in draws]
+        for row, repeated, ending in zip(cells, recent, ends, strict=True):
+            _fill(row[_COLUMNS:begin], repeated)
+            _fill(row[begin:], ending)
+        uploaded = torch.from_numpy(cells).to(device)
+        self._numbers = uploaded[:, :_NUMBERS].view(torch.float32)
+        self._ids = uploaded[:, _NUMBERS:].long()
+        self._begin = begin - _NUMBERS
 
-    def decide(
-        self, logits: Tensor, settings: DuplexSettings, generator: torch.Generator | None = None
-    ) -> int:
-        """The next id for float32 scores [vocabulary].
+    def number(self, column: int) -> Tensor:
+        """Float32."""
+        return self._numbers[:, column : column + 1]
 
-        `<|chunk_eos|>` is tested on the untouched distribution first and then leaves no trace in the
-        history. Raises `PoisonedLogits`.
-        """
-        if not bool(torch.isfinite(logits).all()):
-            raise PoisonedLogits
-        generator = generator or self.generator
-        greedy = settings.greedy or settings.temperature < COLDEST
-        raw = int(logits.argmax()) if greedy else draw(logits.softmax(0), generator)
-        if raw == self.special.chunk_eos:
-            return raw
-        logits = self.adjusted(logits, settings)
-        if self.reference_quirks and self._is_among_best(self.special.im_end, logits, settings):
-            return self.special.im_end
-        if greedy:
-            token = int(logits.argmax())
-        else:
-            probs = keep_likely(logits, settings.temperature, settings.top_k, settings.top_p)
-            token = draw(probs, generator)
-        window = settings.text_repetition_window_size
-        self.history = [*self.history, token][-window:] if window else []
-        return token
+    def id(self, column: int) -> Tensor:
+        """Int64."""
+        return self._ids[:, column - _NUMBERS : column - _NUMBERS + 1]
 
-    def adjusted(self, logits: Tensor, settings: DuplexSettings) -> Tensor:
-        """Scores after all rules but temperature, top-k and top-p."""
-        logits = logits.clone()
-        logits[self.forbidden] = -torch.inf
-        if self.history:
-            repeated = torch.tensor(self.history).unique()
-            if self.reference_quirks:
-                logits[repeated] /= settings.text_repetition_penalty
-            else:
-                penalise(logits, repeated, settings.text_repetition_penalty)
-        penalise(logits, torch.tensor([self.special.turn_eos]), settings.length_penalty)
-        self._scale_listen(logits, settings)
-        return logits
+    @property
+    def recent(self) -> Tensor:
+        """Ids said lately, int64 [n, k]."""
+        return self._ids[:, _COLUMNS - _NUMBERS : self._begin]
 
-    def _scale_listen(self, logits: Tensor, settings: DuplexSettings) -> None:
-        """Makes listening `listen_prob_scale` times as likely; sure if among the best `listen_top_k`."""
-        if self.reference_quirks:
-            logits[self.special.im_end] *= settings.listen_prob_scale
-            return
-        listen = self.special.listen
-        logits[listen] += torch.tensor(settings.listen_prob_scale).log()
-        if settings.listen_prob_scale > 0 and self._is_among_best(listen, logits, settings):
-            logits[listen] = logits.max() + _SURE
+    @property
+    def ends(self) -> Tensor:
+        """Ids that end an answer, int64 [n, k]."""
+        return self._ids[:, self._begin :]
 
-    def _is_among_best(self, token: int, logits: Tensor, settings: DuplexSettings) -> bool:
-        """Whether it is one of the best `listen_top_k`."""
-        if settings.listen_top_k is None:
-            return False
-        return int((logits > logits[token]).sum()) < settings.listen_top_k
+
+def _fill(cells: NDArray[np.int32], ids: Sequence[int] | NDArray[np.int32]) -> None:
+    """Writes ids into a row; a repeated one fills what is left, as that changes nothing."""
+    if len(ids):
+        cells[: len(ids)], cells[len(ids) :] = ids, ids[0]
+
+
+def adjust(scores: Tensor, draws: Sequence[Draw], sheet: Sheet) -> None:
+    """All rules but temperature, top-k and top-p, on scores [n, vocabulary] in place."""
+    at = 0
+    for _, group in groupby(draws, key=lambda draw: id(draw.forbidden)):
+        rows = list(group)
+        forbidden = rows[0].forbidden
+        if forbidden is not None and len(forbidden):
+            scores[at : at + len(rows)].index_fill_(1, forbidden, -torch.inf)
+        at += len(rows)
+    if sheet.recent.shape[1]:
+        divides = sheet.number(_DIVIDES) if any(draw.divides for draw in draws) else None
+        penalise(scores, sheet.recent, sheet.number(_REPETITION), divides)
+    if sheet.ends.shape[1]:
+        penalise(scores, sheet.ends, sheet.number(_LENGTH))
+    if any(draw.bias or draw.scale != 1 for draw in draws):
+        favoured = sheet.id(_FAVOURED)
+        moved = scores.gather(1, favoured) * sheet.number(_SCALE) + sheet.number(_BIAS)
+        scores.scatter_(1, favoured, moved)
+    if any(draw.sure_within for draw in draws):
+        _make_sure(scores, sheet)
+
+
+def penalise(scores: Tensor, ids: Tensor, penalty: Tensor, divides: Tensor | None = None) -> None:
+    """Makes ids [n, k] less likely in place, in scores [n, vocabulary]: an id that is there twice, once.
+
+    Positive scores are divided by `penalty` [n, 1 or k], the others multiplied, but for rows that `divides`.
+    """
+    old = scores.gather(1, ids)
+    is_divided = old > 0 if divides is None else (old > 0) | (divides > 0)
+    scores.scatter_(1, ids, torch.where(is_divided, old / penalty, old * penalty))
+
+
+def _make_sure(scores: Tensor, sheet: Sheet) -> None:
+    favoured = sheet.id(_FAVOURED)
+    own = scores.gather(1, favoured)
+    is_sure = (scores > own).sum(1, keepdim=True) < sheet.id(_WITHIN)
+    scores.scatter_(1, favoured, torch.where(is_sure, scores.amax(1, keepdim=True) + _SURE, own))
+
+
+def _first_chances(scores: Tensor, draws: Sequence[Draw], sheet: Sheet) -> Tensor | None:
+    """The probability [n, 1] of what is tested first; 1 or 0 of a row that takes the likeliest."""
+    first, greedy = sheet.id(_FIRST), [draw.is_greedy for draw in draws if draw.first is not None]
+
+    def chance(rows: slice) -> Tensor:
+        if not any(greedy):
+            return scores[rows].softmax(1).gather(1, first[rows])
+        highest, at = scores[rows].max(1, keepdim=True)
+        is_best = (at == first[rows]) + 0 * highest  # not a number where a score is none
+        if all(greedy):
+            return is_best
+        drawn = scores[rows].softmax(1).gather(1, first[rows])
+        return torch.where(sheet.number(_TEMPERATURE)[rows] < COLDEST, is_best, drawn)
+
+    return _in_parts(scores, [draw.first is not None for draw in draws], chance)
+
+
+def _shares(scores: Tensor, ids: Tensor, wishes: Wishes, sheet: Sheet) -> Tensor | None:
+    """The probability [n, 1] of the likeliest id among all, in rows that keep all."""
+
+    def share(rows: slice) -> Tensor:
+        return (scores[rows] / sheet.number(_TEMPERATURE)[rows]).softmax(1).gather(1, ids[rows, :1])
+
+    return _in_parts(scores, wishes.keeps_all.tolist(), share)
+
+
+def _in_parts(scores: Tensor, needed: list[bool], compute: Callable[[slice], Tensor]) -> Tensor | None:
+    """What is computed [n, 1] from the first to the last row that needs it, a few rows at a time."""
+    if True not in needed:
+        return None
+    begin, end, step = needed.index(True), len(needed) - needed[::-1].index(True), _AT_ONCE // scores.shape[1]
+    starts = range(begin, end, max(1, step))
+    parts = [compute(slice(start, min(end, start + starts.step))) for start in starts]
+    if len(parts) == 1 and end - begin == len(needed):
+        return parts[0]
+    nothing = [scores.new_full((rows, 1), torch.nan) for rows in (begin, len(needed) - end)]
+    return torch.cat([nothing[0], *parts, nothing[1]])
+
+
+def _download(values: Tensor, ids: Tensor, *others: Tensor | None) -> tuple[Candidates, NDArray[np.float32]]:
+    """The candidates, and the other numbers [n, k] that there are."""
+    columns = [values, *(other for other in others if other is not None)]
+    packed = torch.cat([ids.to(torch.int32), *(column.view(torch.int32) for column in columns)], dim=1)
+    cells, width = packed.cpu().numpy(), ids.shape[1]
+    numbers = cells[:, width:].view(np.float32)
+    return Candidates(numbers[:, :width], cells[:, :width]), numbers[:, width:]

@@ -1,13 +1,26 @@
-"""Speaking: text tokens of a unit become speech codes, one step for all speaking sessions at a time."""
+"""Speaking: text tokens of a unit become speech codes, a few at a time for all speaking sessions.
+
+Codes stay on the device between the forwards of a step, and come to the host once, at its end.
+"""
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
-from inference_service.engine.batch.sampler import COLDEST, draw, keep_likely, penalise
+from inference_service.engine.batch.draw import COLDEST
+from inference_service.engine.batch.noise import Noise
+from inference_service.engine.batch.sampler import penalise
+from inference_service.models.config import SpeechConfig
 from inference_service.models.speech_head import SpeechHead
+
+CODES_AT_ONCE = 5
+"""Codes of a step on a device that is waited for at its end. On the CPU nobody waits for a device, and all
+others wait for a long step: there it has one (`python -m benchmarks.sampling` measures that)."""
+_POISONED, _NONE = -1, -1
+"""Instead of a code: there were no numbers to draw by; none was said."""
 
 
 @dataclass
@@ -15,7 +28,7 @@ class SpeechState:
     """What the speech head remembers of one session's open turn."""
 
     slot: int
-    generator: torch.Generator
+    noise: Noise
     length: int = 0
     unfed: list[int] = field(default_factory=list)
     """The last code of the unit before, which the next forward carries."""
@@ -38,7 +51,7 @@ class SpeechJob:
     may_be_short: bool
     """True in the first and the last unit of a turn; a unit between always fills its second."""
     temperature: float
-    generator: torch.Generator
+    noise: Noise
     ends_turn: bool = False
     """Whether nothing more is said in the turn."""
     codes: list[int] = field(default_factory=list)
@@ -51,47 +64,67 @@ class SpeechJob:
 
 @dataclass(frozen=True)
 class Step:
-    """What a forward gave for one job."""
+    """What a step gave for one job."""
 
     rows: int
-    """Fed to it."""
-    scores: Tensor
-    """Float32 [codes + 1] on the CPU."""
-
-
-def penalise_repeats(scores: Tensor, recent: list[int], penalty: float) -> None:
-    """Makes codes said lately less likely in place, once for each time."""
-    if recent:
-        codes, counts = torch.tensor(recent).unique(return_counts=True)
-        penalise(scores, codes, penalty**counts)
+    """Fed to it for its first code; one for each of the others."""
+    codes: list[int]
+    """Drawn one after another; what comes behind an end counts for nothing."""
 
 
 class Speaker:
     """Runs the speech head over all jobs; holds no state of any session but its KV slots."""
 
-    def __init__(self, head: SpeechHead, slots: int, capacity: int) -> None:
+    def __init__(self, head: SpeechHead, slots: int, capacity: int, at_once: int | None = None) -> None:
         self.head = head
         self.per_unit = head.config.codes_per_second
+        self.at_once = at_once or (1 if self._device.type == "cpu" else CODES_AT_ONCE)
+        """Codes of a step."""
         self._end_code = head.config.end_code
         self.decoder = PackedDecoder(head.model, slots, capacity)
 
     def step(self, jobs: list[SpeechJob]) -> None:
-        """One forward for all jobs and one code for each; finished jobs are marked."""
+        """The next codes of each job; finished jobs are marked."""
         for job, step in zip(jobs, self.forward(jobs), strict=True):
             self.take(job, step)
 
     def forward(self, jobs: list[SpeechJob]) -> list[Step]:
         """The next step of each job; nothing has moved before `take`."""
-        rows = [self._rows(job) for job in jobs]
-        hidden = self.decoder.forward(rows)
-        logits = self.head.logits(torch.stack([h[-1] for h in hidden])).float().cpu()
-        return [Step(len(fed.embeds), scores) for fed, scores in zip(rows, logits, strict=True)]
+        segments = [self._rows(job) for job in jobs]
+        rows = [len(segment.embeds) for segment in segments]
+        count = min(self.at_once, max(self.per_unit - len(job.codes) for job in jobs))
+        draws = CodeDraws(self.head.config, jobs, count, self._device)
+        for step in range(count):
+            hidden = self.decoder.forward(segments)
+            codes = draws.say(self.head.logits(torch.stack([h[-1] for h in hidden])).float())
+            if step + 1 < count:
+                embeds = self.head.embed_codes(codes).split(1)
+                segments = [_after(segment, row) for segment, row in zip(segments, embeds, strict=True)]
+        return [Step(fed, codes) for fed, codes in zip(rows, draws.said(), strict=True)]
 
     def take(self, job: SpeechJob, step: Step) -> None:
         """The job goes on by this step."""
-        job.state.length += step.rows
         job.state.unfed.clear()
-        self._draw(job, step.scores)
+        rows = step.rows
+        for code in step.codes:
+            job.state.length += rows
+            rows = 1
+            if code == _POISONED:
+                job.finished = job.poisoned = True
+                return
+            job.noise.use(1)
+            if code == self._end_code:
+                job.finished = True
+                return
+            job.codes.append(code)
+            if len(job.codes) == self.per_unit:
+                job.finished = True
+                job.state.unfed = [code]
+                return
+
+    @property
+    def _device(self) -> torch.device:
+        return self.head.emb_text.weight.device
 
     def _rows(self, job: SpeechJob) -> Segment:
         state = job.state
@@ -99,30 +132,76 @@ class Speaker:
             embeds = self.head.embed_codes(self._ids(job.codes[-1:]))
         else:
             condition = self.head.condition(self._ids(job.tokens), job.hidden)
-            if state.length + len(condition) + self.per_unit + 1 > self.decoder.cache.capacity:
+            longest = len(condition) + self.per_unit + self.at_once
+            if state.length + longest > self.decoder.cache.capacity:
                 state.end_turn()
             embeds = torch.cat([self.head.embed_codes(self._ids(state.unfed)), condition])
         return Segment(state.slot, state.length, state.length, embeds)
 
     def _ids(self, ids: list[int]) -> Tensor:
-        return torch.tensor(ids, dtype=torch.long, device=self.head.emb_text.weight.device)
+        return torch.tensor(ids, dtype=torch.long, device=self._device)
 
-    def _draw(self, job: SpeechJob, scores: Tensor) -> None:
-        config = self.head.config
-        if not bool(torch.isfinite(scores).all()):
-            job.finished = job.poisoned = True
-            return
-        penalise_repeats(scores, job.codes[-config.repetition_window :], config.repetition_penalty)
-        if not job.may_be_short:
-            scores[self._end_code] = -torch.inf
-        if job.temperature < COLDEST:
-            code = int(scores.argmax())
-        else:
-            code = draw(keep_likely(scores, job.temperature, config.top_k, 1.0), job.generator)
-        if code == self._end_code:
-            job.finished = True
-            return
-        job.codes.append(code)
-        if len(job.codes) == self.per_unit:
-            job.finished = True
-            job.state.unfed = [code]
+
+def _after(segment: Segment, embeds: Tensor) -> Segment:
+    """The row [1, hidden] behind a segment's."""
+    rows = len(segment.embeds)
+    return Segment(segment.slot, segment.start + rows, segment.position + rows, embeds)
+
+
+class CodeDraws:
+    """Draws the codes of one step for all jobs, each by its own rules, on the device."""
+
+    def __init__(self, config: SpeechConfig, jobs: list[SpeechJob], count: int, device: torch.device) -> None:
+        self._config = config
+        window = config.repetition_window
+        numbers = np.zeros((len(jobs), 3 + count + window + count), np.float32)
+        said = numbers[:, 3 + count :]
+        said[:] = _NONE
+        for row, ahead, job in zip(numbers, said, jobs, strict=True):
+            is_greedy = job.temperature < COLDEST
+            row[:3] = 1.0 if is_greedy else job.temperature, is_greedy, 0.0 if job.may_be_short else -np.inf
+            if not is_greedy:
+                row[3 : 3 + count] = job.noise.ahead(count)
+            recent = job.codes[-window:]
+            ahead[window - len(recent) : window] = recent
+        uploaded = torch.from_numpy(numbers).to(device)
+        self._temperature, self._greedy, self._end = uploaded[:, :3].split(1, dim=1)
+        self._uniforms = uploaded[:, 3 : 3 + count]
+        self._said = uploaded[:, 3 + count :].long()
+        self._chosen: list[Tensor] = []
+
+    def say(self, scores: Tensor) -> Tensor:
+        """The next code [n] of each for float32 scores [n, codes + 1], which it changes; any if poisoned."""
+        at, window = len(self._chosen), self._config.repetition_window
+        is_sound = scores.isfinite().all(1)
+        penalise_repeats(scores, self._said[:, at : at + window], self._config.repetition_penalty)
+        scores[:, self._config.end_code :] += self._end
+        weights = self.weigh(scores)
+        mass = weights.cumsum(1)
+        codes = (mass <= self._uniforms[:, at : at + 1] * mass[:, -1:]).sum(1)
+        codes = codes.clamp(max=scores.shape[1] - 1)
+        self._said[:, window + at] = codes
+        self._chosen.append(torch.where(is_sound, codes, _POISONED))
+        return codes
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        """What the probabilities [n, codes + 1] are in proportion to; equal scores are all kept, or none."""
+        best = scores.topk(min(self._config.top_k, scores.shape[1]), dim=1).values
+        least = torch.where(self._greedy > 0, best[:, :1], best[:, -1:])
+        weights: Tensor = ((scores - best[:, :1]) / self._temperature).exp()
+        return weights.masked_fill_(scores < least, 0.0)
+
+    def said(self) -> list[list[int]]:
+        """All codes of the step."""
+        codes: list[list[int]] = torch.stack(self._chosen, dim=1).tolist()
+        return codes
+
+
+def penalise_repeats(scores: Tensor, recent: Tensor, penalty: float) -> None:
+    """Makes codes said lately less likely in place, once for each time.
+
+    `scores` are [n, codes], `recent` int64 [n, window], negative where nothing was said.
+    """
+    ids = recent.clamp(min=0)
+    times = (ids[:, :, None] == recent[:, None, :]).sum(2)
+    penalise(scores, ids, penalty**times)

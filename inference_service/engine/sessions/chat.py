@@ -11,7 +11,8 @@ from torch import Tensor
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed, Sink
 from inference_service.api.setups import ChatSetup, Sampling, Window
 from inference_service.engine.batch.context import Context
-from inference_service.engine.batch.sampler import PoisonedLogits, sample
+from inference_service.engine.batch.draw import UNIFORMS, Draw, drawn_by
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Run, Session, SessionKind, Stage
@@ -37,7 +38,7 @@ class ChatRun(Run[Prompt]):
 
     _: KW_ONLY
     sampling: Sampling
-    generator: torch.Generator
+    noise: Noise
     text: Detokenizer
     stops: StopStrings
     portions_heard: int = 0
@@ -63,7 +64,7 @@ class ChatSession(Session[Prompt]):
     _: KW_ONLY
     setup: ChatSetup
     dialogue: Dialogue
-    generator: torch.Generator
+    noise: Noise
     ear: Any = None
     """The encoder's state in the clip being heard."""
     running: ChatRun | None = None
@@ -90,7 +91,7 @@ class ChatSession(Session[Prompt]):
         self.running = ChatRun(
             unit,
             sampling=self.setup.sampling,
-            generator=self.generator,
+            noise=self.noise,
             text=Detokenizer(self.dialogue.template.decode),
             stops=StopStrings(()),
         )
@@ -163,7 +164,7 @@ class ChatSession(Session[Prompt]):
         assert run.unit.overrides is not None
         run.sampling = run.unit.overrides.sampling(self.setup.sampling)
         if run.unit.overrides.seed is not None:
-            run.generator = torch.Generator().manual_seed(run.unit.overrides.seed)
+            run.noise = Noise(run.unit.overrides.seed)
         run.stops = StopStrings(run.sampling.stop)
         run.most = min(run.sampling.max_new_tokens, self.dialogue.limit - self.context.tokens)
         self.stage = Stage.DECODE
@@ -173,17 +174,19 @@ class ChatSession(Session[Prompt]):
         """Whether the turn is to end without another word."""
         return self.queue.is_cancelled(self.run.unit)
 
-    def decide(self, logits: Tensor) -> int | None:
-        run, ends = self.run, self.dialogue.ends
+    def draw(self) -> Draw | None:
+        run, dialogue = self.run, self.dialogue
         if self.is_cancelled:
             self.finish(End.CANCELLED)
             return None
-        try:
-            allowed = logits.index_fill(0, self.dialogue.forbidden, -torch.inf)
-            token = sample(allowed, run.sampling, run.said, ends, run.generator)
-        except PoisonedLogits:
+        return drawn_by(run.sampling, run.noise, run.said, dialogue.ends, dialogue.forbidden)
+
+    def decide(self, token: int | None) -> int | None:
+        run, ends = self.run, self.dialogue.ends
+        if token is None:
             self.poisoned()
             return None
+        run.noise.use(UNIFORMS)
         run.sampled += 1
         if token in run.sampling.stop_token_ids:
             return self._complete(Finish.STOP)
@@ -278,7 +281,7 @@ class ChatKind(SessionKind[ChatSession]):
             ChatPreprocessor(dialogue, setup.system_prompt),
             setup=setup,
             dialogue=dialogue,
-            generator=torch.Generator().manual_seed(setup.seed),
+            noise=Noise(setup.seed),
         )
 
     def start(self, session: ChatSession) -> SessionFailed | None:

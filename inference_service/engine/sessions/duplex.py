@@ -11,7 +11,8 @@ from torch import Tensor
 from antiphon.semconv import Reason
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed
 from inference_service.api.setups import NO_OVERRIDES, DuplexSettings, DuplexSetup, UnitOverrides
-from inference_service.engine.batch.sampler import PoisonedLogits, TextSampler
+from inference_service.engine.batch.draw import Draw, TextSampler
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.session import Run, Session, Stage
@@ -55,8 +56,8 @@ class DuplexRun(Run[Perceived]):
     """Hidden states of `said`, each [hidden]."""
     turn_ended: bool = False
     """Whether the last token fed ended the turn."""
-    generator: torch.Generator | None = None
-    """Where the unit's draws come from, if not from the session's generators."""
+    noise: Noise | None = None
+    """Where the unit's draws come from, if not from the session's own."""
     job: SpeechJob | None = None
     terminator: int | None = None
     """What its end leaves in the context; None if nothing of the unit is in it."""
@@ -68,7 +69,7 @@ class DuplexRun(Run[Perceived]):
         self.settings = settings if overrides is NO_OVERRIDES else overrides.apply(settings)
         self.most_steps = min(self.settings.max_new_speak_tokens_per_chunk, room)
         if overrides.seed is not None:
-            self.generator = torch.Generator().manual_seed(overrides.seed)
+            self.noise = Noise(overrides.seed)
 
     def feed(self, token: int, *, ends_turn: bool) -> None:
         """A decided token goes into the next forward."""
@@ -113,14 +114,14 @@ class DuplexRun(Run[Perceived]):
                 may_be_short=state.length == 0 or self.turn_ended,
                 ends_turn=self.turn_ended,
                 temperature=self.settings.tts_temperature,
-                generator=self.generator or state.generator,
+                noise=self.noise or state.noise,
             )
         return self.job
 
 
 @dataclass(eq=False)
 class DuplexSession(Session[Perceived], SpeakingSession):
-    """One full-duplex session: its context, ear, voice, random generators and place in the unit loop."""
+    """One full-duplex session: its context, ear, voice, random numbers and place in the unit loop."""
 
     _: KW_ONLY
     setup: DuplexSetup
@@ -275,20 +276,22 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             self._hush(forgets_speech=not self.reference_quirks)
         self._finish(self._special.listen, End.LISTEN)
 
-    def decide(self, logits: Tensor) -> int | None:
-        """Takes one decision on scores [vocabulary]: the token to feed; None if the unit's text is complete.
+    def draw(self) -> Draw | None:
+        if self._is_cancelled:
+            self._cancel()
+            return None
+        return self.sampler.draw(self._run.settings, self._run.noise)
+
+    def decide(self, token: int | None) -> int | None:
+        """Takes what was drawn: the token to feed; None if the unit's text is complete.
 
         Listening is no choice while a turn is open: it becomes `<|tts_bos|>`.
         """
         run = self._run
-        if self._is_cancelled:
-            self._cancel()
-            return None
-        try:
-            token = self.sampler.decide(logits, run.settings, run.generator)
-        except PoisonedLogits:
+        if token is None:
             self.poisoned()
             return None
+        self.sampler.decided(token, run.settings, run.noise)
         run.sampled += 1
         if token == self._special.listen and self.turn_open:
             token = self._special.tts_bos

@@ -10,7 +10,8 @@ from torch import Tensor
 from inference_service.api.engine import SessionFailed, Sink
 from inference_service.api.setups import Content, DuplexSetup, UnitInput, WindowMode
 from inference_service.engine.batch.context import Context, Memory
-from inference_service.engine.batch.sampler import TextSampler
+from inference_service.engine.batch.draw import TextSampler
+from inference_service.engine.batch.noise import SPEECH, Noise
 from inference_service.engine.batch.speech import SpeechState
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
@@ -84,13 +85,14 @@ class DuplexKind(SessionKind[DuplexSession]):
         self._runtime = runtime
         self._components = components
         self._look = look
+        self._forbidden = components.forbidden.to(runtime.device)
         self._slice_tokens = components.slice_tokens + SLICE_MARKS if components.eye else 0
         self._openings: Memo[Opening] = Memo(PROMPTS_KNOWN)
         self._sounds: Memo[list[Sound]] = Memo(VOICES_KNOWN)
         self._clips: Memo[Tensor] = Memo(VOICES_KNOWN)
 
     def open(self, session_id: str, slot: int, setup: DuplexSetup, sink: Sink) -> DuplexSession:
-        generator, components = torch.Generator().manual_seed(setup.seed), self._components
+        components = self._components
         prompts = components.speech.prompts if components.speech and setup.duplex.generate_audio else None
         voice = ReferenceVoice(components.reference(setup.voice), components.senses, prompts, self._sounds)
         text = setup.system_prompt
@@ -110,11 +112,11 @@ class DuplexKind(SessionKind[DuplexSession]):
             tokenizer=self._components.tokenizer,
             sampler=TextSampler(
                 self._components.tokenizer.special,
-                components.forbidden,
-                generator,
+                self._forbidden,
+                Noise(setup.seed),
                 reference_quirks=components.reference_quirks,
             ),
-            speech=SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
+            speech=SpeechState(slot, Noise(setup.seed, SPEECH)),
             unit_tokens=components.unit_tokens,
             slice_tokens=self._slice_tokens,
             turn_bound=components.turn_bound,

@@ -10,6 +10,7 @@ from torch import Tensor
 from inference_service.api.engine import SessionFailed, Sink
 from inference_service.api.setups import Content, TranscribeSetup, WindowMode
 from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, SessionKind, Stage
@@ -99,6 +100,10 @@ class DuplexTranscription(TranscriptionSession):
         return self.context.has_room_for(prompt + self.longest_second)
 
     @property
+    def forbidden_tokens(self) -> Tensor:
+        return self.forbidden
+
+    @property
     def ending_tokens(self) -> tuple[int, ...]:
         return (self.special.chunk_eos,)
 
@@ -122,9 +127,6 @@ class DuplexTranscription(TranscriptionSession):
         self.written = 0
         self.to_feed = torch.cat([tokens, audio])
         self.stage = Stage.PREFILL
-
-    def allowed(self, logits: Tensor) -> Tensor:
-        return logits.index_fill(0, self.forbidden, -torch.inf)
 
     def decided(self, token: int) -> int | None:
         self.written += 1
@@ -167,7 +169,7 @@ class DuplexTranscriptionKind(SessionKind[DuplexTranscription]):
         size = runtime.language.backbone.config.vocab_size
         written = {tokenizer.special.chunk_eos}
         self._forbidden = torch.tensor(
-            [i for i in range(size) if not tokenizer.is_text(i) and i not in written]
+            [i for i in range(size) if not tokenizer.is_text(i) and i not in written], device=runtime.device
         )
 
     def open(self, session_id: str, slot: int, setup: TranscribeSetup, sink: Sink) -> DuplexTranscription:
@@ -180,7 +182,7 @@ class DuplexTranscriptionKind(SessionKind[DuplexTranscription]):
             Context(self._runtime.language, slot, info.window, info.context_limit),
             DuplexTranscriptionPreprocessor(),
             setup,
-            torch.Generator().manual_seed(setup.seed),
+            Noise(setup.seed),
             Detokenizer(self._tokenizer.decode),
             special=self._tokenizer.special,
             forbidden=self._forbidden,

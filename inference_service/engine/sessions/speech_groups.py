@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.sessions.components import MouthState
 from inference_service.models.pacing import fits, is_wide
@@ -46,8 +47,8 @@ class SpeechGroups:
     """Its embedding [1, hidden]."""
     temperature: float
     mouth: MouthState | None = None
-    generator: torch.Generator | None = None
-    """Where the turn's draws come from, if not from the session's generator."""
+    noise: Noise | None = None
+    """Where the turn's draws come from, if not from the session's own."""
     job: SpeechJob | None = None
     """The group being said."""
     _word: _Words = field(default_factory=_Words)
@@ -93,7 +94,7 @@ class SpeechGroups:
                 may_be_short=ends,
                 ends_turn=ends,
                 temperature=self.temperature,
-                generator=self.generator or self.speech.generator,
+                noise=self.noise or self.speech.noise,
             )
         )
 

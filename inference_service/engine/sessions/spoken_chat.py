@@ -9,6 +9,7 @@ from torch import Tensor
 from inference_service.api.engine import End, Piece, Sink
 from inference_service.api.setups import ChatSetup, Window
 from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.noise import SPEECH, Noise
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
@@ -117,8 +118,8 @@ class SpokenChatSession(ChatSession, SpeakingSession):
     def begin_generate(self) -> bool:
         begins = super().begin_generate()
         if begins:
-            is_own = self.run.generator is self.generator
-            self.groups.generator = None if is_own else self.run.generator
+            is_own = self.run.noise is self.noise
+            self.groups.noise = None if is_own else self.run.noise
         return begins
 
     def leave(self) -> None:
@@ -153,7 +154,7 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
             template,
             limit=runtime.info.context_limit,
             ends=rules.ends,
-            forbidden=rules.forbidden,
+            forbidden=rules.forbidden.to(runtime.device),
             opens_with_space=rules.opens_with_space,
             speaks=components.speech is not None,
             senses=components.senses,
@@ -181,9 +182,9 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
             ChatPreprocessor(self._dialogue, setup.system_prompt, voice),
             setup=setup,
             dialogue=self._dialogue,
-            generator=torch.Generator().manual_seed(setup.seed),
+            noise=Noise(setup.seed),
             groups=SpeechGroups(
-                SpeechState(slot, torch.Generator().manual_seed(setup.seed)),
+                SpeechState(slot, Noise(setup.seed, SPEECH)),
                 self._turn_end,
                 self._end_rows,
                 runtime.info.duplex_defaults.tts_temperature,

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
-import torch
 from torch import Tensor
 
 from antiphon.semconv import Reason
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed, Sink
 from inference_service.api.setups import Content, Sampling, StreamInput, TokensSetup, Window
 from inference_service.engine.batch.context import Context
-from inference_service.engine.batch.sampler import PoisonedLogits, sample
+from inference_service.engine.batch.draw import UNIFORMS, Draw, drawn_by
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, Run, Session, SessionKind, Stage
@@ -99,7 +99,7 @@ class TokensRun(Run[TokensChunk]):
 
     _: KW_ONLY
     sampling: Sampling
-    generator: torch.Generator
+    noise: Noise
     text: Detokenizer
     end: End
     ids: tuple[int, ...] = ()
@@ -119,7 +119,7 @@ class TokensSession(Session[TokensChunk]):
     tokenizer: PlainTokenizer
     ends: frozenset[int]
     """The model's end-of-sequence ids."""
-    generator: torch.Generator
+    noise: Noise
     running: TokensRun | None = None
 
     def start(self, prompt: Tensor | None) -> None:
@@ -157,7 +157,7 @@ class TokensSession(Session[TokensChunk]):
         self.running = TokensRun(
             unit,
             sampling=self.setup.sampling,
-            generator=self.generator,
+            noise=self.noise,
             text=Detokenizer(self.tokenizer.decode),
             end=End.TURN if chunk.ends else End.CHUNK,
             ids=chunk.ids,
@@ -234,20 +234,23 @@ class TokensSession(Session[TokensChunk]):
         else:
             run.sampling = run.unit.overrides.sampling(self.setup.sampling)
             if run.unit.overrides.seed is not None:
-                run.generator = torch.Generator().manual_seed(run.unit.overrides.seed)
+                run.noise = Noise(run.unit.overrides.seed)
             self.stage = Stage.DECODE
         return self.stage is Stage.DECODE
 
-    def decide(self, logits: Tensor) -> int | None:
+    def draw(self) -> Draw | None:
         run = self.run
         if self.is_cancelled:
             self._finish(End.CANCELLED)
             return None
-        try:
-            token = sample(logits, run.sampling, run.said, self.ends, run.generator)
-        except PoisonedLogits:
+        return drawn_by(run.sampling, run.noise, run.said, self.ends)
+
+    def decide(self, token: int | None) -> int | None:
+        run = self.run
+        if token is None:
             self.poisoned()
             return None
+        run.noise.use(UNIFORMS)
         run.sampled += 1
         run.said.append(token)
         self.events.append(Piece(run.number, run.text.add(token), (token,)))
@@ -343,7 +346,7 @@ class TokensKind(SessionKind[TokensSession]):
             setup=setup,
             tokenizer=self._tokenizer,
             ends=self._ends,
-            generator=torch.Generator().manual_seed(setup.seed),
+            noise=Noise(setup.seed),
         )
 
     def start(self, session: TokensSession) -> SessionFailed | None:

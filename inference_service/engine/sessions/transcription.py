@@ -5,13 +5,13 @@ from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready
 from inference_service.api.setups import Content, Sampling, StreamInput, TranscribeSetup
-from inference_service.engine.batch.sampler import PoisonedLogits, sample
+from inference_service.engine.batch.draw import UNIFORMS, Draw, drawn_by
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.engine.session import Run, Session, Stage
 from inference_service.engine.sessions.components import ROWS_PER_SECOND
@@ -57,8 +57,8 @@ class TranscriptionRun(Run[Heard]):
     """The unit that a session is writing down."""
 
     end: End = End.CHUNK
-    generator: torch.Generator | None = None
-    """Where its draws come from, if not from the session's generator."""
+    noise: Noise | None = None
+    """Where its draws come from, if not from the session's own."""
     written_s: float = 0.0
     """Seconds of it that have been written down."""
 
@@ -72,7 +72,7 @@ class TranscriptionSession(Session[Heard]):
     """
 
     setup: TranscribeSetup
-    generator: torch.Generator
+    noise: Noise
     text: Detokenizer
     _: KW_ONLY
     running: TranscriptionRun | None = None
@@ -105,10 +105,6 @@ class TranscriptionSession(Session[Heard]):
         """A new utterance begins: nothing of the one before is left."""
 
     @abstractmethod
-    def allowed(self, logits: Tensor) -> Tensor:
-        """The scores with -inf for what is no choice."""
-
-    @abstractmethod
     def decided(self, token: int) -> int | None:
         """What follows from a decision: the token to feed, or None."""
 
@@ -119,6 +115,11 @@ class TranscriptionSession(Session[Heard]):
     @abstractmethod
     def undo(self) -> None:
         """Takes back what has been fed with bad numbers."""
+
+    @property
+    def forbidden_tokens(self) -> Tensor | None:
+        """The ids, on the device, that are no choice."""
+        return None
 
     @property
     def ending_tokens(self) -> tuple[int, ...]:
@@ -202,7 +203,7 @@ class TranscriptionSession(Session[Heard]):
         run.decided_at = time.monotonic()
         self.sampling = run.unit.overrides.sampling(self.setup.sampling)
         if run.unit.overrides.seed is not None:
-            run.generator = torch.Generator().manual_seed(run.unit.overrides.seed)
+            run.noise = Noise(run.unit.overrides.seed)
         if run.unit.rejection is not None and run.failure is None:
             if self.last_hidden is not None:
                 self.undo()
@@ -217,23 +218,23 @@ class TranscriptionSession(Session[Heard]):
             self._go_on()
         return self.wants_decision
 
-    def decide(self, logits: Tensor) -> int | None:
+    def draw(self) -> Draw | None:
         if self.run.sampled >= self.sampling.max_new_tokens:
             self._fall_silent(Finish.LENGTH)
         if self.is_cancelled or self.is_silent:
             self._go_on()
             return None
-        try:
-            token = sample(
-                self.allowed(logits),
-                self.sampling,
-                self._said,
-                self.ending_tokens,
-                self.run.generator or self.generator,
-            )
-        except PoisonedLogits:
+        return drawn_by(self.sampling, self._noise, self._said, self.ending_tokens, self.forbidden_tokens)
+
+    @property
+    def _noise(self) -> Noise:
+        return self.run.noise or self.noise
+
+    def decide(self, token: int | None) -> int | None:
+        if token is None:
             self.poisoned()
             return None
+        self._noise.use(UNIFORMS)
         self.run.sampled += 1
         if token in self.sampling.stop_token_ids:
             self._fall_silent(Finish.STOP)

@@ -188,6 +188,8 @@ class Rig:
         self.fatal: queue.Queue[str] = queue.Queue()
         runtime = DuplexRuntime(antiphon_mini.components(*tiny.model()), 4)
         faults.break_in(runtime)
+        assert runtime.speaker is not None
+        runtime.speaker.at_once = 5  # as on a GPU: more to take back
         self.engine = LiveEngine(runtime, 4, _deliver, self.fatal.put)
         self.slots = Slots(self.engine)
 
@@ -255,9 +257,12 @@ KINDS: dict[str, Callable[[Rig, str], tuple[Client, list[Any]]]] = {
     "tokens": write,
     "transcribe": take_down,
 }
-STREAMED = ("hear", "hostmemory", "think", "memory", "unit", "decide")
+STREAMED = ("hear", "hostmemory", "think", "memory", "unit", "draw", "choose", "decide")
 """Faults that streams meet in the tests; a talker meets all that it can."""
-PATIENCE_OF = {"hostmemory": 2, "think": 20, "memory": 22, "speech": 1, "mouth": 2, "settle": 1, "rebuild": 1}
+PATIENCE_OF = {
+    "hostmemory": 2, "think": 20, "memory": 22, "choose": 4,
+    "speech": 1, "mouth": 2, "settle": 1, "rebuild": 1,
+}  # fmt: skip
 """Steps in company before the fault: so that it comes in the middle of what others do."""
 
 

@@ -35,6 +35,7 @@ from inference_service.api.setups import (
 )
 from inference_service.checkpoints import voices
 from inference_service.checkpoints.location import find
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.sessions.speech_groups import SpeechGroups
@@ -43,6 +44,7 @@ from inference_service.families import footprint, minicpmo, minicpmo_voice, tabl
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.warmup import warm_up
 from inference_service.models.errors import CheckpointError
+from inference_service.models.token2wav.config import LOOK_AHEAD
 from inference_service.models.token2wav.model import Token2Wav
 from inference_service.options import SpeechOptions
 from tests.inference_service.engine.support.reference import picture, second
@@ -437,6 +439,8 @@ def test_spoken_sound_is_what_the_vocoder_owes(rig: Rig) -> None:
             owed[True] += len(event.audio)
         if isinstance(event, Done):
             owed[False] += 960 * event.usage.output_audio_tokens
+            if event.end is End.TURN:  # the silence that it began with has been heard as well
+                owed[False] += 960 * LOOK_AHEAD
     pending = session.__dict__["mouth"]
 
     # What is held back is at most the fade and the look-ahead of an open turn, and a few codes.
@@ -447,7 +451,7 @@ def test_spoken_sound_is_what_the_vocoder_owes(rig: Rig) -> None:
 
 
 def test_chinese_is_said_a_few_characters_at_a_time() -> None:
-    voice = SpeechGroups(SpeechState(0, torch.Generator()), 714, torch.zeros(1, 4), 0.8)
+    voice = SpeechGroups(SpeechState(0, Noise(0)), 714, torch.zeros(1, 4), 0.8)
     for token, character in enumerate("今天天气很好我们出去吧"):
         voice.add(token, character, torch.zeros(4))
     voice.end(torch.zeros(4))

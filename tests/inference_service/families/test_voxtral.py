@@ -16,6 +16,7 @@ from inference_service.api.engine import Done, End, Failure, Finish, Ready, Unit
 from inference_service.api.setups import Sampling, UnitOverrides
 from inference_service.checkpoints import voxtral
 from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.batch.draw import Draw
 from inference_service.engine.batch.rolling import SLACK
 from inference_service.engine.tick import Tick
 from inference_service.errors import ConfigurationError
@@ -60,22 +61,25 @@ class Scribbler(Writer):
         self.hidden: list[Tensor] = []
         session = self.session
         assert isinstance(session, VoxtralTranscription)
-        decided, decide, take = session.decided, session.decide, session.take
+        decided, draw, take = session.decided, session.draw, session.take
 
         def noting_token(token: int) -> int | None:
             self.decisions.append(token)
             return decided(token)
 
-        def noting_scores(logits: Tensor) -> int | None:
-            self.logits.append(logits)
-            return decide(logits)
+        def noting_scores() -> Draw | None:
+            assert session.last_hidden is not None
+            asked = draw()
+            if asked is not None:
+                self.logits.append(self.runtime.scores([session.last_hidden])[0])
+            return asked
 
         def noting_hidden(hidden: Tensor | None) -> None:
             if hidden is not None:
                 self.hidden.append(hidden)
             take(hidden)
 
-        session.decided, session.decide, session.take = noting_token, noting_scores, noting_hidden  # type: ignore[method-assign]
+        session.decided, session.draw, session.take = noting_token, noting_scores, noting_hidden  # type: ignore[method-assign]
 
 
 def padded(sound: Sound) -> Sound:

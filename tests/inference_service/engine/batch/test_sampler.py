@@ -1,214 +1,324 @@
-"""How a session decides its next token."""
+"""The draws of many sessions in one pass: what each would draw by itself, rule by rule."""
 
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from inference_service.api.setups import DuplexSettings
-from inference_service.engine.batch.sampler import PoisonedLogits, TextSampler, keep_likely, penalise
-from tests.inference_service.engine.support import golden
+from inference_service.api.setups import KEEP_ALL, Sampling
+from inference_service.engine.batch.draw import COLDEST, Draw, drawn_by
+from inference_service.engine.batch.noise import Noise
+from inference_service.engine.batch.sampler import WIDTHS, choose, penalise
+from tests.inference_service.engine.support.decisions import chosen, probabilities
 
-SPECIAL = golden.tokenizer().special
-VOCABULARY = 768
-FORBIDDEN = 7
-PLAIN = DuplexSettings(text_repetition_penalty=1.0, length_penalty=1.0)
-GREEDY = DuplexSettings(greedy=True, text_repetition_penalty=1.0, length_penalty=1.0)
+GREEDY = Sampling(temperature=0.0)
+SCORES = torch.tensor([1.0, 3.0, 2.5, -1.0])
 
 
-def sampler(seed: int = 0, history: list[int] | None = None) -> TextSampler:
-    generator = torch.Generator().manual_seed(seed)
-    return TextSampler(SPECIAL, torch.tensor([FORBIDDEN, SPECIAL.chunk_eos]), generator, history or [])
+def pick(
+    sampling: Sampling, *, said: tuple[int, ...] = (), ends: tuple[int, ...] = (), seed: int = 0
+) -> int | None:
+    return chosen(SCORES, drawn_by(sampling, Noise(seed), said, ends))
 
 
-def scores(**best: float) -> Tensor:
-    """Zeros but for the tokens named: special ones by name, others as `t300`."""
-    logits = torch.zeros(VOCABULARY)
-    for name, score in best.items():
-        token = getattr(SPECIAL, name, None)
-        logits[int(name[1:]) if token is None else token] = score
-    return logits
+def drawn(sampling: Sampling) -> set[int | None]:
+    return {pick(sampling, seed=seed) for seed in range(200)}
 
 
-def random_scores(seed: int) -> Tensor:
-    return torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(seed)) * 3
+# ------------------------------------------------------------------------------------------------- the rules
 
 
-def with_(settings: DuplexSettings, **changes: object) -> DuplexSettings:
-    return DuplexSettings(**{**vars(settings), **changes})
+def test_without_temperature_the_likeliest_is_taken() -> None:
+    assert pick(GREEDY) == 1
 
 
-# -------------------------------------------------------------------------------------------------- rules
+def test_repetition_counts_what_was_said() -> None:
+    assert pick(Sampling(temperature=0.0, repetition_penalty=1.5), said=(1,)) == 2
 
 
-def test_greedy_takes_the_best() -> None:
-    assert sampler().decide(scores(t300=2.0, t301=1.0), GREEDY) == 300
+def test_repetition_lowers_positive_and_negative_scores_once() -> None:
+    scores = torch.tensor([[2.0, -2.0, 0.0, 1.0]])
 
+    penalise(scores, torch.tensor([[0, 1, 2, 0]]), torch.tensor([[2.0]]))
 
-def test_chunk_eos_is_tested_before_any_rule_and_leaves_no_trace() -> None:
-    one = sampler(history=[5])
+    assert scores.tolist() == [[1.0, -4.0, 0.0, 1.0]]
 
-    assert one.decide(scores(chunk_eos=2.0, t300=1.0), GREEDY) == SPECIAL.chunk_eos
-    assert one.history == [5]
 
+def test_length_penalty_makes_the_end_less_likely() -> None:
+    assert pick(Sampling(temperature=0.0, length_penalty=1.5), ends=(1,)) == 2
+    assert pick(Sampling(temperature=0.0, length_penalty=0.5), ends=(2,)) == 2
 
-def test_chunk_eos_that_did_not_win_is_not_drawn_after_the_rules() -> None:
-    settings = with_(PLAIN, temperature=1.0, top_k=2, top_p=1.0)
-    logits = scores(chunk_eos=8.0, t300=9.0)
-    one = sampler()
 
-    ends = [one.decide(logits, settings) for _ in range(200)]
-
-    # Tested once, at its own probability of 0.27; drawn among the best two, it would come far more often.
-    assert 0.15 < ends.count(SPECIAL.chunk_eos) / 200 < 0.4
-    assert float(one.adjusted(logits, settings)[SPECIAL.chunk_eos]) == -torch.inf
-
-
-def test_forbidden_token_is_never_decided() -> None:
-    one = sampler()
-
-    assert one.decide(scores(**{f"t{FORBIDDEN}": 9.0}, t300=1.0), GREEDY) == 300
-    assert FORBIDDEN not in {one.decide(scores(**{f"t{FORBIDDEN}": 9.0}), PLAIN) for _ in range(50)}
-
-
-def test_repetition_lowers_positive_and_negative_scores() -> None:
-    logits = torch.tensor([2.0, -2.0, 0.0, 1.0])
-
-    penalise(logits, torch.tensor([0, 1, 2]), 2.0)
-
-    assert logits.tolist() == [1.0, -4.0, 0.0, 1.0]
-
-
-def test_repeated_token_loses_to_a_new_one() -> None:
-    settings = with_(GREEDY, text_repetition_penalty=1.2)
-    one = sampler()
-
-    assert [one.decide(scores(t300=1.1, t301=1.0), settings) for _ in range(2)] == [300, 301]
-
-
-def test_repetition_looks_back_as_far_as_its_window() -> None:
-    settings = with_(GREEDY, text_repetition_penalty=1.2, text_repetition_window_size=2)
-    one = sampler()
-
-    decided = [one.decide(scores(t300=1.1, t301=1.0, t302=0.95), settings) for _ in range(4)]
-
-    assert decided == [300, 301, 302, 300]
-    assert one.history == [302, 300]
-
-
-def test_without_a_window_nothing_is_a_repetition() -> None:
-    settings = with_(GREEDY, text_repetition_penalty=2.0, text_repetition_window_size=0)
-    one = sampler()
-
-    assert [one.decide(scores(t300=1.1, t301=1.0), settings) for _ in range(3)] == [300] * 3
-
-
-def test_length_penalty_makes_the_end_of_a_turn_less_likely() -> None:
-    logits = scores(turn_eos=1.05, t300=1.0)
-
-    assert sampler().decide(logits, GREEDY) == SPECIAL.turn_eos
-    assert sampler().decide(logits, with_(GREEDY, length_penalty=1.1)) == 300
-
-
-@pytest.mark.parametrize("score", [3.0, -3.0])
-@pytest.mark.parametrize("scale", [0.5, 2.0])
-def test_listen_scale_multiplies_the_odds_of_listening_alone(score: float, scale: float) -> None:
-    logits = random_scores(1)
-    logits[SPECIAL.listen] = score
-
-    before, after = (
-        sampler().adjusted(logits, with_(PLAIN, listen_prob_scale=s)).softmax(0) for s in (1.0, scale)
-    )
-
-    odds = after / before
-    assert float(odds[SPECIAL.listen] / odds[300]) == pytest.approx(scale, rel=1e-4)
-    assert float(odds[SPECIAL.im_end] / odds[300]) == pytest.approx(1, rel=1e-4)
-
-
-def test_listen_scale_of_nothing_never_listens() -> None:
-    settings = with_(GREEDY, listen_prob_scale=0.0, listen_top_k=5)
-
-    assert sampler().decide(scores(listen=9.0, t300=1.0), settings) == 300
-
-
-@pytest.mark.parametrize(("rank", "listens"), [(0, True), (2, True), (3, False)])
-@pytest.mark.parametrize("greedy", [True, False])
-def test_listening_is_sure_among_the_best_k(rank: int, listens: bool, greedy: bool) -> None:
-    logits = torch.full((VOCABULARY,), -20.0)
-    logits[300:310] = torch.arange(10.0, 0.0, -1.0)
-    logits[SPECIAL.listen] = 10.5 - rank
-    settings = with_(PLAIN, greedy=greedy, listen_top_k=3, temperature=2.0, top_k=8, top_p=0.3)
-
-    decided = {sampler(seed).decide(logits, settings) for seed in range(20)}
-
-    assert (decided == {SPECIAL.listen}) is listens
-
-
-def test_forbidden_tokens_do_not_count_in_the_rank_of_listening() -> None:
-    logits = scores(chunk_eos=3.0, t7=3.0, t300=5.0, listen=1.0)
-
-    assert sampler().decide(logits, with_(GREEDY, listen_top_k=2)) == SPECIAL.listen
-
-
-# --------------------------------------------------------------------------------------------- randomness
-
-
-def test_same_seed_gives_the_same_tokens() -> None:
-    first, second, other = sampler(3), sampler(3), sampler(4)
-    settings = DuplexSettings(temperature=1.0, top_k=100, top_p=1.0)
-
-    tokens = [[s.decide(random_scores(i), settings) for i in range(30)] for s in (first, second, other)]
-
-    assert tokens[0] == tokens[1] != tokens[2]
-
-
-def test_generator_of_one_unit_leaves_the_sessions_alone() -> None:
-    settings = with_(PLAIN, temperature=1.0, top_k=100, top_p=1.0)
-    disturbed, plain = sampler(3), sampler(3)
-
-    disturbed.decide(random_scores(0), settings, torch.Generator().manual_seed(9))
-
-    assert disturbed.decide(random_scores(1), settings) == plain.decide(random_scores(1), settings)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1e-45, 1e-6])
-def test_coldest_temperatures_take_the_best(temperature: float) -> None:
-    settings = with_(PLAIN, temperature=temperature)
-
-    assert sampler().decide(random_scores(2), settings) == sampler().decide(random_scores(2), GREEDY)
-
-
-@settings(deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    temperature=st.floats(1e-3, 2.0),
-    top_k=st.integers(1, 1000),
-    top_p=st.floats(0, 1, exclude_min=True),
-    spread=st.sampled_from([1e-3, 1.0, 1e3, 1e37]),
-)
-def test_likely_tokens_always_make_a_distribution(
-    seed: int, temperature: float, top_k: int, top_p: float, spread: float
-) -> None:
-    logits = torch.randn(100, generator=torch.Generator().manual_seed(seed)) * spread
-    probs = keep_likely(logits, temperature, top_k, top_p)
-
-    assert bool(torch.isfinite(probs).all())
-    assert float(probs.sum()) == pytest.approx(1, abs=1e-5)
-    assert 1 <= int((probs > 0).sum()) <= top_k
-    assert float(probs[logits.argmax()]) == float(probs.max())
+def test_all_may_be_drawn_or_few_of_them() -> None:
+    hot = Sampling(temperature=2.0, top_p=1.0)
+    assert drawn(hot) == {0, 1, 2, 3}
+    assert drawn(replace(hot, top_k=2)) == {1, 2}
+    assert drawn(replace(hot, top_p=0.1)) == {1}
 
 
 def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
-    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    scores = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 
-    assert [int((keep_likely(logits, 1.0, 4, p) > 0).sum()) for p in (0.4, 0.7, 0.9, 1.0)] == [1, 2, 3, 4]
+    def kept(top_p: float) -> int:
+        draw = drawn_by(Sampling(temperature=1.0, top_p=top_p), Noise(0))
+        return int((probabilities(scores, draw) > 0).sum())
+
+    assert [kept(top_p) for top_p in (0.4, 0.7, 0.9, 1.0)] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_score_that_is_no_number_poisons_the_decision(bad: float) -> None:
-    one = sampler(history=[5])
+def test_forbidden_ids_are_never_chosen() -> None:
+    for sampling in (GREEDY, Sampling(temperature=2.0, top_p=1.0)):
+        draws = [drawn_by(sampling, Noise(seed), forbidden=torch.tensor([1])) for seed in range(50)]
+        assert 1 not in choose(SCORES.repeat(50, 1), draws)
 
-    with pytest.raises(PoisonedLogits):
-        one.decide(scores(t300=bad), GREEDY)
-    assert one.history == [5]
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_scores_that_are_no_numbers_give_none(bad: float) -> None:
+    for sampling in (GREEDY, Sampling()):
+        assert chosen(torch.tensor([1.0, bad]), drawn_by(sampling, Noise(0))) is None
+
+
+def test_where_nothing_is_allowed_there_is_none() -> None:
+    assert chosen(torch.full((4,), -torch.inf), drawn_by(GREEDY, Noise(0))) is None
+    everything = drawn_by(Sampling(), Noise(0), forbidden=torch.arange(4))
+    assert chosen(SCORES, everything) is None
+
+
+# ------------------------------------------------------------------- equal to what a row draws by itself
+
+
+class Near(Exception):
+    """The number drawn lies so close to a border that rounding decides."""
+
+
+def plainly(scores: list[float], draw: Draw) -> int | None:
+    """One decision, rule by rule, over plain lists."""
+    near = 2e-6 if len(scores) > WIDTHS[0] else 1e-12
+    row = np.array(scores, np.float32)
+    with np.errstate(invalid="ignore"):
+        return _plainly(row, draw, near)
+
+
+def _plainly(row: np.ndarray[tuple[int], np.dtype[np.float32]], draw: Draw, near: float) -> int | None:
+    if draw.first is not None:
+        if not np.isfinite(row.max()):
+            return None
+        if draw.temperature < COLDEST:
+            chance = float(int(np.argmax(row)) == draw.first)
+        else:
+            weights = np.exp(row.astype(np.float64) - float(row.max()))
+            chance = float(weights[draw.first] / weights.sum())
+            if abs(chance - draw.uniforms[0]) < 2e-6:
+                raise Near
+        if draw.uniforms[0] < chance:
+            return draw.first
+    for token in [] if draw.forbidden is None else draw.forbidden.tolist():
+        row[token] = -np.inf
+    for ids, penalty in ((draw.recent, draw.repetition_penalty), (draw.ends, draw.length_penalty)):
+        for token in set(ids):
+            by = np.float32(penalty)
+            row[token] = row[token] / by if row[token] > 0 else row[token] * by
+    if draw.bias:
+        row[draw.favoured] += np.float32(draw.bias)
+    if sum(score > row[draw.favoured] for score in row) < draw.sure_within:
+        row[draw.favoured] = row.max() + np.float32(50)
+    if not np.isfinite(row.max()):
+        return None
+    best = sorted(range(len(row)), key=lambda token: (-row[token], token))
+    if draw.temperature < COLDEST:
+        return best[0]
+    best = best[: draw.top_k]
+    weights = np.exp((row[best].astype(np.float64) - float(row[best[0]])) / draw.temperature)
+    whole, kept, mass = float(weights.sum()), [], 0.0
+    for token, weight in zip(best, weights, strict=True):
+        if kept and mass >= draw.top_p * whole:
+            break
+        if kept and draw.top_p < 1 and abs(mass - draw.top_p * whole) < near * whole:
+            raise Near
+        kept.append(token)
+        mass += float(weight)
+    point, mass, last = draw.uniforms[1] * mass, 0.0, best[0]
+    for token, weight in zip(kept, weights, strict=False):
+        mass += float(weight)
+        if weight > 0:
+            last = token
+        if abs(mass - point) < near * whole and near > 1e-9:
+            raise Near
+        if mass > point:
+            return token
+    return last
+
+
+SIZES = st.sampled_from([1, 3, 40, WIDTHS[0], WIDTHS[0] + 1, 300, WIDTHS[1] + 200])
+
+
+@st.composite
+def rows(draw: st.DrawFn, size: int) -> tuple[list[float], Draw]:
+    """Scores of one session, often equal, flat or forbidden, and what it asks for."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    kind = draw(st.sampled_from(["spread", "steps", "flat", "peak"]))
+    scores = {
+        "spread": rng.standard_normal(size) * draw(st.sampled_from([1e-3, 1.0, 10.0, 1e37])),
+        "steps": rng.integers(-2, 3, size).astype(float),
+        "flat": np.zeros(size),
+        "peak": np.where(np.arange(size) == rng.integers(size), 9.0, rng.standard_normal(size)),
+    }[kind]
+    for bad in draw(st.lists(st.sampled_from([-np.inf, -np.inf, -np.inf, np.nan, np.inf]), max_size=2)):
+        scores[rng.integers(size)] = bad
+    ids = st.integers(0, size - 1)
+    asked = Draw(
+        draw(st.sampled_from([0.0, 0.3, 0.7, 1.0, 2.0])),
+        draw(st.sampled_from([1, 2, 20, WIDTHS[0], 65, 250, 1030, 1200, KEEP_ALL])),
+        draw(st.sampled_from([0.05, 0.5, 0.8, 0.95, 1.0])),
+        [draw(st.integers(0, 2**24 - 1)) / 2**24 for _ in range(2)],
+        first=draw(st.none() | ids),
+        forbidden=torch.tensor(draw(st.lists(ids, max_size=3)), dtype=torch.long),
+        recent=draw(st.lists(ids, max_size=6)),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.05, 2.0, 0.5])),
+        ends=draw(st.lists(ids, max_size=2)),
+        length_penalty=draw(st.sampled_from([1.0, 1.1, 0.1])),
+        favoured=draw(ids),
+        bias=draw(st.sampled_from([0.0, 0.7, -np.inf])),
+        sure_within=draw(st.sampled_from([0, 0, 1, 3])),
+    )
+    return scores.tolist(), asked
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[tuple[list[float], Draw]]:
+    """A few sessions of one model."""
+    size = draw(SIZES)
+    return draw(st.lists(rows(size), min_size=1, max_size=5))
+
+
+@settings(deadline=None, max_examples=200)
+@given(batches())
+def test_every_row_of_a_pass_is_what_it_is_by_itself(batch: list[tuple[list[float], Draw]]) -> None:
+    together = choose(
+        torch.tensor([scores for scores, _ in batch], dtype=torch.float32), [draw for _, draw in batch]
+    )
+
+    for (scores, draw), token in zip(batch, together, strict=True):
+        assert chosen(torch.tensor(scores, dtype=torch.float32), draw) == token
+        try:
+            expected = plainly(scores, draw)
+        except Near:
+            continue
+        assert token == expected
+
+
+@pytest.mark.parametrize("top_k", [WIDTHS[0], WIDTHS[1], WIDTHS[1] + 1, KEEP_ALL])
+@pytest.mark.parametrize("uniform", [0.0, 0.01, 0.3, 0.9, 1 - 2**-24])
+@pytest.mark.parametrize("top_p", [0.5, 1.0])
+def test_of_equal_scores_the_lower_ids_come_first_however_many_there_are(
+    top_k: int, uniform: float, top_p: float
+) -> None:
+    size = 3000
+    draw = Draw(1.0, top_k, top_p, [0.0, uniform])
+
+    token = chosen(torch.zeros(size), draw)
+
+    assert token is not None
+    assert abs(token - int(uniform * top_p * min(top_k, size))) <= 1
+
+
+# -------------------------------------------------------------------------------------------------- the draws
+
+
+def frequencies(scores: Tensor, sampling: Sampling, count: int) -> Tensor:
+    """How often each id is drawn by so many sessions."""
+    draws = [drawn_by(sampling, Noise(seed)) for seed in range(count)]
+    counts = Counter(choose(scores.repeat(count, 1), draws))
+    return torch.tensor([float(counts[token]) for token in range(len(scores))])
+
+
+@pytest.mark.parametrize("size", [30, 2000])
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(temperature=1.0, top_p=1.0), Sampling(temperature=0.7), Sampling(temperature=1.5, top_k=9)],
+)
+def test_ids_are_drawn_as_often_as_they_are_likely(size: int, sampling: Sampling) -> None:
+    scores = torch.randn(size, generator=torch.Generator().manual_seed(1)) * 2
+    count = 4000
+    expected = probabilities(scores, drawn_by(sampling, Noise(0))) * count
+    found = frequencies(scores, sampling, count)
+
+    assert not found[expected == 0].any()
+    often = expected >= 5
+    cells = [(float(f), float(e)) for f, e in zip(found[often], expected[often], strict=True)]
+    rest = (float(found[~often].sum()), float(expected[~often].sum()))
+    cells += [rest] if rest[1] >= 5 else []
+    freedom = len(cells) - 1
+    chi_square = sum((f - e) ** 2 / e for f, e in cells)
+    assert chi_square < freedom + 4 * (2 * freedom) ** 0.5 + 8
+
+
+def test_what_is_tested_first_comes_as_often_as_the_model_would_have_it() -> None:
+    scores = torch.tensor([2.0, 1.0, 0.0])
+    draws = [
+        Draw(0.1, 1, 1.0, Noise(seed).ahead(2), first=1, forbidden=torch.tensor([1])) for seed in range(4000)
+    ]
+
+    found = choose(scores.repeat(4000, 1), draws).count(1) / 4000
+
+    assert abs(found - float(scores.softmax(0)[1])) < 0.03
+
+
+# --------------------------------------------------------------------------------------------- the neighbours
+
+
+def crowd(seed: int, count: int, size: int) -> tuple[Tensor, list[Draw]]:
+    rng = np.random.default_rng(seed)
+    draws = [
+        Draw(
+            float(rng.choice([0.0, 0.7, 1.2])),
+            int(rng.choice([20, KEEP_ALL])),
+            float(rng.choice([0.8, 1.0])),
+            Noise(int(rng.integers(2**62))).ahead(2),
+            first=rng.choice([None, 3]),
+            recent=rng.integers(size, size=rng.integers(9)).tolist(),
+            repetition_penalty=1.3,
+            forbidden=[None, torch.tensor([1, 2])][rng.integers(2)],
+        )
+        for _ in range(count)
+    ]
+    return torch.from_numpy(rng.standard_normal((count, size)).astype(np.float32) * 3), draws
+
+
+@pytest.mark.parametrize("size", [50, 500, 5000])
+def test_a_token_is_the_same_alone_and_in_any_crowd(size: int) -> None:
+    scores, draws = crowd(size, 40, size)
+    alone = [chosen(row, draw) for row, draw in zip(scores, draws, strict=True)]
+
+    order = np.random.default_rng(0)
+    for _ in range(10):
+        rows = order.permutation(40)[: order.integers(1, 41)].tolist()
+        assert choose(scores[rows].clone(), [draws[row] for row in rows]) == [alone[row] for row in rows]
+
+
+def test_nothing_that_a_neighbour_is_or_asks_changes_a_token() -> None:
+    size, own = 500, 7
+    scores, draws = crowd(1, 16, size)
+    expected = choose(scores.clone(), draws)[own]
+    changes: list[dict[str, object]] = [
+        {"uniforms": [0.999, 0.999]},
+        {"recent": list(range(400)), "repetition_penalty": 9.0},
+        {"temperature": 0.0},
+        {"top_k": 1},
+        {"first": own, "sure_within": 500},
+        {"forbidden": torch.arange(size)},
+    ]
+    for change in changes:
+        others = [draw if row == own else replace(draw, **change) for row, draw in enumerate(draws)]
+        assert choose(scores.clone(), others)[own] == expected
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        spoiled = scores.clone()
+        spoiled[torch.arange(16) != own] = bad
+        told = choose(spoiled, draws)
+        assert told[own] == expected
+        assert all(token is None for row, token in enumerate(told) if row != own)

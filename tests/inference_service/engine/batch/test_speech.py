@@ -1,14 +1,19 @@
 """Speech codes of units: how many, which, and that nobody is disturbed by anybody."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from inference_service.engine.batch.speech import Speaker, SpeechJob, SpeechState
+from inference_service.engine.batch.noise import Noise
+from inference_service.engine.batch.speech import CodeDraws, Speaker, SpeechJob, SpeechState
 from inference_service.models.speech_head import SpeechHead
 from tests.inference_service.engine.support import tiny
 
@@ -34,18 +39,18 @@ class Patient(SpeechHead):
         return scores
 
 
-def speaker(kind: type[SpeechHead] = SpeechHead, **changes: float) -> Speaker:
+def speaker(kind: type[SpeechHead] = SpeechHead, *, at_once: int = 5, **changes: float) -> Speaker:
     built, _, config = tiny.model()
     head = kind(replace(config.speech, **changes), HIDDEN, 768).eval()  # type: ignore[arg-type]
     head.load_state_dict(built.tts.state_dict())
     for parameter in head.parameters():
         if parameter.dim() > 1:
             parameter.mul_(12)  # enough for what was said before to matter
-    return Speaker(head, 4, CAPACITY)
+    return Speaker(head, 4, CAPACITY, at_once)
 
 
 def state(slot: int = 0, seed: int = 0) -> SpeechState:
-    return SpeechState(slot, torch.Generator().manual_seed(seed))
+    return SpeechState(slot, Noise(seed))
 
 
 def job(of: SpeechState, words: int, *, may_be_short: bool = False, seed: int = 0) -> SpeechJob:
@@ -56,7 +61,7 @@ def job(of: SpeechState, words: int, *, may_be_short: bool = False, seed: int = 
         torch.randn(words, HIDDEN, generator=generator),
         may_be_short=may_be_short,
         temperature=0.8,
-        generator=of.generator,
+        noise=of.noise,
     )
 
 
@@ -97,13 +102,14 @@ def test_codes_are_of_the_codebook() -> None:
 
 def test_unit_goes_on_from_the_codes_of_the_one_before() -> None:
     by = speaker()
-    one, other = state(0), state(1)
-    run(by, job(one, 3, seed=1))
-    run(by, job(other, 3, seed=2))
+    after = set()
+    for seed in range(4):
+        voice = state(0)
+        run(by, job(voice, 3, seed=seed))
+        voice.noise = Noise(9)
+        after.add(tuple(run(by, job(voice, 2, seed=5))))
 
-    after = [run(by, job(voice, 2, seed=3)) for voice in (one, other)]
-
-    assert after[0] != after[1]
+    assert len(after) > 1
 
 
 def test_positions_cover_condition_and_every_code() -> None:
@@ -121,8 +127,7 @@ def test_new_turn_speaks_as_if_it_were_the_first() -> None:
     used, fresh = state(0), state(1)
     run(by, job(used, 3, seed=1))
     used.end_turn()
-    used.generator.manual_seed(5)
-    fresh.generator.manual_seed(5)
+    used.noise, fresh.noise = Noise(5), Noise(5)
 
     assert run(by, job(used, 4, seed=2)) == run(by, job(fresh, 4, seed=2))
 
@@ -174,7 +179,7 @@ def test_poisoned_unit_ends_alone() -> None:
     assert run(by, sound) == run(speaker(), job(state(0), 3, seed=1))
 
     sick.state.end_turn()
-    sick.state.generator.manual_seed(0)
+    sick.state.noise = Noise(0)
     assert run(by, job(sick.state, 3, seed=1)) == sound.codes
 
 
@@ -188,3 +193,136 @@ def test_code_said_again_and_again_becomes_less_likely() -> None:
         return len(said) - len(set(said))
 
     assert repeats(penalised) < repeats(plain)
+
+
+# ---------------------------------------------------------------------------------------- several at once
+
+
+def turn(by: Speaker, slot: int, temperature: float = 0.8) -> list[list[int]]:
+    """The units of a turn that may end early in its first and last one."""
+    voice, said = state(slot, seed=slot), []
+    for unit in range(4):
+        one = job(voice, slot + 2, may_be_short=unit in (0, 3), seed=10 * slot + unit)
+        one.temperature = temperature
+        said.append(run(by, one))
+    assert voice.noise.drawn == sum(len(codes) + (len(codes) < 25) for codes in said)
+    return said
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_how_many_codes_a_step_has_changes_none_of_them(temperature: float) -> None:
+    by = speaker(repetition_penalty=1.3, repetition_window=6, top_k=9)
+    said = []
+    for by.at_once in (1, 5, 7, 40):
+        said.append(turn(by, 2, temperature))
+
+    assert said == said[:1] * 4
+    assert all(len(codes) == 25 for codes in said[0][1:3])
+
+
+def test_codes_of_a_step_come_to_the_host_once() -> None:
+    by, downloads = speaker(), list[int]()
+    said = CodeDraws.said
+
+    def counted(draws: CodeDraws) -> list[list[int]]:
+        downloads.append(len(draws._chosen))
+        return said(draws)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CodeDraws, "said", counted)
+        run(by, job(state(), 3))
+    assert downloads == [5] * 5
+
+
+def test_a_step_that_was_not_taken_has_changed_nothing() -> None:
+    by, undisturbed = speaker(), job(state(), 3)
+    expected = run(speaker(), undisturbed)
+
+    one = job(state(), 3)
+    while not one.finished:
+        by.forward([one])
+        by.forward([one, job(state(1), 5)])
+        by.step([one])
+
+    assert one.codes == expected
+    assert one.state.noise.drawn == undisturbed.state.noise.drawn
+
+
+class Sick(SpeechHead):
+    """Its scores are no numbers any more for whoever is in the second row, from the eighth code on."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        scores = super().logits(hidden)
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls > 7 and len(scores) > 1:
+            scores[1] = torch.nan
+        return scores
+
+
+def test_a_unit_that_is_poisoned_in_the_middle_of_a_step_ends_there_and_alone() -> None:
+    alone = {slot: run(speaker(), job(state(slot, seed=slot), 3, seed=slot)) for slot in range(3)}
+    by = speaker(Sick)
+    jobs = [job(state(slot, seed=slot), 3, seed=slot) for slot in range(3)]
+    by.step(jobs)
+    by.step(jobs)
+
+    assert [one.poisoned for one in jobs] == [False, True, False]
+    assert jobs[1].codes == alone[1][:7]
+    assert jobs[1].state.noise.drawn == 7
+    for slot in (0, 2):
+        assert run(by, jobs[slot]) == alone[slot]
+
+
+# ----------------------------------------------------------------------------------------- drawn, by scores
+
+
+def plainly(scores: list[float], said: list[int], uniform: float, top_k: int, penalty: float) -> int:
+    """A code over plain lists: penalised for each time it was said, of the best `top_k`, in order of id."""
+    row = np.array(scores, np.float32)
+    for code, times in Counter(said).items():
+        by = np.float32(penalty) ** np.float32(times)
+        row[code] = row[code] / by if row[code] > 0 else row[code] * by
+    least = sorted(row, reverse=True)[min(top_k, len(row)) - 1]
+    weights = np.where(row >= least, np.exp((row - row.max()) / np.float32(0.8)), 0)
+    return int((np.cumsum(weights) <= uniform * weights.sum()).sum())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    said=st.lists(st.lists(st.integers(0, 6), max_size=24), min_size=1, max_size=4),
+    top_k=st.sampled_from([1, 3, 10, 100]),
+    penalty=st.sampled_from([1.0, 1.05, 2.0]),
+)
+def test_codes_of_all_rows_are_what_each_draws_by_itself(
+    seed: int, said: list[list[int]], top_k: int, penalty: float
+) -> None:
+    config = replace(tiny.model()[2].speech, top_k=top_k, repetition_penalty=penalty)
+    rng = np.random.default_rng(seed)
+    shape = (len(said), tiny.CODES + 1)
+    scores = rng.normal(size=shape) if seed % 2 else rng.integers(-1, 2, shape).astype(np.float64)
+    jobs = [job(state(slot % 4, seed=seed + slot), 2, may_be_short=True) for slot in range(len(said))]
+    for one, codes in zip(jobs, said, strict=True):
+        one.codes = list(codes)
+
+    draws = CodeDraws(config, jobs, 1, torch.device("cpu"))
+    draws.say(torch.tensor(scores, dtype=torch.float32))
+
+    window = config.repetition_window
+    for one, row, (code,) in zip(jobs, scores, draws.said(), strict=True):
+        assert code == plainly(row.tolist(), one.codes[-window:], one.noise.ahead(1)[0], top_k, penalty)
+
+
+def test_codes_are_drawn_as_often_as_they_are_likely() -> None:
+    by, count = speaker(top_k=6, repetition_penalty=1.0), 4000
+    scores = torch.randn(tiny.CODES + 1, generator=torch.Generator().manual_seed(1)) * 2
+    jobs = [job(state(seed=seed), 2, may_be_short=True) for seed in range(count)]
+
+    draws = CodeDraws(by.head.config, jobs, 1, scores.device)
+    draws.say(scores.repeat(count, 1))
+
+    values, ids = scores.topk(6)
+    found = Counter(code for (code,) in draws.said())
+    expected = dict(zip(ids.tolist(), ((values / 0.8).softmax(0) * count).tolist(), strict=True))
+    assert set(found) <= set(expected)
+    assert sum((found[code] - often) ** 2 / often for code, often in expected.items()) < 26  # 1 in 10,000

@@ -11,9 +11,11 @@ from torch import Tensor
 from inference_service.api.engine import Done, End, Finalized, Finish, Prefilled
 from inference_service.api.setups import DuplexSettings, Window, WindowMode
 from inference_service.engine.batch import speech
-from inference_service.engine.batch.sampler import TextSampler
+from inference_service.engine.batch.draw import TextSampler
+from inference_service.engine.batch.noise import Noise
 from inference_service.families import minicpmo
 from tests.inference_service.engine.support import golden
+from tests.inference_service.engine.support.decisions import decide
 from tests.inference_service.engine.support.reference import (
     Enter,
     Spoken,
@@ -154,17 +156,24 @@ def test_context_behind_a_window_that_remembers_is_the_recorded_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["duplex_script", "duplex_script_clean_tts", "duplex_greedy"])
-def test_speech_is_drawn_from_the_recorded_probabilities(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [1, 5])
+def test_speech_is_drawn_from_the_recorded_probabilities(
+    name: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: list[Tensor] = []
     scores: list[Tensor] = []
 
-    def likeliest(probs: Tensor, generator: torch.Generator) -> int:
-        drawn.append(probs)
-        return int(probs.argmax())
+    def likeliest(draws: speech.CodeDraws, scores: Tensor) -> Tensor:
+        (weights,) = weigh(draws, scores)
+        drawn.append(weights / weights.sum())
+        return torch.nn.functional.one_hot(weights.argmax(), len(weights))[None].float()
 
-    monkeypatch.setattr(speech, "draw", likeliest)
+    weigh = speech.CodeDraws.weigh
+    monkeypatch.setattr(speech.CodeDraws, "weigh", likeliest)
     quirks = name != "duplex_script_clean_tts"
     where = runtime(1, quirks=True, limit=1024)
+    assert where.speaker is not None
+    where.speaker.at_once = at_once
     visitor = ENTER[name.removesuffix("_clean_tts")](where, 0, speech_temperature=0.8)
     visitor.talk.reference_quirks = quirks
     head = where.components.speech and where.components.speech.head
@@ -194,7 +203,7 @@ def test_speech_is_drawn_from_the_recorded_probabilities(name: str, monkeypatch:
             near(condition, stored[f"{prefix}.condition"], HIDDEN_LIMIT)
         if unit["tts"] is not None:
             assert said.job.codes == unit["tts"]["tokens"]
-        at += count
+        at += -(-count // at_once) * at_once
     assert at == len(drawn) == len(scores)
 
 
@@ -247,7 +256,7 @@ def test_a_unit_never_decides_to_pause() -> None:
     scores = torch.zeros(768)
     scores[special.tts_pad] = 100.0
 
-    decided = TextSampler(special, forbidden, torch.Generator()).decide(scores, DuplexSettings(greedy=True))
+    decided = decide(TextSampler(special, forbidden, Noise(0)), scores, DuplexSettings(greedy=True))
 
     assert decided != special.tts_pad
     assert forbidden.tolist() == sorted(golden.recording("decode_rules")["forbidden_token_ids"])

@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,9 +14,11 @@ from inference_service.api.engine import End
 from inference_service.api.setups import DuplexSettings, Window, WindowMode
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
-from inference_service.engine.batch.sampler import TextSampler, keep_likely
+from inference_service.engine.batch.draw import TextSampler
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import Speaker, SpeechJob, SpeechState, penalise_repeats
 from tests.inference_service.engine.support import golden
+from tests.inference_service.engine.support.decisions import adjusted, decide, probabilities
 from tests.inference_service.engine.support.talk import Talk
 
 HIDDEN_LIMIT = 5e-5
@@ -227,7 +231,7 @@ def _outcome(unit: dict[str, Any]) -> dict[str, object]:
 def test_speech_head_says_the_recorded_codes_on_a_clean_context_for_each_turn() -> None:
     head = golden.speech_head()
     speaker = Speaker(head, 1, 512)
-    state = SpeechState(0, torch.Generator())
+    state = SpeechState(0, Noise(0))
     stored = golden.tensors("duplex_script")
     spoken = {}
     for unit in golden.units("duplex_script"):
@@ -238,7 +242,7 @@ def test_speech_head_says_the_recorded_codes_on_a_clean_context_for_each_turn() 
                 stored[f"u{unit['unit']:02d}.tts_hidden"],
                 may_be_short=unit["speech"]["min_new_tokens"] == 0,
                 temperature=0.0,
-                generator=state.generator,
+                noise=state.noise,
             )
             while not job.finished:
                 speaker.step([job])
@@ -259,9 +263,9 @@ PLAIN = [name for name in CASES if not name.startswith(("listen_scale", "listen_
 
 def sampler_for(case: dict[str, Any], *, quirks: bool = False) -> TextSampler:
     forbidden = torch.tensor(golden.recording("decode_rules")["forbidden_token_ids"])
-    history = case["history"][-SETTINGS.text_repetition_window_size :]
+    history = np.array(case["history"][-SETTINGS.text_repetition_window_size :], np.int32)
     special = golden.tokenizer().special
-    return TextSampler(special, forbidden, torch.Generator(), history, reference_quirks=quirks)
+    return TextSampler(special, forbidden, Noise(0), history, reference_quirks=quirks)
 
 
 def logits_of(name: str) -> Tensor:
@@ -270,14 +274,14 @@ def logits_of(name: str) -> Tensor:
 
 def rewarded(name: str) -> Tensor:
     """Ids whose negative scores the reference raised where it meant to lower them."""
-    history = torch.tensor(sampler_for(CASES[name]).history, dtype=torch.long).unique()
+    history = torch.from_numpy(sampler_for(CASES[name]).history).long().unique()
     negative: Tensor = history[logits_of(name)[history] < 0]
     return negative
 
 
 @pytest.mark.parametrize("name", [name for name in PLAIN if CASES[name]["params"]["mode"] == "greedy"])
 def test_scores_are_processed_as_recorded(name: str) -> None:
-    processed = sampler_for(CASES[name]).adjusted(logits_of(name), SETTINGS)
+    processed = adjusted(logits_of(name), sampler_for(CASES[name]).draw(SETTINGS))
 
     expected = golden.tensors("decode_rules")[f"{name}.processed"].clone()
     differing = rewarded(name)
@@ -295,10 +299,11 @@ def test_the_recorded_token_is_decided(name: str) -> None:
     settings = DuplexSettings(greedy=case["params"]["mode"] == "greedy", top_k=1)
 
     if case["params"]["mode"] == "greedy":
-        assert sampler.decide(logits_of(name), settings) == case["result"]
-        assert sampler.history[-1:] == case["history_appended"]
+        assert decide(sampler, logits_of(name), settings) == case["result"]
+        assert sampler.history[-1:].tolist() == case["history_appended"]
     else:
-        probs = keep_likely(sampler.adjusted(logits_of(name), SETTINGS), 0.7, 20, 0.8)
+        draw = sampler.draw(SETTINGS)
+        probs = probabilities(adjusted(logits_of(name), draw), draw)
         expected = golden.tensors("decode_rules")[f"{name}.final_probs"]
         torch.testing.assert_close(probs, expected, atol=1e-6, rtol=0)
 
@@ -314,12 +319,15 @@ def test_decisions_are_the_recorded_ones_with_what_the_reference_does_wrong(name
         listen_prob_scale=params["listen_prob_scale"],
     )
     sampler = sampler_for(case, quirks=True)
-    processed = sampler.adjusted(logits_of(name), settings)
+    processed = adjusted(logits_of(name), sampler.draw(settings))
 
-    assert sampler.decide(logits_of(name), settings) == case["result"]
-    assert sampler.history[len(case["history"]) :] == case["history_appended"] or len(case["history"]) > 512
+    assert decide(sampler, logits_of(name), settings) == case["result"]
+    appended = sampler.history[len(case["history"]) :].tolist()
+    assert appended == case["history_appended"] or len(case["history"]) > 512
     if f"{name}.final_probs" in stored:
-        probs = keep_likely(processed, params["temperature"], params["top_k"], params["top_p"])
+        names = ("temperature", "top_k", "top_p")
+        recorded = replace(settings, **{key: params[key] for key in names})
+        probs = probabilities(processed, sampler.draw(recorded))
         torch.testing.assert_close(probs, stored[f"{name}.final_probs"], atol=1e-6, rtol=0)
     elif not name.startswith(
         ("listen_top_k", "chunk_eos")
@@ -332,8 +340,8 @@ def test_listening_is_scaled_where_the_reference_scales_the_end_of_a_message() -
     special, half = golden.tokenizer().special, DuplexSettings(listen_prob_scale=0.5)
     case = CASES["listen_scale_acts_on_im_end"]
 
-    ours, theirs = (sampler_for(case, quirks=quirks).adjusted(logits, half) for quirks in (False, True))
-    plain = sampler_for(case).adjusted(logits, DuplexSettings())
+    ours, theirs = (adjusted(logits, sampler_for(case, quirks=quirks).draw(half)) for quirks in (False, True))
+    plain = adjusted(logits, sampler_for(case).draw(DuplexSettings()))
 
     odds = ours.softmax(0)[special.listen] / plain.softmax(0)[special.listen]
     total = 1 - plain.softmax(0)[special.listen] / 2
@@ -347,11 +355,11 @@ def test_listening_is_scaled_where_the_reference_scales_the_end_of_a_message() -
 
 def test_codes_said_before_become_less_likely_as_recorded() -> None:
     stored = golden.tensors("decode_rules")
-    scores = stored["tts_rep.in"].clone()
+    scores = stored["tts_rep.in"][None].clone()
 
-    penalise_repeats(scores, stored["tts_rep.history"].tolist()[-16:], 1.05)
+    penalise_repeats(scores, stored["tts_rep.history"][None, -16:].long(), 1.05)
 
-    torch.testing.assert_close(scores, stored["tts_rep.out"], atol=1e-6, rtol=0)
+    torch.testing.assert_close(scores[0], stored["tts_rep.out"], atol=1e-6, rtol=0)
 
 
 def test_keys_are_moved_as_recorded() -> None:

@@ -8,6 +8,7 @@ from inference_service.api.setups import UnitOverrides, Window, WindowMode
 from inference_service.engine.session import Stage, summed
 from inference_service.engine.sessions.duplex import MAX_CHARACTERS
 from inference_service.models.config import TurnBound
+from tests.inference_service.engine.support.decisions import decide
 from tests.inference_service.engine.support.talk import PROMPT, UNIT_TOKENS, VOCABULARY, Talk
 
 NAN = torch.full((VOCABULARY,), torch.nan)
@@ -622,7 +623,7 @@ def test_seed_of_a_unit_decides_its_draws_whatever_came_before() -> None:
     def drawn(warm_up: int) -> list[int]:
         talk = Talk(text_repetition_penalty=1.0, temperature=1.5, top_k=500, top_p=1.0)
         for row in scores[:warm_up]:
-            talk.conversation.sampler.decide(row, talk.conversation.setup.duplex)
+            decide(talk.conversation.sampler, row, talk.conversation.setup.duplex)
         talk.hear()
         talk.generate(overrides=UnitOverrides(seed=5))
         for row in scores[6:]:

@@ -29,13 +29,15 @@ from inference_service.api.setups import (
     Window,
 )
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.batch.sampler import sample
+from inference_service.engine.batch.draw import UNIFORMS, drawn_by
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.sessions.duplex_transcription import MOST_TOKENS, DuplexTranscription
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media.mel import MelStream
 from tests.inference_service.engine.support import tiny
+from tests.inference_service.engine.support.decisions import chosen
 from tests.inference_service.engine.support.dictation import SAMPLE_RATE, Sound, Writer, noise, run
 
 CHATTY = Sampling(max_new_tokens=100_000, temperature=0.0, length_penalty=0.1)
@@ -67,15 +69,17 @@ def in_one_pass(runtime: DuplexRuntime, sound: Sound, sampling: Sampling = CHATT
     audio = model.apm.embed(model.apm.hear(torch.from_numpy(MelStream().feed(whole))[None]))[0]
     language = copy.deepcopy(model.llm)
     language.set_attn_implementation("eager")
-    generator = torch.Generator().manual_seed(1)
+    source = Noise(1)
     special, tokenizer = runtime.tokenizer.special, runtime.tokenizer
     written = [tokenizer.is_text(i) or i == special.chunk_eos for i in range(768)]
     forbidden = torch.tensor([i for i in range(768) if not written[i]])
 
     def decide(rows: Tensor) -> int:
         logits = language(inputs_embeds=rows[None], use_cache=False).logits[0, -1]
-        logits = logits.index_fill(0, forbidden, -torch.inf)
-        return sample(logits, sampling, [], [special.chunk_eos], generator)
+        token = chosen(logits, drawn_by(sampling, source, (), [special.chunk_eos], forbidden))
+        source.use(UNIFORMS)
+        assert token is not None
+        return token
 
     rows = runtime.embed(tokenizer.encode_template(tiny.TRANSCRIPTION_PROMPT))
     seconds = []

@@ -18,6 +18,7 @@ from inference_service.api.setups import (
     Window,
 )
 from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechState
 from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, PictureRules, Words
@@ -26,7 +27,7 @@ from inference_service.engine.sessions.spoken_chat import SpokenChatSession
 from inference_service.families.antiphon_mini import MiniSenses
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.vocoder import VocoderState
-from tests.inference_service.engine.support import tiny
+from tests.inference_service.engine.support import decisions, tiny
 from tests.inference_service.engine.support.talk import HIDDEN, VOCABULARY, Said, decoder
 
 SECOND = 16_000
@@ -77,9 +78,9 @@ class Exchange:
             ChatPreprocessor(dialogue, ""),
             setup=ChatSetup(sampling, seed=0),
             dialogue=dialogue,
-            generator=generator,
+            noise=Noise(0),
             groups=SpeechGroups(
-                SpeechState(0, generator),
+                SpeechState(0, Noise(0)),
                 TURN_END,
                 torch.zeros(1, HIDDEN),
                 temperature=0.8,
@@ -144,7 +145,8 @@ class Exchange:
         """One decision on any scores."""
         turn = self.turn
         assert turn.wants_decision
-        chosen = turn.decide(scores)
+        draw = turn.draw()
+        chosen = None if draw is None else turn.decide(decisions.chosen(scores, draw))
         if chosen is not None:
             turn.feed(chosen, torch.zeros(1, HIDDEN))
         while turn.to_feed is not None:

@@ -27,7 +27,7 @@ from inference_service.api.setups import (
 )
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load_minicpmo
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.batch.sampler import TextSampler
+from inference_service.engine.batch.draw import Draw
 from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.components import DuplexComponents, Pcm, SpeechCodes, SpeechComponents
@@ -136,25 +136,33 @@ def unit_input(recorded: dict[str, Any]) -> UnitInput:
     return UnitInput(pcm, tuple(map(picture, given["frames"])), given["max_slice_nums"] or 1)
 
 
-class Observed(TextSampler):
-    """Keeps the scores that it decides upon; decides what is written, if anything is."""
+class Observed:
+    """Keeps the scores that a session decides upon; decides what is written, if anything is."""
 
-    scores: list[Tensor]
-    decided: list[int]
-    script: Iterator[int] | None
+    def __init__(self, where: "Watched", talk: DuplexSession) -> None:
+        self.scores: list[Tensor] = []
+        self.decided: list[int] = []
+        self.script: Iterator[int] | None = None
+        self._where = where
+        self._talk = talk
+        self._draw, self._decide = talk.draw, talk.decide
+        talk.draw, talk.decide = self._drawing, self._deciding  # type: ignore[method-assign]
 
     def begin(self, script: Sequence[int] | None) -> None:
         """A unit comes."""
         self.scores, self.decided = [], []
         self.script = None if script is None else iter(script)
 
-    def decide(
-        self, logits: Tensor, settings: DuplexSettings, generator: torch.Generator | None = None
-    ) -> int:
-        self.scores.append(logits)
-        token = super().decide(logits, settings, generator) if self.script is None else next(self.script)
+    def _drawing(self) -> Draw | None:
+        assert self._talk.last_hidden is not None
+        self.scores.append(self._where.scores([self._talk.last_hidden])[0])
+        return self._draw()
+
+    def _deciding(self, token: int | None) -> int | None:
+        token = token if self.script is None else next(self.script)
+        assert token is not None
         self.decided.append(token)
-        return token
+        return self._decide(token)
 
 
 @dataclass
@@ -210,11 +218,7 @@ class Visitor:
         voice = VoiceReference(wave("ref_wave_i16"))
         setup = DuplexSetup(PROMPT, settings, window or Window(), seed=0, sees=True, voice=voice)
         self.talk = cast(DuplexSession, where.open(name, slot, setup, lambda event: None))
-        own = self.talk.sampler
-        self.sampler = Observed(
-            own.special, own.forbidden, own.generator, reference_quirks=own.reference_quirks
-        )
-        self.talk.sampler = self.sampler
+        self.observed = Observed(where, self.talk)
         self.talk.preprocessor.begin()
         assert where.start(self.talk) is None
         self.spoken: list[Spoken] = []
@@ -238,7 +242,7 @@ class Visitor:
         """The next unit, with all its orders."""
         unit = self.recorded[len(self.spoken)]
         self.spoken.append(Spoken())
-        self.sampler.begin(unit["decided"] if self.scripted else None)
+        self.observed.begin(unit["decided"] if self.scripted else None)
         heard = self.talk.preprocessor.prepare(unit_input(unit))
         self.talk.queue.prefill(
             QueuedUnit(
@@ -260,7 +264,7 @@ class Visitor:
         said.events += events
         if self.talk.stage is Stage.DONE and unit is not None and not unit.finalize:
             said.running, said.turn_open = self.talk.running, self.talk.turn_open
-            said.scores, said.decided = self.sampler.scores, self.sampler.decided
+            said.scores, said.decided = self.observed.scores, self.observed.decided
             if not said.scores:
                 assert self.talk.last_hidden is not None
                 said.scores = [self.runtime.scores([self.talk.last_hidden])[0]]

@@ -12,7 +12,8 @@ from inference_service.api.engine import Done, Event, Failure, Finalized, Piece
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides, VoiceReference, Window
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder
-from inference_service.engine.batch.sampler import TextSampler
+from inference_service.engine.batch.draw import TextSampler
+from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechState
 from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.duplex import DuplexSession, Perceived
@@ -21,7 +22,7 @@ from inference_service.engine.sessions.reference_voice import ReferenceVoice
 from inference_service.families.antiphon_mini import MiniSenses
 from inference_service.models.config import TurnBound
 from inference_service.models.vocoder import VocoderState
-from tests.inference_service.engine.support import golden
+from tests.inference_service.engine.support import decisions, golden
 
 HIDDEN = 8
 VOCABULARY = 768
@@ -100,8 +101,8 @@ class Talk:
             DuplexPreprocessor(senses, ReferenceVoice(VoiceReference(), senses, None)),
             setup=DuplexSetup("", duplex, window, seed=0, sees=sees),
             tokenizer=tokenizer,
-            sampler=TextSampler(self.special, torch.tensor([self.special.chunk_eos]), generator),
-            speech=SpeechState(0, generator),
+            sampler=TextSampler(self.special, torch.tensor([self.special.chunk_eos]), Noise(0)),
+            speech=SpeechState(0, Noise(0)),
             unit_tokens=UNIT_TOKENS,
             slice_tokens=PICTURE_TOKENS + 2,
             turn_bound=turn_bound,
@@ -164,7 +165,8 @@ class Talk:
         """One decision on any scores; bad numbers or a cancel may come with its forward."""
         talk = self.conversation
         assert talk.wants_decision
-        chosen = talk.decide(scores)
+        draw = talk.draw()
+        chosen = None if draw is None else talk.decide(decisions.chosen(scores, draw))
         if chosen is not None:
             talk.feed(chosen, torch.zeros(1, HIDDEN))
             if cancelled:

@@ -1,0 +1,120 @@
+"""How many speech codes a step should have: workload W on a clock that goes by processor time alone."""
+
+import random
+import time
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+
+from benchmarks.crowd import workload
+from benchmarks.crowd.conversations import seconds_of_speech
+from benchmarks.crowd.scripted import script
+from inference_service.api.engine import Done
+from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
+from inference_service.checkpoints.location import find
+from inference_service.engine.session import QueuedUnit, Session, Stage
+from inference_service.engine.tick import Tick
+from inference_service.families import table
+
+OPTIONS = (1, 5, 25)
+SECOND = 1.0
+_MEASURED = ("unit_ms", "p50_ms", "p99_ms", "tick_ms")
+
+
+@dataclass(frozen=True)
+class Trade:
+    """So many codes at once, while so many sessions converse; times are processor time."""
+
+    at_once: int
+    sessions: int
+    unit_ms: float
+    """What a unit costs."""
+    p50_ms: float
+    """From a second's arrival to the last word about it."""
+    p99_ms: float
+    tick_ms: float
+    """99 of 100 ticks take less."""
+
+
+def trades(sessions: int, units: int, rounds: int) -> list[Trade]:
+    """Each option in turn, the medians of some rounds."""
+    found: dict[int, list[Trade]] = {at_once: [] for at_once in OPTIONS}
+    for _ in range(rounds):
+        for at_once in OPTIONS:
+            found[at_once].append(Talks(sessions, at_once).measure(units))
+    return [Trade(at_once, sessions, *_medians(rounds_)) for at_once, rounds_ in found.items()]
+
+
+def _medians(trades: list[Trade]) -> list[float]:
+    return [median(getattr(trade, name) for trade in trades) for name in _MEASURED]
+
+
+class Talks:
+    """Conversations that hear a second each second, on a clock that only ticks move."""
+
+    def __init__(self, sessions: int, at_once: int) -> None:
+        self._runtime: Any = table.load(find("antiphon-mini"), torch.device("cpu"))(sessions)
+        script(self._runtime)
+        self._runtime.speaker.at_once = at_once
+        self._now = time.monotonic()
+        self._tick = Tick(self._runtime, clock=lambda: self._now)
+        self._audio, draw = seconds_of_speech(), random.Random(1)
+        setup = DuplexSetup("", DuplexSettings(force_listen_count=0), self._runtime.info.window, seed=1)
+        self._sessions: list[Session[Any]] = []
+        for slot in range(sessions):
+            name = workload.name(slot * workload.CYCLE // sessions, slot)
+            session = self._runtime.open(name, slot, setup, lambda event: None)
+            session.preprocessor.begin()
+            self._runtime.start(session)
+            self._sessions.append(session)
+        while any(session.stage is Stage.PROMPT for session in self._sessions):
+            self._tick.run(self._sessions)
+        self._next = [self._now + draw.random() * SECOND for _ in self._sessions]
+        self._arrived: list[dict[int, float]] = [{} for _ in self._sessions]
+        self._waits: list[float] = []
+        self._ticks: list[float] = []
+
+    def measure(self, units: int) -> Trade:
+        """So many units of each session, the first of which does not count."""
+        sessions = len(self._sessions)
+        while any(self._arrived[slot].keys() != set(range(1, units + 1)) or session.has_work
+                  for slot, session in enumerate(self._sessions)):  # fmt: skip
+            self._send(units)
+            began = time.thread_time()
+            self._tick.run(self._sessions)
+            self._ticks.append(time.thread_time() - began)
+            self._now += self._ticks[-1]
+            self._note()
+        centiles = quantiles(self._waits, n=100)
+        return Trade(
+            self._runtime.speaker.at_once,
+            sessions,
+            sum(self._ticks) / (sessions * units) * 1e3,
+            centiles[49] * 1e3,
+            centiles[98] * 1e3,
+            quantiles(self._ticks, n=100)[98] * 1e3,
+        )
+
+    def _send(self, units: int) -> None:
+        """What has arrived; if nobody has anything to do, time goes on to the next second."""
+        if not self._tick.has_work(self._sessions):
+            self._now = max(self._now, min(self._next))
+        for slot, session in enumerate(self._sessions):
+            number = len(self._arrived[slot]) + 1
+            if self._next[slot] > self._now or number > units:
+                continue
+            heard = session.preprocessor.prepare(UnitInput(self._audio[number % len(self._audio)]))
+            arrival = self._arrived[slot][number] = self._next[slot]
+            session.queue.prefill(
+                QueuedUnit(number, heard, arrival, overrides=UnitOverrides(), finalize=True)
+            )
+            self._next[slot] += SECOND if number < units else float("inf")
+
+    def _note(self) -> None:
+        for slot, session in enumerate(self._sessions):
+            for event in session.events:
+                if isinstance(event, Done) and event.unit > 1:
+                    self._waits.append(self._now - self._arrived[slot][event.unit])
+            session.events.clear()

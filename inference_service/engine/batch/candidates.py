@@ -1,0 +1,115 @@
+"""The likeliest ids of each session, and the draw among them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_service.engine.batch.draw import Draw
+
+Floats = NDArray[np.float64]
+
+POISONED, OPEN = -1, -2
+"""Instead of an id: there are no numbers to draw by; the draw may fall behind these candidates."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What goes for the draw itself, of each row, each [n]."""
+
+    temperature: Floats
+    top_k: NDArray[np.int64]
+    top_p: Floats
+    uniform: Floats
+    vocabulary: int
+
+    @classmethod
+    def of(cls, draws: Sequence[Draw], vocabulary: int) -> "Wishes":
+        """Those of all rows."""
+        greedy = [draw.is_greedy for draw in draws]
+        top_k = [1 if sure else min(draw.top_k, vocabulary) for draw, sure in zip(draws, greedy, strict=True)]
+        return cls(
+            np.array([1.0 if sure else d.temperature for d, sure in zip(draws, greedy, strict=True)]),
+            np.array(top_k),
+            np.array([draw.top_p for draw in draws]),
+            np.array([draw.uniforms[1] for draw in draws]),
+            vocabulary,
+        )
+
+    @property
+    def are_greedy(self) -> bool:
+        """Whether nobody looks at more than the likeliest."""
+        return bool(self.top_k.max() == 1)
+
+    @property
+    def keeps_all(self) -> NDArray[np.bool_]:
+        """Whether `top_k` leaves out nothing."""
+        return self.top_k >= self.vocabulary
+
+    def rows(self, rows: list[int]) -> "Wishes":
+        """Those of some rows."""
+        return Wishes(
+            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.uniform[rows], self.vocabulary
+        )
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The likeliest ids [n, width] of each row and their scores, best first; equal scores in any order.
+
+    A single one of several equal is the lowest.
+    """
+
+    scores: NDArray[np.float32]
+    ids: NDArray[np.int32]
+
+    def draw(self, wishes: Wishes, shares: Floats | None) -> list[int]:
+        """The id of each row that its uniform number falls on, among those kept, from the likeliest on.
+
+        `shares` [n] are the probabilities of the likeliest ids among all, for rows that keep all. `OPEN`
+        where the draw cannot be told without more candidates, `POISONED` where scores are no numbers.
+        """
+        rows, width = np.arange(len(self.ids)), self.ids.shape[1]
+        if width == 1:
+            return [
+                token if isfinite(score) else POISONED
+                for (token,), (score,) in zip(self.ids.tolist(), self.scores.tolist(), strict=True)
+            ]
+        at, is_settled = self._places(wishes, shares)
+        equal = self.scores == self.scores[rows, at][:, None]
+        if width < wishes.vocabulary:
+            is_settled &= ~equal[:, -1]
+        found = np.where(is_settled, self.ids[rows, at], OPEN)
+        for row in np.flatnonzero(is_settled & (equal.sum(1) > 1)):
+            same = np.flatnonzero(equal[row])
+            found[row] = np.sort(self.ids[row, same])[at[row] - same[0]]
+        found[~np.isfinite(self.scores[:, 0])] = POISONED
+        tokens: list[int] = found.tolist()
+        return tokens
+
+    def _places(self, wishes: Wishes, shares: Floats | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Where among the candidates each draw falls, and whether that is sure."""
+        if wishes.are_greedy:
+            return np.zeros(len(self.ids), np.int64), np.ones(len(self.ids), np.bool_)
+        with np.errstate(invalid="ignore"):
+            mass, kept, whole = self.kept(wishes, shares)
+            seen = mass[:, -1]
+            reaches = (wishes.top_k <= mass.shape[1]) | (wishes.keeps_all & (seen >= wishes.top_p * whole))
+            point = wishes.uniform * np.where(reaches, mass[np.arange(len(kept)), kept - 1], whole)
+            at = np.minimum((mass <= point[:, None]).sum(1), kept - 1)
+            return at, reaches | (wishes.keeps_all & (wishes.top_p >= 1) & (point < seen))
+
+    def kept(self, wishes: Wishes, shares: Floats | None) -> tuple[Floats, NDArray[np.int64], Floats]:
+        """What the candidates up to each weigh together [n, width], how many of them are kept [n], and what
+        all that `top_k` leaves weigh [n]; the likeliest weighs 1."""
+        scores = self.scores.astype(np.float64)
+        weights = np.exp((scores - scores[:, :1]) / wishes.temperature[:, None])
+        weights[np.arange(scores.shape[1]) >= wishes.top_k[:, None]] = 0
+        mass = weights.cumsum(1)
+        whole = mass[:, -1]
+        if shares is not None:
+            whole = np.where(wishes.top_k <= scores.shape[1], whole, 1 / shares)
+        kept = 1 + (mass[:, :-1] < (wishes.top_p * whole)[:, None]).sum(1)
+        return mass, kept, whole

@@ -1,0 +1,130 @@
+"""What a session asks of its next decision; the kinds of session differ in nothing else."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inference_service.api.setups import DuplexSettings, Sampling
+from inference_service.engine.batch.noise import Noise
+from inference_service.models.tokenizer import SpecialTokens
+
+COLDEST = 1e-3
+"""Below this temperature, drawing is taking the likeliest."""
+UNIFORMS = 2
+"""Random numbers that a decision uses up: one for what is tested first, one for the draw."""
+
+
+@dataclass(slots=True)
+class Draw:
+    """How the next token of one session is drawn, rule after rule."""
+
+    temperature: float
+    top_k: int
+    """So many of the likeliest ids are kept; of equally likely ones the lower ids."""
+    top_p: float
+    """Of these the fewest whose probabilities come to so much."""
+    uniforms: Sequence[float]
+    """`UNIFORMS` random numbers in [0, 1)."""
+    first: int | None = None
+    """An id that is tested before any rule, with the probability that the model gives it."""
+    forbidden: Tensor | None = None
+    """Ids on the model's device; sessions of a kind have one tensor."""
+    recent: Sequence[int] | NDArray[np.int32] = ()
+    """Ids that `repetition_penalty` makes less likely; once, however often they are in it."""
+    repetition_penalty: float = 1.0
+    ends: Sequence[int] = ()
+    """Ids that `length_penalty` makes less likely, after that."""
+    length_penalty: float = 1.0
+    favoured: int = 0
+    """The id that the next three are about."""
+    bias: float = 0.0
+    """Is added to its score."""
+    scale: float = 1.0
+    """Its score is multiplied by it."""
+    sure_within: int = 0
+    """It is as good as sure if it is one of so many best."""
+    divides: bool = False
+    """Whether `repetition_penalty` divides negative scores as well, which makes these ids more likely."""
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it takes the likeliest."""
+        return self.temperature < COLDEST
+
+
+def drawn_by(
+    sampling: Sampling,
+    noise: Noise,
+    said: Sequence[int] = (),
+    ends: Collection[int] = (),
+    forbidden: Tensor | None = None,
+) -> Draw:
+    """As a session's `Sampling` says. Repetition is counted over `said`, and `ends` end an answer."""
+    return Draw(
+        sampling.temperature,
+        sampling.top_k,
+        sampling.top_p,
+        noise.ahead(UNIFORMS),
+        forbidden=forbidden,
+        recent=said,
+        repetition_penalty=sampling.repetition_penalty,
+        ends=tuple(ends),
+        length_penalty=sampling.length_penalty,
+    )
+
+
+@dataclass
+class TextSampler:
+    """The decisions of one duplex session: what it asks of each, and what it remembers of them."""
+
+    special: SpecialTokens
+    forbidden: Tensor
+    noise: Noise
+    history: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """The ids decided last, also those not fed, as far back as repetition counts."""
+    reference_quirks: bool = False
+    """Repeats what the reference got wrong: a repeated id with a negative score becomes more likely, and
+    what is meant for listening happens to `<|im_end|>`, whose score is multiplied."""
+
+    def draw(self, settings: DuplexSettings, noise: Noise | None = None) -> Draw:
+        """The next decision; nothing has moved before `decided`.
+
+        `<|chunk_eos|>` is tested on the untouched distribution. Listening is made `listen_prob_scale` times
+        as likely, and sure if it is among the best `listen_top_k`.
+        """
+        special, scale, rank = self.special, settings.listen_prob_scale, settings.listen_top_k or 0
+        quirks = self.reference_quirks
+        return Draw(
+            0.0 if settings.greedy else settings.temperature,
+            settings.top_k,
+            settings.top_p,
+            (noise or self.noise).ahead(UNIFORMS),
+            special.chunk_eos,
+            self.forbidden,
+            self.history,
+            settings.text_repetition_penalty,
+            (special.turn_eos,),
+            settings.length_penalty,
+            favoured=special.im_end if quirks else special.listen,
+            bias=0.0 if quirks else (log(scale) if scale > 0 else -np.inf),
+            scale=scale if quirks else 1.0,
+            sure_within=rank if quirks or scale > 0 else 0,
+            divides=quirks,
+        )
+
+    def decided(self, token: int, settings: DuplexSettings, noise: Noise | None = None) -> None:
+        """A token was drawn. `<|chunk_eos|>` leaves no trace in the history."""
+        (noise or self.noise).use(UNIFORMS)
+        if token == self.special.chunk_eos or self._is_quirk(token, settings):
+            return
+        window = settings.text_repetition_window_size
+        history = np.append(self.history, np.int32(token))
+        self.history = history[max(0, len(history) - window) :]
+
+    def _is_quirk(self, token: int, settings: DuplexSettings) -> bool:
+        """Whether the reference forgets it: what is sure."""
+        return self.reference_quirks and token == self.special.im_end and settings.listen_top_k is not None

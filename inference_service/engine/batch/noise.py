@@ -1,0 +1,39 @@
+"""The random numbers of a session, each told from the seed and its place alone: nobody shares a state."""
+
+from dataclasses import dataclass
+
+SPEECH = 1
+"""The stream of a session's speech codes; the other is its text's."""
+_64_BITS = 2**64 - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_DIGITS = 24
+"""Binary digits of a number: as many as float32 holds, so that it is the same on every device."""
+
+
+@dataclass
+class Noise:
+    """Uniform numbers in [0, 1), multiples of 2^-24, of which `drawn` are used up.
+
+    Number i of a seed and stream is the same wherever and whenever it is asked for (splitmix64).
+    """
+
+    seed: int
+    stream: int = 0
+    """Streams of one seed have nothing in common."""
+    drawn: int = 0
+
+    def ahead(self, count: int) -> list[float]:
+        """The next `count` numbers, which stay the next ones until they are used."""
+        key = _mixed(_mixed(self.seed & _64_BITS) + self.stream & _64_BITS)
+        places = range(self.drawn + 1, self.drawn + count + 1)
+        return [(_mixed(key + place * _GAMMA & _64_BITS) >> 64 - _DIGITS) / 2**_DIGITS for place in places]
+
+    def use(self, count: int) -> None:
+        """So many of them have been used."""
+        self.drawn += count
+
+
+def _mixed(bits: int) -> int:
+    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & _64_BITS
+    bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & _64_BITS
+    return bits ^ bits >> 31

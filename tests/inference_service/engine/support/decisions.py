@@ -1,0 +1,41 @@
+"""Decisions of one session by itself, and what there is to know of them."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference_service.api.setups import DuplexSettings
+from inference_service.engine.batch.candidates import Candidates, Wishes
+from inference_service.engine.batch.draw import Draw, TextSampler
+from inference_service.engine.batch.noise import Noise
+from inference_service.engine.batch.sampler import Sheet, adjust, choose
+
+
+def chosen(scores: Tensor, draw: Draw) -> int | None:
+    """The id that is drawn by scores [vocabulary], which stay as they are."""
+    return choose(scores[None].clone(), [draw])[0]
+
+
+def decide(
+    sampler: TextSampler, scores: Tensor, settings: DuplexSettings, noise: Noise | None = None
+) -> int | None:
+    """One decision of a duplex session on scores [vocabulary], which it remembers."""
+    token = chosen(scores, sampler.draw(settings, noise))
+    if token is not None:
+        sampler.decided(token, settings, noise)
+    return token
+
+
+def adjusted(scores: Tensor, draw: Draw) -> Tensor:
+    """The scores [vocabulary] after all rules but temperature, top-k and top-p."""
+    rows = scores[None].clone()
+    adjust(rows, [draw], Sheet([draw], rows.device))
+    return rows[0]
+
+
+def probabilities(scores: Tensor, draw: Draw) -> Tensor:
+    """Those [vocabulary] with which the ids are drawn after all these rules."""
+    values, ids = scores[None].topk(len(scores))
+    mass, kept, _ = Candidates(values.numpy(), ids.int().numpy()).kept(Wishes.of([draw], len(scores)), None)
+    part = np.diff(mass[0, : kept[0]], prepend=0) / mass[0, kept[0] - 1]
+    return torch.zeros_like(scores).scatter_(0, ids[0, : len(part)], torch.from_numpy(part).float())

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
+from functools import partial
 from typing import Final
 
 from antiphon.semconv import Reason
@@ -79,7 +80,7 @@ class Session:
         self._source = SlotSource(identity, services, telemetry)
         self._worker: str | None = None
         self._outbox = Outbox(
-            self._send,
+            socket.send_text if recording is None else partial(self._send, recording),
             socket.buffered,
             clock,
             load,
@@ -286,9 +287,8 @@ class Session:
         is_stale = message.age_s > self._services.options.max_lag_s and not message.is_newest
         return is_stale or self._load.is_late
 
-    async def _send(self, *frame: bytes) -> None:
-        if self._recording is not None:
-            self._recording.down(b"".join(frame))
+    async def _send(self, recording: Recording, *frame: bytes) -> None:
+        recording.down(b"".join(frame))
         await self._socket.send_text(*frame)
 
     async def _write(self) -> None:

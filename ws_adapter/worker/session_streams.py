@@ -114,6 +114,8 @@ class SessionStreams:
             channel, "Finalize", pb.FinalizeResponse, metadata, deadline_s, self._on_finalize, self._on_end
         )
         self._all: tuple[SessionStream[Any, Any], ...] = self._prefill, self._generate, self._finalize
+        self._finalizing = pb.FinalizeRequest()
+        """Written for every unit, each time with its number."""
 
     @classmethod
     async def attach(
@@ -167,7 +169,8 @@ class SessionStreams:
         else:
             self._prefill.write_serialized(prefill)
         self._generate.write(messages.generate(run))
-        self._finalize.write(pb.FinalizeRequest(unit=run.unit))
+        self._finalizing.unit = run.unit
+        self._finalize.write(self._finalizing)
 
     def cancel(self, unit: int) -> None:
         """Ends every unit up to and including `unit`; each is still answered."""

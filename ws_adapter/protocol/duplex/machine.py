@@ -160,11 +160,11 @@ class DuplexMachine:
             return []
         if not self._events.allow(now):
             return self._conclude(self._events.flood)
+        size = len(frame)
+        if size <= LARGEST_DECODED:
+            return self._take(drops_input, size, self._decode(frame, drops_input), now)
         read = partial(self._decode, frame, drops_input)
-        take = partial(self._take, drops_input, len(frame))
-        if len(frame) > LARGEST_DECODED:
-            return self._reading.apart(len(frame), read, take)
-        return take(read(), now)
+        return self._reading.apart(size, read, partial(self._take, drops_input, size))
 
     def _decode(self, frame: bytes, drops_input: bool) -> Command | Refusal | InvalidUtf8:
         """What a frame asks for, or what is wrong with it; touches nothing of the session."""

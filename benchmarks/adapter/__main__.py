@@ -1,4 +1,4 @@
-"""Runs the benchmarks of the adapter: `python -m benchmarks.adapter [--short] [name ...]`.
+"""Runs the benchmarks of the adapter: `python -m benchmarks.adapter [--short] [--against DIR] [name ...]`.
 
 Prints one table each and writes it to `results/`; a whole run that is not short writes
 `docs/performance.md` too. Exit code 1 if a goal is missed.
@@ -10,6 +10,7 @@ import os
 import resource
 import sys
 from importlib import import_module
+from pathlib import Path
 
 from benchmarks.adapter import document
 from benchmarks.load.processes import OTHER_CPU
@@ -22,17 +23,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], help=f"which: {', '.join(NAMES)}")
     parser.add_argument("--short", action="store_true", help="fewer and shorter windows")
+    parser.add_argument(
+        "--against", metavar="DIR", type=Path, help="cost: beside the adapter of this tree; writes nothing"
+    )
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {OTHER_CPU})
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     missed = []
     for name in arguments.names or NAMES:
-        report = asyncio.run(import_module(f"benchmarks.adapter.{name}").measure(arguments.short))
+        others = (arguments.against,) if name == "cost" else ()
+        report = asyncio.run(import_module(f"benchmarks.adapter.{name}").measure(arguments.short, *others))
         print(report.table(), flush=True)
-        report.write(arguments.short)
+        if arguments.against is None:
+            report.write(arguments.short)
         missed += [goal for goal in report.goals if not goal.is_met]
-    if not (arguments.short or arguments.names):
+    if not (arguments.short or arguments.names or arguments.against):
         document.write()
     return 1 if missed else 0
 

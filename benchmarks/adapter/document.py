@@ -40,9 +40,16 @@ that is about two thirds of the adapter; the last third is the protocol, about 3
 a unit ([walked through](unit.md#which-modules-it-passes)): checks, clocks, bounds, the order of answers. The
 relay has none of that, and its time goes into `json`, which is C. The adapter also keeps the memory of one
 unit for the next (`ws_adapter/process/allocator.py`), which neither the floors nor the relay do: that is
-how the whole comes near the sum of its floors. `uvloop` changed it by less than the noise. What is counted
-of each unit for metrics and traces takes 5 to 15 % of this, also where `OTEL_SDK_DISABLED` is set: the
-state before it, measured within the same ten minutes, took 464 us, A1 0.98 and A2 1.94.
+how the whole comes near the sum of its floors. `uvloop` changed it by less than the noise.
+
+Since then a unit has become cheaper. `python -m benchmarks.adapter cost --against DIR` takes the adapter of
+another tree in turn with this one: on 2026-11-22 that of the morning took 521 us and that of the afternoon
+445 (425 to 492), and the floors together 349, the relay 600. Other work had three quarters of both cores
+meanwhile: nobody was kept busy as in the table, and caches were cold, which a program of many functions feels
+most. There A1 went from 1.49 to 1.27 and A2 from 1.15 to 1.35; on a quiet machine both are still to be
+measured. What it was: text messages of one frame pass the parser of `websockets` by, frames are joined once,
+values for histograms are put aside and sorted twice a second, and what a session holds and when it ends are
+kept as they change.
 
 ## The codec
 

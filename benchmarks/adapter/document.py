@@ -148,8 +148,8 @@ streams in the same process answer on the other one, as a service would.
 
 Clients begin when they like, and their seconds end at random. Here they do, or they all end at the same
 instant: the engine alone, on a clock that goes by its thread's processor time, so that the figures are those
-of a machine that does nothing else. It leaves the phases of sessions as they are
-([decisions](decisions.md)).
+of a machine that does nothing else. The phases of sessions are left as they are: what is begun together
+costs less, and nobody is served better by being spread ([decisions](decisions.md)).
 
 {phases}
 """
@@ -183,8 +183,8 @@ def write() -> None:
     if NEIGHBOURS.exists():
         text += _NEIGHBOURS.format(neighbours=section(json.loads(NEIGHBOURS.read_text())))
     crowd = {file.stem: section(json.loads(file.read_text())) for file in CROWD.glob("*.json")}
-    if crowd.keys() >= _CROWDS:
-        text += _CROWD.format(**crowd)
+    if crowd:
+        text += _CROWD.format(**{name: crowd.get(name, "Not measured yet.") for name in _CROWDS})
     kernels = {file.stem: section(json.loads(file.read_text())) for file in KERNELS.glob("*.json")}
     if kernels.keys() >= {"linear", "sound"}:
         text += _KERNELS.format(**kernels)

@@ -112,7 +112,7 @@ async def measure(is_short: bool) -> Report:
     found = {}
     for sessions in CROWDS[:2] if is_short else CROWDS:
         for spread in (True, False):
-            tally = one(sessions, WARM_UP_S + (10 if is_short else 25), spread=spread)
+            tally = one(sessions, WARM_UP_S + (10 if is_short else 15), spread=spread)
             cost = tally.ms_per_unit(tally.spent.process)
             found[spread] = cost
             rows.append(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from inference_service.api.engine import NAMED_TICKS, Ticked
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.batch.scheduler import Request, Share, is_urgent, schedule
+from inference_service.engine.batch.scheduler import UNIT_S, Request, Share, is_urgent, schedule
 from inference_service.engine.guard import Guard
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Session, Stage
@@ -16,6 +16,7 @@ from inference_service.engine.session import Session, Stage
 Sessions = Collection[Session[Any]]
 _OPENING_S = 0.005
 """A tick in which opening sessions has taken so long opens no further one."""
+_UNDER_WAY = (Stage.PREFILL, Stage.HEARD, Stage.DECODE, Stage.SPEAK)
 _SPEAKING_ROWS = 16
 """What a step of speech counts as, in rows of the language model."""
 
@@ -124,7 +125,10 @@ class Tick:
 
     def _hear(self, sessions: Sessions) -> None:
         """The next unit, or portion of one, of everybody who waits for it and has seen its pictures."""
-        waiting = self._see(self._by_slack(session for session in sessions if session.wants_unit))
+        wanting = [session for session in sessions if session.wants_unit]
+        if self._is_short_of_time():
+            wanting = [c for c in wanting if c not in self._urgent or c.stage is Stage.PREFILL]
+        waiting = self._see(self._by_slack(wanting))
         since, rows, starting = self._clock(), 0, []
         for session in waiting:
             if session not in self._urgent:
@@ -135,6 +139,20 @@ class Tick:
                 starting.append(session)
         self.guard.run(starting, self._runtime.hear, lambda session: session.wants_unit)
         self._charge(since, self._others(starting), len(starting))
+
+    def _is_short_of_time(self) -> bool:
+        """Whether a unit under way has less than half of its time left: then no further one is begun.
+
+        Units that join those under way make each step longer. Where units come faster than they are done, all
+        of them would be late; so those under way are done first, and the others begin together, which costs
+        less.
+        """
+        soon = self._clock() + UNIT_S / 2
+        return any(
+            c.arrival + UNIT_S < soon and c.has_work and c.stage in _UNDER_WAY
+            for c in self._urgent
+            if c.due == c.arrival + UNIT_S  # a chunk of many seconds has no end in sight
+        )
 
     def _see(self, waiting: list[Session[Any]]) -> list[Session[Any]]:
         """Slices of pictures, as many as may be seen in a tick; those who have no more to see."""

@@ -236,6 +236,41 @@ def test_a_tick_tells_what_went_into_work_without_a_deadline_and_who_spoke(stage
     assert 0.04 <= theirs <= 0.3
 
 
+def test_a_unit_joins_those_under_way_while_these_have_half_of_their_time(stage: Play) -> None:
+    first, second = stage.talk("first"), stage.talk("second")
+    stage.send(first, 1, UnitInput(sound(1)))
+    stage.step()
+    stage.send(second, 1, UnitInput(sound(2)))
+    stage.until(lambda: stage.when("second", Prefilled) is not None)
+
+    assert stage.when("first", Done) is None
+
+
+def test_a_unit_does_not_join_those_that_are_short_of_time(stage: Play) -> None:
+    first, second = stage.talk("first"), stage.talk("second")
+    stage.send(first, 1, UnitInput(sound(1)))
+    stage.step()
+    stage.now += UNIT_S / 2
+    stage.send(second, 1, UnitInput(sound(2)))
+    stage.until(lambda: stage.when("first", Done) is not None)
+    assert stage.when("second", Prefilled) is None
+    stage.until(lambda: stage.when("second", Done) is not None)
+
+
+def test_nobody_waits_for_a_chunk_of_many_seconds_that_is_behind(stage: Play) -> None:
+    writer = stage.enter("writer", TranscribeSetup(Sampling(max_new_tokens=40, temperature=0.0), seed=1))
+    stage.until(lambda: stage.when("writer", Ready) is not None)
+    talk = stage.talk()
+    stage.send(writer, 1, StreamInput(sound(1, 16_000 * 30), begins=True))
+    stage.step()
+    stage.step()
+    stage.now += 20.0
+    stage.send(talk, 1, UnitInput(sound(2)))
+    stage.until(lambda: stage.when("talk", Done) is not None)
+
+    assert stage.when("writer", Done) is None
+
+
 def test_with_no_unit_in_sight_all_is_theirs(stage: Play) -> None:
     stage.talk()
     chats = crowd(stage, 2)

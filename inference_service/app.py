@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from antiphon.telemetry import providers
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry
-from inference_service.api.engine import Deliver, Engine, ModelInfo, OnFatal, Ticked
+from inference_service.api.engine import Deliver, Engine, ModelInfo, OnFatal
 from inference_service.api.setups import Mode, Window, WindowMode
 from inference_service.errors import ConfigurationError, Draining, EngineFatal
 from inference_service.models.errors import CheckpointError
@@ -198,11 +198,8 @@ class Worker:
         slots = SlotTable(engine.slots)
         self._metrics.on_named = self._servicer.ticked
 
-        def on_ticks(ticks: Sequence[Ticked]) -> None:
-            self.admission.ticked(ticks)
-            self._metrics.ticked(ticks)
-
-        engine.watch(on_ticks)
+        engine.watch(self.admission.ticked)
+        engine.watch(self._metrics.ticked)
         self._metrics.serve(engine, slots, self._options.device)
         self._servicer.start(
             Backend(

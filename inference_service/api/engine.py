@@ -284,7 +284,7 @@ class Engine(Protocol):
         """How many sessions fit at once."""
 
     def watch(self, on_ticks: OnTicks) -> None:
-        """Tells `on_ticks` of every tick from now on."""
+        """Tells `on_ticks` too of every tick from now on."""
 
     def occupancy(self) -> Occupancy:
         """How full it is now."""

@@ -136,7 +136,7 @@ class LiveEngine:
         self._sessions: dict[int, Session[Any]] = {}
         self._preparing: set[Session[Any]] = set()
         """Sessions that have not begun."""
-        self._on_ticks: OnTicks = lambda ticks: None
+        self._on_ticks: list[OnTicks] = []
         self._ticks: list[Ticked] = []
         self.inbox = Inbox()
         self._media = MediaPool()
@@ -149,7 +149,7 @@ class LiveEngine:
         self._thread.start()
 
     def watch(self, on_ticks: OnTicks) -> None:
-        self._on_ticks = on_ticks
+        self._on_ticks.append(on_ticks)
 
     def occupancy(self) -> Occupancy:
         room = self.slots * self._runtime.language.cache.capacity
@@ -256,7 +256,7 @@ class LiveEngine:
             told += [(session.sink, event) for event in session.events]
             session.events.clear()
         if self._ticks and (told or len(self._ticks) >= MOST_TICKS):
-            told.insert(0, (self._on_ticks, self._ticks))
+            told[:0] = [(on_ticks, self._ticks) for on_ticks in self._on_ticks]
             self._ticks = []
         if told:
             self._deliver(told)

@@ -328,7 +328,9 @@ class SessionCalls:
             case Done():
                 self._backend.metrics.done(answer, self._unit_seconds)
                 if self._unit_seconds:
-                    self._backend.admission.answered(answer.timings.total / self._unit_seconds)
+                    self._backend.admission.answered(
+                        (self._backend.clock(), answer.timings.total / self._unit_seconds)
+                    )
                 if answer.failure is not None:
                     logger.warning("unit failed", extra={"code": answer.failure.reason})
             case Finalized() if (began := unit.began(Stream.FINALIZE)) is not None:

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,8 @@ FREE_SHARE = 0.5
 MOST_SHARE = 0.95
 """Share of its time beyond which units wait for each other without end."""
 _PERCENTILE = 99
+_MOST_TICKS = 2**14
+"""That wait to be looked at: more than half a minute has, unless they take no time."""
 _ALIKE = 1.0
 """Variance of rows and speakers up to which ticks are as good as alike."""
 
@@ -58,9 +60,14 @@ class Admission:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._ticks: deque[Ticked] = deque(maxlen=_MOST_TICKS)
         self._seconds: deque[_Second] = deque()
-        self._used: deque[tuple[float, float]] = deque()
+        self._used: deque[tuple[float, float]] = deque(maxlen=_MOST_TICKS)
         """When units were answered, and how much of their time they took."""
+        self.ticked: Callable[[Iterable[Ticked]], None] = self._ticks.extend
+        """The engine has made ticks. They are summed up once somebody asks: units do not wait for that."""
+        self.answered: Callable[[tuple[float, float]], None] = self._used.append
+        """A unit was done at a monotonic time, after so many times the audio that it holds."""
         self._sessions = 0
         self._changes: deque[tuple[float, int]] = deque([(clock(), 0)])
         """Since when there were so many sessions."""
@@ -73,22 +80,9 @@ class Admission:
         """A session's slot is clean again."""
         self._change(-1)
 
-    def ticked(self, ticks: Sequence[Ticked]) -> None:
-        """The engine has made ticks."""
-        for tick in ticks:
-            if not self._seconds or self._seconds[-1].at != int(tick.ended):
-                self._seconds.append(_Second(int(tick.ended)))
-            self._seconds[-1].add(tick)
-        self._forget()
-
-    def answered(self, used: float) -> None:
-        """A unit was done after `used` times the audio that it holds."""
-        self._used.append((self._clock(), used))
-        self._forget()
-
     def has_time(self) -> bool:
         """Whether one more session may come."""
-        self._forget()
+        self._look()
         if not self._sessions or len(self._used) < LEAST_UNITS:
             return True
         now, after = self.shares()
@@ -101,6 +95,7 @@ class Admission:
 
     def shares(self) -> tuple[float, float]:
         """Share of its time that the engine needs for the units of its sessions, and for one more besides."""
+        self._look()
         now = self._clock()
         length = max(1.0, min(WINDOW_S, now - self._changes[0][0]))
         busy = sum(second.units_s for second in self._seconds) / length
@@ -138,10 +133,15 @@ class Admission:
     def _change(self, by: int) -> None:
         self._sessions += by
         self._changes.append((self._clock(), self._sessions))
-        self._forget()
+        self._look()
 
-    def _forget(self) -> None:
-        """What is longer ago than the window."""
+    def _look(self) -> None:
+        """Sums up the ticks that have come, and forgets what is longer ago than the window."""
+        while self._ticks:
+            tick = self._ticks.popleft()
+            if not self._seconds or self._seconds[-1].at != int(tick.ended):
+                self._seconds.append(_Second(int(tick.ended)))
+            self._seconds[-1].add(tick)
         old = self._clock() - WINDOW_S
         while self._seconds and self._seconds[0].at < int(old):
             self._seconds.popleft()

@@ -51,7 +51,7 @@ class Machine:
             tick = Ticked(self._number, self.now - spent, self.now, units, ROWS * units)
             self.admission.ticked([tick])
             for _ in range(units):
-                self.admission.answered(took + self._backlog_s)
+                self.admission.answered((self.now, took + self._backlog_s))
 
 
 def carried(machine: Machine) -> int:
@@ -89,7 +89,7 @@ def test_a_session_that_speaks_alone_does_not_tell_what_the_next_speaker_costs()
         for rows, speaking, spent in [(14, 0, 0.02), *[(1, 0, 0.005)] * 7, *[(0, 1, 0.012)] * 25]:
             admission.ticked([Ticked(unit, now, now + spent, 1, rows, speaking=speaking)])
         now += 1.0
-        admission.answered(0.4)
+        admission.answered((now, 0.4))
 
     for _ in range(63):
         assert admission.has_time()
@@ -140,7 +140,7 @@ def test_units_that_are_late_for_another_reason_keep_nobody_out() -> None:
     machine.enter(8)
     machine.run(10)
     for _ in range(LEAST_UNITS):
-        machine.admission.answered(3.0)
+        machine.admission.answered((machine.now, 3.0))
 
     assert machine.enter(8) == 8
 
@@ -165,7 +165,7 @@ def test_sessions_that_come_faster_than_they_are_said_keep_nobody_out() -> None:
         machine.now += 0.01 + 0.0005 * rows
         machine.admission.ticked([Ticked(number, machine.now - 0.01 - 0.0005 * rows, machine.now, 4, rows)])
         for _ in range(4):
-            machine.admission.answered(0.04)
+            machine.admission.answered((machine.now, 0.04))
 
     assert machine.enter(16) == 16
 

@@ -208,6 +208,13 @@ class Occupancy:
     """Tokens that the slots have room for."""
     device_memory_bytes: int | None
     """What the process holds of the device's memory; None where that is not known."""
+    used_pages: int = 0
+    """Pages of keys and values that contexts refer to."""
+    cached_pages: int = 0
+    """Pages that no context refers to, which hold what contexts have begun with."""
+    free_pages: int = 0
+    prefix_tokens: int = 0
+    """Tokens so far that were not computed, because another context had begun with them."""
 
 
 @dataclass(frozen=True)

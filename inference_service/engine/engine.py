@@ -152,9 +152,17 @@ class LiveEngine:
         self._on_ticks.append(on_ticks)
 
     def occupancy(self) -> Occupancy:
-        room = self.slots * self._runtime.language.cache.capacity
+        cache = self._runtime.language.cache
         used = sum(session.context.tokens for session in list(self._sessions.values()))
-        return Occupancy(used, room, held_bytes(self._runtime.device))
+        return Occupancy(
+            used,
+            self.slots * cache.capacity,
+            held_bytes(self._runtime.device),
+            cache.pool.used,
+            cache.pool.idle,
+            cache.pool.free,
+            cache.adopted_rows,
+        )
 
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> EngineSession:
         session = self._runtime.open(session_id, slot, setup, sink)

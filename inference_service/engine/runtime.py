@@ -1,4 +1,4 @@
-"""A model on its device, with the KV slabs of all slots; the parts that a tick is made of."""
+"""A model on its device, with the KV caches of all slots; the parts that a tick is made of."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -10,6 +10,7 @@ from torch import Tensor
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import DuplexSettings, Mode, Window, WindowMode
 from inference_service.engine.batch.memory import bytes_per_row
+from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.components import (
     ChatRules,
@@ -85,8 +86,8 @@ def footprint(folder: Path, config: ModelConfig) -> Footprint:
     queries = config.vision.queries if config.vision else None
     rows = slot_capacity(config.context_limit, queries)
     session = {
-        "context": rows * bytes_per_row(config.language, torch.float32),
-        "speech head": SPEECH_CAPACITY * bytes_per_row(config.speech.backbone, torch.float32),
+        "context": slot_rows(rows) * bytes_per_row(config.language, torch.float32),
+        "speech head": slot_rows(SPEECH_CAPACITY) * bytes_per_row(config.speech.backbone, torch.float32),
     }
     number, cpu = torch.float32, torch.device("cpu")
     working = {

@@ -9,6 +9,7 @@ from inference_service.api.setups import ChatSetup, DuplexSettings, Mode, Tokens
 from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.memory import bytes_per_row
+from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.runtime import CPU_ROWS, Runtime
 from inference_service.engine.sessions.chat import ChatKind
 from inference_service.engine.sessions.prompt import Dialogue
@@ -125,7 +126,7 @@ def causal_footprint(
     rows = CPU_ROWS if device.type == "cpu" else Runtime.budget
     return Footprint(
         weights or {},
-        {"context": context_limit * bytes_per_row(config, dtype)},
+        {"context": slot_rows(context_limit) * bytes_per_row(config, dtype)},
         {"kernels": kernel_bytes(DECODER_SHAPES, device)},
         working={"forward": forward_bytes(config, dtype, rows, context_limit, device)},
     )

@@ -8,6 +8,7 @@ from torch import Tensor
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import DuplexSettings, Mode, Window, WindowMode
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
+from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.components import (
     ChatRules,
@@ -124,7 +125,11 @@ def footprint(
     """Memory of the model with its voice, or without one."""
     entries = slot_capacity(context_limit, config.vision.queries)
     own = sizes(
-        config, dtype, context_entries=entries, speech_entries=SPEECH_CAPACITY, speech=voice is not None
+        config,
+        dtype,
+        context_entries=slot_rows(entries),
+        speech_entries=slot_rows(SPEECH_CAPACITY),
+        speech=voice is not None,
     )
     working = {
         "forward": forward_bytes(config.language, dtype, Runtime.budget, entries, device),

@@ -7,6 +7,7 @@ from inference_service.api.setups import DuplexSettings, Mode, Sampling, Transcr
 from inference_service.checkpoints.voxtral import VoxtralCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.memory import bytes_per_row
+from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.batch.rolling import SLACK
 from inference_service.engine.runtime import Runtime
 from inference_service.families.footprint import Footprint
@@ -16,7 +17,7 @@ from inference_service.models.errors import CheckpointError
 
 
 class VoxtralRuntime(Runtime):
-    """Loaded weights and the caches of both stacks, each a slab that its sliding window bounds."""
+    """Loaded weights and the caches of both stacks, which their sliding windows bound."""
 
     def __init__(self, checkpoint: VoxtralCheckpoint, slots: int) -> None:
         model, config = checkpoint.model, checkpoint.model.network.config
@@ -53,8 +54,8 @@ def _footprint(checkpoint: VoxtralCheckpoint, rows: int, ear_rows: int) -> Footp
     return Footprint(
         {},
         {
-            "context": rows * bytes_per_row(text, dtype),
-            "ear": ear_rows * bytes_per_row(audio, dtype),
+            "context": slot_rows(rows) * bytes_per_row(text, dtype),
+            "ear": slot_rows(ear_rows) * bytes_per_row(audio, dtype),
             "hearing": forward_bytes(audio, dtype, heard, ear_rows, device),
         },
         {"kernels": kernel_bytes(2 * DECODER_SHAPES, device)},

@@ -147,8 +147,14 @@ class VoxtralTranscription(TranscriptionSession):
 
     def _feed(self, tokens: Tensor) -> None:
         heard, self.audio = self.audio[: len(tokens)], self.audio[len(tokens) :]
-        self.to_feed = tokens + heard
+        self.to_feed = self.context.begin(tokens + heard)
+        self.run.cached += len(tokens) - len(self.to_feed)
         self.run.audio_rows += len(tokens)
+
+    def taken(self) -> None:
+        if self.token is None:
+            self.context.end_prompt()
+        super().taken()
 
     def decided(self, token: int) -> int | None:
         self.token = token

@@ -30,7 +30,8 @@ def forward_bytes(
     layer = _layer(rows, width, config.intermediate_size, heads * head, dtype)
     # A mask by itself, and for all the heads that share a key.
     masks: int = (1 + heads // config.num_key_value_heads) * rows * context * dtype.itemsize
-    return layer + masks + _scores(heads, rows, context, device)
+    gathered: int = 2 * config.num_key_value_heads * context * head * dtype.itemsize
+    return layer + masks + gathered + _scores(heads, rows, context, device)
 
 
 def kernel_bytes(shapes: int, device: torch.device) -> int:

@@ -8,7 +8,7 @@ import grpc
 from opentelemetry.metrics import Meter
 
 from antiphon import semconv
-from antiphon.semconv import Phase, Reason, Work
+from antiphon.semconv import PageState, Phase, Reason, Work
 from antiphon.telemetry.instruments import Samples, histogram, observed_counter, observed_gauge
 from inference_service.api.engine import Done, End, Engine, Ticked
 from inference_service.errors import SessionError, countable, side_of
@@ -70,9 +70,19 @@ class WorkerMetrics:
             held = engine.occupancy().device_memory_bytes
             return [] if held is None else [(worker, held)]
 
+        def pages() -> Samples:
+            now = engine.occupancy()
+            return [
+                ((PageState.USED,), now.used_pages),
+                ((PageState.CACHED,), now.cached_pages),
+                ((PageState.FREE,), now.free_pages),
+            ]
+
         observed_gauge(meter, semconv.MODEL_INFO, lambda: [((engine.info.name, device), 1)])
         observed_gauge(meter, semconv.KV_TOKENS, lambda: [(worker, engine.occupancy().kv_tokens)])
         observed_gauge(meter, semconv.KV_CAPACITY, lambda: [(worker, engine.occupancy().kv_capacity_tokens)])
+        observed_gauge(meter, semconv.KV_PAGES, pages)
+        observed_counter(meter, semconv.KV_PREFIX_TOKENS, lambda: [((), engine.occupancy().prefix_tokens)])
         observed_gauge(meter, semconv.DEVICE_MEMORY, memory)
         observed_gauge(
             meter, semconv.SLOTS, lambda: [((STATES[state],), slots.number_of(state)) for state in SlotState]

@@ -77,6 +77,9 @@ def _held(occupancy: Occupancy | None) -> Iterator[tuple[str, str, str]]:
     share = occupancy.kv_tokens / max(1, occupancy.kv_capacity_tokens)
     name = f"KV tokens, {share:.0%} of {occupancy.kv_capacity_tokens:,}"
     yield f"{occupancy.kv_tokens:,}", name, "bad" if share > 0.9 else ""
+    pages = f"KV pages used, {occupancy.cached_pages:,} cached, {occupancy.free_pages:,} free"
+    yield f"{occupancy.used_pages:,}", pages, ""
+    yield f"{occupancy.prefix_tokens:,}", "tokens of prefixes found", ""
     if occupancy.device_memory_bytes is not None:
         yield f"{occupancy.device_memory_bytes / 2**20:,.0f} MiB", "memory held", ""
 

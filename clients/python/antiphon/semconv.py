@@ -442,6 +442,15 @@ class SlotState(StrEnum):
     CLEANING = "cleaning"
 
 
+class PageState(StrEnum):
+    """Label `state` of pages of keys and values."""
+
+    USED = "used"
+    CACHED = "cached"
+    """It holds what sessions have begun with, and none refers to it."""
+    FREE = "free"
+
+
 class Side(StrEnum):
     """Label `side`: whose fault an error is."""
 
@@ -598,6 +607,14 @@ UNIT_PHASE: Final = Metric(
 KV_TOKENS: Final = Metric("antiphon_kv_tokens", "{token}", "Tokens in the contexts of sessions.", ("worker",))
 KV_CAPACITY: Final = Metric(
     "antiphon_kv_capacity_tokens", "{token}", "Tokens that there is room for.", ("worker",)
+)
+KV_PAGES: Final = Metric(
+    "antiphon_kv_pages", "{page}", "Pages of keys and values by their state.", ("state",)
+)
+KV_PREFIX_TOKENS: Final = Metric(
+    "antiphon_kv_prefix_tokens_total",
+    "{token}",
+    "Tokens that were found, as another context had begun with them, instead of being computed.",
 )
 DEVICE_MEMORY: Final = Metric(
     "antiphon_device_memory_bytes", "By", "Memory of the device that the worker holds.", ("worker",)

@@ -1,5 +1,7 @@
 """Attention over packed rows: each session's queries see its own part of the KV cache and nothing else."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from inference_service.engine.batch.kvcache import KVCache
+from inference_service.engine.batch.kvcache import KVCache, Run
 
 NAME = "antiphon_packed"
 _UNKNOWN = ("softcap", "s_aux")
 """What changes the scores in the layers of some models."""
+MOST_RUNS = 4
+"""A context in more runs than this is gathered before it is seen, which costs less than so many calls."""
+GATHERED_BYTES = 2**20
+"""So many keys of one context and layer are gathered at no cost: they must come from memory anyway."""
 
 
 @dataclass(frozen=True)
@@ -31,47 +37,84 @@ class Span:
 
 @dataclass(frozen=True)
 class Sight:
-    """What the rows of one span see."""
+    """Keys that are seen in one go, by the rows of one span or of all spans that share them."""
 
-    keys: tuple[Tensor, ...]
-    """Of each layer, [1, kv heads, n, head size]: views of the cache, as are the values."""
-    values: tuple[Tensor, ...]
+    spans: list[int]
+    keys: list[Sequence[Tensor]]
+    """Of each run, of each layer: views of the cache, [1, kv heads, n, head size], as are the values."""
+    values: list[Sequence[Tensor]]
     mask: Tensor | None
-    """[groups * count, n], added to the scores; a single row sees everything."""
+    """[groups * count, n], added to the scores; without one all is seen."""
+
+    def of(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values in one piece: copies if there are several runs."""
+        if len(self.keys) == 1:
+            return self.keys[0][layer], self.values[0][layer]
+        keys, values = ([run[layer] for run in views] for views in (self.keys, self.values))
+        return torch.cat(keys, dim=2), torch.cat(values, dim=2)
 
 
 class PackedLayout:
     """Where the rows of one packed forward are in the cache, and what they see: the same in all layers.
 
-    What is worked out here is worked out once a forward, not once a layer.
+    What is worked out here is worked out once a forward, not once a layer. A long context of several runs is
+    seen run by run if `in_parts`, and a run that several spans share by all at once; else it is gathered.
     """
 
-    def __init__(self, cache: KVCache, spans: list[Span], groups: int) -> None:
+    def __init__(self, cache: KVCache, spans: list[Span], groups: int, *, in_parts: bool) -> None:
         """`groups` is how many query heads share a key."""
         self.cache = cache
         self.counts = [span.count for span in spans]
         self.rows = torch.tensor(
-            [cache.row(s.slot, i) for s in spans for i in range(s.start, s.end)], device=cache.device
+            [row + i for s in spans for row, n in cache.runs(s.slot, s.start, s.end) for i in range(n)],
+            device=cache.device,
         )
         self._spans = spans
         self._groups = groups
+        self._in_parts = in_parts
         self._sights: dict[int | None, list[Sight]] = {}
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
 
     def sights(self, window: int | None) -> list[Sight]:
-        """What each span sees in a layer whose rows see `window` keys at most, their own included."""
+        """What is seen in a layer whose rows see `window` keys at most, their own included."""
         if window not in self._sights:
-            self._sights[window] = [self._sight(span, window) for span in self._spans]
+            self._sights[window] = self._make(window)
         return self._sights[window]
 
-    def _sight(self, span: Span, window: int | None) -> Sight:
-        first = 0 if window is None else max(0, span.start + 1 - window)
-        keys, values = self.cache.held(span.slot, first, span.end)
-        mask = None if span.count == 1 else self._mask(span.count, span.end - first, window)
-        return Sight(keys.unsqueeze(1).unbind(0), values.unsqueeze(1).unbind(0), mask)
+    def _make(self, window: int | None) -> list[Sight]:
+        sights: list[Sight] = []
+        shared: defaultdict[Run, list[int]] = defaultdict(list)
+        for i, span in enumerate(self._spans):
+            first = 0 if window is None else max(0, span.start + 1 - window)
+            runs = self.cache.runs(span.slot, first, span.end)
+            apart = self._apart(runs, span.count, window)
+            for run in runs[:apart]:
+                shared[run].append(i)
+            mask = None if span.count == 1 else self._mask(span.count, runs[apart:], window)
+            sights.append(self._sight([i], runs[apart:], mask))
+        return sights + [self._sight(seen, [run], None) for run, seen in shared.items()]
 
-    def _mask(self, count: int, seen: int, window: int | None) -> Tensor:
-        """Of `count` rows, the last of `seen` keys: each sees itself and, in its window, what came before."""
+    def _apart(self, runs: list[Run], count: int, window: int | None) -> int:
+        """How many of a context's runs all of its last `count` rows see, and are looked at by themselves."""
+        size = sum(n for _, n in runs) * self.cache.row_bytes
+        if not self._in_parts or len(runs) > MOST_RUNS or size <= GATHERED_BYTES:
+            return 0
+        if window is not None and count > 1:
+            return 0
+        apart, own = len(runs) - 1, runs[-1][1]
+        while own < count:
+            apart -= 1
+            own += runs[apart][1]
+        return apart
+
+    def _sight(self, spans: list[int], runs: list[Run], mask: Tensor | None) -> Sight:
+        views = [self.cache.rows(*run) for run in runs]
+        keys, values = ([slab.unsqueeze(1).unbind(0) for slab in slabs] for slabs in zip(*views, strict=True))
+        return Sight(spans, keys, values, mask)
+
+    def _mask(self, count: int, runs: list[Run], window: int | None) -> Tensor:
+        """Of `count` rows, the last in these runs: each sees itself and, in its window, what came before."""
+        seen = sum(n for _, n in runs)
         known = self._masks.get((count, seen, window))
         if known is None:
             keys = self.cache.keys
@@ -111,24 +154,68 @@ def packed_attention(
     _, heads, rows, head = query.shape
     kv = key.shape[1]
     # The heads that share a key become rows of one small attention.
-    shared = query[0].transpose(0, 1).reshape(rows, kv, heads // kv, head)
+    queries = query[0].transpose(0, 1).reshape(rows, kv, heads // kv, head).split(packed.counts)
     sights = packed.sights(sliding_window)
-    outputs = [
-        _attend(queries, sight, layer, scaling)
-        for queries, sight in zip(shared.split(packed.counts), sights, strict=True)
-    ]
+    if len(sights) == len(queries):
+        outputs = [
+            _attend(rows_of, *sight.of(layer), sight.mask, scaling)
+            for rows_of, sight in zip(queries, sights, strict=True)
+        ]
+    else:
+        outputs = _attend_in_parts(queries, sights, layer, scaling)
     return torch.cat(outputs).reshape(1, rows, heads, head), None
 
 
-def _attend(queries: Tensor, sight: Sight, layer: int, scaling: float | None) -> Tensor:
-    """The rows of one span, [count, kv heads, groups, head]."""
-    keys, values = sight.keys[layer], sight.values[layer]
+def _attend(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float | None
+) -> Tensor:
+    """What the rows of one span see, [count, kv heads, groups, head]."""
     count, kv, groups, head = queries.shape
     if count == 1:
         return F.scaled_dot_product_attention(queries, keys, values, scale=scaling)
     rows = queries.permute(1, 2, 0, 3).reshape(1, kv, groups * count, head)
-    seen = F.scaled_dot_product_attention(rows, keys, values, attn_mask=sight.mask, scale=scaling)
+    seen = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask, scale=scaling)
     return seen[0].view(kv, groups, count, head).permute(2, 0, 1, 3)
+
+
+def _attend_in_parts(
+    queries: Sequence[Tensor], sights: list[Sight], layer: int, scaling: float | None
+) -> list[Tensor]:
+    """What the rows of each span see, [count, kv heads, groups, head], whose parts are weighed afterwards."""
+    parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in queries]
+    for sight in sights:
+        asked = [queries[i] for i in sight.spans]
+        together = asked[0] if len(asked) == 1 else torch.cat(asked)
+        seen, weight = _attend_weighed(together, *sight.of(layer), sight.mask, scaling)
+        counts = [len(rows) for rows in asked]
+        for i, part in zip(
+            sight.spans, zip(seen.split(counts), weight.split(counts), strict=True), strict=True
+        ):
+            parts[i].append(part)
+    outputs = [mine[0][0] for mine in parts]
+    for size in {len(mine) for mine in parts} - {1}:
+        members = [i for i, mine in enumerate(parts) if len(mine) == size]
+        seen = torch.stack([torch.cat([parts[i][k][0] for i in members]) for k in range(size)])
+        weight = torch.stack([torch.cat([parts[i][k][1] for i in members]) for k in range(size)])
+        whole = (seen * weight.softmax(0).unsqueeze(-1)).sum(0).to(seen.dtype)
+        for i, rows in zip(members, whole.split([len(queries[i]) for i in members]), strict=True):
+            outputs[i] = rows
+    return outputs
+
+
+def _attend_weighed(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float | None
+) -> tuple[Tensor, Tensor]:
+    """As `_attend`, and what each row's scores come to, as a logarithm: float32 [count, kv heads, groups]."""
+    count, kv, groups, head = queries.shape
+    rows = queries.permute(1, 2, 0, 3).reshape(1, kv, groups * count, head)
+    seen, weight = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        rows, keys, values, attn_mask=mask, scale=scaling
+    )
+    return (
+        seen[0].view(kv, groups, count, head).permute(2, 0, 1, 3),
+        weight[0].view(kv, groups, count).permute(2, 0, 1),
+    )
 
 
 AttentionInterface.register(NAME, packed_attention)

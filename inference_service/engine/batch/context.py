@@ -7,6 +7,7 @@ from torch import Tensor
 
 from inference_service.api.setups import Window, WindowMode
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.batch.prefix import Prefix
 
 
 @dataclass
@@ -33,22 +34,23 @@ class Memory:
 
 @dataclass
 class _Masters:
-    """Float32 keys of a part of the prompt, [layers, kv heads, n, head size]."""
+    """Keys, in float32, and values of a part of the prompt, [layers, kv heads, n, head size]."""
 
     start: int
     keys: Tensor
+    values: Tensor
     offset: int
-    """How far they have been rotated."""
+    """How far the keys had been rotated."""
 
 
 @dataclass
 class Context:
     """Bookkeeping over one KV slot.
 
-    Positions only grow. When the window drops units, the kept ones move in the slot but keep their
-    positions, and the protected prompt is rotated forward by all tokens dropped so far, from float32
-    masters of its keys: attention sees only differences of positions, so nothing drifts. A window that
-    remembers feeds the end of the prompt again, with what was said in the units that it dropped.
+    Positions only grow. When the window drops units, the kept ones stay where they are, and the protected
+    prompt is written before them, rotated forward by all tokens dropped so far, from float32 masters of its
+    keys: attention sees only differences of positions, so nothing drifts. A window that remembers feeds the
+    end of the prompt again, with what was said in the units that it dropped.
     """
 
     decoder: PackedDecoder
@@ -71,6 +73,11 @@ class Context:
     """Of a window that remembers."""
     rebuilt: list[int] = field(default_factory=list)
     """Ids at the end of the prompt that must be fed again before anything else."""
+    found: int = 0
+    """Entries that were not fed, as another context had them."""
+    _prefix: Prefix | None = None
+    """Its beginning, while all that is fed belongs to that."""
+    _feeding: Tensor | None = None
     _said: list[list[int]] = field(default_factory=list)
     """What was said in each unit kept."""
     _masters: list[_Masters] = field(default_factory=list)
@@ -96,25 +103,56 @@ class Context:
         """Whether it has a window."""
         return self.window.mode is not WindowMode.OFF
 
+    def begin(self, embeds: Tensor) -> Tensor:
+        """What must be fed of `embeds`, rows that this context begins with or goes on beginning with.
+
+        What other contexts began with is taken over, but for the last row, whose hidden state is needed.
+        """
+        if self.length == 0:
+            self._prefix = Prefix(self.decoder.cache, self.slot)
+        if self._prefix is None:
+            return embeds
+        found = self._prefix.find(embeds)
+        self.length += found
+        self.found += found
+        self.decoder.cache.adopted_rows += found
+        return embeds[found:]
+
+    def publish(self) -> None:
+        """Others may take over what this context has begun with."""
+        if self._prefix is not None:
+            self._prefix.publish()
+
     def segment(self, embeds: Tensor) -> Segment:
         """The next rows of this context; call `advance` once they have been run."""
+        self._feeding = embeds if self._prefix else None
         return Segment(self.slot, self.length, self.length + self.dropped, embeds)
 
     def advance(self, count: int) -> None:
-        """`count` rows are in the slot now."""
+        """`count` rows are in the slot now, and sound."""
         self.length += count
+        if self._prefix is not None and self._feeding is not None:
+            self._prefix.fed(self._feeding[:count])
+            self._feeding = None
 
     def restart(self) -> None:
         """Forgets everything, so that the slot begins anew."""
-        self.length = self.dropped = self.closing = self.prompt = self._unit_start = 0
+        self.decoder.cache.clear(self.slot)
+        self.length = self.dropped = self.closing = self.prompt = self._unit_start = self.found = 0
         self.pending, self.units, self._said, self._masters = [], [], [], []
+        self._prefix = self._feeding = None
 
     def cut(self, length: int) -> None:
         """Forgets all but the first `length` entries, where no window has dropped any."""
-        self.length, self.pending = length, []
+        self.length, self.pending, self._prefix = length, [], None
 
     def end_prompt(self, tokens: int | None = None) -> None:
-        """The first `tokens`, or everything so far, are the prompt, which the window never drops."""
+        """The first `tokens`, or everything so far, are the prompt, which the window never drops.
+
+        What is fed from now on is nothing that others begin with.
+        """
+        self.publish()
+        self._prefix = None
         self.prompt = self._unit_start = self.length if tokens is None else tokens
         if self.slides:
             fixed = self.memory.fixed if self.memory else self.prompt
@@ -123,7 +161,8 @@ class Context:
                 self._masters.append(self._snapshot(fixed, self.prompt))
 
     def _snapshot(self, start: int, end: int) -> _Masters:
-        return _Masters(start, self.decoder.cache.snapshot_keys(self.slot, start, end), self.dropped)
+        keys, values = self.decoder.cache.held(self.slot, start, end)
+        return _Masters(start, keys.float(), values, self.dropped)
 
     def carry(self) -> list[int]:
         """The pending tokens, with which the rows fed next must begin."""
@@ -134,6 +173,7 @@ class Context:
     def rewind(self) -> None:
         """Forgets what was fed since `carry`; what that left in the slot is overwritten by what comes."""
         self.length, self.pending = self._before
+        self._prefix = None
 
     def end_unit(self, terminators: list[int], said: Sequence[int] = ()) -> None:
         """Closes a unit in which `said` was said; what closes it is carried into the next forward."""
@@ -171,14 +211,13 @@ class Context:
         keep_from = self.prompt + sum(self.units[:units])
         position = keep_from + self.dropped
         self._remember(self._said[:units])
-        kept = self.length - keep_from
-        self.decoder.cache.move(self.slot, keep_from, self.prompt, kept)
-        self.length = self._unit_start = self.prompt + kept
+        self.decoder.cache.drop(self.slot, keep_from - self.prompt)
+        self.length = self._unit_start = self.prompt + self.length - keep_from
         self.dropped = position - self.prompt
         del self.units[:units], self._said[:units]
         for masters in self._masters:
             turned = self.decoder.rotate(masters.keys, self.dropped - masters.offset)
-            self.decoder.cache.write_keys(self.slot, turned, masters.start)
+            self.decoder.cache.write(self.slot, masters.start, turned, masters.values)
         return units
 
     def _remember(self, dropped: list[list[int]]) -> None:

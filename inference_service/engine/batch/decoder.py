@@ -43,12 +43,13 @@ class PackedDecoder:
         self._conditions = dict(conditions or {})
         config = backbone.config
         self._groups = config.num_attention_heads // config.num_key_value_heads
+        self.in_parts = parameter.device.type == "cpu"
+        """Whether a long context that does not lie in one run is seen run by run, or gathered."""
         self.cache = KVCache(config, slots, capacity, parameter.dtype, parameter.device)
 
     def forward(self, segments: list[Segment]) -> list[Tensor]:
         """Final-norm hidden states [n, hidden] of each segment, in order."""
-        spans = [Span(segment.slot, segment.start, len(segment.embeds)) for segment in segments]
-        layout = PackedLayout(self.cache, spans, self._groups)
+        layout = self.layout(segments)
         positions = torch.cat(
             [torch.arange(s.position, s.position + len(s.embeds), device=s.embeds.device) for s in segments]
         )
@@ -61,6 +62,13 @@ class PackedDecoder:
             **self._conditions,
         ).last_hidden_state[0]
         return list(hidden.split(layout.counts))
+
+    def layout(self, segments: list[Segment]) -> PackedLayout:
+        """Where these rows will be; there is room for them then."""
+        spans = [Span(segment.slot, segment.start, len(segment.embeds)) for segment in segments]
+        for span in spans:
+            self.cache.reserve(span.slot, span.start, span.end)
+        return PackedLayout(self.cache, spans, self._groups, in_parts=self.in_parts)
 
     def rotate(self, keys: Tensor, offset: int) -> Tensor:
         """Keys [..., n, head size] in float32 as they would be `offset` positions later."""

@@ -1,57 +1,196 @@
-"""Keys and values of all sessions: one slab for all layers, of which each slot has its own rows."""
+"""Keys and values of all sessions: pages of rows, and which of them each slot has."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from inference_service.engine.batch.pages import PAGE, PagePool, slot_pages
+
+Run = tuple[int, int]
+"""First and number of rows of the cache that lie side by side."""
+
+
+@dataclass
+class _Table:
+    """The pages of one slot in the order of its entries."""
+
+    pages: list[int] = field(default_factory=list)
+    offset: int = 0
+    """Rows of the first page before entry 0."""
+    _runs: list[Run] = field(default_factory=list)
+
+    def append(self, page: int) -> None:
+        """The next page."""
+        self.pages.append(page)
+        row = page * PAGE
+        if self._runs and sum(self._runs[-1]) == row:
+            self._runs[-1] = self._runs[-1][0], self._runs[-1][1] + PAGE
+        else:
+            self._runs.append((row, PAGE))
+
+    def replace(self, pages: list[int]) -> None:
+        """Others than before."""
+        self.pages, self._runs = [], []
+        for page in pages:
+            self.append(page)
+
+    def runs(self, start: int, end: int) -> list[Run]:
+        """Where entries `start` to `end` are."""
+        found, skip, left = list[Run](), start + self.offset, end - start
+        for row, count in self._runs:
+            taken = min(count - skip, left)
+            if taken > 0:
+                found.append((row + skip, taken))
+                left -= taken
+            skip = max(0, skip - count)
+        return found
+
 
 class KVCache:
-    """`keys` and `values` are [layers, kv heads, slots * capacity, head size], slot by slot."""
+    """`keys` and `values` are [layers, kv heads, rows, head size], page after page.
+
+    Each slot has entries 0 to `capacity` at the most, for which there are always pages: what others have and
+    what is known of earlier sessions never takes them away. No entry is written in a page that others see.
+    """
 
     def __init__(
         self, config: PretrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (config.num_hidden_layers, config.num_key_value_heads, slots * capacity, head)
         self.slots = slots
         self.capacity = capacity
+        self.pool = PagePool(slots * slot_pages(capacity))
+        shape = (config.num_hidden_layers, config.num_key_value_heads, self.pool.pages * PAGE, head)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.adopted_rows = 0
+        """Entries that contexts have taken over from others so far."""
+        self._tables = [_Table() for _ in range(slots)]
 
     @property
     def device(self) -> torch.device:
         """Where it is."""
         return self.keys.device
 
-    def row(self, slot: int, index: int) -> int:
-        """Where the entry of a slot at `index` is."""
-        return slot * self.capacity + index
-
-    def held(self, slot: int, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Views of a slot's keys and values `start` to `end`, each [layers, kv heads, n, head size]."""
-        first = self.row(slot, start)
-        return self.keys.narrow(2, first, end - start), self.values.narrow(2, first, end - start)
-
-    def clear(self, slot: int) -> None:
-        """Forgets everything a slot held, so that nothing of a session outlives it."""
-        for tensor in self.held(slot, 0, self.capacity):
-            tensor.zero_()
-
-    def move(self, slot: int, source: int, target: int, count: int) -> None:
-        """Moves `count` entries of a slot from index `source` to index `target`."""
-        old, new = self.held(slot, source, source + count), self.held(slot, target, target + count)
-        for tensor, moved in zip(old, new, strict=True):
-            moved.copy_(tensor.clone())
-
-    def snapshot_keys(self, slot: int, start: int, end: int) -> Tensor:
-        """Float32 copies of a slot's keys `start` to `end`, [layers, kv heads, n, head size]."""
-        return self.held(slot, start, end)[0].float().clone()
-
-    def write_keys(self, slot: int, keys: Tensor, start: int) -> None:
-        """Replaces keys of a slot from index `start` on."""
-        self.held(slot, start, start + keys.shape[2])[0].copy_(keys)
+    @property
+    def row_bytes(self) -> int:
+        """Of the keys of one row in one layer."""
+        return self.keys.shape[1] * self.keys.shape[3] * self.keys.element_size()
 
     @property
     def nbytes(self) -> int:
         """Memory that it takes."""
         return self.keys.nbytes + self.values.nbytes
+
+    # ------------------------------------------------------------------------------------------- entries
+
+    def runs(self, slot: int, start: int, end: int) -> list[Run]:
+        """Where entries `start` to `end` of a slot are."""
+        return self._tables[slot].runs(start, end)
+
+    def held(self, slot: int, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Copies of a slot's keys and values `start` to `end`, each [layers, kv heads, n, head size]."""
+        runs = self.runs(slot, start, end) or [(0, 0)]
+        keys, values = zip(*(self.rows(*run) for run in runs), strict=True)
+        return torch.cat(keys, dim=2), torch.cat(values, dim=2)
+
+    def rows(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Views of the keys and values of one run of rows, each [layers, kv heads, n, head size]."""
+        return self.keys.narrow(2, first, count), self.values.narrow(2, first, count)
+
+    def reserve(self, slot: int, start: int, end: int) -> None:
+        """Entries `start` to `end` are about to be written. Raises `IndexError` beyond the capacity."""
+        if end > self.capacity:
+            raise IndexError(f"a slot has {self.capacity} entries, not {end}")
+        table = self._tables[slot]
+        first, last = (start + table.offset) // PAGE, -(-(end + table.offset) // PAGE)
+        for i in range(first, min(last, len(table.pages))):
+            if not self.pool.is_private(table.pages[i]):
+                self._copy(table, i)
+        while len(table.pages) < last:
+            table.append(self._take(slot, table.pages[-1] + 1 if table.pages else None))
+
+    def write(self, slot: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """Replaces entries from `start` on; keys and values are [layers, kv heads, n, head size]."""
+        end, done = start + keys.shape[2], 0
+        self.reserve(slot, start, end)
+        for row, count in self.runs(slot, start, end):
+            for part, given in zip(self.rows(row, count), (keys, values), strict=True):
+                part.copy_(given.narrow(2, done, count))
+            done += count
+
+    def drop(self, slot: int, count: int) -> None:
+        """Forgets the first `count` entries, so that the next one is entry 0; of -n, makes room for n before.
+
+        Whole pages are given back and nothing is moved.
+        """
+        table = self._tables[slot]
+        pages, table.offset = divmod(table.offset + count, PAGE)
+        if pages > 0:
+            self._release(table.pages[:pages])
+            table.replace(table.pages[pages:])
+        for _ in range(-pages):
+            table.replace([self._take(slot, max(0, table.pages[0] - 1)), *table.pages])
+
+    def clear(self, slot: int) -> None:
+        """Forgets everything a slot held; what is not known as a prefix is wiped out."""
+        table, self._tables[slot] = self._tables[slot], _Table()
+        self._release(reversed(table.pages))  # a prefix is of no use without its beginning
+
+    # ------------------------------------------------------------------------------------------ prefixes
+
+    def adopt(self, slot: int, page: int, name: bytes) -> bool:
+        """Makes the page known by that name the slot's last, of number `page`; False if there is none."""
+        table, found = self._tables[slot], self.pool.find(name)
+        if found is None:
+            return False
+        if page < len(table.pages):
+            self._release(table.pages[page:])
+            table.replace(table.pages[:page])
+        table.append(found)
+        return True
+
+    def publish(self, slot: int, page: int, name: bytes) -> None:
+        """The slot's page number `page` is full of finished rows: known by that name if they are sound."""
+        number = self._tables[slot].pages[page]
+        if all(bool(part.isfinite().all()) for part in self.rows(number * PAGE, PAGE)):
+            self.pool.publish(number, name)
+
+    # --------------------------------------------------------------------------------------------- pages
+
+    def _take(self, slot: int, near: int | None) -> int:
+        page, evicted = self.pool.take(slot * slot_pages(self.capacity) if near is None else near)
+        self._wipe(evicted)
+        return page
+
+    def _release(self, pages: Iterable[int]) -> None:
+        self._wipe(self.pool.release(pages))
+
+    def _copy(self, table: _Table, index: int) -> None:
+        """The slot gets a copy of its page, which others may see."""
+        old = table.pages[index]
+        kept = [part.clone() for part in self.rows(old * PAGE, PAGE)]
+        self._release([old])  # else there might be no other
+        page, evicted = self.pool.take(old + 1)
+        self._wipe(evicted)
+        for part, rows in zip(self.rows(page * PAGE, PAGE), kept, strict=True):
+            part.copy_(rows)
+        table.replace([*table.pages[:index], page, *table.pages[index + 1 :]])
+
+    def _wipe(self, pages: list[int]) -> None:
+        """Nothing is left in pages that are free."""
+        for begin, count in _stretches(sorted(pages)):
+            for part in self.rows(begin * PAGE, count * PAGE):
+                part.zero_()
+
+
+def _stretches(pages: list[int]) -> Iterator[tuple[int, int]]:
+    """First and number of each stretch of pages that lie side by side."""
+    begin = 0
+    for i in range(1, len(pages) + 1):
+        if i == len(pages) or pages[i] != pages[i - 1] + 1:
+            yield pages[begin], i - begin
+            begin = i

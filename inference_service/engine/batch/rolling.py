@@ -8,7 +8,7 @@ from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import Segment
 
 SLACK = 256
-"""Rows of a slot beyond what is looked back on: the kept ones move once in so many rows."""
+"""Rows of a slot beyond what is looked back on: pages are given back once in so many rows."""
 
 
 @dataclass
@@ -26,7 +26,8 @@ class RollingContext(Context):
     def segment(self, embeds: Tensor) -> Segment:
         if self.length + len(embeds) > self.decoder.cache.capacity:
             forgotten = self.length - (self.reach - 1)
-            self.decoder.cache.move(self.slot, forgotten, 0, self.reach - 1)
+            self.decoder.cache.drop(self.slot, forgotten)
             self.length -= forgotten
             self.dropped += forgotten
+            self._prefix = None
         return super().segment(embeds)

@@ -128,7 +128,8 @@ class ChatSession(Session[Prompt]):
     def read(self, embeds: Tensor) -> None:
         """Embeddings [n, hidden] of that portion are to be fed."""
         self.run.portions_heard += 1
-        self.to_feed = embeds
+        self.to_feed = self.context.begin(embeds)
+        self.run.cached = self.context.found
         self.seen = []
         self.stage = Stage.PREFILL
 
@@ -137,6 +138,7 @@ class ChatSession(Session[Prompt]):
             self.go_on()
         elif self.run.unit.input and self.run.portions_heard == len(self.run.unit.input.portions):
             self.run.heard_at = time.monotonic()
+            self.context.publish()
             self._heard()
 
     def go_on(self) -> None:
@@ -252,6 +254,8 @@ class ChatSession(Session[Prompt]):
 
     def finish(self, end: End) -> None:
         """The last word about the turn."""
+        if self.run.failure is None:
+            self.context.publish()
         self.conclude(self.run, end)
 
     def end_unit(self) -> None:

@@ -145,7 +145,8 @@ class DuplexKind(SessionKind[DuplexSession]):
         length = len(before) + len(opening.after)
         if length > room:
             return _refused(f"has {length} tokens; at most {max(0, room)} leave room for units")
-        session.to_feed = torch.cat([before, runtime.embed(opening.after)]) if opening.after else before
+        prompt = torch.cat([before, runtime.embed(opening.after)]) if opening.after else before
+        session.to_feed = session.context.begin(prompt)
         session.ear = components.ear.initial_state()
         if components.speech is not None and setup.duplex.generate_audio:
             session.mouth = components.speech.mouth.initial_state(voice.spoken, setup.seed)

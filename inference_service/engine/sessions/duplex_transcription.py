@@ -125,7 +125,9 @@ class DuplexTranscription(TranscriptionSession):
         self.run.audio_rows += len(audio)
         self.ear_before, self.ear = self.ear, ear
         self.written = 0
-        self.to_feed = torch.cat([tokens, audio])
+        second = torch.cat([tokens, audio])
+        self.to_feed = self.context.begin(second)
+        self.run.cached += len(second) - len(self.to_feed)
         self.stage = Stage.PREFILL
 
     def decided(self, token: int) -> int | None:

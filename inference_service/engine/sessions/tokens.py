@@ -127,7 +127,7 @@ class TokensSession(Session[TokensChunk]):
         if prompt is None:
             self._ready()
         else:
-            self.to_feed = prompt
+            self.to_feed = self.context.begin(prompt)
 
     def _ready(self) -> None:
         self.context.end_prompt()

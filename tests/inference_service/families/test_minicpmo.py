@@ -47,6 +47,7 @@ from inference_service.models.errors import CheckpointError
 from inference_service.models.token2wav.config import LOOK_AHEAD
 from inference_service.models.token2wav.model import Token2Wav
 from inference_service.options import SpeechOptions
+from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.reference import picture, second
 from tests.inference_service.engine.test_engine import Client, Slots, speech_of
 from tests.inference_service.models.minicpmo import published, whole
@@ -190,8 +191,7 @@ def test_session_that_has_gone_leaves_nothing_behind(rig: Rig) -> None:
     talk(client, 3)
     client.session.close()
     client.until(Closed)
-    cache = rig.runtime.language.cache
-    assert not any(tensor.any() for tensor in (cache.keys, cache.values))
+    assert is_clean(rig.runtime.language.cache)
     rig.open().until(Ready)  # whatever the engine thread still held of the tick before
     gc.collect()
 

@@ -17,6 +17,7 @@ from inference_service.api.setups import Sampling, UnitOverrides
 from inference_service.checkpoints import voxtral
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.draw import Draw
+from inference_service.engine.batch.pages import PAGE
 from inference_service.engine.batch.rolling import SLACK
 from inference_service.engine.tick import Tick
 from inference_service.errors import ConfigurationError
@@ -218,6 +219,16 @@ def test_one_token_for_every_80_ms(runtime: VoxtralRuntime) -> None:
 
     usage = one.done(unit).usage
     assert (usage.input_audio_tokens, usage.output_text_tokens) == (50, 50)
+
+
+def test_silence_before_an_utterance_is_computed_once(runtime: VoxtralRuntime) -> None:
+    cache = runtime.language.cache
+    Scribbler(runtime).write(noise(3, 2.0), 5000, 5000)
+    before = cache.adopted_rows
+
+    Scribbler(runtime).write(noise(4, 2.0), 5000, 5000)
+
+    assert cache.adopted_rows - before == (PROMPT - DELAY) // PAGE * PAGE
 
 
 @pytest.mark.parametrize("says_so", [True, False])

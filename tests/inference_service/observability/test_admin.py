@@ -118,6 +118,7 @@ async def test_a_client_that_asks_nothing_holds_nobody_up() -> None:
 
 async def test_the_status_page_shows_sessions_and_ticks() -> None:
     engine = ScriptedEngine(slots=2)
+    engine.pages = (1, 2, 509, 48)
     async with running_worker(engine, admin_port=0, worker_id="<w>") as worker:
         async with channel_to(worker.address) as channel:
             caller = await Caller(channel, "<b>me</b>").open()
@@ -131,6 +132,8 @@ async def test_the_status_page_shows_sessions_and_ticks() -> None:
     assert "attached" in page
     assert "free" in page
     assert "KV tokens, 0% of 8,192" in page
+    assert "KV pages used, 2 cached, 509 free" in page
+    assert "tokens of prefixes found" in page
     assert ">22<" in page
     assert ">1,234<" in page
     assert "20.0 ms" in page

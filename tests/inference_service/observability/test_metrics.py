@@ -84,6 +84,16 @@ async def test_slots_and_context_are_told_as_they_are() -> None:
     assert found.total(semconv.KV_CAPACITY.name) == 3 * INFO.context_limit
 
 
+async def test_pages_and_what_was_found_in_them_are_told() -> None:
+    engine = ScriptedEngine()
+    engine.pages = (3, 2, 507, 48)
+    async with running_worker(engine, admin_port=0) as worker:
+        found = await scraped(worker)
+    pages = {state: found.value(semconv.KV_PAGES.name, state=state) for state in semconv.PageState}
+    assert pages == {"used": 3, "cached": 2, "free": 507}
+    assert found.total(semconv.KV_PREFIX_TOKENS.name) == 48
+
+
 async def test_what_runs_is_told() -> None:
     async with running_worker(ScriptedEngine(), admin_port=0) as worker:
         found = await scraped(worker)

@@ -11,10 +11,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from antiphon import semconv
-from antiphon.semconv import Phase
+from antiphon.semconv import PageState, Phase
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import NAMED_TICKS
 from inference_service.app import load_engine
+from inference_service.engine.batch.pages import PAGE
 from inference_service.session.units import Stream
 from tests.inference_service.observability.test_tracing import STEPS, attribute, ids, new_context, parent
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
@@ -131,6 +132,11 @@ def test_figures_add_up_to_what_was_answered(conversation: Conversation) -> None
     assert phases[Phase.VOCODER] == spoken > 0
     assert found.total(semconv.KV_TOKENS.name) == answers[-1].finalize.context_tokens
     assert found.total(semconv.DEVICE_MEMORY.name) > 100 * 2**20
+    rows = PAGE * found.value(semconv.KV_PAGES.name, state=PageState.USED)
+    assert found.total(semconv.KV_TOKENS.name) - 2 <= rows < found.total(semconv.KV_TOKENS.name) + 2 * PAGE
+    assert rows + PAGE * found.value(semconv.KV_PAGES.name, state=PageState.FREE) >= found.total(
+        semconv.KV_CAPACITY.name
+    )
     ticks = found.total(f"{semconv.TICK.name}_count")
     assert ticks == found.total(f"{semconv.TICK_BATCH.name}_count")
     assert ticks == found.total(f"{semconv.TICK_BATCH.name}_sum")  # one session alone

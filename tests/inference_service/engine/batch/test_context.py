@@ -140,12 +140,12 @@ def test_prompt_keys_move_with_the_window_and_do_not_drift(decoder: PackedDecode
 def test_other_slots_are_untouched_by_a_drop(decoder: PackedDecoder) -> None:
     context, other = opened(decoder), opened(decoder, slot=1)
     unit(other, 20)
-    before = [tensor.clone() for tensor in decoder.cache.held(1, 0, decoder.cache.capacity)]
+    before = [tensor.clone() for tensor in decoder.cache.held(1, 0, other.length)]
 
     while not unit(context, 10):
         pass
 
-    after = decoder.cache.held(1, 0, decoder.cache.capacity)
+    after = decoder.cache.held(1, 0, other.length)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 

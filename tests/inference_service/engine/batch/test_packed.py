@@ -146,5 +146,8 @@ def test_a_cleared_slot_holds_nothing() -> None:
 
     decoder.cache.clear(0)
 
-    assert not any(tensor.any() for tensor in decoder.cache.held(0, 0, CAPACITY))
-    assert all(tensor.any() for tensor in decoder.cache.held(1, 0, 9))
+    assert not decoder.cache.runs(0, 0, CAPACITY)
+    ((row, count),) = decoder.cache.runs(1, 0, 9)
+    for slab in (decoder.cache.keys, decoder.cache.values):
+        held = slab.abs().sum(dim=(0, 1, 3)).nonzero().flatten().tolist()
+        assert held == list(range(row, row + count))

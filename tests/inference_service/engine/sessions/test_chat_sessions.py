@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, cast
 
@@ -149,7 +149,7 @@ def test_turn_is_the_same_after_any_other(chat: Chatter, speaks: bool) -> None:
     assert text(again) == text(first)
     # The vocoder's noise goes on where it was.
     assert len(sound(again)) == len(sound(first))
-    assert done(again).usage == done(first).usage
+    assert replace(done(again).usage, cached_tokens=0) == replace(done(first).usage, cached_tokens=0)
 
 
 @pytest.mark.parametrize("budget", [7, 64])
@@ -193,14 +193,14 @@ def state(chat: Chatter, *parts: str | Picture | Clip) -> torch.Tensor:
 def test_picture_is_seen(chat: Chatter) -> None:
     first, second, again = (state(chat, "What is it?", shown) for shown in (PICTURE, OTHER, PICTURE))
 
-    assert torch.equal(first, again)
+    torch.testing.assert_close(first, again, atol=1e-5, rtol=1e-5)
     assert float((first - second).abs().max()) > 1e-3
 
 
 def test_clip_is_heard(chat: Chatter) -> None:
     first, second, again = (state(chat, "What is it?", clip(1.5, seed)) for seed in (1, 2, 1))
 
-    assert torch.equal(first, again)
+    torch.testing.assert_close(first, again, atol=1e-5, rtol=1e-5)
     assert float((first - second).abs().max()) > 1e-3
 
 

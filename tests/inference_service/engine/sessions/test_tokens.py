@@ -15,6 +15,7 @@ from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support import streaming, tiny, tiny_causal
+from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.streaming import GREEDY, Chunked, Player, Stage, most
 
 A, B, C, D, E, F, G = 5, 17, 42, 71, 99, 123, 200
@@ -370,7 +371,7 @@ def test_a_slot_is_clean_after_its_session(checkpoint: CausalCheckpoint, greedy:
     cache = stage.runtime.language.cache
     assert cache.held(1, 0, 3)[0].any()
     stage.leave(gone)
-    assert not any(tensor.any() for tensor in cache.held(1, 0, cache.capacity))
+    assert is_clean(cache)
     again = stage.open()
     assert isinstance(again.events[0], Ready)
     assert again.unit([D, E]).ids == greedy([D, E], 4)

@@ -8,6 +8,7 @@ import torch
 from benchmarks.gpu_crowd.model import full
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder
+from inference_service.engine.batch.pages import slot_rows
 from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.models.minicpmo.sizes import sizes
 from inference_service.models.token2wav.config import Token2WavConfig
@@ -33,7 +34,9 @@ def test_weights_are_those_that_are_loaded(loaded: MiniCPMOCheckpoint) -> None:
 
 
 def test_session_state_is_that_which_is_allocated(loaded: MiniCPMOCheckpoint) -> None:
-    found = sizes(loaded.config, torch.float32, context_entries=300, speech_entries=70).session
+    found = sizes(
+        loaded.config, torch.float32, context_entries=slot_rows(300), speech_entries=slot_rows(70)
+    ).session
 
     model = loaded.model
     caches = {

@@ -1,0 +1,123 @@
+"""Who has which page of a KV cache, and which pages hold a prefix that may be needed again.
+
+Plain numbers and names: the rows of the pages are elsewhere.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+PAGE = 16
+"""Rows of a page."""
+_STRETCH = b"\1" * 8
+"""Free pages in a row that a context begins in, where there are any."""
+_EVICTED, _MOST_EVICTED = 8, 32
+"""One part in so many of the idle pages is evicted at a time, but no more pages than that: what is free then
+lies together."""
+
+
+def slot_pages(capacity: int) -> int:
+    """Pages that hold so many rows wherever in the first of them they begin."""
+    return -(-(capacity + PAGE - 1) // PAGE)
+
+
+def slot_rows(capacity: int) -> int:
+    """Rows of these pages."""
+    return slot_pages(capacity) * PAGE
+
+
+class PagePool:
+    """Pages in use are referred to by at least one context, idle ones hold a known prefix, the rest is free.
+
+    Only full pages that nobody writes to any more are known by a name, which stands for their rows and all
+    rows before these. They may be referred to by several contexts, and stay known until they are evicted:
+    the least recently used first, and never one that is in use.
+    """
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self._references = [0] * pages
+        self._free = bytearray(b"\1") * pages
+        self._names: dict[int, bytes] = {}
+        self._known: dict[bytes, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def used(self) -> int:
+        """How many pages contexts refer to."""
+        return self.pages - self.idle - self.free
+
+    @property
+    def idle(self) -> int:
+        """How many pages hold a known prefix that no context refers to."""
+        return len(self._idle)
+
+    @property
+    def free(self) -> int:
+        """How many pages hold nothing."""
+        return self._free.count(1)
+
+    def is_private(self, page: int) -> bool:
+        """Whether its one context may write to it."""
+        return self._references[page] == 1 and page not in self._names
+
+    def take(self, near: int) -> tuple[int, list[int]]:
+        """A page for one context, `near` itself if it is free; and pages that were evicted for that.
+
+        Raises `MemoryError` if all are in use.
+        """
+        evicted: list[int] = []
+        if not self._free.count(1):
+            evicted = self._evict(min(_MOST_EVICTED, max(1, len(self._idle) // _EVICTED)))
+        page = self._find_free(near)
+        if page < 0:
+            raise MemoryError(f"all {self.pages} pages of the KV cache are in use")
+        self._free[page] = 0
+        self._references[page] = 1
+        return page, evicted
+
+    def find(self, name: bytes) -> int | None:
+        """The page known by that name, with one more reference; None if there is none."""
+        page = self._known.get(name)
+        if page is not None:
+            self._references[page] += 1
+            self._idle.pop(page, None)
+        return page
+
+    def publish(self, page: int, name: bytes) -> None:
+        """The page may be found by that name from now on, unless another is or it has a name."""
+        if name not in self._known and page not in self._names:
+            self._known[name] = page
+            self._names[page] = name
+
+    def release(self, pages: Iterable[int]) -> list[int]:
+        """One reference less to each; those that are free now. Of idle ones the last is the newest."""
+        freed = []
+        for page in pages:
+            self._references[page] -= 1
+            if self._references[page]:
+                continue
+            if page in self._names:
+                self._idle[page] = None
+            else:
+                self._free[page] = 1
+                freed.append(page)
+        return freed
+
+    def _find_free(self, near: int) -> int:
+        if near < self.pages and self._free[near]:
+            return near
+        for wanted in (_STRETCH, b"\1"):
+            for begin in (near, 0):
+                page = self._free.find(wanted, begin)
+                if page >= 0:
+                    return page
+        return -1
+
+    def _evict(self, most: int) -> list[int]:
+        evicted: list[int] = []
+        while self._idle and len(evicted) < most:
+            page, _ = self._idle.popitem(last=False)
+            del self._known[self._names.pop(page)]
+            self._free[page] = 1
+            evicted.append(page)
+        return evicted

@@ -1,0 +1,99 @@
+"""Every way to look at a context gives what its session would compute alone, however its pages lie."""
+
+import copy
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from inference_service.engine.batch import attention
+from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.batch.pages import PAGE
+from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
+
+SESSIONS, LENGTH = 3, 6 * PAGE
+SLOTS = 4 * SESSIONS
+"""Most of them are there so that pages of others can lie between."""
+
+
+def scattered(decoder: PackedDecoder, stretch: int) -> PackedDecoder:
+    """With pages of others behind every `stretch` of pages, 0 for none. What nobody wrote is no number."""
+    pool = decoder.cache.pool
+    for page in range(stretch, pool.pages if stretch else 0, stretch + 1):
+        pool.take(page)
+    for slab in (decoder.cache.keys, decoder.cache.values):
+        slab.fill_(torch.nan)
+    return decoder
+
+
+@pytest.fixture(autouse=True)
+def short_contexts_are_seen_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "GATHERED_BYTES", 0)
+
+
+@pytest.mark.parametrize("in_parts", [True, False], ids=["in parts", "gathered"])
+@pytest.mark.parametrize("stretch", [0, 1, 2, 3])
+@pytest.mark.parametrize("build", [qwen3, llama, mistral])
+def test_context_is_seen_as_it_would_be_alone(
+    build: Callable[[], PreTrainedModel], stretch: int, in_parts: bool
+) -> None:
+    torch.manual_seed(stretch)
+    model, rng = build(), random.Random(stretch)
+    alone = copy.deepcopy(model)
+    decoder = scattered(PackedDecoder(model, SLOTS, LENGTH), stretch)
+    decoder.in_parts = in_parts
+    rows, done = torch.randn(SESSIONS, LENGTH, HIDDEN), [0] * SESSIONS
+    hidden: list[list[torch.Tensor]] = [[] for _ in rows]
+
+    while min(done) < LENGTH:
+        batch = [i for i in range(SESSIONS) if done[i] < LENGTH and rng.random() < 0.9]
+        counts = [min(rng.choice([1, 1, 2, rng.randint(1, 40)]), LENGTH - done[i]) for i in batch]
+        segments = [
+            Segment(i, done[i], done[i], rows[i, done[i] : done[i] + n])
+            for i, n in zip(batch, counts, strict=True)
+        ]
+        for i, segment, new in zip(batch, segments, decoder.forward(segments) if batch else [], strict=True):
+            hidden[i].append(new)
+            done[i] += len(segment.embeds)
+
+    own = alone(inputs_embeds=rows, use_cache=False).last_hidden_state
+    torch.testing.assert_close(torch.stack([torch.cat(h) for h in hidden]), own, atol=2e-5, rtol=1e-5)
+    assert not stretch or len(decoder.cache.runs(0, 0, LENGTH)) >= LENGTH // PAGE // stretch
+
+
+def test_numbers_of_half_size_are_weighed_in_full() -> None:
+    torch.manual_seed(0)
+    model = qwen3()
+    rows = torch.randn(LENGTH, HIDDEN, dtype=torch.bfloat16)
+    seen = []
+    for stretch in (0, 3):
+        decoder = scattered(PackedDecoder(copy.deepcopy(model).bfloat16(), SLOTS, LENGTH), stretch)
+        hidden = decoder.forward([Segment(0, 0, 0, rows[:-1])])
+        hidden += decoder.forward([Segment(0, LENGTH - 1, LENGTH - 1, rows[-1:])])
+        assert (len(decoder.cache.runs(0, 0, LENGTH)) > 1) is bool(stretch)
+        seen.append(torch.cat(hidden)[-1].float())
+
+    whole = copy.deepcopy(model)(inputs_embeds=rows.float()[None], use_cache=False).last_hidden_state[0, -1]
+    (own, parts) = ((it - whole).abs().max() for it in seen)
+    assert parts < 2 * own + 0.02
+
+
+def test_shared_beginning_is_looked_at_once_by_all() -> None:
+    torch.manual_seed(0)
+    decoder = PackedDecoder(qwen3(), SESSIONS, LENGTH)
+    cache, rows = decoder.cache, torch.randn(2 * PAGE, HIDDEN)
+    decoder.forward([Segment(0, 0, 0, rows)])
+    for page in range(2):
+        cache.publish(0, page, bytes([page]))
+        for slot in range(1, SESSIONS):
+            assert cache.adopt(slot, page, bytes([page]))
+
+    sights = decoder.layout([Segment(slot, 2 * PAGE, 2 * PAGE, rows[:1]) for slot in range(SESSIONS)]).sights(
+        None
+    )
+
+    # Who computed it has all in one run; the others have rows of their own, and the prefix together.
+    assert [sight.spans for sight in sights] == [[0], [1], [2], [1, 2]]
+    assert [sight.keys[0][0].shape[2] for sight in sights] == [2 * PAGE + 1, 1, 1, 2 * PAGE]

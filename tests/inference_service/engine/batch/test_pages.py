@@ -1,0 +1,125 @@
+"""Who has which page: nobody loses one, and what is evicted is old and nobody's."""
+
+import random
+
+import pytest
+
+from inference_service.engine.batch.pages import PAGE, PagePool, slot_pages
+
+
+def test_pages_of_a_slot_hold_its_rows_wherever_they_begin() -> None:
+    for capacity in range(1, 100):
+        for offset in range(PAGE):
+            assert slot_pages(capacity) * PAGE >= offset + capacity
+
+
+def test_what_is_taken_in_turn_lies_side_by_side() -> None:
+    pool = PagePool(32)
+    first, _ = pool.take(0)
+    other, _ = pool.take(20)
+
+    taken = [first]
+    for _ in range(10):
+        taken.append(pool.take(taken[-1] + 1)[0])
+
+    assert taken == list(range(11))
+    assert other == 20
+
+
+def test_page_is_used_until_its_last_reference_is_gone() -> None:
+    pool = PagePool(2)
+    page, _ = pool.take(0)
+    pool.publish(page, b"prompt")
+    assert (pool.find(b"prompt"), pool.find(b"prompt")) == (page, page)
+
+    assert pool.release([page]) == pool.release([page]) == []
+    assert (pool.used, pool.idle, pool.free) == (1, 0, 1)
+    assert pool.release([page]) == []
+    assert (pool.used, pool.idle, pool.free) == (0, 1, 1)
+
+
+def test_page_without_a_name_is_free_at_once() -> None:
+    pool = PagePool(2)
+    page, _ = pool.take(0)
+
+    assert pool.release([page]) == [page]
+    assert (pool.used, pool.idle, pool.free) == (0, 0, 2)
+
+
+def test_only_a_page_of_one_context_that_has_no_name_is_private() -> None:
+    pool = PagePool(2)
+    page, _ = pool.take(0)
+    assert pool.is_private(page)
+
+    pool.publish(page, b"prompt")
+
+    assert not pool.is_private(page)
+
+
+def test_content_that_is_known_already_gets_no_second_page() -> None:
+    pool = PagePool(2)
+    (one, _), (two, _) = pool.take(0), pool.take(1)
+    pool.publish(one, b"prompt")
+    pool.publish(two, b"prompt")
+    pool.publish(one, b"other")
+
+    assert pool.find(b"prompt") == one
+    assert pool.find(b"other") is None
+    assert pool.release([two]) == [two]
+
+
+def test_least_recently_used_prefix_is_evicted_first() -> None:
+    pool = PagePool(3)
+    for name in (b"a", b"b", b"c"):
+        page, _ = pool.take(0)
+        pool.publish(page, name)
+        pool.release([page])
+    found = pool.find(b"a")
+    assert found is not None
+    pool.release([found])
+
+    _, evicted = pool.take(0)
+
+    assert len(evicted) == 1
+    assert pool.find(b"b") is None
+    assert pool.find(b"a") is not None
+    assert pool.find(b"c") is not None
+
+
+def test_all_pages_in_use_are_a_memory_error_and_nothing_is_lost() -> None:
+    pool = PagePool(2)
+    (page, _), _ = pool.take(0), pool.take(0)
+
+    with pytest.raises(MemoryError):
+        pool.take(0)
+
+    assert pool.release([page]) == [page]
+    assert pool.take(0)[0] == page
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_flood_of_prefixes_evicts_only_what_nobody_uses(seed: int) -> None:
+    rng, pool = random.Random(seed), PagePool(40)
+    kept: list[tuple[int, bytes]] = []
+    for number in range(4):
+        page, _ = pool.take(rng.randrange(40))
+        pool.publish(page, b"kept %d" % number)
+        kept.append((page, b"kept %d" % number))
+    present: list[list[int]] = []
+    for number in range(500):
+        if len(present) == 4:
+            pool.release(present.pop(rng.randrange(4)))
+        mine: list[int] = []
+        for part in range(rng.randint(1, 9)):
+            page, evicted = pool.take(mine[-1] + 1 if mine else rng.randrange(40))
+            in_use = {p for pages in present for p in pages} | {p for p, _ in kept} | set(mine)
+            assert page not in in_use
+            assert not in_use & set(evicted)
+            mine.append(page)
+            pool.publish(page, b"%d %d" % (number, part))
+        present.append(mine)
+        assert pool.used == len(kept) + sum(map(len, present))
+        assert pool.used + pool.idle + pool.free == pool.pages
+
+    for page, name in kept:
+        assert pool.find(name) == page

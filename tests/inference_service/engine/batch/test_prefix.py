@@ -1,0 +1,279 @@
+"""What contexts begin with is computed once, and nothing but what is equal is shared."""
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from inference_service.api.setups import Window, WindowMode
+from inference_service.engine.batch import attention
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.decoder import PackedDecoder
+from inference_service.engine.batch.pages import PAGE
+from tests.inference_service.engine.batch.test_packed import HIDDEN, qwen3
+from tests.inference_service.engine.support.left import is_clean
+
+SLOTS, CAPACITY = 4, 160
+PROMPT = 3 * PAGE + 5
+"""Rows: three full pages and a beginning of one."""
+NONE = Window()
+
+
+@pytest.fixture
+def decoder() -> PackedDecoder:
+    torch.manual_seed(0)
+    return PackedDecoder(qwen3(), SLOTS, CAPACITY)
+
+
+def rows(count: int, seed: int = 0) -> Tensor:
+    return torch.randn(count, HIDDEN, generator=torch.Generator().manual_seed(seed))
+
+
+def feed(context: Context, embeds: Tensor) -> Tensor:
+    """Hidden states [n, hidden]."""
+    (hidden,) = context.decoder.forward([context.segment(embeds)])
+    context.advance(len(embeds))
+    return hidden
+
+
+def begin(context: Context, prompt: Tensor) -> tuple[int, Tensor]:
+    """How many rows of a prompt had to be fed, and the last one's hidden state."""
+    waiting = context.begin(prompt)
+    hidden = feed(context, waiting)
+    context.end_prompt()
+    return len(waiting), hidden[-1]
+
+
+def test_second_session_feeds_only_what_is_new(decoder: PackedDecoder) -> None:
+    first, second = (Context(decoder, slot, NONE, CAPACITY) for slot in (0, 1))
+    assert begin(first, rows(PROMPT))[0] == PROMPT
+
+    fed, _ = begin(second, torch.cat([rows(PROMPT)[: 2 * PAGE + 3], rows(20, seed=1)]))
+
+    assert fed == 3 + 20
+    assert second.found == 2 * PAGE
+    assert second.length == 2 * PAGE + 23
+
+
+def test_equal_prompt_is_found_but_for_the_row_that_is_decided_from(decoder: PackedDecoder) -> None:
+    first, second = (Context(decoder, slot, NONE, CAPACITY) for slot in (0, 1))
+    begin(first, rows(2 * PAGE))
+
+    fed, _ = begin(second, rows(2 * PAGE))
+
+    assert fed == PAGE, "its last page is fed, as nobody keeps hidden states"
+
+
+@pytest.mark.parametrize("company", [False, True])
+@pytest.mark.parametrize("gathered", [0, attention.GATHERED_BYTES])
+def test_context_with_a_found_prefix_computes_what_it_would_alone(
+    decoder: PackedDecoder, gathered: int, company: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "GATHERED_BYTES", gathered)
+    contexts = [Context(decoder, slot, NONE, CAPACITY) for slot in range(3)]
+    last = [begin(context, rows(PROMPT))[1] for context in contexts]
+    alone = Context(PackedDecoder(decoder.backbone, 1, CAPACITY), 0, NONE, CAPACITY)
+    own = [begin(alone, rows(PROMPT))[1]]
+    for number, count in enumerate([1, 1, 7, 1, 12, 20, 1]):
+        more = rows(count, seed=number)
+        own += feed(alone, more)
+        if company:
+            hidden = decoder.forward([context.segment(more) for context in contexts])
+            for context in contexts:
+                context.advance(count)
+            last = [torch.cat([a.view(-1, HIDDEN), b]) for a, b in zip(last, hidden, strict=True)]
+        else:
+            last[2] = torch.cat([last[2].view(-1, HIDDEN), feed(contexts[2], more)])
+
+    assert contexts[2].found == 3 * PAGE
+    for hidden in last if company else last[2:]:
+        torch.testing.assert_close(hidden, torch.stack(own), atol=1e-5, rtol=1e-5)
+
+
+def test_prompt_that_comes_in_pieces_is_found_across_them(decoder: PackedDecoder) -> None:
+    first, second = (Context(decoder, slot, NONE, CAPACITY) for slot in (0, 1))
+    _, whole = begin(first, rows(PROMPT))
+
+    fed = 0
+    for piece in rows(PROMPT).split(11):
+        waiting = second.begin(piece)
+        fed += len(waiting)
+        hidden = feed(second, waiting)
+
+    assert fed + second.found == second.length == PROMPT
+    assert second.found > PAGE
+    torch.testing.assert_close(hidden[-1], whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("differs", [0, PAGE, 2 * PAGE + 3])
+def test_nothing_is_shared_from_the_first_row_on_that_differs(decoder: PackedDecoder, differs: int) -> None:
+    """Equal words before and behind another voice are not the same rows."""
+    first, second = (Context(decoder, slot, NONE, CAPACITY) for slot in (0, 1))
+    begin(first, rows(PROMPT))
+    other = rows(PROMPT)
+    other[differs] += 1e-3
+
+    fed, hidden = begin(second, other)
+
+    assert fed == PROMPT - differs // PAGE * PAGE
+    alone = Context(PackedDecoder(decoder.backbone, 1, CAPACITY), 0, NONE, CAPACITY)
+    torch.testing.assert_close(hidden, begin(alone, other)[1], atol=1e-5, rtol=1e-5)
+
+
+def test_prompt_is_found_after_its_session_has_ended(decoder: PackedDecoder) -> None:
+    begin(Context(decoder, 0, NONE, CAPACITY), rows(PROMPT))
+    decoder.cache.clear(0)
+
+    assert begin(Context(decoder, 3, NONE, CAPACITY), rows(PROMPT))[0] == 5
+
+
+def test_session_that_fails_in_the_middle_of_its_prompt_publishes_nothing(decoder: PackedDecoder) -> None:
+    broken = Context(decoder, 0, NONE, CAPACITY)
+    feed(broken, broken.begin(rows(PROMPT))[: 2 * PAGE])
+    decoder.cache.clear(0)
+
+    assert begin(Context(decoder, 1, NONE, CAPACITY), rows(PROMPT))[0] == PROMPT
+    assert decoder.cache.pool.idle == 0
+
+
+def test_page_with_bad_numbers_is_not_published(decoder: PackedDecoder) -> None:
+    first = Context(decoder, 0, NONE, CAPACITY)
+    feed(first, first.begin(rows(PROMPT)))
+    ((row, _),) = decoder.cache.runs(0, PAGE + 2, PAGE + 3)
+    decoder.cache.values[1, 0, row, 0] = torch.inf
+    first.end_prompt()
+
+    assert begin(Context(decoder, 1, NONE, CAPACITY), rows(PROMPT))[0] == PROMPT - PAGE
+
+
+def test_rows_behind_the_prompt_are_not_published(decoder: PackedDecoder) -> None:
+    first = Context(decoder, 0, NONE, CAPACITY)
+    begin(first, rows(PROMPT))
+    feed(first, rows(3 * PAGE, seed=7))
+    decoder.cache.clear(0)
+
+    assert decoder.cache.pool.idle == 3
+
+
+def test_nothing_but_prompts_is_left_of_sessions_that_are_over(decoder: PackedDecoder) -> None:
+    for slot in range(SLOTS):
+        context = Context(decoder, slot, NONE, CAPACITY)
+        begin(context, rows(PROMPT, seed=slot % 2))
+        feed(context, rows(40, seed=9))
+    for slot in range(SLOTS):
+        decoder.cache.clear(slot)
+
+    assert decoder.cache.pool.used == 0
+    assert decoder.cache.pool.idle == 2 * 3
+    held = decoder.cache.keys.abs().sum(dim=(0, 1, 3)).nonzero()
+    assert len(held) == decoder.cache.values.abs().sum(dim=(0, 1, 3)).count_nonzero() == 6 * PAGE
+
+
+def test_rows_never_written_are_never_read(decoder: PackedDecoder) -> None:
+    """What others leave behind may be anything: every row that nobody has written is not a number."""
+    before = Context(decoder, 0, NONE, CAPACITY)
+    begin(before, rows(PROMPT))
+    decoder.cache.clear(0)
+    kept = decoder.cache.pool.find(next(iter(decoder.cache.pool._known)))
+    assert kept is not None
+    written = decoder.cache.keys.abs().sum(dim=(0, 1, 3)) > 0
+    for slab in (decoder.cache.keys, decoder.cache.values):
+        slab[:, :, ~written] = torch.nan
+    contexts = [Context(decoder, slot, NONE, CAPACITY) for slot in range(SLOTS)]
+    for number, context in enumerate(contexts):
+        begin(context, rows(PROMPT - number, seed=number % 2))
+    for count in (1, 5, 1, 17):
+        hidden = decoder.forward([context.segment(rows(count)) for context in contexts])
+        for context in contexts:
+            context.advance(count)
+
+        assert all(bool(states.isfinite().all()) for states in hidden)
+
+
+@pytest.mark.parametrize("gathered", [0, attention.GATHERED_BYTES])
+def test_numbers_that_go_bad_in_one_session_stay_there(
+    decoder: PackedDecoder, gathered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All see the prompt in one call, and one of them asks with what is no number."""
+    monkeypatch.setattr(attention, "GATHERED_BYTES", gathered)
+    contexts = [Context(decoder, slot, NONE, CAPACITY) for slot in range(3)]
+    for context in contexts:
+        begin(context, rows(PROMPT))
+    own = feed(contexts[2], rows(20, seed=4))
+    contexts[2].cut(PROMPT)
+
+    bad = torch.full((20, HIDDEN), torch.nan)
+    given = [rows(20, seed=3), bad, rows(20, seed=4)]
+    hidden = decoder.forward([c.segment(it) for c, it in zip(contexts, given, strict=True)])
+
+    assert not hidden[1].isfinite().any()
+    assert hidden[0].isfinite().all()
+    torch.testing.assert_close(hidden[2], own, atol=1e-5, rtol=1e-5)
+    for slot in range(3):
+        decoder.cache.clear(slot)
+    assert is_clean(decoder.cache)
+    assert decoder.cache.keys.isfinite().all()
+
+
+def test_window_leaves_a_shared_prompt_as_it_was(decoder: PackedDecoder) -> None:
+    window = Window(WindowMode.BASIC, high_tokens=110, low_tokens=80)
+    first, second = (Context(decoder, slot, window, CAPACITY) for slot in (0, 1))
+    for context in (first, second):
+        begin(context, rows(PROMPT))
+    before = decoder.cache.held(1, 0, PROMPT)
+
+    dropped = 0
+    for number in range(40):
+        feed(first, rows(len(first.carry()) + 8, seed=number))
+        first.end_unit([1, 2])
+        if first.must_slide:
+            feed(first, rows(len(first.carry()), seed=number))
+        dropped += first.slide()
+
+    assert dropped > 20
+    for held, own in zip(decoder.cache.held(1, 0, PROMPT), before, strict=True):
+        assert torch.equal(held, own)
+    assert begin(Context(decoder, 2, NONE, CAPACITY), rows(PROMPT))[0] == 5
+
+
+def test_rows_written_into_a_shared_page_go_into_a_copy(decoder: PackedDecoder) -> None:
+    first, second = (Context(decoder, slot, NONE, CAPACITY) for slot in (0, 1))
+    for context in (first, second):
+        begin(context, rows(PROMPT))
+    before = decoder.cache.held(0, 0, PROMPT)
+
+    second.cut(PAGE + 3)
+    feed(second, rows(4, seed=5))
+
+    for held, own in zip(decoder.cache.held(0, 0, PROMPT), before, strict=True):
+        assert torch.equal(held, own)
+    for held, own in zip(decoder.cache.held(1, 0, PAGE + 3), before, strict=True):
+        assert torch.equal(held, own[:, :, : PAGE + 3])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sessions_that_come_and_go_never_run_out_of_pages(seed: int) -> None:
+    """All slots full to the last row, prompts shared and not, over and over: strict reservation."""
+    torch.manual_seed(seed)
+    rng, decoder = random.Random(seed), PackedDecoder(qwen3(), SLOTS, CAPACITY)
+    present: dict[int, Context] = {}
+    for _ in range(60):
+        slot = rng.randrange(SLOTS)
+        if slot in present:
+            context = present[slot]
+            room = CAPACITY - context.length
+            if room and rng.random() < 0.8:
+                feed(context, rows(min(room, rng.randint(1, 90)), seed=rng.randrange(3)))
+            else:
+                decoder.cache.clear(slot)
+                del present[slot]
+        else:
+            context = present[slot] = Context(decoder, slot, NONE, CAPACITY)
+            begin(context, rows(rng.randint(1, CAPACITY), seed=rng.randrange(6)))
+    pool = decoder.cache.pool
+    assert pool.used + pool.idle + pool.free == pool.pages
+
+    for slot, context in present.items():
+        feed(context, rows(CAPACITY - context.length)) if context.length < CAPACITY else None
+        assert len(decoder.cache.held(slot, 0, CAPACITY)[0][0, 0]) == CAPACITY

@@ -144,7 +144,8 @@ class InferenceServicer(InferenceServiceServicer):
         )
         if self._backend is not None:
             info.slots = self._backend.slots.count
-            info.free_slots = self._backend.slots.free_count if self._backend.admission.has_time() else 0
+            info.short_of_time = not self._backend.admission.has_time()
+            info.free_slots = 0 if info.short_of_time else self._backend.slots.free_count
             info.MergeFrom(self._model)
         return info
 

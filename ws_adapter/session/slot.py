@@ -238,13 +238,13 @@ class Slot:
                     self._telemetry.headers(),
                 )
             except AttachFailed as failed:
-                if failed.reason is not Reason.NO_FREE_SLOT or self._is_full(lease.target):
+                if failed.reason is not Reason.NO_FREE_SLOT or self._is_short_of_time(lease.target):
                     raise
         raise AttachFailed(Reason.NO_FREE_SLOT)
 
-    def _is_full(self, target: str) -> bool:
+    def _is_short_of_time(self, target: str) -> bool:
         """Whether the worker takes nobody now."""
-        self._waits = self._source.services.registry.is_full(target)
+        self._waits = self._source.services.registry.is_short_of_time(target)
         return self._waits
 
     def began(self) -> None:

@@ -83,8 +83,8 @@ class Worker:
         self.target = target
         self.info: WorkerInfo | None = None
         self.condition = Condition.OFFLINE
-        self.is_full = False
-        """Whether it said last that it takes no further session."""
+        self.is_short_of_time = False
+        """Whether it said last that one more session would be too much."""
         self.channel = Channel(target, self.suspect, byte_count)
         self._upload_channel = Channel(target, self._uploads_lost, byte_count)
         self._uploads_to = ""
@@ -134,9 +134,9 @@ class Worker:
                 continue
             info = self._usable(answer)
             self.condition = Condition.READY if info else _CONDITIONS.get(answer.state, Condition.OFFLINE)
-            self.is_full = not answer.free_slots
+            self.is_short_of_time = answer.short_of_time
             self._know(info)
-            if not self.is_full:
+            if not self.is_short_of_time:
                 self._has_room()
             if info is not None:
                 await self._compare(info)
@@ -266,9 +266,9 @@ class Registry:
         """Whether the worker at `target` may be sent another session."""
         return target not in self._shut
 
-    def is_full(self, target: str) -> bool:
-        """Whether the worker at `target` said last that it takes no further session."""
-        return self._workers[target].is_full
+    def is_short_of_time(self, target: str) -> bool:
+        """Whether the worker at `target` said last that one more session would be too much."""
+        return self._workers[target].is_short_of_time
 
     def reopen(self, target: str) -> None:
         """The worker at `target` says that it has room."""

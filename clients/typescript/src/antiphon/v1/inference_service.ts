@@ -721,6 +721,11 @@ export interface GetInfoResponse {
   voiceIds: string[];
   /** Whether the worker takes sessions. */
   state: WorkerState;
+  /**
+   * Whether one more session would make the units of others late: until that is over, sessions are refused with
+   * NO_FREE_SLOT, whatever slots there are.
+   */
+  shortOfTime: boolean;
 }
 
 function createBasePrefillRequest(): PrefillRequest {
@@ -3737,6 +3742,7 @@ function createBaseGetInfoResponse(): GetInfoResponse {
     samplingDefaults: undefined,
     voiceIds: [],
     state: 0,
+    shortOfTime: false,
   };
 }
 
@@ -3787,6 +3793,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     }
     if (message.state !== 0) {
       writer.uint32(112).int32(message.state);
+    }
+    if (message.shortOfTime !== false) {
+      writer.uint32(120).bool(message.shortOfTime);
     }
     return writer;
   },
@@ -3926,6 +3935,14 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
             message.state = reader.int32() as any;
             continue;
           }
+          case 15: {
+            if (tag !== 120) {
+              break;
+            }
+
+            message.shortOfTime = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3990,6 +4007,11 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
         ? object.voice_ids.map((e: any) => globalThis.String(e))
         : [],
       state: isSet(object.state) ? workerStateFromJSON(object.state) : 0,
+      shortOfTime: isSet(object.shortOfTime)
+        ? globalThis.Boolean(object.shortOfTime)
+        : isSet(object.short_of_time)
+        ? globalThis.Boolean(object.short_of_time)
+        : false,
     };
   },
 
@@ -4037,6 +4059,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     if (message.state !== 0) {
       obj.state = workerStateToJSON(message.state);
     }
+    if (message.shortOfTime !== false) {
+      obj.shortOfTime = message.shortOfTime;
+    }
     return obj;
   },
 
@@ -4063,6 +4088,7 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
       : undefined;
     message.voiceIds = object.voiceIds?.map((e) => e) || [];
     message.state = object.state ?? 0;
+    message.shortOfTime = object.shortOfTime ?? false;
     return message;
   },
 };

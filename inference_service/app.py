@@ -197,7 +197,6 @@ class Worker:
         engine = loading.result()
         slots = SlotTable(engine.slots)
         self._metrics.on_named = self._servicer.ticked
-
         engine.watch(self.admission.ticked)
         engine.watch(self._metrics.ticked)
         self._metrics.serve(engine, slots, self._options.device)

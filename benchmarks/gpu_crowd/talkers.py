@@ -14,7 +14,7 @@ from PIL import Image
 from benchmarks.crowd import workload
 from benchmarks.crowd.scripted import script
 from benchmarks.crowd.workload import speaks
-from inference_service.api.engine import Closed, Done, Event, Finalized, Ready, SessionFailed
+from inference_service.api.engine import Closed, Done, Event, Finalized, Piece, Ready, SessionFailed
 from inference_service.api.setups import (
     NO_OVERRIDES,
     DuplexSettings,
@@ -79,9 +79,8 @@ class Talker:
                     unit.first, unit.done = min(unit.first, now), now
                     unit.text_tokens = event.usage.output_text_tokens
                     unit.speech_tokens = event.usage.output_audio_tokens
-            case _:
-                unit = self.units.get(getattr(event, "unit", 0))
-                if unit is not None and type(event).__name__ == "Piece":
+            case Piece():
+                if unit := self.units.get(event.unit):
                     unit.first = min(unit.first, now)
 
     def say(self, content: UnitInput, due: float | None) -> None:

@@ -101,7 +101,7 @@ class Worker:
     ) -> None:
         self.admin_port: int | None = None
         """That of the administration, once it listens."""
-        self.admission = Admission()
+        self.admission = Admission(is_on=not options.no_admission)
         self._options = options
         self._factory = factory
         self._limits = limits

@@ -37,6 +37,9 @@ class WorkerOptions:
     """Most sessions that run at once; one more is refused with NO_FREE_SLOT. None is as many as fit into
     memory and may be answered in time, up to `MOST_SLOTS`."""
 
+    no_admission: bool = False
+    """Lets in as many as there are slots, whatever ticks and units have taken lately."""
+
     model: str = "antiphon-mini"
     """Name of a checkpoint inside the package, or the path of one."""
 

@@ -44,11 +44,18 @@ class UnitTimings:
     """Seconds that a unit spent in each part of the worker."""
 
     queue: float = 0.0
+    """Waiting for a tick, once the session's unit before was closed."""
     prefill: float = 0.0
     decode: float = 0.0
     speech: float = 0.0
     vocoder: float = 0.0
     total: float = 0.0
+    """From its arrival to its last word, waiting for its own orders included."""
+
+    @property
+    def worked(self) -> float:
+        """What of that is the worker's: a caller that keeps its orders back makes no worker slow."""
+        return self.queue + self.prefill + self.decode + self.speech + self.vocoder
 
 
 class End(Enum):

@@ -69,6 +69,8 @@ class QueuedUnit(Generic[Prepared]):
     """Why its order to generate cannot be followed; it has come all the same."""
     finalize: bool = False
     keep_last_token: bool = False
+    reached: float = 0.0
+    """When the unit before it was closed, where it came before that; monotonic seconds."""
 
 
 class UnitQueue(Generic[Prepared]):
@@ -114,7 +116,10 @@ class UnitQueue(Generic[Prepared]):
     def close_first(self) -> None:
         """The first unit is closed."""
         self._units.popleft()
-        self.first = self._units[0] if self._units else None
+        self.first = None
+        if self._units:
+            self.first = self._units[0]
+            self.first.reached = time.monotonic()
 
 
 @dataclass
@@ -123,7 +128,7 @@ class Run(Generic[Prepared]):
 
     unit: QueuedUnit[Prepared]
     _: KW_ONLY
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(init=False)
     text_rows: int = 0
     """Input rows that are tokens, those carried from the unit before and marks round media included."""
     vision_rows: int = 0
@@ -141,6 +146,9 @@ class Run(Generic[Prepared]):
     speaking_since: float = 0.0
     speech_s: float = 0.0
     vocoder_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.started = time.monotonic()
 
     @property
     def number(self) -> int:
@@ -172,7 +180,7 @@ class Run(Generic[Prepared]):
         now = time.monotonic()
         voice = self.speech_s + self.vocoder_s
         return UnitTimings(
-            queue=self.started - self.unit.arrival,
+            queue=self.started - max(self.unit.arrival, self.unit.reached),
             prefill=self.heard_at - self.started if self.heard_at else 0.0,
             decode=now - self.decided_at - voice if self.decided_at else 0.0,
             speech=self.speech_s,

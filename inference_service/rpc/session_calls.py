@@ -329,7 +329,7 @@ class SessionCalls:
                 self._backend.metrics.done(answer, self._unit_seconds)
                 if self._unit_seconds:
                     self._backend.admission.answered(
-                        (self._backend.clock(), answer.timings.total / self._unit_seconds)
+                        (self._backend.clock(), answer.timings.worked / self._unit_seconds)
                     )
                 if answer.failure is not None:
                     logger.warning("unit failed", extra={"code": answer.failure.reason})

@@ -58,8 +58,10 @@ class Admission:
     Everything here is called on the serving event loop.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, is_on: bool = True) -> None:
+        """If it is not on, everybody may come, and the shares are only told."""
         self._clock = clock
+        self._is_on = is_on
         self._ticks: deque[Ticked] = deque(maxlen=_MOST_TICKS)
         self._seconds: deque[_Second] = deque()
         self._used: deque[tuple[float, float]] = deque(maxlen=_MOST_TICKS)
@@ -67,7 +69,7 @@ class Admission:
         self.ticked: Callable[[Iterable[Ticked]], None] = self._ticks.extend
         """The engine has made ticks. They are summed up once somebody asks: units do not wait for that."""
         self.answered: Callable[[tuple[float, float]], None] = self._used.append
-        """A unit was done at a monotonic time, after so many times the audio that it holds."""
+        """A unit was done at a monotonic time, and took the worker so many times the audio that it holds."""
         self._sessions = 0
         self._changes: deque[tuple[float, int]] = deque([(clock(), 0)])
         """Since when there were so many sessions."""
@@ -83,7 +85,7 @@ class Admission:
     def has_time(self) -> bool:
         """Whether one more session may come."""
         self._look()
-        if not self._sessions or len(self._used) < LEAST_UNITS:
+        if not self._is_on or not self._sessions or len(self._used) < LEAST_UNITS:
             return True
         now, after = self.shares()
         if after <= FREE_SHARE:

@@ -2,12 +2,15 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from torch import Tensor
 
 from inference_service.api.engine import (
     Advanced,
@@ -34,6 +37,7 @@ from inference_service.api.setups import (
     Window,
 )
 from inference_service.engine import session as session_module
+from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.sessions.duplex_kind import DuplexPreprocessor
 from inference_service.families import antiphon_mini
@@ -284,6 +288,31 @@ def test_timings_are_of_this_unit_and_add_up(rig: Rig) -> None:
     parts = (spent.queue, spent.prefill, spent.decode, spent.speech, spent.vocoder)
     assert min(parts) > 0
     assert sum(parts) <= spent.total < PATIENCE
+
+
+def test_what_a_unit_waits_for_the_one_before_it_is_in_its_total_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = rig.open()
+    client.until(Ready)
+    ahead_s = 0.0
+    think, now = DuplexRuntime.think, time.monotonic
+
+    def slow(runtime: DuplexRuntime, segments: list[Segment]) -> list[Tensor | None]:
+        nonlocal ahead_s
+        ahead_s += PATIENCE
+        return think(runtime, segments)
+
+    monkeypatch.setattr(DuplexRuntime, "think", slow)
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now() + ahead_s))
+
+    client.unit(1, force_listen=True)
+    client.unit(2, force_listen=True)
+
+    spent = next(
+        event for event in client.until(Done, 2) if isinstance(event, Done) and event.unit == 2
+    ).timings
+    assert spent.total >= 2 * PATIENCE > PATIENCE > spent.queue > 0
 
 
 def test_units_after_a_full_context_are_answered_but_not_heard(rig: Rig) -> None:

@@ -65,6 +65,7 @@ def add_to(commands: Subcommands) -> None:
     add = command.add_argument_group("administration").add_argument
     add("--admin-host", metavar="HOST", help="where it listens (default 127.0.0.1)")
     add("--admin-port", type=port, metavar="PORT", help="of /metrics and a status page (default: none)")
+    add("--no-admission", action="store_true", help="fill all slots, even if units come late")
 
 
 def add_model_options(command: argparse.ArgumentParser) -> None:

@@ -363,7 +363,7 @@ export interface Usage {
 
 /** Where the time went, measured on the worker. A phase that did not run is unset. */
 export interface Timings {
-  /** Waiting for a tick of the engine. */
+  /** Waiting for a tick of the engine, once the unit before was finalised. */
   queue:
     | Duration
     | undefined;

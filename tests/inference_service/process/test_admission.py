@@ -1,0 +1,86 @@
+"""What callers do with the time of their own units, and who is let in beside them: with the shipped model."""
+
+import time
+from typing import Any
+
+import pytest
+
+from antiphon.semconv import Reason
+from inference_service.app import load_engine
+from inference_service.engine import engine, session
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.sessions import duplex
+from inference_service.session import admission
+from inference_service.session.units import Stream
+from tests.inference_service.support.caller import Caller, channel_to
+from tests.support.scripted_engine import RunningWorker, running_worker
+
+UNITS = 3
+LONG_S = 5.0
+"""More than any unit may take."""
+
+
+class Clock:
+    """The clock of units in the engine, which can be put forward."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    for module in (engine, session, duplex):
+        monkeypatch.setattr(module, "time", found)
+    monkeypatch.setattr(admission, "LEAST_UNITS", UNITS)
+    return found
+
+
+async def refusal(worker: RunningWorker, newcomer: Caller) -> str:
+    """Why a busy worker, which goes by how long units take, does not let somebody in; empty if it does."""
+    worker.worker.admission.shares = lambda: (0.5, 0.7)  # type: ignore[method-assign]
+    call = newcomer.start(Stream.PREFILL)
+    return "" if await call.initial_metadata() else (await newcomer.end()).reason
+
+
+async def test_a_caller_that_keeps_generate_back_makes_no_worker_slow(clock: Clock) -> None:
+    async with running_worker(load_engine, slots=2) as worker, channel_to(worker.address) as channel:
+        attacker = await Caller(channel).open()
+        await attacker.configure()
+        for number in range(1, UNITS + 1):
+            await attacker.prefill(number)
+            await attacker.read(Stream.PREFILL)
+            clock.ahead_s += LONG_S
+            await attacker.generate(number)
+            await attacker.finalize(number)
+            said = await attacker.read(Stream.GENERATE)
+            assert said.done.timings.total.ToSeconds() >= LONG_S
+            await attacker.read(Stream.FINALIZE)
+
+        assert await refusal(worker, Caller(channel)) == ""
+
+
+@pytest.mark.parametrize("no_admission", [False, True])
+async def test_a_worker_that_is_slow_itself_lets_nobody_in_unless_slots_alone_decide(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, no_admission: bool
+) -> None:
+    think = Runtime.think
+
+    def slow(runtime: Runtime, segments: list[Any]) -> list[Any]:
+        clock.ahead_s += LONG_S
+        return think(runtime, segments)
+
+    monkeypatch.setattr(Runtime, "think", slow)
+    async with (
+        running_worker(load_engine, slots=2, no_admission=no_admission) as worker,
+        channel_to(worker.address) as channel,
+    ):
+        talking = await Caller(channel).open()
+        await talking.configure()
+        for number in range(1, UNITS + 1):
+            await talking.unit(number)
+
+        assert await refusal(worker, Caller(channel)) == ("" if no_admission else Reason.NO_FREE_SLOT)

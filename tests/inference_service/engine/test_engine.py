@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from torch import Tensor
 
 from inference_service.api.engine import (
     Advanced,
@@ -37,8 +35,8 @@ from inference_service.api.setups import (
     Window,
 )
 from inference_service.engine import session as session_module
-from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.engine import LiveEngine
+from inference_service.engine.session import QueuedUnit, Run, UnitQueue
 from inference_service.engine.sessions.duplex_kind import DuplexPreprocessor
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -291,28 +289,24 @@ def test_timings_are_of_this_unit_and_add_up(rig: Rig) -> None:
 
 
 def test_what_a_unit_waits_for_the_one_before_it_is_in_its_total_alone(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    client = rig.open()
-    client.until(Ready)
-    ahead_s = 0.0
-    think, now = DuplexRuntime.think, time.monotonic
+    now = 0.0
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
+    units: UnitQueue[None] = UnitQueue()
+    for number in (1, 2):
+        units.prefill(QueuedUnit(number, None, arrival=number))
 
-    def slow(runtime: DuplexRuntime, segments: list[Segment]) -> list[Tensor | None]:
-        nonlocal ahead_s
-        ahead_s += PATIENCE
-        return think(runtime, segments)
+    now = 8.0
+    units.close_first()
+    assert units.first is not None
+    now = 9.0
+    run = Run(units.first)
+    now = 12.0
+    run.heard_at = now
 
-    monkeypatch.setattr(DuplexRuntime, "think", slow)
-    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now() + ahead_s))
-
-    client.unit(1, force_listen=True)
-    client.unit(2, force_listen=True)
-
-    spent = next(
-        event for event in client.until(Done, 2) if isinstance(event, Done) and event.unit == 2
-    ).timings
-    assert spent.total >= 2 * PATIENCE > PATIENCE > spent.queue > 0
+    spent = run.timings()
+    assert (spent.queue, spent.total, spent.worked) == (1.0, 10.0, 4.0)
 
 
 def test_units_after_a_full_context_are_answered_but_not_heard(rig: Rig) -> None:

@@ -107,7 +107,8 @@ class Worker:
         self._limits = limits
         # A worker that starts again is another one: leases of the one before must not count.
         worker_id = f"{options.worker_id or 'worker'}-{secrets.token_hex(4)}"
-        self._metrics = WorkerMetrics(telemetry.meter, worker_id)
+        self._distributions = telemetry.distributions
+        self._metrics = WorkerMetrics(telemetry.meter, telemetry.distributions, worker_id)
         self._tracing = Tracing(telemetry, worker_id, time.monotonic, self._metrics.recent_ticks)
         self._servicer = InferenceServicer(worker_id, options.worker_key, self._metrics, self._tracing)
         self._administration = Administration(telemetry.exposition, self._status_page)
@@ -131,7 +132,10 @@ class Worker:
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serves until interrupted; `on_ready` is called once with the address to dial."""
         address = await self._server.start()
-        tasks = [asyncio.create_task(measure_lag(self._metrics.lag))]
+        tasks = [
+            asyncio.create_task(measure_lag(self._metrics.lag)),
+            asyncio.create_task(self._distributions.keep_settled()),
+        ]
         try:
             await self._start_administration()
             self._engine = await self._load()

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc.aio
@@ -30,7 +30,10 @@ _SESSIONS = 256
 
 
 class Echo(InferenceServiceServicer):
-    """Answers every message at once."""
+    """Answers every message at once; `heard` is told the session and the number of each unit that comes."""
+
+    def __init__(self, heard: Callable[[str, int], None]) -> None:
+        self._heard = heard
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:
         """Nobody asks."""
@@ -42,8 +45,10 @@ class Echo(InferenceServiceServicer):
     ) -> None:
         """Takes the config, then the input of units."""
         await context.send_initial_metadata(_INITIAL)
+        name = dict(context.invocation_metadata())[METADATA_SESSION_ID]
         async for request in requests:
             if request.unit:
+                self._heard(name, request.unit)
                 await context.write(payload.prefilled(request.unit))
             else:
                 ready = pb.SessionReady(
@@ -86,13 +91,17 @@ def answer() -> None:
         print(json.dumps({"process": time.process_time(), "engine": 0.0, "model": 0.0}), flush=True)
 
 
-async def main() -> None:
-    """Serves until it is told to stop."""
+def _ignore(name: str, unit: int) -> None:
+    pass
+
+
+async def main(heard: Callable[[str, int], None] = _ignore, tell: Callable[[], None] = answer) -> None:
+    """Serves until it is told to stop; `tell` answers what comes on standard input."""
     server = grpc.aio.server(options=list(server_options(_SESSIONS)))
-    add_InferenceServiceServicer_to_server(Echo(), server)
+    add_InferenceServiceServicer_to_server(Echo(heard), server)
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    threading.Thread(target=answer, daemon=True).start()
+    threading.Thread(target=tell, daemon=True).start()
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix:{folder}/worker.sock"
         server.add_insecure_port(address)

@@ -1,16 +1,27 @@
-"""An engine that ticks without an end, and gRPC streams in the same process.
+"""An engine and bare gRPC streams in one process, those of `benchmarks.crowd.echo`.
 
-`python -m benchmarks.crowd.ticking`; prints `ready on <address>` of the streams, which are those of
-`benchmarks.crowd.echo`. The engine's thread is pinned to the first processor and everything else to the last.
-Each line on its standard input is answered by `seconds units processor`: what time it is, how
-many units of workload W the engine has done, and its thread's processor time.
+`python -m benchmarks.crowd.ticking [--paced] [--slots N]`; prints `ready on <address>` of the streams.
+
+Without a pause the engine ticks for conversations of its own, one unit after the other; its thread is pinned
+to the first processor and everything else to the last. Each line on standard input is answered by `seconds
+units processor`: what time it is, how many units of workload W the engine has done, and the processor time of
+its thread.
+
+Paced, it computes what a worker would for the units that come: hears them, decides, says what workload W
+says, though the streams answer at once. So these find the processor as a worker's find it, its caches full of
+weights. Lines are then answered as by `benchmarks.crowd.worker`.
 """
 
+import argparse
 import asyncio
+import json
 import os
 import sys
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final
 
 import torch
@@ -18,6 +29,7 @@ import torch
 from benchmarks.crowd import echo, workload
 from benchmarks.crowd.conversations import seconds_of_speech
 from benchmarks.crowd.scripted import script
+from benchmarks.crowd.worker import Spent
 from benchmarks.load.processes import OTHER_CPU, TESTED_CPU
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
 from inference_service.checkpoints.location import find
@@ -26,66 +38,136 @@ from inference_service.engine.tick import Tick
 from inference_service.families import table
 
 SESSIONS: Final = 8
+"""That tick without a pause."""
 
 
-class Ticking:
-    """Conversations one unit of which follows the other, with no caller."""
+class Model:
+    """Sessions of a runtime, with no caller."""
+
+    def __init__(self, slots: int) -> None:
+        torch.set_num_threads(1)
+        self._runtime: Any = table.load(find("antiphon-mini"), torch.device("cpu"))(slots)
+        script(self._runtime)
+        self._audio = seconds_of_speech()
+        self._tick = Tick(self._runtime)
+        self.sessions: dict[int, Session[Any]] = {}
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a tick would do anything."""
+        return self._tick.has_work(self.sessions.values())
+
+    def open(self, name: str) -> None:
+        """A new session in the slot of its number; whoever had it has left."""
+        slot = workload.number(name)
+        if slot in self.sessions:
+            self.sessions[slot].leave()
+            self._runtime.clear(slot)
+        setup = DuplexSetup("", DuplexSettings(force_listen_count=0), self._runtime.info.window, seed=1)
+        session = self.sessions[slot] = self._runtime.open(name, slot, setup, lambda event: None)
+        session.preprocessor.begin()
+        self._runtime.start(session)
+
+    def queue(self, session: Session[Any], number: int) -> None:
+        """A unit has come, with all its orders."""
+        heard = session.preprocessor.prepare(UnitInput(self._audio[number % len(self._audio)]))
+        unit = QueuedUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
+        session.queue.prefill(unit)
+
+    def tick(self) -> None:
+        """Once for everybody."""
+        self._tick.run(self.sessions.values())
+        for session in self.sessions.values():
+            session.events.clear()
+
+
+class Endless:
+    """Conversations one unit of which follows the other."""
 
     def __init__(self) -> None:
-        self.units = 0
-        self._audio = seconds_of_speech()
-        torch.set_num_threads(1)
-        runtime: Any = table.load(find("antiphon-mini"), torch.device("cpu"))(SESSIONS)
-        script(runtime)
-        setup = DuplexSetup("", DuplexSettings(force_listen_count=0), runtime.info.window, seed=1)
-        self._sessions: list[Session[Any]] = []
-        for slot in range(SESSIONS):
-            name = workload.name(slot * workload.CYCLE // SESSIONS, slot)
-            session = runtime.open(name, slot, setup, lambda event: None)
-            session.preprocessor.begin()
-            runtime.start(session)
-            self._sessions.append(session)
+        self._model = Model(SESSIONS)
+        with torch.inference_mode():
+            for slot in range(SESSIONS):
+                self._model.open(workload.name(slot * workload.CYCLE // SESSIONS, slot))
         self._numbers = [0] * SESSIONS
-        self._tick = Tick(runtime)
+        self._thread = _engine(self._run)
 
     @torch.inference_mode()
-    def run(self) -> None:
-        """Until the process ends."""
+    def _run(self) -> None:
         os.sched_setaffinity(0, {TESTED_CPU})
         while True:
-            for session in self._sessions:
+            for slot, session in self._model.sessions.items():
                 if session.queue.first is None:
-                    self._next(session)
-                session.events.clear()
-            self._tick.run(self._sessions)
+                    self._numbers[slot] += 1
+                    self._model.queue(session, self._numbers[slot])
+            self._model.tick()
 
-    def _next(self, session: Session[Any]) -> None:
-        self._numbers[session.slot] += 1
-        self.units += 1
-        number = self._numbers[session.slot]
-        second = UnitInput(self._audio[number % len(self._audio)])
-        heard = session.preprocessor.prepare(second)
-        now = time.monotonic()
-        session.queue.prefill(QueuedUnit(number, heard, now, overrides=UnitOverrides(), finalize=True))
+    def tell(self) -> None:
+        """Answers every line that comes."""
+        for _ in sys.stdin:
+            print(time.monotonic(), sum(self._numbers), _spent(self._thread), flush=True)
+
+
+class Paced:
+    """Conversations whose units come from elsewhere."""
+
+    def __init__(self, slots: int) -> None:
+        self._model = Model(slots)
+        self._units: deque[tuple[str, int]] = deque()
+        self._came = threading.Condition()
+        self._thread = _engine(self._run)
+
+    def hear(self, name: str, number: int) -> None:
+        """A unit of the session `name` has come."""
+        with self._came:
+            self._units.append((name, number))
+            self._came.notify()
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        while True:
+            with self._came:
+                while not self._units and not self._model.has_work:
+                    self._came.wait()
+                units, self._units = self._units, deque()
+            for name, number in units:
+                if number == 1:
+                    self._model.open(name)
+                self._model.queue(self._model.sessions[workload.number(name)], number)
+            self._model.tick()
+
+    def tell(self) -> None:
+        """Answers every line that comes."""
+        for _ in sys.stdin:
+            engine = _spent(self._thread)
+            print(json.dumps(asdict(Spent(time.process_time(), engine, engine))), flush=True)
+
+
+def _engine(run: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=run, name="engine", daemon=True)
+    thread.start()
+    return thread
+
+
+def _spent(thread: threading.Thread) -> float:
+    """Its processor time."""
+    assert thread.ident is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
 
 def main() -> None:
     """Serves and ticks until it is told to stop."""
-    os.sched_setaffinity(0, {OTHER_CPU})
-    with torch.inference_mode():
-        ticking = Ticking()
-    engine = threading.Thread(target=ticking.run, daemon=True)
-
-    def answer() -> None:
-        assert engine.ident is not None
-        clock = time.pthread_getcpuclockid(engine.ident)
-        for _ in sys.stdin:
-            print(time.monotonic(), ticking.units, time.clock_gettime(clock), flush=True)
-
-    engine.start()
-    echo.answer = answer
-    asyncio.run(echo.main())
-    os._exit(0)  # the engine's thread is in the middle of a tick
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--paced", action="store_true")
+    parser.add_argument("--slots", type=int, default=64)
+    arguments = parser.parse_args()
+    if arguments.paced:
+        paced = Paced(arguments.slots)
+        asyncio.run(echo.main(paced.hear, paced.tell))
+    else:
+        os.sched_setaffinity(0, {OTHER_CPU})
+        asyncio.run(echo.main(tell=Endless().tell))
+    os._exit(0)  # the engine's thread may be in the middle of a tick
 
 
 if __name__ == "__main__":

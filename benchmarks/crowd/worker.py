@@ -27,6 +27,7 @@ from inference_service.engine.engine import LiveEngine
 from inference_service.engine.runtime import Runtime
 from inference_service.families import table
 from inference_service.families.warmup import warm_up
+from inference_service.media.mel import MelStream
 from inference_service.options import WorkerOptions
 from inference_service.session.admission import Admission
 
@@ -43,6 +44,8 @@ class Spent:
     """The engine's thread."""
     model: float
     """Of that, inside the runtime: forwards, embeddings, scores, speech, sound."""
+    features: float = 0.0
+    """Making features of sound, which is the model's too, in whichever thread."""
 
 
 class Meter:
@@ -68,11 +71,29 @@ class Meter:
         return measured
 
 
+class Features:
+    """Counts the processor time in which sound becomes features, in any thread."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        feed = MelStream.feed
+
+        def measured(stream: MelStream, pcm: Any) -> Any:
+            since = time.thread_time()
+            try:
+                return feed(stream, pcm)
+            finally:
+                self.seconds += time.thread_time() - since
+
+        setattr(MelStream, "feed", measured)  # noqa: B010 - a method is no variable to mypy
+
+
 class Reporter:
     """Answers questions about the time spent."""
 
     def __init__(self) -> None:
         self.meter: Meter | None = None
+        self._features = Features()
 
     def listen(self) -> None:
         """Answers every line that comes, on a thread of its own."""
@@ -87,7 +108,8 @@ class Reporter:
         assert engine.ident is not None
         clock = time.pthread_getcpuclockid(engine.ident)
         assert self.meter is not None
-        return Spent(time.process_time(), time.clock_gettime(clock), self.meter.seconds)
+        engine = time.clock_gettime(clock)
+        return Spent(time.process_time(), engine, self.meter.seconds, self._features.seconds)
 
 
 async def main() -> int:

@@ -21,6 +21,11 @@ def name(phase: int, number: int) -> str:
     return f"w-{phase}-{number}"
 
 
+def number(session_id: str) -> int:
+    """The number of a session."""
+    return int(session_id.split("-")[2])
+
+
 def place(session_id: str, unit: int) -> int:
     """Where in its cycle a unit is, from 0. Units count from 1."""
     return (int(session_id.split("-")[1]) + unit - 1) % CYCLE

@@ -41,12 +41,12 @@ def decode_pcm(
     samples = np.frombuffer(chunk.data, dtype).astype(np.float32)
     if scale != 1.0:
         return samples * np.float32(scale)
-    peak = float(np.max(np.abs(samples)))
+    peak = max(float(samples.max()), -float(samples.min()))  # of NaN among them both are NaN
     if not np.isfinite(peak):
         raise _refused(f"{field}.data", "must be finite; it holds NaN or infinity")
     if peak > PEAK_LIMIT:
         raise _refused(f"{field}.data", f"must be float PCM in [-1, 1]; its peak is {peak:.1f}")
-    return np.clip(samples, -1.0, 1.0)
+    return samples if peak <= 1.0 else np.clip(samples, -1.0, 1.0)
 
 
 def _refused(field: str, problem: str) -> UnitRefused:

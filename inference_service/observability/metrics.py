@@ -9,7 +9,8 @@ from opentelemetry.metrics import Meter
 
 from antiphon import semconv
 from antiphon.semconv import PageState, Phase, Reason, Work
-from antiphon.telemetry.instruments import Samples, histogram, observed_counter, observed_gauge
+from antiphon.telemetry.distributions import Distributions
+from antiphon.telemetry.instruments import Samples, observed_counter, observed_gauge
 from inference_service.api.engine import Done, End, Engine, Ticked
 from inference_service.errors import SessionError, countable, side_of
 from inference_service.session.slots import SlotState, SlotTable
@@ -27,38 +28,47 @@ STATES = {
 }
 """Slots in the words of figures and of the status page."""
 _REASONS = frozenset(reason.value for reason in Reason)
-_PHASES = {phase: {"phase": phase.value} for phase in Phase}
 
 
 class WorkerMetrics:
     """What a worker counts. It is told on the serving event loop; a collection may run on any thread."""
 
-    def __init__(self, meter: Meter, worker_id: str) -> None:
+    def __init__(self, meter: Meter, distributions: Distributions, worker_id: str) -> None:
         self.units: Counter[End] = Counter()
         """Units that are done, by how they ended."""
         self.misses = 0
         """Units that took longer than the audio they hold."""
         self.recent_slack: deque[float] = deque(maxlen=RECENT_UNITS)
         """Seconds that units of conversations had left, below 0 of those that were late."""
-        self.lag = histogram(meter, semconv.EVENT_LOOP_LAG)
+        self.lag = distributions.of(semconv.EVENT_LOOP_LAG)
         self.recent_ticks: deque[Ticked] = deque(maxlen=RECENT_TICKS)
         self.on_named: Callable[[Ticked], None] = lambda tick: None
         self._meter = meter
         self._worker = (worker_id,)
         # 0 from the start: a series that begins at 1 has no rate.
         self._errors: Counter[tuple[str, str]] = Counter(dict.fromkeys(countable(), 0))
-        self._phase = histogram(meter, semconv.UNIT_PHASE)
-        self._tick = histogram(meter, semconv.TICK)
-        self._batch = histogram(meter, semconv.TICK_BATCH)
-        self._tokens = histogram(meter, semconv.TICK_TOKENS)
-        self._slack = histogram(meter, semconv.UNIT_SLACK)
-        self._work = dict.fromkeys(Work, 0.0)
-        self._cleanup = histogram(meter, semconv.CLEANUP)
-        self._calls = histogram(meter, semconv.RPC_SERVER_CALL)
+        phases = distributions.of(semconv.UNIT_PHASE)
+        self._queue, self._prefill, self._decode, self._speech, self._vocoder, self._finalize = (
+            phases.recorder(phase)
+            for phase in (
+                *(Phase.INBOX, Phase.PREFILL, Phase.GENERATE),
+                *(Phase.SPEECH, Phase.VOCODER, Phase.FINALIZE),
+            )
+        )
+        self._tick = distributions.of(semconv.TICK).recorder()
+        self._batch = distributions.of(semconv.TICK_BATCH).recorder()
+        self._tokens = distributions.of(semconv.TICK_TOKENS).recorder()
+        self._slack = distributions.of(semconv.UNIT_SLACK).recorder()
+        self._units_s = self._rest_s = 0.0
+        """What ticks were spent on."""
+        self._cleanup = distributions.of(semconv.CLEANUP).recorder()
+        self._calls = distributions.of(semconv.RPC_SERVER_CALL)
         observed_counter(meter, semconv.ERRORS, lambda: list(self._errors.items()))
         observed_counter(meter, semconv.WORKER_DEADLINE_MISSES, lambda: [((), self.misses)])
         observed_counter(
-            meter, semconv.TICK_WORK, lambda: [((work,), spent) for work, spent in self._work.items()]
+            meter,
+            semconv.TICK_WORK,
+            lambda: [((Work.UNITS,), self._units_s), ((Work.REST,), self._rest_s)],
         )
         observed_gauge(meter, semconv.BUILD_INFO, lambda: [((version("antiphon"),), 1)])
 
@@ -90,20 +100,20 @@ class WorkerMetrics:
 
     def ticked(self, ticks: Sequence[Ticked]) -> None:
         """The engine has made ticks; `on_named` hears of those that name their members."""
+        self.recent_ticks.extend(ticks)
         for tick in ticks:
-            self.recent_ticks.append(tick)
             spent = tick.ended - tick.started
-            self._tick.record(spent)
-            self._work[Work.REST] += tick.rest_s
-            self._work[Work.UNITS] += spent - tick.rest_s
-            self._batch.record(tick.sessions)
-            self._tokens.record(tick.tokens)
+            self._tick(spent)
+            self._rest_s += tick.rest_s
+            self._units_s += spent - tick.rest_s
+            self._batch(tick.sessions)
+            self._tokens(tick.tokens)
             if tick.members:
                 self.on_named(tick)
 
     def finalized(self, seconds: float) -> None:
         """A unit was closed, which took so long."""
-        self._phase.record(seconds, _PHASES[Phase.FINALIZE])
+        self._finalize(seconds)
 
     def done(self, done: Done, unit_seconds: float) -> None:
         """A unit has been generated; it holds `unit_seconds` of audio, 0 for none."""
@@ -113,17 +123,16 @@ class WorkerMetrics:
             slack = unit_seconds - timings.total
             self.misses += slack < 0
             self.recent_slack.append(slack)
-            self._slack.record(max(0.0, slack))
-        spent = (
-            (Phase.INBOX, timings.queue),
-            (Phase.PREFILL, timings.prefill),
-            (Phase.GENERATE, timings.decode),
-            (Phase.SPEECH, timings.speech),
-            (Phase.VOCODER, timings.vocoder),
-        )
-        for phase, seconds in spent:
-            if seconds > 0:
-                self._phase.record(seconds, _PHASES[phase])
+            self._slack(max(0.0, slack))
+        for took, record in (
+            (timings.queue, self._queue),
+            (timings.prefill, self._prefill),
+            (timings.decode, self._decode),
+            (timings.speech, self._speech),
+            (timings.vocoder, self._vocoder),
+        ):
+            if took > 0:
+                record(took)
         if done.failure is not None:
             reason = done.failure.reason
             self._errors[reason if reason in _REASONS else semconv.OTHER, side_of(reason)] += 1
@@ -135,8 +144,8 @@ class WorkerMetrics:
 
     def cleaned(self, seconds: float) -> None:
         """A slot is free again, so long after the end of its session."""
-        self._cleanup.record(seconds)
+        self._cleanup(seconds)
 
     def called(self, method: str, code: grpc.StatusCode, seconds: float) -> None:
         """A call is over."""
-        self._calls.record(seconds, {"method": method, "code": code.name})
+        self._calls.record(seconds, method, code.name)

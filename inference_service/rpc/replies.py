@@ -1,6 +1,6 @@
 """What goes to a caller: the engine's own types become messages of `antiphon.v1`, once."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from google.protobuf.duration_pb2 import Duration
@@ -216,13 +216,21 @@ def usage(tokens: UnitUsage) -> common_pb2.Usage:
 
 def timings(seconds: UnitTimings) -> common_pb2.Timings:
     """Where the time went; a phase that did not run stays unset."""
-    names: Sequence[str] = ("queue", "prefill", "decode", "speech", "vocoder", "total")
-    spent = {name: getattr(seconds, name) for name in names}
-    return common_pb2.Timings(**{name: duration(value) for name, value in spent.items() if value > 0})
+    return common_pb2.Timings(
+        queue=_spent(seconds.queue),
+        prefill=_spent(seconds.prefill),
+        decode=_spent(seconds.decode),
+        speech=_spent(seconds.speech),
+        vocoder=_spent(seconds.vocoder),
+        total=_spent(seconds.total),
+    )
+
+
+def _spent(seconds: float) -> Duration | None:
+    return duration(seconds) if seconds > 0 else None
 
 
 def duration(seconds: float) -> Duration:
     """`seconds`, 0 or more, as a protobuf Duration."""
-    result = Duration()
-    result.FromNanoseconds(int(max(0.0, seconds) * 1e9))
-    return result
+    whole, nanos = divmod(int(max(0.0, seconds) * 1e9), 10**9)
+    return Duration(seconds=whole, nanos=nanos)

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
+import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import grpc.aio
@@ -130,6 +130,10 @@ class SessionCalls:
         self._all_attached = asyncio.Event()
         self._configured = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        """When the timer is, by the session's clock."""
+        self._writing: dict[Stream, float] = {}
+        """Streams whose reader has yet to take a message, and since when."""
         self._over_at = 0.0
         self._trace = backend.tracing.session(session_id, slot, lease.epoch if lease else None)
         self._fields = SessionFields(session_id, worker_id=backend.worker_id)
@@ -158,13 +162,11 @@ class SessionCalls:
 
     def fail(self, error: SessionError) -> None:
         """Ends the session with `error` once the engine has cleaned up."""
-        with self._ruled():
-            self.session.fail(error, self._backend.clock())
+        self._rule(self.session.fail, error, self._backend.clock())
 
     def abandon(self, error: SessionError) -> None:
         """Ends the session with `error` at once: the engine is gone."""
-        with self._ruled():
-            self.session.abandon(error, self._backend.clock())
+        self._rule(self.session.abandon, error, self._backend.clock())
 
     def in_tick(self, unit: int, tick: int) -> SpanContext | None:
         """What the span of a tick links to for a unit that was in it; None if that is not sampled."""
@@ -195,16 +197,14 @@ class SessionCalls:
     # ------------------------------------------------------------------ the calls
 
     async def _write(self, stream: Stream, context: Context, message: Message) -> None:
-        loop, patience = asyncio.get_running_loop(), self._backend.limits.unit_s
-        watch = loop.call_later(patience, self._stall, stream)
+        now = self._backend.clock()
+        self._writing[stream] = now
+        self._wake_by(now + self._backend.limits.unit_s, now)
         try:
             # Never given up by us: a call whose write is pending cannot be ended in another way.
             await context.write(message)
         finally:
-            watch.cancel()
-
-    def _stall(self, stream: Stream) -> None:
-        self.fail(UnitTimeout(f"Nobody read {stream.value} for {self._backend.limits.unit_s:g} s."))
+            del self._writing[stream]
 
     async def _read(self, stream: Stream, context: Context) -> None:
         """Reads requests until the caller has no more; input waits while answers do."""
@@ -220,8 +220,7 @@ class SessionCalls:
                 return
             if data is grpc.aio.EOF:
                 await asyncio.sleep(HALF_CLOSE_SETTLE_S)
-                with self._ruled():
-                    self.session.half_close(stream, self._backend.clock())
+                self._rule(self.session.half_close, stream, self._backend.clock())
                 return
             try:
                 request, made = await self._backend.decoder.read(stream, data, self._made)
@@ -230,8 +229,7 @@ class SessionCalls:
                 return
             if stream is Stream.GENERATE and cast(pb.GenerateRequest, request).HasField("run"):
                 await self._configured.wait()  # which settings a unit may have depends on its mode
-            with self._ruled():
-                self._receive(stream, request, made)
+            self._rule(self._receive, stream, request, made)
 
     def _made(self, request: Message) -> SessionPlan | Content | Failure | None:
         """What the config or the input in a request comes to; changes nothing. None where there is none."""
@@ -365,15 +363,13 @@ class SessionCalls:
     # ------------------------------------------------------------ rules and clock
 
     def _on_event(self, event: Event) -> None:
-        with self._ruled():
-            self.session.event(event, self._backend.clock())
+        self._rule(self.session.event, event, self._backend.clock())
 
-    @contextmanager
-    def _ruled(self) -> Iterator[None]:
+    def _rule(self, step: Callable[..., None], *given: Any) -> None:
         """A broken rule ends this session with its error, a fault of ours with INTERNAL; nobody else's."""
         token = session_log.set(self._fields)
         try:
-            yield
+            step(*given)
         except SessionError as error:
             # The session keeps the error; its traceback would keep the session.
             self.session.fail(error.with_traceback(None), self._backend.clock())
@@ -386,24 +382,35 @@ class SessionCalls:
 
     def _arm(self) -> None:
         """Keeps one timer, due no later than the session's next deadline."""
-        deadline = self.session.deadline()
-        loop = asyncio.get_running_loop()
-        if deadline is None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+        now = self._backend.clock()
+        if self._due <= now + self.session.patience:
             return
-        when = loop.time() + max(0.0, deadline - self._backend.clock())
+        deadline = self.session.deadline()
+        if deadline is not None:
+            self._wake_by(deadline, now)
+        elif self.session.is_over:
+            self._rest()
+
+    def _wake_by(self, when: float, now: float) -> None:
+        if when < self._due:
+            self._rest()
+            self._due = when
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, when - now), self._expire)
+
+    def _rest(self) -> None:
         if self._timer is not None:
-            if self._timer.when() <= when:
-                return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._expire)
+        self._timer, self._due = None, math.inf
 
     def _expire(self) -> None:
-        self._timer = None
-        with self._ruled():
-            self.session.expire(self._backend.clock())
+        self._rest()
+        now, patience = self._backend.clock(), self._backend.limits.unit_s
+        self._rule(self.session.expire, now)
+        for stream, since in list(self._writing.items()):
+            if since + patience <= now:
+                self.fail(UnitTimeout(f"Nobody read {stream.value} for {patience:g} s."))
+            else:
+                self._wake_by(since + patience, now)
 
 
 def _given_up(stream: Stream) -> Cancelled:

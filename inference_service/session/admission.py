@@ -35,18 +35,6 @@ class _Second:
     units_s: float = 0.0
     moments: list[list[float]] = field(default_factory=lambda: [[0.0] * 9 for _ in range(4)])
 
-    def add(self, tick: Ticked) -> None:
-        rows, speakers, spent = tick.tokens, tick.speaking, tick.ended - tick.started
-        self.units_s += spent - tick.rest_s
-        moments = self.moments[2 * (rows > tick.sessions) + (speakers > 0)]
-        for i, value in enumerate(
-            (
-                *(1.0, rows, speakers, rows * rows, rows * speakers, speakers * speakers),
-                *(spent, rows * spent, speakers * spent),
-            )
-        ):
-            moments[i] += value
-
 
 class Admission:
     """Takes sessions as long as these are not expected to make units late, of whomever.
@@ -84,11 +72,8 @@ class Admission:
 
     def has_time(self) -> bool:
         """Whether one more session may come."""
-        self._look()
-        if not self._is_on or not self._sessions or len(self._used) < LEAST_UNITS:
-            return True
         now, after = self.shares()
-        if after <= FREE_SHARE:
+        if not self._is_on or not self._sessions or len(self._used) < LEAST_UNITS or after <= FREE_SHARE:
             return True
         if after >= MOST_SHARE:
             return False
@@ -101,12 +86,12 @@ class Admission:
         now = self._clock()
         length = max(1.0, min(WINDOW_S, now - self._changes[0][0]))
         busy = sum(second.units_s for second in self._seconds) / length
-        held = self._session_seconds(now, length)
+        held, variable = self._session_seconds(now, length), self._variable_share()
         if not (held and busy):
             return busy, busy
         # Units that come faster than they are said could as well come later.
         busy, mean = busy * min(1.0, held / max(1, len(self._used))), held / length
-        each = busy / mean * self._variable_share()
+        each = busy / mean * variable
         present = max(0.0, busy + each * (self._sessions - mean))
         return present, present + each
 
@@ -116,6 +101,8 @@ class Admission:
         It is told from ticks of one sort that had more or fewer of them: a step of speech for one session
         costs most of what it costs for any. Where all were alike it is 0.
         """
+        if not self._seconds:
+            return 0.0
         sums = np.sum([second.moments for second in self._seconds], axis=0)
         n, r, s, rr, rs, ss, t, tr, ts = sums[sums[:, 0] > 0].T
         apart = np.array([[rr - r * r / n, rs - r * s / n], [rs - r * s / n, ss - s * s / n]]).sum(axis=2)
@@ -143,7 +130,17 @@ class Admission:
             tick = self._ticks.popleft()
             if not self._seconds or self._seconds[-1].at != int(tick.ended):
                 self._seconds.append(_Second(int(tick.ended)))
-            self._seconds[-1].add(tick)
+            second, spent = self._seconds[-1], tick.ended - tick.started
+            second.units_s += spent - tick.rest_s
+            rows, speakers = tick.tokens, tick.speaking
+            moments = second.moments[2 * (rows > tick.sessions) + (speakers > 0)]
+            for i, value in enumerate(
+                (
+                    *(1.0, rows, speakers, rows * rows, rows * speakers, speakers * speakers),
+                    *(spent, rows * spent, speakers * spent),
+                )
+            ):
+                moments[i] += value
         old = self._clock() - WINDOW_S
         while self._seconds and self._seconds[0].at < int(old):
             self._seconds.popleft()

@@ -117,6 +117,7 @@ class SessionMachine:
         self._since = now  # when this phase began; CONFIGURING begins anew with the config
         self._max_duration_s: float | None = None
         self._idle_timeout_s: float | None = None
+        self._patience = 0.0
         self._outcome: SessionError | None = None
         self._ended = False
 
@@ -189,6 +190,8 @@ class SessionMachine:
             self._units.bound(self._limits.window_of(setup))
             self._since = now
             self._max_duration_s, self._idle_timeout_s = max_duration_s, idle_timeout_s
+            waits = (self._limits.unit_s, max_duration_s, idle_timeout_s)
+            self._patience = min(wait for wait in waits if wait is not None)
             self._engine = self._world.open(setup)
             if self._cancelled:
                 self._engine.cancel(self._cancelled)
@@ -202,7 +205,7 @@ class SessionMachine:
         if unit is None:
             return
         if isinstance(content, Failure):
-            unit.refusal = content
+            self._units.refuse(unit, content)
         else:
             unit.content = content
         self._units.check_askable()
@@ -269,6 +272,11 @@ class SessionMachine:
             self._close(None, now)
 
     # ---------------------------------------------------------------- the clock
+
+    @property
+    def patience(self) -> float:
+        """Whatever begins now has so many seconds; 0 where that may be anything."""
+        return self._patience if self.phase in (Phase.ACTIVE, Phase.DRAINING) else 0.0
 
     def deadline(self) -> float | None:
         """When `expire` is due next, if nothing happens before."""

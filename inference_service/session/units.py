@@ -26,6 +26,9 @@ class Stream(Enum):
     GENERATE = "Generate"
     FINALIZE = "Finalize"
 
+    # It is what several dictionaries go by for each message; the enumeration's own calls Python.
+    __hash__ = object.__hash__
+
 
 _BEFORE = {Stream.PREFILL: None, Stream.GENERATE: Stream.PREFILL, Stream.FINALIZE: Stream.GENERATE}
 
@@ -143,6 +146,8 @@ class Units:
         self._window = window
         self._send = send
         self._units: dict[int, Unit] = {}
+        self._refused = False
+        """Whether the input of any unit could not be used."""
         self._asked = dict.fromkeys(Stream, 0)  # the newest unit requested on each stream
         self._answered = dict.fromkeys(Stream, 0)  # the newest unit answered on each stream
         self._half_closed: set[Stream] = set()
@@ -221,6 +226,10 @@ class Units:
                     unit=unit,
                 )
 
+    def refuse(self, unit: Unit, why: Failure) -> None:
+        """The unit's input cannot be used."""
+        unit.refusal, self._refused = why, True
+
     # -------------------------------------------------------------- to the engine
 
     def advance(self, engine: EngineSession, now: float) -> None:
@@ -230,9 +239,10 @@ class Units:
                 break
             if unit.step is Step.NOTHING:
                 self._handing_on += 1
-        for unit in list(self._units.values()):
-            if unit.refusal is not None:
-                self._answer_refused(unit, unit.refusal, now)
+        if self._refused:
+            for unit in list(self._units.values()):
+                if unit.refusal is not None:
+                    self._answer_refused(unit, unit.refusal, now)
 
     def _answer_refused(self, unit: Unit, refusal: Failure, now: float) -> None:
         """The three answers of a unit that the engine never sees, each in its turn on its stream."""

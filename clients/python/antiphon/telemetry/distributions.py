@@ -121,12 +121,15 @@ class _Series:
             return replace(seen, counts=seen.counts.copy())
 
     def _settle(self) -> None:
-        values, seen = self.values, self._seen
-        while values:
-            value = values.popleft()
-            seen.counts[bisect_left(self._bounds, value)] += 1
-            seen.total += value
-            seen.least, seen.greatest = min(seen.least, value), max(seen.greatest, value)
+        waiting, seen, bounds = self.values, self._seen, self._bounds
+        values = [waiting.popleft() for _ in range(len(waiting))]
+        if not values:
+            return
+        for value in values:
+            seen.counts[bisect_left(bounds, value)] += 1
+        seen.total += sum(values)
+        seen.least = min(seen.least, min(values))
+        seen.greatest = max(seen.greatest, max(values))
 
     def _nothing(self, now: int) -> _Seen:
         return _Seen([0] * (len(self._bounds) + 1), now)

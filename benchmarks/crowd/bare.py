@@ -15,6 +15,7 @@ from benchmarks.crowd.conversations import seconds_of_speech
 from benchmarks.crowd.scripted import tokens
 from inference_service.checkpoints.location import find
 from inference_service.engine.batch.context import Context
+from inference_service.engine.device.rows import Rows
 from inference_service.families import table
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.warmup import warm_up
@@ -31,7 +32,7 @@ class Loop:
         self._ear: Any = components.ear.initial_state()
         self._special = components.tokenizer.special
         self._context = Context(runtime.language, 0, runtime.info.window, runtime.info.context_limit)
-        self._think(runtime.embed(components.openings.opening("", hears_voice=False).before))
+        self._think(Rows.of_ids(components.openings.opening("", hears_voice=False).before))
         self._context.end_prompt()
         self._unit = 0
 
@@ -43,14 +44,14 @@ class Loop:
         features = self._heard[self._unit % len(self._heard)]
         since = time.perf_counter()
         (heard,), (self._ear,) = components.ear.encode([features], [self._ear])
-        carried = runtime.embed([*context.carry(), self._special.unit])
-        last, step = self._think(torch.cat([carried, heard])), 0
+        carried = Rows.of_ids([*context.carry(), self._special.unit])
+        last, step = self._think(Rows.join([carried, Rows.of(heard)])), 0
         while True:
-            runtime.scores([last]).argmax()
+            runtime.scores(last[None]).argmax()
             token = tokens(components.tokenizer, place, step)
             if token in self._special.terminators:
                 break
-            last, step = self._think(runtime.embed([token])), step + 1
+            last, step = self._think(Rows.of_ids([token])), step + 1
         spent = time.perf_counter() - since
         context.end_unit([token, self._special.unit_end])
         if context.must_slide:
@@ -58,7 +59,7 @@ class Loop:
             context.slide()
         return round(spent * 1e6)
 
-    def _think(self, rows: torch.Tensor) -> torch.Tensor:
+    def _think(self, rows: Rows) -> torch.Tensor:
         (hidden,) = self._runtime.think([self._context.segment(rows)])
         assert hidden is not None
         self._context.advance(len(hidden))

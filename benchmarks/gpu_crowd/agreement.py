@@ -8,6 +8,7 @@ from torch import Tensor
 
 from benchmarks.gpu_crowd import model
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.device.rows import Rows
 from inference_service.models.minicpmo.mel import StreamingMel
 from inference_service.models.minicpmo.model import MiniCPMO
 
@@ -62,7 +63,7 @@ def _hidden(made: MiniCPMO, *, alone: bool) -> Tensor:
         segments = []
         for slot, count in enumerate(counts):
             embeds = torch.randn(count, width, generator=generator).to(parameter)
-            segments.append(Segment(slot, lengths[slot], lengths[slot], embeds))
+            segments.append(Segment(slot, lengths[slot], lengths[slot], Rows.of(embeds)))
             lengths[slot] += count
         groups = [[segment] for segment in segments] if alone else [segments]
         hidden = [each for group in groups for each in decoder.forward(group)]

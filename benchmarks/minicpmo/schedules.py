@@ -46,8 +46,8 @@ class Counting(DuplexRuntime):
         self.forwards: Counter[str] = Counter()
         assert self.speaker is not None
         assert components.speech is not None
-        self._count(self.language, "forward", "language model")
-        self._count(self.speaker.decoder, "forward", "speech head")
+        self._count(self.language, "run", "language model")
+        self._count(self.speaker.decoder, "run", "speech head")
         self._count(components.ear, "encode", "ear")
         self._count(components.speech.mouth, "say", "vocoder")
 
@@ -69,12 +69,12 @@ class Reference(Counting):
 
     def _piecewise(self, segment: Segment) -> Tensor:
         """What closed the unit before, `<unit>`, and its audio by themselves; a token is a piece anyhow."""
-        count, audio = len(segment.embeds), self.components.unit_tokens
+        count, audio = len(segment.rows), self.components.unit_tokens
         borders = [0, count] if count <= audio else sorted({0, count - audio - 1, count - audio, count})
         hidden = []
         for begin, end in pairwise(borders):
             piece = Segment(
-                segment.slot, segment.start + begin, segment.position + begin, segment.embeds[begin:end]
+                segment.slot, segment.start + begin, segment.position + begin, segment.rows[begin:end]
             )
             hidden += self.language.forward([piece])
         return torch.cat(hidden)

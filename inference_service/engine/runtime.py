@@ -1,8 +1,9 @@
 """A model on its device, with the KV caches of all slots; the parts that a tick is made of."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +12,9 @@ from inference_service.api.setups import SessionSetup
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import Draw
-from inference_service.engine.batch.sampler import choose
+from inference_service.engine.batch.sampler import Sheet, choose, choose_beside
+from inference_service.engine.device.rows import Rows
+from inference_service.engine.device.transfer import download
 from inference_service.engine.session import Session, SessionKind
 
 CPU_ROWS = 128
@@ -26,16 +29,16 @@ class Runtime:
     slice_rows = 1
     """Embeddings of a slice of a picture."""
 
-    def __init__(
-        self, info: ModelInfo, language: PackedDecoder, embeddings: nn.Module, head: nn.Module
-    ) -> None:
+    def __init__(self, info: ModelInfo, language: PackedDecoder, head: nn.Module) -> None:
+        """`language` has the embeddings of its ids."""
         self.info = info
         self.most_waiting = CPU_ROWS if language.cache.device.type == "cpu" else self.budget
         """Rows of one forward that may have no deadline."""
         self.language = language
         self.kinds: dict[type[SessionSetup], SessionKind[Any]] = {}
         """The kinds of session that the model holds, each by what its sessions are set up with."""
-        self._embeddings = embeddings
+        self._expected: Mapping[int, Draw] = {}
+        self._foreseen: list[Foreseen] = []
         self._head = head
 
     @property
@@ -72,24 +75,45 @@ class Runtime:
         """One step of speech for those in stage SPEAK; what has been heard of raising holds here too."""
         raise RuntimeError("This model has no voice.")
 
-    def embed(self, ids: list[int]) -> Tensor:
-        """Language embeddings [n, hidden] of ids."""
-        embedded: Tensor = self._embeddings(torch.tensor(ids, dtype=torch.long, device=self.device))
-        return embedded
-
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
         """Final hidden states [n, hidden] of each segment; None where they are not numbers any more."""
-        hidden = self.language.forward(segments)
+        counts = [len(segment.rows) for segment in segments]
+        ends = np.cumsum(counts) - 1
+        asked = [row for row, segment in enumerate(segments) if segment.slot in self._expected]
+        if asked:
+            asked.sort(key=lambda row: id(self._expected[segments[row].slot].forbidden))
+            draws = [self._expected[segments[row].slot] for row in asked]
+            sheet = Sheet(draws)
+            hidden, (last, rows, cells) = self.language.run(segments, ends, ends[asked], sheet.cells)
+            sheet.lie(cells)
+            scores = self.scores(hidden.index_select(0, rows))
+            chosen, (sums,) = choose_beside(scores, draws, sheet, _sums(hidden, last))
+            self._foreseen.append(Foreseen(hidden, ends[asked].tolist(), draws, chosen))
+        else:
+            hidden, (last,) = self.language.run(segments, ends)
+            (sums,) = download(_sums(hidden, last))
         # One bad row spoils every later one of its session, so the last row tells.
-        sound = torch.stack([rows[-1] for rows in hidden]).isfinite().all(dim=1).tolist()
-        return [rows if is_sound else None for rows, is_sound in zip(hidden, sound, strict=True)]
+        sound = np.isfinite(sums).tolist()
+        return [
+            rows if is_sound else None for rows, is_sound in zip(hidden.split(counts), sound, strict=True)
+        ]
+
+    def expect(self, draws: Mapping[int, Draw]) -> None:
+        """By slot, how those whose rows are fed next will draw: `think` does it beside, as `choose` will ask.
+
+        Without any, it does nothing beside; what was drawn before is kept until others are expected.
+        """
+        self._expected = draws
+        if draws:
+            self._foreseen.clear()
 
     def settle(self, contexts: list[Context]) -> None:
         """Feeds what is pending, so that it is in the slot before the window slides."""
         carried = [context.carry() for context in contexts]
         try:
-            embeds = [self.embed(ids) for ids in carried]
-            segments = [context.segment(rows) for context, rows in zip(contexts, embeds, strict=True)]
+            segments = [
+                context.segment(Rows.of_ids(ids)) for context, ids in zip(contexts, carried, strict=True)
+            ]
             fed = self.think(segments)
         except Exception:
             for context in contexts:
@@ -103,24 +127,52 @@ class Runtime:
 
     def rebuild(self, contexts: list[Context]) -> None:
         """Feeds the ends of prompts that say more now, after the window slid; then comes `end_rebuild`."""
-        self.think([context.rebuild(self.embed(context.rebuilt)) for context in contexts])
+        self.think([context.rebuild() for context in contexts])
 
     def probe(self, slot: int) -> None:
         """One row in a slot whose session is over: raises if not even that can be computed."""
-        self.think([Segment(slot, 0, 0, self.embed([0]))])
+        self.think([Segment(slot, 0, 0, Rows.of_ids([0]))])
 
-    def scores(self, hidden: list[Tensor]) -> Tensor:
-        """Float32 scores [n, vocabulary] on the device for n last hidden states."""
-        logits: Tensor = self._head(torch.stack(hidden))
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Float32 scores [n, vocabulary] on the device for hidden states [n, hidden]."""
+        logits: Tensor = self._head(hidden)
         return logits.float()
 
     def choose(self, hidden: list[Tensor], draws: list[Draw]) -> list[int | None]:
         """The next token for each of n last hidden states; None where the scores are no numbers."""
-        rows = sorted(range(len(draws)), key=lambda row: id(draws[row].forbidden))
-        chosen = choose(self.scores([hidden[row] for row in rows]), [draws[row] for row in rows])
-        by_row = dict(zip(rows, chosen, strict=True))
-        return [by_row[row] for row in range(len(draws))]
+        known = {row: token for it in self._foreseen for row, token in it.tokens(hidden, draws)}
+        rows = [row for row in range(len(draws)) if row not in known]
+        if rows:
+            rows.sort(key=lambda row: id(draws[row].forbidden))
+            chosen = choose(
+                self.scores(torch.stack([hidden[row] for row in rows])), [draws[row] for row in rows]
+            )
+            known |= dict(zip(rows, chosen, strict=True))
+        return [known[row] for row in range(len(draws))]
 
     def clear(self, slot: int) -> None:
         """Nothing of a session stays in its slot."""
         self.language.cache.clear(slot)
+
+
+class Foreseen:
+    """Tokens that were drawn beside a forward, before it was known that they would be asked for."""
+
+    def __init__(self, hidden: Tensor, rows: list[int], draws: list[Draw], tokens: list[int | None]) -> None:
+        """`tokens` were drawn by `draws` from these rows of hidden states [n, hidden]."""
+        self._hidden = hidden  # as long as it lives, nothing else begins where its rows do
+        begin, size = hidden.data_ptr(), hidden.stride(0) * hidden.element_size()
+        places = (begin + row * size for row in rows)
+        self._drawn = dict(zip(places, zip(draws, tokens, strict=True), strict=True))
+
+    def tokens(self, hidden: list[Tensor], draws: list[Draw]) -> Iterator[tuple[int, int | None]]:
+        """Those of hidden states, each [hidden], that were drawn from and are asked for in the same way."""
+        for row, (state, draw) in enumerate(zip(hidden, draws, strict=True)):
+            asked, token = self._drawn.get(state.data_ptr(), (None, None))
+            if asked is not None and asked.is_like(draw):
+                yield row, token
+
+
+def _sums(hidden: Tensor, rows: Tensor) -> Tensor:
+    """Of these rows [n], float32: no number where one of a row is none."""
+    return hidden.index_select(0, rows).sum(dim=1, dtype=torch.float32)

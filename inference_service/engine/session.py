@@ -26,6 +26,7 @@ from inference_service.api.engine import (
 from inference_service.api.setups import Content, UnitOverrides
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.draw import Draw
+from inference_service.engine.device.rows import Rows
 from inference_service.media.pool import Priority
 
 PROGRESS_S = 2.0
@@ -244,8 +245,8 @@ class Session(ABC, Generic[Prepared]):
     stage: Stage = Stage.PROMPT
     opened: float = field(default_factory=time.monotonic)
     queue: UnitQueue[Prepared] = field(default_factory=UnitQueue)
-    to_feed: Tensor | None = None
-    """Embeddings [n, hidden] that wait for a forward."""
+    to_feed: Rows | None = None
+    """What waits for a forward."""
     last_hidden: Tensor | None = None
     """Final hidden state [hidden] of the row fed last, from which the next token is decided."""
     usage: UnitUsage = field(default_factory=UnitUsage)
@@ -344,6 +345,13 @@ class Session(ABC, Generic[Prepared]):
     def begin_generate(self) -> bool:
         """Applies the heard unit's orders; False if it ends without the model."""
 
+    def foresee(self) -> Draw | None:
+        """How the next token will be drawn once all that waits has been fed, if nothing comes between.
+
+        Moves nothing. What is drawn by it counts only if `draw` says the same then.
+        """
+        return None
+
     @abstractmethod
     def draw(self) -> Draw | None:
         """How the next token is to be drawn; None if there is none to draw any more."""
@@ -353,8 +361,8 @@ class Session(ABC, Generic[Prepared]):
         """Takes what was drawn, or None for scores that are no numbers: the token to feed, or None."""
 
     @abstractmethod
-    def feed(self, token: int, embeds: Tensor) -> None:
-        """The decided token, embedded as [1, hidden], goes into the next forward."""
+    def feed(self, token: int) -> None:
+        """The decided token goes into the next forward."""
 
     def conclude(self, run: Run[Prepared], end: End) -> None:
         """Gives the last word about the running unit; it waits to be closed."""

@@ -195,13 +195,16 @@ class Tick:
             segment = self.guard.attempt(session, session.context.segment, rows[: grant.tokens])
             if segment is not None:
                 segments[session.slot] = segment
+        ending = [waiting[slot][0] for slot, it in segments.items() if len(it.rows) == len(waiting[slot][1])]
+        self._runtime.expect({c.slot: draw for c in ending if (draw := self.guard.attempt(c, c.foresee))})
         thought = self.guard.together(
             [waiting[slot][0] for slot in segments],
             lambda group: self._runtime.think([segments[c.slot] for c in group]),
         )
+        self._runtime.expect({})
         for session, hidden in thought:
             self.guard.attempt(session, session.take, hidden)
-        fed = [(session, len(segments[session.slot].embeds)) for session, _ in thought]
+        fed = [(session, len(segments[session.slot].rows)) for session, _ in thought]
         others = sum(rows for session, rows in fed if session not in self._urgent)
         self._charge(since, others, sum(rows for _, rows in fed))
         return fed
@@ -222,12 +225,9 @@ class Tick:
             token = guard.attempt(session, session.decide, chosen)
             if token is not None:
                 decisions[session.slot] = token
-        deciding = [c for c in ready if c.slot in decisions]
-        embedded = guard.together(
-            deciding, lambda group: runtime.embed([decisions[c.slot] for c in group]).split(1)
-        )
-        for session, row in embedded:
-            guard.attempt(session, session.feed, decisions[session.slot], row)
+        for session in ready:
+            if session.slot in decisions:
+                guard.attempt(session, session.feed, decisions[session.slot])
         self._charge(since, self._others(ready), len(ready))
 
     def _speak(self, sessions: Sessions) -> Sequence[Session[Any]]:

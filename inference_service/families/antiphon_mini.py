@@ -11,6 +11,7 @@ from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import DuplexSettings, Mode, Window, WindowMode
 from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.pages import slot_rows
+from inference_service.engine.device.transfer import upload
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.components import (
     ChatRules,
@@ -33,6 +34,7 @@ from inference_service.families.working_memory import (
 )
 from inference_service.media.image import decode_frame
 from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
+from inference_service.media.memo import digest
 from inference_service.models.audio_encoder import AudioEncoder, AudioState
 from inference_service.models.config import ModelConfig
 from inference_service.models.duplex import DuplexModel
@@ -117,7 +119,7 @@ class MiniSenses:
     def look(self, data: bytes, *, field: str, max_slices: int | None) -> View:
         if not self._side:
             raise ValueError("This model has no vision encoder.")
-        return View((torch.from_numpy(decode_frame(data, field=field, side=self._side)),))
+        return View((torch.from_numpy(decode_frame(data, field=field, side=self._side)),), name=digest(data))
 
     def clip_tokens(self, samples: int) -> int:
         return -(-samples // SAMPLE_RATE) * self._second_tokens
@@ -142,7 +144,7 @@ class MiniEar:
 
     def listen(self, sound: Sound, state: AudioState) -> tuple[Tensor, AudioState]:
         before = self.initial_state() if sound.begins else state
-        ((heard,), (after,)) = self._encoder.encode([sound.features.to(self._device)], [before])
+        ((heard,), (after,)) = self._encoder.encode(upload(self._device, sound.features.numpy()), [before])
         return heard, after
 
 

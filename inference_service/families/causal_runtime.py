@@ -10,6 +10,7 @@ from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.pages import slot_rows
+from inference_service.engine.device.rows import Rows
 from inference_service.engine.runtime import CPU_ROWS, Runtime
 from inference_service.engine.sessions.chat import ChatKind
 from inference_service.engine.sessions.prompt import Dialogue
@@ -28,11 +29,11 @@ class CausalRuntime(Runtime):
     """Loaded weights and their caches."""
 
     def __init__(self, loaded: CausalCheckpoint, context_limit: int, slots: int) -> None:
-        language = PackedDecoder(loaded.model.get_decoder(), slots, context_limit)
+        embeddings = loaded.model.get_input_embeddings()
+        language = PackedDecoder(loaded.model.get_decoder(), slots, context_limit, embeddings=embeddings)
         super().__init__(
             model_info(loaded, context_limit),
             language,
-            loaded.model.get_input_embeddings(),
             loaded.model.get_output_embeddings(),
         )
         self.kinds[TokensSetup] = TokensKind(self, loaded.tokenizer, loaded.ends)
@@ -85,9 +86,9 @@ def require_packable(loaded: CausalCheckpoint) -> None:
 
 def _packed_scores(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """Scores [n, vocabulary] of ids fed to slot 1 in two pieces, with other rows in slot 0 beside them."""
-    decoder = PackedDecoder(model.get_decoder(), 2, len(ids))
+    decoder = PackedDecoder(model.get_decoder(), 2, len(ids), embeddings=model.get_input_embeddings())
     head: nn.Module = model.get_output_embeddings()
-    rows = model.get_input_embeddings()(ids)
+    rows = Rows.of_ids(ids.tolist())
     first = len(ids) // 2
     hidden = [
         decoder.forward([Segment(0, 0, 0, rows[2:5]), Segment(1, 0, 0, rows[:first])])[1],

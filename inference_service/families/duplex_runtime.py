@@ -4,12 +4,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from inference_service.api.setups import ChatSetup, DuplexSetup, TokensSetup, TranscribeSetup
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.speech import Speaker, SpeechJob
+from inference_service.engine.device.rows import Rows
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Session
@@ -41,8 +41,8 @@ class DuplexRuntime(Runtime):
         capacity = slot_capacity(
             components.info.context_limit, components.slice_tokens if components.eye else None
         )
-        language = PackedDecoder(components.language, slots, capacity)
-        super().__init__(components.info, language, components.embeddings, components.head)
+        language = PackedDecoder(components.language, slots, capacity, embeddings=components.embeddings)
+        super().__init__(components.info, language, components.head)
         speech = components.speech
         self.speaker = Speaker(speech.head, slots, speech.capacity) if speech else None
         special, template = components.tokenizer.special, components.tokenizer.chat_template
@@ -62,19 +62,17 @@ class DuplexRuntime(Runtime):
         assert self.components.eye is not None
         return self.components.eye.see(slices)
 
-    def look(self, views: Sequence[View], seen: Sequence[Tensor]) -> list[list[Tensor]]:
-        """The slices of each picture, each [n, hidden] with its marks; `seen` are their embeddings."""
-        if not views:
-            return []
-        special, rows = self.tokenizer.special, iter(seen)
-        whole = self.embed([special.image, special.image_end]).split(1)
-        detail = (
-            self.embed(list(self.components.detail_marks)).split(1) if self.components.detail_marks else whole
-        )
+    def look(self, views: Sequence[View], seen: Sequence[Tensor]) -> list[list[Rows]]:
+        """The slices of each picture with their marks; `seen` are their embeddings, each [n, hidden]."""
+        special, embeddings = self.tokenizer.special, iter(seen)
+        whole = special.image, special.image_end
+        detail = self.components.detail_marks or whole
         return [
             [
-                torch.cat([begin, next(rows), end])
-                for begin, end in [whole, *[detail] * (len(view.slices) - 1)]
+                Rows.join([Rows.of_ids([begin]), Rows.of(next(embeddings), name), Rows.of_ids([end])])
+                for (begin, end), name in zip(
+                    [whole, *[detail] * (len(view.slices) - 1)], view.names, strict=True
+                )
             ]
             for view in views
         ]

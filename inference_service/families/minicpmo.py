@@ -33,6 +33,7 @@ from inference_service.families.working_memory import (
 )
 from inference_service.media.image import decode_picture, picture_size
 from inference_service.media.mel import SAMPLE_RATE
+from inference_service.media.memo import digest
 from inference_service.models.errors import CheckpointError
 from inference_service.models.minicpmo.audio import AudioState, Ear
 from inference_service.models.minicpmo.config import AudioConfig, MiniCPMOConfig, VisionConfig
@@ -173,9 +174,9 @@ class MiniCPMOSenses:
         return Measure(1 + columns * rows, columns)
 
     def look(self, data: bytes, *, field: str, max_slices: int | None) -> View:
-        picture = decode_picture(data, field=field)
-        slices, grid = slice_image(picture, self._most(max_slices), self._vision.resolution)
-        return View(tuple(slices), grid[0] if grid else 0)
+        picture, most = decode_picture(data, field=field), self._most(max_slices)
+        slices, grid = slice_image(picture, most, self._vision.resolution)
+        return View(tuple(slices), grid[0] if grid else 0, digest(data, str(most)))
 
     def _most(self, max_slices: int | None) -> int:
         return self._vision.max_slices if max_slices is None else max_slices

@@ -27,10 +27,8 @@ class VoxtralRuntime(Runtime):
         footprint = _footprint(checkpoint, reach + slack, ear_reach + slack)
         footprint.require(slots, model.network.device)
         condition = {"t_cond": model.condition()}
-        language = PackedDecoder(model.language, slots, reach + slack, condition)
-        super().__init__(
-            _info(checkpoint, reach), language, model.language.embed_tokens, model.network.lm_head
-        )
+        language = PackedDecoder(model.language, slots, reach + slack, condition, model.language.embed_tokens)
+        super().__init__(_info(checkpoint, reach), language, model.network.lm_head)
         self.ear = PackedDecoder(model.encoder, slots, ear_reach + slack)
         self.kinds[TranscribeSetup] = VoxtralKind(self, checkpoint, self.ear, ear_reach)
 

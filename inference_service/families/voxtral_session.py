@@ -14,11 +14,14 @@ from inference_service.checkpoints.voxtral import VoxtralCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.rolling import RollingContext
+from inference_service.engine.device.rows import Rows
+from inference_service.engine.device.transfer import upload
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, SessionKind, Stage
 from inference_service.engine.sessions.text import Detokenizer
 from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, priority_of
+from inference_service.media.memo import digest
 from inference_service.media.pool import Priority
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import ConvState, Pacing
@@ -91,9 +94,8 @@ class VoxtralTranscription(TranscriptionSession):
     _: KW_ONLY
     tekken: Tekken
     prompt: list[int]
-    pad: Tensor
-    """Embedding [1, hidden] of the token that is fed where none was decided."""
     pad_token: int
+    """What is fed where none was decided."""
     silence: Tensor
     """Mel frames of the silence before an utterance."""
     heard_at_once: int
@@ -103,8 +105,8 @@ class VoxtralTranscription(TranscriptionSession):
     deaf: ConvState
     """The state of convolutions that have heard nothing."""
     past: ConvState
-    audio: Tensor
-    """Embeddings [n, hidden] of sound that wait to be fed."""
+    audio: Rows
+    """Sound that waits to be fed."""
     token: int | None = None
     """What is fed with the next of them; None before the prompt."""
     is_lost: bool = False
@@ -127,27 +129,24 @@ class VoxtralTranscription(TranscriptionSession):
         assert self.mel is not None
         return self.mel[: self.heard_at_once]
 
-    def hear(self, audio: Tensor) -> list[int]:
-        """Takes audio embeddings [n, hidden] of `next_frames`; the ids to be fed, each with one of them."""
+    def hear(self, audio: Tensor) -> None:
+        """Takes audio embeddings [n, hidden] of `next_frames`; with too few of them, more is heard first."""
         assert self.mel is not None
+        names = [digest(frames.numpy()) for frames in self.next_frames().chunk(max(1, len(audio)))]
+        heard = [Rows.of(row, name) for row, name in zip(audio.split(1), names, strict=True)]
         self.mel = self.mel[self.heard_at_once :]
-        self.audio = torch.cat([self.audio, audio])
-        if self.token is not None:
-            return [self.token]
-        return self.prompt if len(self.audio) >= len(self.prompt) else []
-
-    def start_step(self, tokens: Tensor) -> None:
-        """Embeddings [n, hidden] of what `hear` returned are to be fed; with none, more is heard first."""
-        if len(tokens):
+        self.audio = Rows.join([self.audio, *heard])
+        tokens = [self.token] if self.token is not None else self.prompt
+        if len(self.audio) >= len(tokens):
             self._feed(tokens)
-        if len(tokens) or (self.mel is not None and len(self.mel)):
+        if self.to_feed is not None or len(self.mel):
             self.stage = Stage.PREFILL
         else:
             self.heard()
 
-    def _feed(self, tokens: Tensor) -> None:
+    def _feed(self, tokens: list[int]) -> None:
         heard, self.audio = self.audio[: len(tokens)], self.audio[len(tokens) :]
-        self.to_feed = self.context.begin(tokens + heard)
+        self.to_feed = self.context.begin(heard.plus(tokens))
         self.run.cached += len(tokens) - len(self.to_feed)
         self.run.audio_rows += len(tokens)
 
@@ -165,13 +164,13 @@ class VoxtralTranscription(TranscriptionSession):
         self.step_over()
         return None
 
-    def feed(self, token: int, embeds: Tensor) -> None:
-        self._feed(embeds)
+    def feed(self, token: int) -> None:
+        self._feed([token])
 
     def pass_over(self) -> None:
         self.token = self.pad_token
         if len(self.audio):
-            self._feed(self.pad.expand(len(self.audio), -1))
+            self._feed([self.pad_token] * len(self.audio))
             self.stage = Stage.PREFILL
         else:
             self.step_over()
@@ -194,7 +193,6 @@ class VoxtralKind(SessionKind[VoxtralTranscription]):
         self._pad = self._tekken.control(PAD)
         pads = pacing.left_pad_tokens + pacing.delay_tokens
         self._prompt = [self._tekken.control(BEGIN), *[self._pad] * pads]
-        self._pad_embedding = runtime.embed([self._pad]).detach()
         lead_in = np.zeros(pacing.left_pad_tokens * pacing.samples_per_token, np.float32)
         silence = self._features(lead_in, sampling_rate=pacing.sample_rate_hz, return_tensors="pt")
         self._silence = silence["input_features"][0].T
@@ -213,14 +211,13 @@ class VoxtralKind(SessionKind[VoxtralTranscription]):
             Detokenizer(self._tekken.decode),
             tekken=self._tekken,
             prompt=self._prompt,
-            pad=self._pad_embedding,
             pad_token=self._pad,
             silence=self._silence,
             heard_at_once=HEARD_AT_ONCE * pacing.mels_per_token,
             ear=RollingContext(self._ear, slot, Window(), self._ear_reach, reach=self._ear_reach),
             deaf=deaf,
             past=deaf,
-            audio=self._pad_embedding[:0],
+            audio=Rows.of_ids([]),
         )
 
     def start(self, session: VoxtralTranscription) -> SessionFailed | None:
@@ -229,12 +226,11 @@ class VoxtralKind(SessionKind[VoxtralTranscription]):
 
     def hear(self, sessions: Sequence[VoxtralTranscription]) -> None:
         """Encodes the next frames of each session, all in one forward of the encoder."""
-        mels = [session.next_frames().to(self._runtime.device) for session in sessions]
+        mels = upload(self._runtime.device, *(session.next_frames().numpy() for session in sessions))
         rows, pasts = self._model.embed(mels, [session.past for session in sessions])
-        segments = [session.ear.segment(new) for session, new in zip(sessions, rows, strict=True)]
+        segments = [session.ear.segment(Rows.of(new)) for session, new in zip(sessions, rows, strict=True)]
         for session, past, hidden in zip(sessions, pasts, self._ear.forward(segments), strict=True):
             with blame(session):
                 session.past = past
                 session.ear.advance(len(hidden))
-                ids = session.hear(self._model.project(hidden))
-                session.start_step(self._runtime.embed(ids))
+                session.hear(self._model.project(hidden))

@@ -146,7 +146,7 @@ def break_in(runtime: Runtime) -> None:
 
     def thought(segments: Any) -> Any:
         real["think"](segments)  # what a forward leaves behind that fails at its end
-        meet(doing[-1], [segment.slot for segment in segments if segment.start or len(segment.embeds) > 1])
+        meet(doing[-1], [segment.slot for segment in segments if segment.start or len(segment.rows) > 1])
         return real["think"](segments)
 
     def chosen(hidden: Any, draws: Any) -> Any:

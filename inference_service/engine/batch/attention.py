@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -65,10 +66,11 @@ class PackedLayout:
         """`groups` is how many query heads share a key."""
         self.cache = cache
         self.counts = [span.count for span in spans]
-        self.rows = torch.tensor(
-            [row + i for s in spans for row, n in cache.runs(s.slot, s.start, s.end) for i in range(n)],
-            device=cache.device,
-        )
+        runs = [run for span in spans for run in cache.runs(span.slot, span.start, span.end)]
+        self.cells = np.concatenate([np.arange(row, row + n, dtype=np.int64) for row, n in runs])
+        """Rows of the cache that the packed rows are written to."""
+        self.rows: Tensor
+        """These on the device."""
         self._spans = spans
         self._groups = groups
         self._in_parts = in_parts

@@ -8,6 +8,7 @@ from torch import Tensor
 from inference_service.api.setups import Window, WindowMode
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.prefix import Prefix
+from inference_service.engine.device.rows import Rows
 
 
 @dataclass
@@ -77,7 +78,7 @@ class Context:
     """Entries that were not fed, as another context had them."""
     _prefix: Prefix | None = None
     """Its beginning, while all that is fed belongs to that."""
-    _feeding: Tensor | None = None
+    _feeding: Rows | None = None
     _said: list[list[int]] = field(default_factory=list)
     """What was said in each unit kept."""
     _masters: list[_Masters] = field(default_factory=list)
@@ -103,30 +104,30 @@ class Context:
         """Whether it has a window."""
         return self.window.mode is not WindowMode.OFF
 
-    def begin(self, embeds: Tensor) -> Tensor:
-        """What must be fed of `embeds`, rows that this context begins with or goes on beginning with.
+    def begin(self, rows: Rows) -> Rows:
+        """What must be fed of `rows`, which this context begins with or goes on beginning with.
 
         What other contexts began with is taken over, but for the last row, whose hidden state is needed.
         """
         if self.length == 0:
             self._prefix = Prefix(self.decoder.cache, self.slot)
         if self._prefix is None:
-            return embeds
-        found = self._prefix.find(embeds)
+            return rows
+        found = self._prefix.find(rows)
         self.length += found
         self.found += found
         self.decoder.cache.adopted_rows += found
-        return embeds[found:]
+        return rows[found:]
 
     def publish(self) -> None:
         """Others may take over what this context has begun with."""
         if self._prefix is not None:
             self._prefix.publish()
 
-    def segment(self, embeds: Tensor) -> Segment:
+    def segment(self, rows: Rows) -> Segment:
         """The next rows of this context; call `advance` once they have been run."""
-        self._feeding = embeds if self._prefix else None
-        return Segment(self.slot, self.length, self.length + self.dropped, embeds)
+        self._feeding = rows if self._prefix else None
+        return Segment(self.slot, self.length, self.length + self.dropped, rows)
 
     def advance(self, count: int) -> None:
         """`count` rows are in the slot now, and sound."""
@@ -230,10 +231,10 @@ class Context:
         self.prompt = self.memory.fixed + len(self.rebuilt)
         self._masters = self._masters[:1]
 
-    def rebuild(self, embeds: Tensor) -> Segment:
+    def rebuild(self) -> Segment:
         """The rows of `rebuilt`; call `end_rebuild` once they have been run."""
-        start = self.prompt - len(embeds)
-        return Segment(self.slot, start, start + self.dropped, embeds)
+        start = self.prompt - len(self.rebuilt)
+        return Segment(self.slot, start, start + self.dropped, Rows.of_ids(self.rebuilt))
 
     def end_rebuild(self) -> None:
         """The end of the prompt is in the slot."""

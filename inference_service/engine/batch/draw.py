@@ -55,6 +55,22 @@ class Draw:
         """Whether it takes the likeliest."""
         return self.temperature < COLDEST
 
+    def is_like(self, other: "Draw") -> bool:
+        """Whether both say the same of equal scores."""
+        return (
+            self.forbidden is other.forbidden
+            and self._numbers == other._numbers
+            and np.array_equal(self.recent, other.recent)
+        )
+
+    @property
+    def _numbers(self) -> tuple[object, ...]:
+        return (
+            self.temperature, self.top_k, self.top_p, self.uniforms, self.first, self.repetition_penalty,
+            self.ends, self.length_penalty, self.favoured, self.bias, self.scale, self.sure_within,
+            self.divides,
+        )  # fmt: skip
+
 
 def drawn_by(
     sampling: Sampling,

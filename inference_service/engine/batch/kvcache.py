@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
 from inference_service.engine.batch.pages import PAGE, PagePool, slot_pages
+from inference_service.engine.device.transfer import download
 
 Run = tuple[int, int]
 """First and number of rows of the cache that lie side by side."""
@@ -153,11 +155,17 @@ class KVCache:
         table.append(found)
         return True
 
-    def publish(self, slot: int, page: int, name: bytes) -> None:
-        """The slot's page number `page` is full of finished rows: known by that name if they are sound."""
-        number = self._tables[slot].pages[page]
-        if all(bool(part.isfinite().all()) for part in self.rows(number * PAGE, PAGE)):
-            self.pool.publish(number, name)
+    def publish(self, slot: int, first: int, names: list[bytes]) -> None:
+        """The slot's pages from number `first` on are full of finished rows: known by `names` if sound."""
+        numbers = self._tables[slot].pages[first : first + len(names)]
+        if not numbers:
+            return
+        # What is no number makes the sum none; one that overflows is of what nobody should be given.
+        parts = [part for number in numbers for part in self.rows(number * PAGE, PAGE)]
+        (sums,) = download(torch.stack([part.sum(dtype=torch.float32) for part in parts]))
+        for number, name, sound in zip(numbers, names, np.isfinite(sums).reshape(-1, 2), strict=True):
+            if sound.all():
+                self.pool.publish(number, name)
 
     # --------------------------------------------------------------------------------------------- pages
 

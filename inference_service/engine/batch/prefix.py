@@ -3,18 +3,17 @@
 import hashlib
 from collections.abc import Iterator
 
-import torch
-from torch import Tensor
-
 from inference_service.engine.batch.kvcache import KVCache
 from inference_service.engine.batch.pages import PAGE
+from inference_service.engine.device.rows import Rows
 
 
 class Prefix:
     """The rows of one slot from its first entry on, as long as none is forgotten.
 
-    A page goes by the hash of its rows' embeddings and of all pages before: keys and values depend on nothing
-    else. What was asked for by the same content in another session is taken over instead of being fed.
+    A page goes by the hash of what its rows are, ids and names of media, and of all pages before: keys and
+    values depend on nothing else, and nobody has to ask the device. What was asked for by the same content in
+    another session is taken over instead of being fed. It ends where media come that have no name.
     """
 
     def __init__(self, cache: KVCache, slot: int) -> None:
@@ -24,14 +23,17 @@ class Prefix:
         """Of the full pages, in order."""
         self._published = 0
         """How many of these are known."""
-        self._rest: list[Tensor] = []
-        """Embeddings of the rows behind the full pages."""
+        self._rest = Rows.of_ids([])
+        """The rows behind the full pages."""
+        self._has_ended = False
 
-    def find(self, rows: Tensor) -> int:
-        """How many of `rows` [n, hidden], which come next, need not be fed: all of them but one at most."""
-        waiting = torch.cat([*self._rest, rows])
+    def find(self, rows: Rows) -> int:
+        """How many of `rows`, which come next, need not be fed: all of them but one at most."""
+        if self._has_ended or not rows.has_content:
+            return 0
+        waiting = Rows.join([self._rest, rows])
         found = 0
-        for page in _pages(waiting[:-1]):
+        for page in _pages(waiting[: max(0, len(waiting) - 1)]):
             name = self._next(page)
             if not self._cache.adopt(self._slot, len(self._names), name):
                 break
@@ -41,20 +43,23 @@ class Prefix:
             return 0
         self._published = len(self._names)
         skipped = found * PAGE - (len(waiting) - len(rows))
-        self._rest = []
+        self._rest = Rows.of_ids([])
         return skipped
 
-    def fed(self, rows: Tensor) -> None:
-        """Rows [n, hidden] are in the slot, behind those before."""
-        waiting = torch.cat([*self._rest, rows])
+    def fed(self, rows: Rows) -> None:
+        """Rows are in the slot, behind those before."""
+        if self._has_ended or not rows.has_content:
+            self._has_ended = True
+            return
+        waiting = Rows.join([self._rest, rows])
         for page in _pages(waiting):
             self._names.append(self._next(page))
-        self._rest = [waiting[len(waiting) // PAGE * PAGE :].clone()]
+        self._rest = waiting[len(waiting) // PAGE * PAGE :]
 
     def publish(self) -> None:
         """All full pages so far may be found by others."""
-        for page in range(self._published, len(self._names)):
-            self._cache.publish(self._slot, page, self._names[page])
+        names = self._names[self._published :]
+        self._cache.publish(self._slot, self._published, names)
         self._published = len(self._names)
 
     def _next(self, page: bytes) -> bytes:
@@ -62,8 +67,7 @@ class Prefix:
         return hashlib.sha256(before + page).digest()
 
 
-def _pages(rows: Tensor) -> Iterator[bytes]:
-    """What full pages of `rows` [n, hidden] hold."""
-    full = rows[: len(rows) // PAGE * PAGE].detach().cpu().contiguous()
-    for page in full.split(PAGE) if len(full) else ():
-        yield page.view(torch.uint8).numpy().tobytes()
+def _pages(rows: Rows) -> Iterator[bytes]:
+    """What full pages of `rows` hold."""
+    for begin in range(0, len(rows) // PAGE * PAGE, PAGE):
+        yield rows[begin : begin + PAGE].content

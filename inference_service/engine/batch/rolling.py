@@ -2,10 +2,9 @@
 
 from dataclasses import KW_ONLY, dataclass
 
-from torch import Tensor
-
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.device.rows import Rows
 
 SLACK = 256
 """Rows of a slot beyond what is looked back on: pages are given back once in so many rows."""
@@ -23,11 +22,11 @@ class RollingContext(Context):
     def tokens(self) -> int:
         return min(self.length + self.dropped, self.reach)
 
-    def segment(self, embeds: Tensor) -> Segment:
-        if self.length + len(embeds) > self.decoder.cache.capacity:
+    def segment(self, rows: Rows) -> Segment:
+        if self.length + len(rows) > self.decoder.cache.capacity:
             forgotten = self.length - (self.reach - 1)
             self.decoder.cache.drop(self.slot, forgotten)
             self.length -= forgotten
             self.dropped += forgotten
             self._prefix = None
-        return super().segment(embeds)
+        return super().segment(rows)

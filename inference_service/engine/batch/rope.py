@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.device.rows import Rows
 from inference_service.models.errors import CheckpointError
 
 UNBOUNDED = 2**20
@@ -45,7 +46,8 @@ def require_independent(
     ]
     try:
         decoder = PackedDecoder(backbone, 2, _ROWS, conditions)
-        decoder.forward([Segment(0, 0, 0, short), Segment(1, 0, max(0, furthest - _ROWS + 1), long)])
+        far = max(0, furthest - _ROWS + 1)
+        decoder.forward([Segment(0, 0, 0, Rows.of(short)), Segment(1, 0, far, Rows.of(long))])
     finally:
         for hook in hooks:
             hook.remove()

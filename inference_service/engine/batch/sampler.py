@@ -14,6 +14,7 @@ from torch import Tensor
 
 from inference_service.engine.batch.candidates import OPEN, POISONED, Candidates, Wishes
 from inference_service.engine.batch.draw import COLDEST, Draw
+from inference_service.engine.device.transfer import Array, download, upload
 
 WIDTHS = (64, 1024)
 """So many likeliest ids are looked at, then so many, then all: no more than settle a draw."""
@@ -26,12 +27,22 @@ _NUMBERS, _COLUMNS = 6, 9
 
 
 def choose(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """The next id of each session for float32 scores [n, vocabulary], which it changes.
+    """As `choose_beside`, with a sheet of its own."""
+    sheet = Sheet(draws)
+    sheet.lie(*upload(scores.device, sheet.cells))
+    return choose_beside(scores, draws, sheet)[0]
 
-    None where a score is not a number or nothing is allowed. No row depends on another one.
+
+def choose_beside(
+    scores: Tensor, draws: Sequence[Draw], sheet: "Sheet", *others: Tensor
+) -> tuple[list[int | None], list[Array]]:
+    """The next id of each session for float32 scores [n, vocabulary], which it changes; and `others`.
+
+    None where a score is not a number or nothing is allowed. No row depends on another one. `others`, of four
+    bytes a number, come to the host in the same copy.
     """
     vocabulary = scores.shape[1]
-    sheet, wishes = Sheet(draws, scores.device), Wishes.of(draws, vocabulary)
+    wishes = Wishes.of(draws, vocabulary)
     chances = _first_chances(scores, draws, sheet)
     adjust(scores, draws, sheet)
     if wishes.are_greedy:
@@ -39,27 +50,32 @@ def choose(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
     else:
         values, ids = scores.topk(min(WIDTHS[0], vocabulary), dim=1)
     shares = _shares(scores, ids, wishes, sheet) if vocabulary > WIDTHS[0] else None
-    best, told = _download(values, ids, chances, shares)
-    share = None if shares is None else told[:, -1].astype(np.float64)
-    chosen = best.draw(wishes, share)
+    there = [it for it in (chances, shares) if it is not None]
+    ids_here, values_here, *told = download(ids.to(torch.int32), values, *there, *others)
+    share = None if shares is None else told[len(there) - 1][:, 0].astype(np.float64)
+    chosen = Candidates(values_here, ids_here).draw(wishes, share)
     if chances is not None:
-        for row, (draw, chance) in enumerate(zip(draws, told[:, 0].tolist(), strict=True)):
+        for row, (draw, chance) in enumerate(zip(draws, told[0][:, 0].tolist(), strict=True)):
             if draw.first is not None and not chance <= draw.uniforms[0]:
                 chosen[row] = draw.first if chance <= 1.0 else POISONED
     for width in (*WIDTHS[1:], vocabulary):
         rows = [row for row, token in enumerate(chosen) if token == OPEN]
         if rows:
-            wider, _ = _download(*scores[rows].topk(min(width, vocabulary), dim=1))
-            found = wider.draw(wishes.rows(rows), None if share is None else share[rows])
+            (at,) = upload(scores.device, np.array(rows))
+            wider, ids = scores.index_select(0, at).topk(min(width, vocabulary), dim=1)
+            ids_here, values_here = download(ids.to(torch.int32), wider)
+            found = Candidates(values_here, ids_here).draw(
+                wishes.rows(rows), None if share is None else share[rows]
+            )
             for row, token in zip(rows, found, strict=True):
                 chosen[row] = token
-    return [None if token == POISONED else token for token in chosen]
+    return [None if token == POISONED else token for token in chosen], told[len(there) :]
 
 
 class Sheet:
-    """The numbers and ids of all rows on the device, each number [n, 1]."""
+    """The numbers and ids of all rows, each number [n, 1]; they can be read once they `lie` on the device."""
 
-    def __init__(self, draws: Sequence[Draw], device: torch.device) -> None:
+    def __init__(self, draws: Sequence[Draw]) -> None:
         recent = [draw.recent if draw.repetition_penalty != 1 else () for draw in draws]
         ends = [draw.ends if draw.length_penalty != 1 else () for draw in draws]
         begin = _COLUMNS + max(map(len, recent))
@@ -79,10 +95,14 @@ class Sheet:
         for row, repeated, ending in zip(cells, recent, ends, strict=True):
             _fill(row[_COLUMNS:begin], repeated)
             _fill(row[begin:], ending)
-        uploaded = torch.from_numpy(cells).to(device)
-        self._numbers = uploaded[:, :_NUMBERS].view(torch.float32)
-        self._ids = uploaded[:, _NUMBERS:].long()
+        self.cells = cells
+        """What is to be uploaded."""
         self._begin = begin - _NUMBERS
+
+    def lie(self, cells: Tensor) -> None:
+        """There the cells are."""
+        self._numbers = cells[:, :_NUMBERS].view(torch.float32)
+        self._ids = cells[:, _NUMBERS:].long()
 
     def number(self, column: int) -> Tensor:
         """Float32."""
@@ -185,12 +205,3 @@ def _in_parts(scores: Tensor, needed: list[bool], compute: Callable[[slice], Ten
         return parts[0]
     nothing = [scores.new_full((rows, 1), torch.nan) for rows in (begin, len(needed) - end)]
     return torch.cat([nothing[0], *parts, nothing[1]])
-
-
-def _download(values: Tensor, ids: Tensor, *others: Tensor | None) -> tuple[Candidates, NDArray[np.float32]]:
-    """The candidates, and the other numbers [n, k] that there are."""
-    columns = [values, *(other for other in others if other is not None)]
-    packed = torch.cat([ids.to(torch.int32), *(column.view(torch.int32) for column in columns)], dim=1)
-    cells, width = packed.cpu().numpy(), ids.shape[1]
-    numbers = cells[:, width:].view(np.float32)
-    return Candidates(numbers[:, :width], cells[:, :width]), numbers[:, width:]

@@ -13,6 +13,8 @@ from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import COLDEST
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import penalise
+from inference_service.engine.device.rows import Rows
+from inference_service.engine.device.transfer import download, upload
 from inference_service.models.config import SpeechConfig
 from inference_service.models.speech_head import SpeechHead
 
@@ -91,7 +93,7 @@ class Speaker:
     def forward(self, jobs: list[SpeechJob]) -> list[Step]:
         """The next step of each job; nothing has moved before `take`."""
         segments = [self._rows(job) for job in jobs]
-        rows = [len(segment.embeds) for segment in segments]
+        rows = [len(segment.rows) for segment in segments]
         count = min(self.at_once, max(self.per_unit - len(job.codes) for job in jobs))
         draws = CodeDraws(self.head.config, jobs, count, self._device)
         for step in range(count):
@@ -136,16 +138,16 @@ class Speaker:
             if state.length + longest > self.decoder.cache.capacity:
                 state.end_turn()
             embeds = torch.cat([self.head.embed_codes(self._ids(state.unfed)), condition])
-        return Segment(state.slot, state.length, state.length, embeds)
+        return Segment(state.slot, state.length, state.length, Rows.of(embeds))
 
     def _ids(self, ids: list[int]) -> Tensor:
-        return torch.tensor(ids, dtype=torch.long, device=self._device)
+        return upload(self._device, np.array(ids, np.int64))[0]
 
 
 def _after(segment: Segment, embeds: Tensor) -> Segment:
     """The row [1, hidden] behind a segment's."""
-    rows = len(segment.embeds)
-    return Segment(segment.slot, segment.start + rows, segment.position + rows, embeds)
+    rows = len(segment.rows)
+    return Segment(segment.slot, segment.start + rows, segment.position + rows, Rows.of(embeds))
 
 
 class CodeDraws:
@@ -164,7 +166,7 @@ class CodeDraws:
                 row[3 : 3 + count] = job.noise.ahead(count)
             recent = job.codes[-window:]
             ahead[window - len(recent) : window] = recent
-        uploaded = torch.from_numpy(numbers).to(device)
+        (uploaded,) = upload(device, numbers)
         self._temperature, self._greedy, self._end = uploaded[:, :3].split(1, dim=1)
         self._uniforms = uploaded[:, 3 : 3 + count]
         self._said = uploaded[:, 3 + count :].long()
@@ -193,8 +195,9 @@ class CodeDraws:
 
     def said(self) -> list[list[int]]:
         """All codes of the step."""
-        codes: list[list[int]] = torch.stack(self._chosen, dim=1).tolist()
-        return codes
+        (codes,) = download(torch.stack(self._chosen, dim=1).to(torch.int32))
+        said: list[list[int]] = codes.tolist()
+        return said
 
 
 def penalise_repeats(scores: Tensor, recent: Tensor, penalty: float) -> None:

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, cast
 
-import torch
-from torch import Tensor
-
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed, Sink
 from inference_service.api.setups import ChatSetup, Sampling, Window
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.draw import UNIFORMS, Draw, drawn_by
 from inference_service.engine.batch.noise import Noise
+from inference_service.engine.device.rows import Rows
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Run, Session, SessionKind, Stage
@@ -125,10 +123,10 @@ class ChatSession(Session[Prompt]):
         """What is to be embedded next of the prompt."""
         return self._upcoming
 
-    def read(self, embeds: Tensor) -> None:
-        """Embeddings [n, hidden] of that portion are to be fed."""
+    def read(self, rows: Rows) -> None:
+        """The rows of that portion are to be fed."""
         self.run.portions_heard += 1
-        self.to_feed = self.context.begin(embeds)
+        self.to_feed = self.context.begin(rows)
         self.run.cached = self.context.found
         self.seen = []
         self.stage = Stage.PREFILL
@@ -176,11 +174,17 @@ class ChatSession(Session[Prompt]):
         """Whether the turn is to end without another word."""
         return self.queue.is_cancelled(self.run.unit)
 
+    def foresee(self) -> Draw | None:
+        return self._draw() if self.stage is Stage.DECODE and self.run.finish is None else None
+
     def draw(self) -> Draw | None:
-        run, dialogue = self.run, self.dialogue
         if self.is_cancelled:
             self.finish(End.CANCELLED)
             return None
+        return self._draw()
+
+    def _draw(self) -> Draw:
+        run, dialogue = self.run, self.dialogue
         return drawn_by(run.sampling, run.noise, run.said, dialogue.ends, dialogue.forbidden)
 
     def decide(self, token: int | None) -> int | None:
@@ -240,8 +244,8 @@ class ChatSession(Session[Prompt]):
             visible = tuple(token for token in ids if self.dialogue.template.is_text(token))
             self.events.append(Piece(run.number, text, visible))
 
-    def feed(self, token: int, embeds: Tensor) -> None:
-        self.to_feed = embeds
+    def feed(self, token: int) -> None:
+        self.to_feed = Rows.of_ids([token])
 
     def poisoned(self) -> None:
         self.to_feed = None
@@ -297,4 +301,4 @@ class ChatKind(SessionKind[ChatSession]):
         for session in sessions:
             with blame(session):
                 words = cast(list[Words], session.next_portion())
-                session.read(torch.cat([self._runtime.embed(passage.ids) for passage in words]))
+                session.read(Rows.join([Rows.of_ids(passage.ids) for passage in words]))

@@ -18,6 +18,8 @@ from transformers import PreTrainedModel
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import MODELS_VOICE, VoiceReference
 from inference_service.engine.batch.speech import SpeechJob
+from inference_service.engine.device.rows import Rows
+from inference_service.media.memo import digest
 from inference_service.models.config import TurnBound
 from inference_service.models.speech_head import SpeechHead
 from inference_service.models.tokenizer import Tokenizer
@@ -29,8 +31,8 @@ ROWS_PER_SECOND = 10
 
 SLICE_MARKS = 2
 """Ids before and behind a slice of a picture."""
-Look = Callable[[Sequence["View"], Sequence[Tensor]], list[list[Tensor]]]
-"""The slices of each picture, each [n, hidden] with the marks round it, from those without."""
+Look = Callable[[Sequence["View"], Sequence[Tensor]], list[list[Rows]]]
+"""The slices of each picture with the marks round them, from embeddings [n, hidden] without."""
 
 # ---------------------------------------------------------------------------------------- on the media thread
 
@@ -49,6 +51,13 @@ class View:
     slices: tuple[Any, ...]
     """For `Eye.see`."""
     columns: int = 0
+    name: bytes = b""
+    """The SHA-256 of what the slices were made of; empty if that is not known."""
+
+    @property
+    def names(self) -> list[bytes]:
+        """Of each slice."""
+        return [self.name and digest(self.name, str(number)) for number in range(len(self.slices))]
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,11 @@ class Sound:
     features: Tensor
     seconds: float
     begins: bool
+    name: bytes = field(init=False)
+    """The SHA-256 of its features."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", digest(self.features.numpy(), self.begins))
 
 
 class Senses(Protocol):

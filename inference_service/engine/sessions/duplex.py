@@ -10,11 +10,12 @@ from torch import Tensor
 
 from antiphon.semconv import Reason
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed
-from inference_service.api.setups import NO_OVERRIDES, DuplexSettings, DuplexSetup, UnitOverrides
+from inference_service.api.setups import NO_OVERRIDES, DuplexSettings, DuplexSetup
 from inference_service.engine.batch.draw import Draw, TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
+from inference_service.engine.device.rows import Rows
 from inference_service.engine.session import Run, Session, Stage
 from inference_service.engine.sessions.components import MouthState, SpeakingSession, View
 from inference_service.media.image import MAX_FRAMES
@@ -63,13 +64,20 @@ class DuplexRun(Run[Perceived]):
     """What its end leaves in the context; None if nothing of the unit is in it."""
     end: End = End.LISTEN
 
-    def begin(self, settings: DuplexSettings, overrides: UnitOverrides, room: int) -> None:
+    def begin(self, room: int) -> None:
         """The unit may be decided; it may feed at most `room` tokens."""
         self.decided_at = time.monotonic()
-        self.settings = settings if overrides is NO_OVERRIDES else overrides.apply(settings)
+        self.settings, self.noise = self.ordered
         self.most_steps = min(self.settings.max_new_speak_tokens_per_chunk, room)
-        if overrides.seed is not None:
-            self.noise = Noise(overrides.seed)
+
+    @property
+    def ordered(self) -> tuple[DuplexSettings, Noise | None]:
+        """What its orders make of its settings and its noise."""
+        overrides = self.unit.overrides
+        if overrides is None or overrides is NO_OVERRIDES:
+            return self.settings, self.noise
+        noise = self.noise if overrides.seed is None else Noise(overrides.seed)
+        return overrides.apply(self.settings), noise
 
     def feed(self, token: int, *, ends_turn: bool) -> None:
         """A decided token goes into the next forward."""
@@ -180,8 +188,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             return ()
         return [piece for picture in unit.input.pictures for piece in picture.slices]
 
-    def start_unit(self, carried: Tensor, seen: Sequence[Tensor], audio: Tensor, ear: Any) -> None:
-        """The next unit's embeddings [n, hidden] are ready: carried tokens with `<unit>`, slices, its audio.
+    def start_unit(self, carried: list[int], seen: Sequence[Rows], audio: Rows, ear: Any) -> None:
+        """The next unit's rows are ready: carried tokens with `<unit>`, slices, its audio.
 
         Each slice has a mark at either end; `ear` is the state after the audio.
         """
@@ -191,7 +199,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         run.text_rows = self.context.closing + 1 + marks
         run.audio_rows, run.cached = len(audio), self.context.length
         self.ear = ear
-        self.to_feed = torch.cat([carried, *seen, audio])
+        self.to_feed = Rows.join([Rows.of_ids(carried), *seen, audio])
         self.seen = []
         self.stage = Stage.PREFILL
 
@@ -251,8 +259,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     def begin_generate(self) -> bool:
         """Applies the unit's orders; False if it ends without the model: failed, cancelled or forced."""
         run = self._run
-        assert run.unit.overrides is not None
-        run.begin(self.setup.duplex, run.unit.overrides, self.context.free - _TERMINATORS)
+        run.begin(self.context.free - _TERMINATORS)
         if run.failure is not None:
             self._finish(None, run.end)
         elif run.unit.rejection is not None:
@@ -261,12 +268,16 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             self._finish(self._special.chunk_eos, End.FAILED)
         elif self._is_cancelled:
             self._cancel()
-        elif run.unit.force_listen or self.heard_units <= run.settings.force_listen_count or self.rest:
+        elif self._must_listen(self.heard_units, run.settings):
             self.rest = max(0, self.rest - 1)
             self._listen()
         else:
             self.stage = Stage.DECODE
         return self.stage is Stage.DECODE
+
+    def _must_listen(self, number: int, settings: DuplexSettings) -> bool:
+        """Whether listening is no choice in the running unit, the one heard as the `number`th."""
+        return self._run.unit.force_listen or number <= settings.force_listen_count or self.rest > 0
 
     def _listen(self) -> None:
         """A forced listen closes an open turn; its `<|turn_eos|>` is carried into the next forward."""
@@ -275,6 +286,18 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             self.turn_open = False
             self._hush(forgets_speech=not self.reference_quirks)
         self._finish(self._special.listen, End.LISTEN)
+
+    def foresee(self) -> Draw | None:
+        run = self.running
+        if run is None or run.failure is not None:
+            return None
+        if self.stage is Stage.DECODE and run.has_room:
+            return self.sampler.draw(run.settings, run.noise)
+        if self.stage is not Stage.PREFILL or run.unit.overrides is None or run.unit.rejection is not None:
+            return None
+        settings, noise = run.ordered
+        forced = self._must_listen(self.heard_units + 1, settings)
+        return None if forced else self.sampler.draw(settings, noise)
 
     def draw(self) -> Draw | None:
         if self._is_cancelled:
@@ -317,10 +340,10 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self.rest = bound.rest
         return self._special.turn_eos
 
-    def feed(self, token: int, embeds: Tensor) -> None:
+    def feed(self, token: int) -> None:
         self._run.feed(token, ends_turn=token == self._special.turn_eos)
         self.turn_open = not self._run.turn_ended
-        self.to_feed = embeds
+        self.to_feed = Rows.of_ids([token])
 
     def _text_complete(self, terminator: int, finish: Finish) -> None:
         run = self._run

@@ -13,6 +13,8 @@ from inference_service.engine.batch.context import Context, Memory
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import SPEECH, Noise
 from inference_service.engine.batch.speech import SpeechState
+from inference_service.engine.device.rows import Rows
+from inference_service.engine.device.transfer import upload
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, SessionKind
@@ -127,10 +129,10 @@ class DuplexKind(SessionKind[DuplexSession]):
         runtime, components = self._runtime, self._components
         preprocessor = cast(DuplexPreprocessor, session.preprocessor)
         setup, voice, opening = session.setup, preprocessor.voice, preprocessor.opening()
-        before = runtime.embed(opening.before)
+        before = Rows.of_ids(opening.before)
         if voice.heard:
             heard = self._clips.get(voice.key, lambda: torch.cat(self._heard_clip(voice.heard)))
-            before = torch.cat([before, heard])
+            before = Rows.join([before, Rows.of(heard, voice.key)])
         room = runtime.info.context_limit
         window = setup.window
         if window.mode is not WindowMode.OFF:
@@ -145,7 +147,7 @@ class DuplexKind(SessionKind[DuplexSession]):
         length = len(before) + len(opening.after)
         if length > room:
             return _refused(f"has {length} tokens; at most {max(0, room)} leave room for units")
-        prompt = torch.cat([before, runtime.embed(opening.after)]) if opening.after else before
+        prompt = Rows.join([before, Rows.of_ids(opening.after)])
         session.to_feed = session.context.begin(prompt)
         session.ear = components.ear.initial_state()
         if components.speech is not None and setup.duplex.generate_audio:
@@ -163,24 +165,24 @@ class DuplexKind(SessionKind[DuplexSession]):
     def hear(self, sessions: Sequence[DuplexSession]) -> None:
         units = [c.queue.first.input for c in sessions if c.queue.first and c.queue.first.input]
         both = list(zip(sessions, units, strict=True))
-        hearing = [(c, unit.heard.to(self._runtime.device)) for c, unit in both if unit.heard is not None]
+        hearing = [(c, unit.heard) for c, unit in both if unit.heard is not None]
         heard = self._heard(hearing)
         for session, unit in both:
             with blame(session):
                 carried = [*session.context.carry(), self._components.tokenizer.special.unit]
                 views = self._look(unit.pictures, session.seen) if unit.pictures else ()
                 seen = [rows for view in views for rows in view]
-                rows = self._runtime.embed(carried)
-                audio, ear = heard.get(session.slot, (rows[:0], session.ear))
-                session.start_unit(rows, seen, audio, ear)
+                audio, ear = heard.get(session.slot, (Rows.of_ids([]), session.ear))
+                session.start_unit(carried, seen, audio, ear)
 
-    def _heard(self, hearing: list[tuple[DuplexSession, Tensor]]) -> dict[int, tuple[Tensor, Any]]:
-        """By slot, the embeddings [n, hidden] of the second and the ear's state after it."""
+    def _heard(self, hearing: list[tuple[DuplexSession, Tensor]]) -> dict[int, tuple[Rows, Any]]:
+        """By slot, the rows of the second and the ear's state after it."""
         if not hearing:
             return {}
-        audio, ears = self._components.ear.encode([it for _, it in hearing], [c.ear for c, _ in hearing])
+        features = upload(self._runtime.device, *(features.numpy() for _, features in hearing))
+        audio, ears = self._components.ear.encode(features, [c.ear for c, _ in hearing])
         slots = [c.slot for c, _ in hearing]
-        return dict(zip(slots, zip(audio, ears, strict=True), strict=True))
+        return dict(zip(slots, zip(map(Rows.of, audio), ears, strict=True), strict=True))
 
 
 def _refused(problem: str) -> SessionFailed:

@@ -11,6 +11,8 @@ from inference_service.api.engine import SessionFailed, Sink
 from inference_service.api.setups import Content, TranscribeSetup, WindowMode
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.noise import Noise
+from inference_service.engine.device.rows import Rows
+from inference_service.engine.device.transfer import upload
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, SessionKind, Stage
@@ -18,6 +20,7 @@ from inference_service.engine.sessions.components import Ear
 from inference_service.engine.sessions.text import Detokenizer
 from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, priority_of
 from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
+from inference_service.media.memo import digest
 from inference_service.media.pool import Priority
 from inference_service.models.audio_encoder import AudioState
 from inference_service.models.tokenizer import SpecialTokens, Tokenizer
@@ -118,14 +121,15 @@ class DuplexTranscription(TranscriptionSession):
         self.run.text_rows += len(prompt) + self.context.closing + 1
         return [*prompt, *self.context.carry(), self.special.unit]
 
-    def start_second(self, tokens: Tensor, audio: Tensor, ear: AudioState) -> None:
-        """Embeddings [n, hidden] of `next_tokens` and of the second after them are to be fed."""
+    def start_second(self, audio: Tensor, ear: AudioState) -> None:
+        """`next_tokens` and embeddings [n, hidden] of `next_second` are to be fed."""
         assert self.mel is not None
+        tokens, name = Rows.of_ids(self.next_tokens()), digest(self.next_second().numpy())
         self.mel = self.mel[FRAMES:]
         self.run.audio_rows += len(audio)
         self.ear_before, self.ear = self.ear, ear
         self.written = 0
-        second = torch.cat([tokens, audio])
+        second = Rows.join([tokens, Rows.of(audio, name)])
         self.to_feed = self.context.begin(second)
         self.run.cached += len(second) - len(self.to_feed)
         self.stage = Stage.PREFILL
@@ -138,8 +142,8 @@ class DuplexTranscription(TranscriptionSession):
         self.say(token)
         return token
 
-    def feed(self, token: int, embeds: Tensor) -> None:
-        self.to_feed = embeds
+    def feed(self, token: int) -> None:
+        self.to_feed = Rows.of_ids([token])
 
     def pass_over(self) -> None:
         if not self.context.units:
@@ -214,12 +218,11 @@ class DuplexTranscriptionKind(SessionKind[DuplexTranscription]):
         if not sessions:
             return
         self._slide(sessions)
-        device = self._runtime.device
-        seconds = [session.next_second().to(device) for session in sessions]
+        seconds = upload(self._runtime.device, *(session.next_second().numpy() for session in sessions))
         heard, states = self._encoder.encode(seconds, [session.ear for session in sessions])
         for session, audio, state in zip(sessions, heard, states, strict=True):
             with blame(session):
-                session.start_second(self._runtime.embed(session.next_tokens()), audio, state)
+                session.start_second(audio, state)
 
     def _slide(self, sessions: Sequence[DuplexTranscription]) -> None:
         """A unit of many seconds may outgrow the window before it ends."""

@@ -43,8 +43,6 @@ class SpeechGroups:
     speech: SpeechState
     turn_end: int
     """The token that the speech head takes for the end of a turn."""
-    end_rows: Tensor
-    """Its embedding [1, hidden]."""
     temperature: float
     mouth: MouthState | None = None
     noise: Noise | None = None

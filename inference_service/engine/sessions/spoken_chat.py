@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
-import torch
 from torch import Tensor
 
 from inference_service.api.engine import End, Piece, Sink
@@ -11,6 +10,7 @@ from inference_service.api.setups import ChatSetup, Window
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.noise import SPEECH, Noise
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
+from inference_service.engine.device.rows import Rows
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import SessionKind, Stage
@@ -84,12 +84,12 @@ class SpokenChatSession(ChatSession, SpeakingSession):
         if not self.speaks or not self.run.announced:
             return super().close(token)
         if token is None:
-            self.to_feed = self.groups.end_rows
+            self.to_feed = Rows.of_ids([self.groups.turn_end])
         return token
 
-    def feed(self, token: int, embeds: Tensor) -> None:
+    def feed(self, token: int) -> None:
         is_last = self.run.finish is not None
-        self.to_feed = torch.cat([embeds, self.groups.end_rows]) if is_last else embeds
+        self.to_feed = Rows.of_ids([token, self.groups.turn_end] if is_last else [token])
 
     def speech_job(self) -> SpeechJob | None:
         return None if self.is_cancelled else self.groups.job
@@ -135,8 +135,8 @@ class SpokenChatSession(ChatSession, SpeakingSession):
 class SpokenChatKind(SessionKind[SpokenChatSession]):
     """The chats of a duplex model.
 
-    `look` gives, for each picture, the embeddings [n, hidden] of its slices with the marks round them, from
-    those without.
+    `look` gives, for each picture, the rows of its slices with the marks round them, from embeddings
+    [n, hidden] without.
     """
 
     def __init__(
@@ -147,7 +147,6 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
         self._look = look
         special = components.tokenizer.special
         self._turn_end = special.turn_eos
-        self._end_rows = runtime.embed([self._turn_end]).detach()
         rules = components.chat
         numbered = rules.numbers_pictures
         self._dialogue = Dialogue(
@@ -186,7 +185,6 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
             groups=SpeechGroups(
                 SpeechState(slot, Noise(setup.seed, SPEECH)),
                 self._turn_end,
-                self._end_rows,
                 runtime.info.duplex_defaults.tts_temperature,
             ),
         )
@@ -204,28 +202,28 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
             with blame(session):
                 portion = session.next_portion()
                 seen = iter(self._look([it.view for it in portion if isinstance(it, Sight)], session.seen))
-                rows: list[Tensor] = []
+                rows: list[Rows] = []
                 for it in portion:
                     rows += (
                         self._seen(it.view, next(seen))
                         if isinstance(it, Sight)
                         else [self._embedded(session, it)]
                     )
-                session.read(torch.cat(rows))
+                session.read(Rows.join(rows))
 
-    def _seen(self, view: View, slices: list[Tensor]) -> Iterator[Tensor]:
+    def _seen(self, view: View, slices: list[Rows]) -> Iterator[Rows]:
         """The slices of a picture, and what ends the rows of its details."""
         rules = self._dialogue.picture
         for i, rows in enumerate(slices):
             if rules and rules.line_end and view.columns and i > 1 and (i - 1) % view.columns == 0:
-                yield self._runtime.embed(list(rules.line_end))
+                yield Rows.of_ids(rules.line_end)
             yield rows
 
-    def _embedded(self, session: SpokenChatSession, passage: Words | Sound) -> Tensor:
+    def _embedded(self, session: SpokenChatSession, passage: Words | Sound) -> Rows:
         if isinstance(passage, Words):
-            return self._runtime.embed(passage.ids)
+            return Rows.of_ids(passage.ids)
         heard, session.ear = self._components.ear.listen(passage, session.ear)
-        return heard
+        return Rows.of(heard, passage.name)
 
 
 def _token(template: ChatTemplate, text: str) -> int:

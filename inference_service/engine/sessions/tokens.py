@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
-from torch import Tensor
-
 from antiphon.semconv import Reason
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed, Sink
 from inference_service.api.setups import Content, Sampling, StreamInput, TokensSetup, Window
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.draw import UNIFORMS, Draw, drawn_by
 from inference_service.engine.batch.noise import Noise
+from inference_service.engine.device.rows import Rows
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, Run, Session, SessionKind, Stage
@@ -27,7 +26,7 @@ from inference_service.media.pool import Priority
 from inference_service.models.plain_tokenizer import PlainTokenizer
 
 IDS_AT_ONCE = 1024
-"""What one tick embeds of a chunk at most: a long one does not hold up the other sessions."""
+"""What waits of a chunk in one tick at most: a long one does not hold up the other sessions."""
 _LONG_TEXT = 65_536
 """Characters beyond which a chunk takes long to be made into ids."""
 _LEAD = 4
@@ -122,12 +121,12 @@ class TokensSession(Session[TokensChunk]):
     noise: Noise
     running: TokensRun | None = None
 
-    def start(self, prompt: Tensor | None) -> None:
-        """Embeddings [n, hidden] stand at the start of the context, or nothing does."""
-        if prompt is None:
-            self._ready()
+    def start(self, prompt: list[int]) -> None:
+        """These ids stand at the start of the context, or nothing does."""
+        if prompt:
+            self.to_feed = self.context.begin(Rows.of_ids(prompt))
         else:
-            self.to_feed = self.context.begin(prompt)
+            self._ready()
 
     def _ready(self) -> None:
         self.context.end_prompt()
@@ -194,14 +193,14 @@ class TokensSession(Session[TokensChunk]):
                 self.run.text.add(token)
 
     def next_ids(self) -> list[int]:
-        """What is to be embedded next of the chunk."""
+        """What is to be fed next of the chunk."""
         ids = self.run.ids
         self.run.ids = ids[IDS_AT_ONCE:]
         return list(ids[:IDS_AT_ONCE])
 
-    def read(self, embeds: Tensor) -> None:
-        """Embeddings [n, hidden] of these are to be fed."""
-        self.to_feed = embeds
+    def read(self) -> None:
+        """These are to be fed."""
+        self.to_feed = Rows.of_ids(self.next_ids())
         self.stage = Stage.PREFILL
 
     def taken(self) -> None:
@@ -238,12 +237,17 @@ class TokensSession(Session[TokensChunk]):
             self.stage = Stage.DECODE
         return self.stage is Stage.DECODE
 
+    def foresee(self) -> Draw | None:
+        return self._draw() if self.stage is Stage.DECODE else None
+
     def draw(self) -> Draw | None:
-        run = self.run
         if self.is_cancelled:
             self._finish(End.CANCELLED)
             return None
-        return drawn_by(run.sampling, run.noise, run.said, self.ends)
+        return self._draw()
+
+    def _draw(self) -> Draw:
+        return drawn_by(self.run.sampling, self.run.noise, self.run.said, self.ends)
 
     def decide(self, token: int | None) -> int | None:
         run = self.run
@@ -275,8 +279,8 @@ class TokensSession(Session[TokensChunk]):
             return Finish.LENGTH
         return None
 
-    def feed(self, token: int, embeds: Tensor) -> None:
-        self.to_feed = embeds
+    def feed(self, token: int) -> None:
+        self.to_feed = Rows.of_ids([token])
 
     def poisoned(self) -> None:
         """The unit fails and its chunk is not in the context."""
@@ -354,10 +358,10 @@ class TokensKind(SessionKind[TokensSession]):
         ids, limit = session.preprocessor.opening(), self._runtime.info.context_limit
         if len(ids) >= limit:
             return SessionFailed("CONFIG_INVALID", f"has {len(ids)} tokens; at most {limit - 1} leave room")
-        session.start(self._runtime.embed(ids) if ids else None)
+        session.start(ids)
         return None
 
     def hear(self, sessions: Sequence[TokensSession]) -> None:
         for session in sessions:
             with blame(session):
-                session.read(self._runtime.embed(session.next_ids()))
+                session.read()

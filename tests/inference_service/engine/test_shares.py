@@ -81,7 +81,7 @@ class Play:
         setattr(self.runtime, name, noted)
 
     def _thinks(self, segments: list[Segment]) -> None:
-        rows = {segment.slot: len(segment.embeds) for segment in segments}
+        rows = {segment.slot: len(segment.rows) for segment in segments}
         self.now += FORWARD_S + ROW_S * sum(rows.values())
         self.spent[-1].rows |= rows
 

@@ -13,6 +13,7 @@ from inference_service.api.setups import Mode, Sampling, UnitOverrides
 from inference_service.checkpoints import causal
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.rope import require_independent
+from inference_service.engine.device.rows import Rows
 from inference_service.errors import ConfigurationError
 from inference_service.families import table
 from inference_service.families.causal_runtime import CausalRuntime, model_info
@@ -205,7 +206,7 @@ def moved(folder: Path, beside: int) -> float:
     """How far a session's hidden states move if one at position `beside` is in its batch."""
     model = causal.load(folder, CPU, torch.float32).model.get_decoder()
     rows = torch.randn(60, model.config.hidden_size, generator=torch.Generator().manual_seed(1))
-    own, other = Segment(0, 0, 0, rows[:30]), Segment(1, 0, beside, rows[30:])
+    own, other = Segment(0, 0, 0, Rows.of(rows[:30])), Segment(1, 0, beside, Rows.of(rows[30:]))
     alone = PackedDecoder(model, 2, 30).forward([own])[0]
     return float((PackedDecoder(model, 2, 30).forward([own, other])[0] - alone).abs().max())
 

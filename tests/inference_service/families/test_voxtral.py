@@ -72,7 +72,7 @@ class Scribbler(Writer):
             assert session.last_hidden is not None
             asked = draw()
             if asked is not None:
-                self.logits.append(self.runtime.scores([session.last_hidden])[0])
+                self.logits.append(self.runtime.scores(session.last_hidden[None])[0])
             return asked
 
         def noting_hidden(hidden: Tensor | None) -> None:
@@ -365,12 +365,11 @@ def test_an_hour_takes_no_more_memory_and_looks_back_no_further_than_a_minute(
     starts: dict[str, list[int]] = {"language": [], "ear": []}
     for name, stack in (("language", runtime.language), ("ear", runtime.ear)):
 
-        def forward(segments: list[Segment], *, name: str = name, run: Any = stack.forward) -> list[Tensor]:
-            starts[name] += [segment.start + len(segment.embeds) for segment in segments]
-            hidden: list[Tensor] = run(segments)
-            return hidden
+        def watched(segments: list[Segment], *others: Any, name: str = name, run: Any = stack.run) -> Any:
+            starts[name] += [segment.start + len(segment.rows) for segment in segments]
+            return run(segments, *others)
 
-        monkeypatch.setattr(stack, "forward", forward)
+        monkeypatch.setattr(stack, "run", watched)
 
     def sizes() -> list[tuple[int, int]]:
         caches = (runtime.language.cache, runtime.ear.cache)

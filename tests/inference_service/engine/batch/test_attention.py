@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from inference_service.engine.batch import attention
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.pages import PAGE
+from inference_service.engine.device.rows import Rows
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
 
 SESSIONS, LENGTH = 3, 6 * PAGE
@@ -51,12 +52,12 @@ def test_context_is_seen_as_it_would_be_alone(
         batch = [i for i in range(SESSIONS) if done[i] < LENGTH and rng.random() < 0.9]
         counts = [min(rng.choice([1, 1, 2, rng.randint(1, 40)]), LENGTH - done[i]) for i in batch]
         segments = [
-            Segment(i, done[i], done[i], rows[i, done[i] : done[i] + n])
+            Segment(i, done[i], done[i], Rows.of(rows[i, done[i] : done[i] + n]))
             for i, n in zip(batch, counts, strict=True)
         ]
         for i, segment, new in zip(batch, segments, decoder.forward(segments) if batch else [], strict=True):
             hidden[i].append(new)
-            done[i] += len(segment.embeds)
+            done[i] += len(segment.rows)
 
     own = alone(inputs_embeds=rows, use_cache=False).last_hidden_state
     torch.testing.assert_close(torch.stack([torch.cat(h) for h in hidden]), own, atol=2e-5, rtol=1e-5)
@@ -70,8 +71,8 @@ def test_numbers_of_half_size_are_weighed_in_full() -> None:
     seen = []
     for stretch in (0, 3):
         decoder = scattered(PackedDecoder(copy.deepcopy(model).bfloat16(), SLOTS, LENGTH), stretch)
-        hidden = decoder.forward([Segment(0, 0, 0, rows[:-1])])
-        hidden += decoder.forward([Segment(0, LENGTH - 1, LENGTH - 1, rows[-1:])])
+        hidden = decoder.forward([Segment(0, 0, 0, Rows.of(rows[:-1]))])
+        hidden += decoder.forward([Segment(0, LENGTH - 1, LENGTH - 1, Rows.of(rows[-1:]))])
         assert (len(decoder.cache.runs(0, 0, LENGTH)) > 1) is bool(stretch)
         seen.append(torch.cat(hidden)[-1].float())
 
@@ -84,15 +85,15 @@ def test_shared_beginning_is_looked_at_once_by_all() -> None:
     torch.manual_seed(0)
     decoder = PackedDecoder(qwen3(), SESSIONS, LENGTH)
     cache, rows = decoder.cache, torch.randn(2 * PAGE, HIDDEN)
-    decoder.forward([Segment(0, 0, 0, rows)])
+    decoder.forward([Segment(0, 0, 0, Rows.of(rows))])
     for page in range(2):
-        cache.publish(0, page, bytes([page]))
+        cache.publish(0, page, [bytes([page])])
         for slot in range(1, SESSIONS):
             assert cache.adopt(slot, page, bytes([page]))
 
-    sights = decoder.layout([Segment(slot, 2 * PAGE, 2 * PAGE, rows[:1]) for slot in range(SESSIONS)]).sights(
-        None
-    )
+    sights = decoder.layout(
+        [Segment(slot, 2 * PAGE, 2 * PAGE, Rows.of(rows[:1])) for slot in range(SESSIONS)]
+    ).sights(None)
 
     # Who computed it has all in one run; the others have rows of their own, and the prefix together.
     assert [sight.spans for sight in sights] == [[0], [1], [2], [1, 2]]

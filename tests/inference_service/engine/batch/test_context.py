@@ -10,6 +10,7 @@ from transformers import Qwen3Config, Qwen3Model
 from inference_service.api.setups import Window, WindowMode
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder
+from inference_service.engine.device.rows import Rows
 
 HIDDEN = 16
 PROMPT = 9
@@ -31,7 +32,7 @@ def decoder() -> PackedDecoder:
 
 
 def feed(context: Context, rows: Tensor) -> Tensor:
-    (hidden,) = context.decoder.forward([context.segment(rows)])
+    (hidden,) = context.decoder.forward([context.segment(Rows.of(rows))])
     context.advance(len(rows))
     return hidden
 
@@ -111,7 +112,7 @@ def test_positions_go_on_over_drops(decoder: PackedDecoder) -> None:
 
     for number in range(1, 40):
         unit(context, 8)
-        assert context.segment(rows(1)).position == PROMPT + 10 * number - len(context.pending)
+        assert context.segment(Rows.of(rows(1))).position == PROMPT + 10 * number - len(context.pending)
 
 
 def test_prompt_values_are_never_touched(decoder: PackedDecoder) -> None:

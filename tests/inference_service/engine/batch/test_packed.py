@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.device.rows import Rows
 
 HIDDEN = 32
 CAPACITY = 48
@@ -73,7 +74,7 @@ class Stream:
     hidden: list[Tensor] = field(default_factory=list)
 
     def segment(self, count: int) -> Segment:
-        return Segment(self.slot, self.done, self.done, self.rows[self.done : self.done + count])
+        return Segment(self.slot, self.done, self.done, Rows.of(self.rows[self.done : self.done + count]))
 
 
 def play(decoder: PackedDecoder, lengths: list[int], rng: random.Random) -> list[Stream]:
@@ -93,7 +94,7 @@ def play(decoder: PackedDecoder, lengths: list[int], rng: random.Random) -> list
             continue
         segments = [stream.segment(rng.choice([1, 1, rng.randint(1, 12)])) for stream in batch]
         for stream, segment, hidden in zip(batch, segments, decoder.forward(segments), strict=True):
-            stream.done += len(segment.embeds)
+            stream.done += len(segment.rows)
             stream.hidden.append(hidden)
         for stream in [s for s in batch if s.done == len(s.rows)]:
             active.remove(stream)
@@ -123,8 +124,8 @@ def test_positions_matter_to_these_models() -> None:
     decoder = PackedDecoder(qwen3(), 1, CAPACITY)
     rows = torch.randn(6, HIDDEN)
 
-    (straight,) = decoder.forward([Segment(0, 0, 0, rows)])
-    (turned,) = decoder.forward([Segment(0, 0, 0, rows.flip(0))])
+    (straight,) = decoder.forward([Segment(0, 0, 0, Rows.of(rows))])
+    (turned,) = decoder.forward([Segment(0, 0, 0, Rows.of(rows.flip(0)))])
 
     assert not torch.allclose(straight[-1], turned.flip(0)[-1], atol=1e-3)
 
@@ -134,7 +135,7 @@ def test_only_differences_of_positions_matter() -> None:
     decoder = PackedDecoder(qwen3(), 2, CAPACITY)
     rows = torch.randn(20, HIDDEN)
 
-    near, far = decoder.forward([Segment(0, 0, 0, rows), Segment(1, 0, 5000, rows)])
+    near, far = decoder.forward([Segment(0, 0, 0, Rows.of(rows)), Segment(1, 0, 5000, Rows.of(rows))])
 
     torch.testing.assert_close(near, far, atol=1e-4, rtol=0)
 
@@ -142,7 +143,9 @@ def test_only_differences_of_positions_matter() -> None:
 def test_a_cleared_slot_holds_nothing() -> None:
     torch.manual_seed(0)
     decoder = PackedDecoder(llama(), 2, CAPACITY)
-    decoder.forward([Segment(0, 0, 0, torch.randn(9, HIDDEN)), Segment(1, 0, 0, torch.randn(9, HIDDEN))])
+    decoder.forward(
+        [Segment(0, 0, 0, Rows.of(torch.randn(9, HIDDEN))), Segment(1, 0, 0, Rows.of(torch.randn(9, HIDDEN)))]
+    )
 
     decoder.cache.clear(0)
 

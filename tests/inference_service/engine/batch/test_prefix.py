@@ -11,6 +11,8 @@ from inference_service.engine.batch import attention
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.pages import PAGE
+from inference_service.engine.device.rows import Rows
+from inference_service.media.memo import digest
 from tests.inference_service.engine.batch.test_packed import HIDDEN, qwen3
 from tests.inference_service.engine.support.left import is_clean
 
@@ -30,16 +32,22 @@ def rows(count: int, seed: int = 0) -> Tensor:
     return torch.randn(count, HIDDEN, generator=torch.Generator().manual_seed(seed))
 
 
-def feed(context: Context, embeds: Tensor) -> Tensor:
+def named(embeds: Tensor) -> Rows:
+    """Each row as one that goes by its content."""
+    return Rows.join([Rows.of(row, digest(row.numpy())) for row in embeds.split(1)])
+
+
+def feed(context: Context, embeds: Tensor | Rows) -> Tensor:
     """Hidden states [n, hidden]."""
-    (hidden,) = context.decoder.forward([context.segment(embeds)])
-    context.advance(len(embeds))
+    fed = named(embeds) if isinstance(embeds, Tensor) else embeds
+    (hidden,) = context.decoder.forward([context.segment(fed)])
+    context.advance(len(fed))
     return hidden
 
 
 def begin(context: Context, prompt: Tensor) -> tuple[int, Tensor]:
     """How many rows of a prompt had to be fed, and the last one's hidden state."""
-    waiting = context.begin(prompt)
+    waiting = context.begin(named(prompt))
     hidden = feed(context, waiting)
     context.end_prompt()
     return len(waiting), hidden[-1]
@@ -79,7 +87,7 @@ def test_context_with_a_found_prefix_computes_what_it_would_alone(
         more = rows(count, seed=number)
         own += feed(alone, more)
         if company:
-            hidden = decoder.forward([context.segment(more) for context in contexts])
+            hidden = decoder.forward([context.segment(Rows.of(more)) for context in contexts])
             for context in contexts:
                 context.advance(count)
             last = [torch.cat([a.view(-1, HIDDEN), b]) for a, b in zip(last, hidden, strict=True)]
@@ -97,7 +105,7 @@ def test_prompt_that_comes_in_pieces_is_found_across_them(decoder: PackedDecoder
 
     fed = 0
     for piece in rows(PROMPT).split(11):
-        waiting = second.begin(piece)
+        waiting = second.begin(named(piece))
         fed += len(waiting)
         hidden = feed(second, waiting)
 
@@ -130,7 +138,7 @@ def test_prompt_is_found_after_its_session_has_ended(decoder: PackedDecoder) -> 
 
 def test_session_that_fails_in_the_middle_of_its_prompt_publishes_nothing(decoder: PackedDecoder) -> None:
     broken = Context(decoder, 0, NONE, CAPACITY)
-    feed(broken, broken.begin(rows(PROMPT))[: 2 * PAGE])
+    feed(broken, broken.begin(named(rows(PROMPT)))[: 2 * PAGE])
     decoder.cache.clear(0)
 
     assert begin(Context(decoder, 1, NONE, CAPACITY), rows(PROMPT))[0] == PROMPT
@@ -139,7 +147,7 @@ def test_session_that_fails_in_the_middle_of_its_prompt_publishes_nothing(decode
 
 def test_page_with_bad_numbers_is_not_published(decoder: PackedDecoder) -> None:
     first = Context(decoder, 0, NONE, CAPACITY)
-    feed(first, first.begin(rows(PROMPT)))
+    feed(first, first.begin(named(rows(PROMPT))))
     ((row, _),) = decoder.cache.runs(0, PAGE + 2, PAGE + 3)
     decoder.cache.values[1, 0, row, 0] = torch.inf
     first.end_prompt()
@@ -184,7 +192,7 @@ def test_rows_never_written_are_never_read(decoder: PackedDecoder) -> None:
     for number, context in enumerate(contexts):
         begin(context, rows(PROMPT - number, seed=number % 2))
     for count in (1, 5, 1, 17):
-        hidden = decoder.forward([context.segment(rows(count)) for context in contexts])
+        hidden = decoder.forward([context.segment(Rows.of(rows(count))) for context in contexts])
         for context in contexts:
             context.advance(count)
 
@@ -205,7 +213,7 @@ def test_numbers_that_go_bad_in_one_session_stay_there(
 
     bad = torch.full((20, HIDDEN), torch.nan)
     given = [rows(20, seed=3), bad, rows(20, seed=4)]
-    hidden = decoder.forward([c.segment(it) for c, it in zip(contexts, given, strict=True)])
+    hidden = decoder.forward([c.segment(Rows.of(it)) for c, it in zip(contexts, given, strict=True)])
 
     assert not hidden[1].isfinite().any()
     assert hidden[0].isfinite().all()

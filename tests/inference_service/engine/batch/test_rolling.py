@@ -9,6 +9,7 @@ from transformers import MistralConfig, MistralModel
 from inference_service.api.setups import Window
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.rolling import RollingContext
+from inference_service.engine.device.rows import Rows
 from tests.inference_service.engine.batch.test_packed import HIDDEN, mistral
 
 REACH, SLACK = 7, 9
@@ -27,10 +28,10 @@ def test_rows_see_what_they_would_in_one_pass(seed: int) -> None:
 
     hidden, fed = [], 0
     while fed < len(rows):
-        segment = context.segment(rows[fed : fed + rng.choice([1, 1, rng.randint(1, SLACK)])])
+        segment = context.segment(Rows.of(rows[fed : fed + rng.choice([1, 1, rng.randint(1, SLACK)])]))
         hidden += decoder.forward([segment])
-        context.advance(len(segment.embeds))
-        fed += len(segment.embeds)
+        context.advance(len(segment.rows))
+        fed += len(segment.rows)
 
     whole = alone.eval()(inputs_embeds=rows[None], use_cache=False).last_hidden_state[0]
     torch.testing.assert_close(torch.cat(hidden), whole, atol=1e-4, rtol=0)
@@ -42,7 +43,7 @@ def test_tokens_are_what_the_next_row_looks_back_on() -> None:
     context = RollingContext(decoder, 0, Window(), REACH, reach=REACH)
     sizes = []
     for _ in range(30):
-        decoder.forward([context.segment(torch.randn(1, HIDDEN))])
+        decoder.forward([context.segment(Rows.of(torch.randn(1, HIDDEN)))])
         context.advance(1)
         sizes.append(context.tokens)
 
@@ -54,13 +55,13 @@ def test_restart_begins_at_the_first_position() -> None:
     decoder = PackedDecoder(mistral(), 1, REACH + SLACK)
     context = RollingContext(decoder, 0, Window(), REACH, reach=REACH)
     rows = torch.randn(5, HIDDEN)
-    (first,) = decoder.forward([context.segment(rows)])
+    (first,) = decoder.forward([context.segment(Rows.of(rows))])
     context.advance(5)
     for _ in range(40):
-        decoder.forward([context.segment(torch.randn(1, HIDDEN))])
+        decoder.forward([context.segment(Rows.of(torch.randn(1, HIDDEN)))])
         context.advance(1)
 
     context.restart()
-    (again,) = decoder.forward([context.segment(rows)])
+    (again,) = decoder.forward([context.segment(Rows.of(rows))])
 
     torch.testing.assert_close(again, first)

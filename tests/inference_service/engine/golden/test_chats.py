@@ -71,7 +71,7 @@ def test_prompt_and_the_scores_behind_it_are_the_recorded_ones(case: dict[str, A
 
     fed, hidden = (torch.cat(rows) for rows in zip(*where.fed[0], strict=True))
     torch.testing.assert_close(fed, stored[f"{name}.inputs_embeds"], atol=HIDDEN_LIMIT, rtol=0)
-    scores = where.scores([hidden[-1]])[0]
+    scores = where.scores(hidden[-1:])[0]
     torch.testing.assert_close(scores, stored[f"{name}.last_logits"], atol=LOGITS_LIMIT, rtol=0)
 
 
@@ -95,7 +95,7 @@ def test_scores_of_each_token_of_an_answer_are_the_recorded_ones() -> None:
     run(where, [chat(where, CASES[0], 0)])
 
     hidden = torch.cat([rows for _, rows in where.fed[0]])[CASES[0]["n_input"] - 1 :]
-    scores = where.scores(list(hidden))
+    scores = where.scores(hidden)
     expected = stored["text.step_scores_greedy"]
     torch.testing.assert_close(scores[: len(expected)], expected[: len(scores)], atol=LOGITS_LIMIT, rtol=0)
 
@@ -128,7 +128,7 @@ def test_an_answer_keeps_what_the_reference_takes_away(monkeypatch: pytest.Monke
     ends = words.special.im_end
     decided = iter([*ids, ends])
 
-    def scores(hidden: list[torch.Tensor]) -> torch.Tensor:
+    def scores(hidden: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.one_hot(torch.tensor([next(decided)]), 768).float() * 20
 
     monkeypatch.setattr(where, "scores", scores)

@@ -17,6 +17,7 @@ from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import Speaker, SpeechJob, SpeechState, penalise_repeats
+from inference_service.engine.device.rows import Rows
 from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.decisions import adjusted, decide, probabilities
 from tests.inference_service.engine.support.talk import Talk
@@ -49,7 +50,7 @@ class Replay:
         return not len(self.rows)
 
     def segment(self, count: int) -> Segment:
-        return self.context.segment(self.rows[:count])
+        return self.context.segment(Rows.of(self.rows[:count]))
 
     def take(self, hidden: Tensor) -> None:
         self.context.advance(len(hidden))
@@ -104,7 +105,7 @@ def strangers(decoder: PackedDecoder, rng: random.Random) -> Iterator[list[Segme
                 decoder.cache.clear(slot)
                 lengths[slot] = 0
             rows = torch.randn(count, decoder.backbone.config.hidden_size, generator=generator)
-            segments.append(Segment(slot, lengths[slot], lengths[slot], rows))
+            segments.append(Segment(slot, lengths[slot], lengths[slot], Rows.of(rows)))
             lengths[slot] += count
         yield segments
 

@@ -172,7 +172,7 @@ def test_clip_in_portions_is_heard_as_the_whole(chat: Chatter) -> None:
     for _ in session.run.unit.input.portions:
         runtime().hear([session])
         assert session.to_feed is not None
-        fed.append(session.to_feed)
+        fed.append(runtime().language.embed(session.to_feed))
     assert len(fed) == 10
 
     mel = torch.from_numpy(MelStream().feed(long.pcm))

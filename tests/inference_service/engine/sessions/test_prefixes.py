@@ -57,8 +57,8 @@ class Stage:
 
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
         for segment in segments:
-            self.fed[segment.slot] += len(segment.embeds)
-            if segment.slot == self.spoiled and len(segment.embeds) > 1:  # one row is the guard's probe
+            self.fed[segment.slot] += len(segment.rows)
+            if segment.slot == self.spoiled and len(segment.rows) > 1:  # one row is the guard's probe
                 raise ValueError("lost")
         return self._think(segments)
 

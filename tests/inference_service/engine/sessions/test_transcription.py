@@ -31,6 +31,7 @@ from inference_service.api.setups import (
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.draw import UNIFORMS, drawn_by
 from inference_service.engine.batch.noise import Noise
+from inference_service.engine.device.rows import Rows
 from inference_service.engine.sessions.duplex_transcription import MOST_TOKENS, DuplexTranscription
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
@@ -81,16 +82,19 @@ def in_one_pass(runtime: DuplexRuntime, sound: Sound, sampling: Sampling = CHATT
         assert token is not None
         return token
 
-    rows = runtime.embed(tokenizer.encode_template(tiny.TRANSCRIPTION_PROMPT))
+    def embed(ids: list[int]) -> Tensor:
+        return runtime.language.embed(Rows.of_ids(ids))
+
+    rows = embed(tokenizer.encode_template(tiny.TRANSCRIPTION_PROMPT))
     seconds = []
     for second in audio.split(SECOND):
-        rows = torch.cat([rows, runtime.embed([special.unit]), second])
+        rows = torch.cat([rows, embed([special.unit]), second])
         decided: list[int] = []
         while special.chunk_eos not in decided and len(decided) < MOST_TOKENS:
             decided.append(decide(rows))
             if decided[-1] != special.chunk_eos and len(decided) < MOST_TOKENS:
-                rows = torch.cat([rows, runtime.embed(decided[-1:])])
-        rows = torch.cat([rows, runtime.embed([special.chunk_eos, special.unit_end])])
+                rows = torch.cat([rows, embed(decided[-1:])])
+        rows = torch.cat([rows, embed([special.chunk_eos, special.unit_end])])
         seconds.append(decided)
     return seconds
 

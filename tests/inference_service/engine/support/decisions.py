@@ -29,7 +29,9 @@ def decide(
 def adjusted(scores: Tensor, draw: Draw) -> Tensor:
     """The scores [vocabulary] after all rules but temperature, top-k and top-p."""
     rows = scores[None].clone()
-    adjust(rows, [draw], Sheet([draw], rows.device))
+    sheet = Sheet([draw])
+    sheet.lie(torch.from_numpy(sheet.cells))
+    adjust(rows, [draw], sheet)
     return rows[0]
 
 

@@ -20,6 +20,7 @@ from inference_service.api.setups import (
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechState
+from inference_service.engine.device.rows import Rows
 from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, PictureRules, Words
 from inference_service.engine.sessions.speech_groups import SpeechGroups
@@ -82,7 +83,6 @@ class Exchange:
             groups=SpeechGroups(
                 SpeechState(0, Noise(0)),
                 TURN_END,
-                torch.zeros(1, HIDDEN),
                 temperature=0.8,
                 mouth=VocoderState(0.0, 0.0, torch.zeros(2, 240), torch.zeros(784), generator),
             ),
@@ -121,7 +121,7 @@ class Exchange:
         turn.queue.prefill(QueuedUnit(self.number, prompt, time.monotonic(), failure))
         while turn.wants_unit and not turn.refuse_unit():
             rows = sum(len(it.ids) for it in turn.next_portion() if isinstance(it, Words))
-            turn.read(torch.zeros(rows, HIDDEN))
+            turn.read(Rows.of(torch.zeros(rows, HIDDEN)))
             while turn.to_feed is not None:
                 turn.take(None if poisoned else torch.zeros(len(turn.to_feed[:64]), HIDDEN))
         return self._collected()
@@ -148,7 +148,7 @@ class Exchange:
         draw = turn.draw()
         chosen = None if draw is None else turn.decide(decisions.chosen(scores, draw))
         if chosen is not None:
-            turn.feed(chosen, torch.zeros(1, HIDDEN))
+            turn.feed(chosen)
         while turn.to_feed is not None:
             # The n-th row's hidden state is n everywhere.
             turn.take(None if poisoned else torch.full((1, HIDDEN), float(self.fed)))

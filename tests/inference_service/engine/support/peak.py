@@ -9,6 +9,7 @@ import torch
 from transformers import Qwen3Config, Qwen3Model
 
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.device.rows import Rows
 from inference_service.families.working_memory import forward_bytes
 
 ROWS, CONTEXT = 1024, 4096
@@ -31,12 +32,12 @@ def main() -> None:
     decoder = PackedDecoder(Qwen3Model(config).eval(), 1, CONTEXT)
     for tensor in (decoder.cache.keys, decoder.cache.values):
         tensor.fill_(0.1)
-    decoder.forward([Segment(0, 0, 0, torch.randn(1, 768))])
+    decoder.forward([Segment(0, 0, 0, Rows.of(torch.randn(1, 768)))])
     rows = torch.randn(ROWS, 768)
     # What was freed before may be used again unseen: so much is taken first.
     filler = [torch.ones(2**18) for _ in range((resident("VmHWM") - resident("VmRSS")) // 2**20 + 1)]
     before = resident("VmRSS")
-    decoder.forward([Segment(0, CONTEXT - ROWS, CONTEXT - ROWS, rows)])
+    decoder.forward([Segment(0, CONTEXT - ROWS, CONTEXT - ROWS, Rows.of(rows))])
     told = forward_bytes(config, torch.float32, ROWS, CONTEXT, torch.device("cpu"))
     print(resident("VmHWM") - before, told)
     del filler

@@ -96,7 +96,7 @@ class Watched(DuplexRuntime):
         thought = super().think(segments)
         for segment, hidden in zip(segments, thought, strict=True):
             assert hidden is not None
-            self.fed[segment.slot].append((segment.embeds, hidden))
+            self.fed[segment.slot].append((self.language.embed(segment.rows), hidden))
         return thought
 
 
@@ -155,7 +155,7 @@ class Observed:
 
     def _drawing(self) -> Draw | None:
         assert self._talk.last_hidden is not None
-        self.scores.append(self._where.scores([self._talk.last_hidden])[0])
+        self.scores.append(self._where.scores(self._talk.last_hidden[None])[0])
         return self._draw()
 
     def _deciding(self, token: int | None) -> int | None:
@@ -267,7 +267,7 @@ class Visitor:
             said.scores, said.decided = self.observed.scores, self.observed.decided
             if not said.scores:
                 assert self.talk.last_hidden is not None
-                said.scores = [self.runtime.scores([self.talk.last_hidden])[0]]
+                said.scores = [self.runtime.scores(self.talk.last_hidden[None])[0]]
             mouth = self.talk.mouth
             assert isinstance(mouth, Notebook.State)
             said.chunks, mouth.chunks = mouth.chunks, []

@@ -43,7 +43,7 @@ class CountingRuntime(CausalRuntime):
         return sum(sum(forward.values()) for forward in self.forwards)
 
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
-        self.forwards.append({segment.slot: len(segment.embeds) for segment in segments})
+        self.forwards.append({segment.slot: len(segment.rows) for segment in segments})
         hidden = super().think(segments)
         for i, segment in enumerate(segments):
             if segment.slot in self.spoiled:

@@ -15,6 +15,7 @@ from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechState
+from inference_service.engine.device.rows import Rows
 from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.duplex import DuplexSession, Perceived
 from inference_service.engine.sessions.duplex_kind import DuplexPreprocessor
@@ -113,7 +114,7 @@ class Talk:
         self.fed: list[int] = []
         """Every id fed; -1 for a row of audio, -2 for one of a picture."""
         self.said = Said()
-        self.conversation.to_feed = torch.zeros(prompt, HIDDEN)
+        self.conversation.to_feed = Rows.of(torch.zeros(prompt, HIDDEN))
         self._forward([-1] * prompt, poisoned=poisoned)
         self.opening = self._collected().events
 
@@ -137,9 +138,9 @@ class Talk:
         if not talk.refuse_unit():
             carried = talk.context.carry()
             ear = [talk.ear[0] + 1]
-            seen = [torch.zeros(PICTURE_TOKENS + 2, HIDDEN)] * pictures
-            begin = torch.zeros(len(carried) + 1, HIDDEN)
-            talk.start_unit(begin, seen, torch.zeros(audio_rows, HIDDEN), ear)
+            seen = [Rows.of(torch.zeros(PICTURE_TOKENS + 2, HIDDEN))] * pictures
+            audio = Rows.of(torch.zeros(audio_rows, HIDDEN))
+            talk.start_unit([*carried, self.special.unit], seen, audio, ear)
             picture = [self.special.image, *[-2] * PICTURE_TOKENS, self.special.image_end]
             rows = [self.special.unit, *picture * pictures, *[-1] * audio_rows]
             self._forward([*carried, *rows], poisoned=poisoned)
@@ -168,7 +169,7 @@ class Talk:
         draw = talk.draw()
         chosen = None if draw is None else talk.decide(decisions.chosen(scores, draw))
         if chosen is not None:
-            talk.feed(chosen, torch.zeros(1, HIDDEN))
+            talk.feed(chosen)
             if cancelled:
                 talk.queue.cancel(self.number)
             self._forward([chosen], poisoned=poisoned)

@@ -1,0 +1,1 @@
+"""What goes to the model's device and comes back: few copies, however many sessions there are."""

@@ -1,0 +1,95 @@
+"""Rows that a decoder is to be fed, as the host knows them: by ids, by embeddings, and by names of these."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_NONE = -1
+"""Instead of an id."""
+_DIGEST = 4
+"""Numbers of a SHA-256."""
+
+
+class Rows:
+    """Rows of one context in order: each is the embedding of an id, one that was made of media, or their sum.
+
+    Ids stay on the host until a forward takes them up. Nothing here looks at what was made: rows have equal
+    `content` if their ids and the names of their media are equal.
+    """
+
+    __slots__ = ("ids", "is_made", "made", "names")
+
+    def __init__(
+        self,
+        ids: NDArray[np.int64],
+        is_made: NDArray[np.bool_],
+        made: Tensor | None,
+        names: NDArray[np.int64] | None,
+    ) -> None:
+        """`ids` and `is_made` are [n]; `made` [m, hidden] and `names` [m, 5] are of the rows that have it."""
+        self.ids = ids
+        self.is_made = is_made
+        self.made = made
+        self.names = names
+
+    @classmethod
+    def of_ids(cls, ids: Sequence[int]) -> "Rows":
+        """Embeddings of ids."""
+        return cls(np.array(ids, np.int64), np.zeros(len(ids), np.bool_), None, None)
+
+    @classmethod
+    def of(cls, made: Tensor, name: bytes = b"") -> "Rows":
+        """Embeddings [n, hidden] of media; `name` is the SHA-256 of what they were made of, if known."""
+        count = len(made)
+        names = None
+        if name:
+            names = np.empty((count, _DIGEST + 1), np.int64)
+            names[:, :_DIGEST], names[:, _DIGEST] = np.frombuffer(name, np.int64), np.arange(count)
+        return cls(np.full(count, _NONE, np.int64), np.ones(count, np.bool_), made, names)
+
+    @classmethod
+    def join(cls, parts: Sequence["Rows"]) -> "Rows":
+        """One after another."""
+        if len(parts) == 1:
+            return parts[0]
+        made = [part.made for part in parts if part.made is not None]
+        names = [part.names for part in parts if part.made is not None]
+        known = [it for it in names if it is not None]
+        return cls(
+            np.concatenate([part.ids for part in parts]) if parts else np.zeros(0, np.int64),
+            np.concatenate([part.is_made for part in parts]) if parts else np.zeros(0, np.bool_),
+            (made[0] if len(made) == 1 else torch.cat(made)) if made else None,
+            np.concatenate(known) if known and len(known) == len(names) else None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, part: slice) -> "Rows":
+        """Some rows in a row."""
+        begin, end, _ = part.indices(len(self.ids))
+        if self.made is None:
+            return Rows(self.ids[begin:end], self.is_made[begin:end], None, None)
+        first, count = int(self.is_made[:begin].sum()), int(self.is_made[begin:end].sum())
+        if not count:
+            return Rows(self.ids[begin:end], self.is_made[begin:end], None, None)
+        names = None if self.names is None else self.names[first : first + count]
+        return Rows(self.ids[begin:end], self.is_made[begin:end], self.made[first : first + count], names)
+
+    def plus(self, ids: Sequence[int]) -> "Rows":
+        """These rows, of media, with the embedding of an id added to each."""
+        return Rows(np.array(ids, np.int64), self.is_made, self.made, self.names)
+
+    @property
+    def has_content(self) -> bool:
+        """Whether all media in it have a name."""
+        return self.made is None or self.names is not None
+
+    @property
+    def content(self) -> bytes:
+        """What these rows are, of rows that have content."""
+        own = self.ids.tobytes() + self.is_made.tobytes()
+        return own if self.names is None else own + self.names.tobytes()

@@ -35,7 +35,8 @@ class Bounds:
 class Outbox:
     """Events in the order of sending. `run` sends them; `put` never waits.
 
-    `send` takes the parts of a frame. Over its `bounds` the session is told to run no more units
+    `send` takes the parts of a frame, as does `send_at_once`, which never waits and returns False where it cannot
+    send. Over its `bounds` the session is told to run no more units
     (`on_congested`). If then for `stall_s` seconds nothing moves, `on_stalled` is called, once. `buffered`
     tells how many bytes the transport holds, so that progress inside one large frame counts too. What waits
     is counted in `load`.
@@ -50,8 +51,11 @@ class Outbox:
         bounds: Bounds,
         on_congested: Callable[[bool], None],
         on_stalled: Callable[[], None],
+        send_at_once: Callable[[*tuple[bytes, ...]], bool] = lambda *parts: False,
     ) -> None:
         self._send = send
+        self._send_at_once = send_at_once
+        self._is_sending = False
         self._buffered = buffered
         self._clock = clock
         self._load = load
@@ -78,7 +82,11 @@ class Outbox:
         return self._audio_s if self._items else 0.0
 
     def put(self, send: Send) -> None:
-        """Adds an event."""
+        """Adds an event, or sends it where nothing is before it."""
+        if not (self._items or self._is_sending or self._is_over or self._buffered()):
+            if self._send_at_once(*self._encode(send)):
+                self._sent += 1
+                return
         self._items.append(send)
         self._count(send, 1)
         self._flushed.clear()
@@ -108,19 +116,21 @@ class Outbox:
         self._items.clear()
 
     async def flushed(self) -> None:
-        """Waits until everything is handed to the transport and that has room again."""
+        """Waits until everything is handed to the transport."""
         await self._flushed.wait()
 
     async def run(self) -> None:
         """Sends until cancelled. Raises what `send` raises; then nothing is left to wait for."""
         try:
             while True:
+                self._is_sending = True
                 while self._items:
                     item = self._items.popleft()
                     await self._send(*self._encode(item))
                     self._sent += 1
                     self._count(item, -1)
                     self._weigh()
+                self._is_sending = False
                 self._flushed.set()
                 self._news.clear()
                 await self._news.wait()

@@ -87,7 +87,10 @@ class Session:
             Bounds(options.outbox_audio_s, options.outbox_bytes_of(identity.kind), options.slow_consumer_s),
             self._on_congested,
             self._on_stalled,
+            socket.write_text if recording is None else partial(self._write_text, recording),
         )
+        self._reading: asyncio.Task[None] | None = None
+        """Reads a message beside the event loop; those that come meanwhile wait."""
         self._sending: asyncio.Task[None] | None = None
         """Gives the newest unit to the worker, and those before it, while one of them is made into bytes."""
         self._slot: Slot | None = None
@@ -118,6 +121,7 @@ class Session:
         try:
             self._perform(self._machine.opened(self._clock.now()))
             self._socket.when_flooding(self.end)
+            self._socket.when_text(self._take_text)
             # A task of its own: a frame wakes the reader, and not all those who wait for the session's end.
             await asyncio.create_task(self._read())
         except Exception:
@@ -129,7 +133,7 @@ class Session:
             self._arm()
             self._leave_slot()
             writer.cancel()
-            tasks = [writer, *([self._closing] if self._closing else [])]
+            tasks = [writer, *(task for task in (self._closing, self._reading) if task is not None)]
             await asyncio.gather(*tasks, *(slot.over() for slot in self._slots), return_exceptions=True)
             self._outbox.end()
             if self._recording is not None:
@@ -260,17 +264,48 @@ class Session:
                 message = await self._socket.receive()
             except Disconnected:
                 return
-            drops = self._has_no_room() or (self._machine.drops_stale and self._is_late(message))
-            is_lost = drops or self._machine.is_over
-            actions = self._take(message, drops)
+            if self._reading is not None:
+                await self._reading
+            self._obey_message(message)
+            if self._reading is not None:
+                await self._reading
+
+    def _take_text(self, text: bytes) -> bool:
+        """Obeys a message that has just come; False while another one is read."""
+        if self._reading is not None:
+            return False
+        try:
+            self._obey_message(Message(True, text, 0.0, True))
+        except Exception:
+            self.failed()
+        return True
+
+    def _obey_message(self, message: Message) -> None:
+        drops = self._has_no_room() or (self._machine.drops_stale and self._is_late(message))
+        is_lost = drops or self._machine.is_over
+        actions = self._take(message, drops)
+        if any(isinstance(action, Apart) for action in actions):
+            self._reading = asyncio.create_task(self._read_apart(actions, message, is_lost))
+        else:
+            self._finish(actions, message, is_lost)
+
+    async def _read_apart(self, actions: list[Action], message: Message, is_lost: bool) -> None:
+        try:
             while apart := next((action for action in actions if isinstance(action, Apart)), None):
                 self._perform([action for action in actions if action is not apart])
                 then = await self._services.readers.do(apart.work, has_slot=self._streams is not None)
                 actions = then(self._clock.now())
-            if self._recording is not None:
-                is_refused = is_lost or any(map(_is_refusal, actions))
-                self._recording.up(message.data, message.is_text, is_refused=is_refused)
-            self._perform(actions)
+            self._finish(actions, message, is_lost)
+        except Exception:
+            self.failed()
+        finally:
+            self._reading = None
+
+    def _finish(self, actions: list[Action], message: Message, is_lost: bool) -> None:
+        if self._recording is not None:
+            is_refused = is_lost or any(map(_is_refusal, actions))
+            self._recording.up(message.data, message.is_text, is_refused=is_refused)
+        self._perform(actions)
 
     def _take(self, message: Message, drops_input: bool) -> list[Action]:
         if message.is_text:
@@ -290,6 +325,12 @@ class Session:
     async def _send(self, recording: Recording, *frame: bytes) -> None:
         recording.down(b"".join(frame))
         await self._socket.send_text(*frame)
+
+    def _write_text(self, recording: Recording, *frame: bytes) -> bool:
+        was_sent = self._socket.write_text(*frame)
+        if was_sent:
+            recording.down(b"".join(frame))
+        return was_sent
 
     async def _write(self) -> None:
         try:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final
@@ -134,6 +135,7 @@ class PublicConnection(HttpConnection):
         self._small = Bucket(SMALL_BURST, SMALL_PER_S, monotonic)
         self._flood: Verdict | None = None
         self._on_flood: Callable[[Verdict], None] = lambda verdict: None
+        self._on_text: Callable[[bytes], bool] = lambda text: False
         self.protocol.recv_frame = self._receive_frame  # type: ignore[method-assign]
         self._unfinished = 0
         self._unwanted = 0
@@ -167,6 +169,11 @@ class PublicConnection(HttpConnection):
         self._on_flood = lambda verdict: context.run(callback, verdict)
         if self._flood is not None:
             callback(self._flood)
+
+    def when_text(self, callback: Callable[[bytes], bool]) -> None:
+        """Calls `callback` with a text message that is one frame as soon as it is there, if nothing waits before
+        it and nothing came behind it; where `callback` returns False, it waits for `receive` as others do."""
+        self._on_text = partial(copy_context().run, callback)
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `when_lost`."""
@@ -212,23 +219,26 @@ class PublicConnection(HttpConnection):
             text, data = self._whole.take(data, protocol.max_message_size)
             if text is None:
                 return data
-            frame = Frame(Opcode.TEXT, text)
-            if self._counts(frame):
+            if not self._counts(len(text), SMALL_MESSAGE):
+                continue
+            self._count(0)
+            if data or self._arrivals or not self._on_text(text):
                 self._arrived(Opcode.TEXT)
-                self.recv_messages.put(frame)
+                self.recv_messages.put(Frame(Opcode.TEXT, text))
         return b""
 
     def _receive_frame(self, frame: Frame) -> None:
         """Counts a frame before the library does anything about it, within what came at once: a ping is six
         bytes, and 40,000 of them would be a second of the event loop."""
-        if self._counts(frame):
+        small = SMALL_MESSAGE if frame.fin and frame.opcode is not Opcode.CONT else SMALL_FRAGMENT
+        size = len(frame.data)
+        if self._counts(size, small if frame.opcode in _MESSAGES else size + 1):
             ServerProtocol.recv_frame(self.protocol, frame)
 
-    def _counts(self, frame: Frame) -> bool:
-        """Whether a frame may come; if not, all that follows is thrown away."""
-        size = len(frame.data)
-        small = SMALL_MESSAGE if frame.fin and frame.opcode is not Opcode.CONT else SMALL_FRAGMENT
-        if (size < small or frame.opcode not in _MESSAGES) and not self._small.take():
+    def _counts(self, size: int, small: int) -> bool:
+        """Whether a frame may come, which is a small one below so many bytes; if not, all that follows is thrown
+        away."""
+        if size < small and not self._small.take():
             self._flood = errors.flood("small frames", SMALL_BURST, EVENTS_WINDOW_S)
         elif not self._may_send(size):
             self._flood = errors.ADDRESS_FLOOD
@@ -321,16 +331,22 @@ class PublicConnection(HttpConnection):
     async def send_text(self, *parts: bytes) -> None:
         """Sends UTF-8 as a text message; waits while the transport is full. Raises `Disconnected`."""
         try:
-            if self.state is not State.OPEN:
+            await self.drain()
+            if not self.write_text(*parts) and self.state is not State.OPEN:
                 await self.send(b"".join(parts), text=True)  # which knows how to fail
-            elif not self.transport.is_closing():
-                # The library copies a frame twice before it is written.
-                frame = b"".join((_text_head(sum(map(len, parts))), *parts))
-                self._byte_count.sent += len(frame)
-                self.transport.write(frame)  # as `writelines` should: see docs/decisions.md
             await self.drain()
         except (ConnectionClosed, OSError):
             raise Disconnected from None
+
+    def write_text(self, *parts: bytes) -> bool:
+        """The same at once, whatever waits in the transport; False if the connection is about to end."""
+        if self.protocol.state is not State.OPEN or self.transport.is_closing():
+            return False
+        # The library copies a frame twice before it is written.
+        frame = b"".join((_text_head(sum(map(len, parts))), *parts))
+        self._byte_count.sent += len(frame)
+        self.transport.write(frame)  # as `writelines` should: see docs/decisions.md
+        return True
 
     def buffered(self) -> int:
         """Bytes that wait in the transport."""

@@ -63,12 +63,19 @@ class Line:
             Bounds(**{"audio_s": 3.0, "bytes": 4 * 2**20, "stall_s": 5.0, **bounds}),
             self.congestion.append,
             self._stalled,
+            self._send_at_once,
         )
+        self.sends_at_once = False
         self.task = asyncio.create_task(self.outbox.run())
 
     async def _send(self, *parts: bytes) -> None:
         await self.is_open.wait()
         self.sent.append(json.loads(b"".join(parts)))
+
+    def _send_at_once(self, *parts: bytes) -> bool:
+        if self.sends_at_once:
+            self.sent.append(json.loads(b"".join(parts)))
+        return self.sends_at_once
 
     def _stalled(self) -> None:
         self.stalls += 1
@@ -97,6 +104,28 @@ async def test_events_leave_in_order_and_with_their_times(line: Line) -> None:
     assert line.sent[0]["server_send_ts"] == line.clock.unix()
     assert line.sent[0]["metrics"] == {"wall_clock_ms": 500.0}
     assert line.sent[1]["metrics"] == {"wall_clock_ms": 500.0}
+
+
+async def test_an_event_is_sent_at_once_where_nothing_is_before_it(line: Line) -> None:
+    line.is_open.clear()
+    line.outbox.put(text("one"))
+    await line.settle()
+    line.sends_at_once = True
+    line.outbox.put(text("two"))  # behind one that is being sent
+    assert line.sent == []
+
+    line.is_open.set()
+    await line.outbox.flushed()
+    line.outbox.put(text("three"))
+    assert [event["text"] for event in line.sent] == ["one", "two", "three"]
+    assert line.sent[2]["metrics"] == {"wall_clock_ms": 500.0}
+    assert (line.outbox.audio_s, line.load.inflight_bytes) == (0.0, 0)
+
+    line.buffered = 1  # in a transport whose client is slow
+    line.outbox.put(text("four"))
+    assert len(line.sent) == 3
+    await line.outbox.flushed()
+    assert len(line.sent) == 4
 
 
 async def test_withdraw_takes_text_and_audio_of_one_response(line: Line) -> None:

@@ -97,6 +97,46 @@ async def test_text_written_past_the_library_is_a_message_to_a_client(size: int)
         assert await client.recv() == "still in order"
 
 
+async def test_a_text_is_taken_as_it_comes_unless_another_waits_or_came_with_it() -> None:
+    async with echoing() as (address, connections), connect(f"ws://{address}", compression=None) as client:
+        await client.send("first")
+        assert await client.recv() == "first"
+        taken: list[bytes] = []
+        takes = True
+
+        def take(text: bytes) -> bool:
+            if takes:
+                taken.append(text)
+                connections[0].write_text(b"taken")
+            return takes
+
+        connections[0].when_text(take)
+        await client.send("second")
+        assert await client.recv() == "taken"
+        takes = False
+        await client.send("third")
+        assert await client.recv() == "third"
+        takes = True
+        for text in ("fourth", "fifth"):
+            client.protocol.send_text(text.encode())
+        client.transport.write(b"".join(client.protocol.data_to_send()))
+        assert [await client.recv(), await client.recv()] == ["fourth", "fifth"]
+        await client.send(["in ", "fragments"])
+        assert await client.recv() == "in fragments"
+    assert taken == [b"second"]
+
+
+async def test_nothing_is_written_to_a_client_that_has_gone() -> None:
+    async with echoing() as (address, connections):
+        async with connect(f"ws://{address}") as client:
+            await client.send("there")
+            assert await client.recv() == "there"
+        await until(lambda: connections[0].closed_with == 1000)
+        assert not connections[0].write_text(b"late")
+        with pytest.raises(Disconnected):
+            await connections[0].send_text(b"late")
+
+
 async def test_a_limit_set_after_the_upgrade_holds() -> None:
     async with echoing(limit=1000) as (address, connections), connect(f"ws://{address}") as client:
         await client.send("x" * 1000)

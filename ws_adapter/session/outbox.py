@@ -35,8 +35,8 @@ class Bounds:
 class Outbox:
     """Events in the order of sending. `run` sends them; `put` never waits.
 
-    `send` takes the parts of a frame, as does `send_at_once`, which never waits and returns False where it cannot
-    send. Over its `bounds` the session is told to run no more units
+    `send` takes the parts of a frame, as does `send_at_once`, which never waits, and returns False if it cannot.
+    Over its `bounds` the session is told to run no more units
     (`on_congested`). If then for `stall_s` seconds nothing moves, `on_stalled` is called, once. `buffered`
     tells how many bytes the transport holds, so that progress inside one large frame counts too. What waits
     is counted in `load`.

@@ -171,8 +171,8 @@ class PublicConnection(HttpConnection):
             callback(self._flood)
 
     def when_text(self, callback: Callable[[bytes], bool]) -> None:
-        """Calls `callback` with a text message that is one frame as soon as it is there, if nothing waits before
-        it and nothing came behind it; where `callback` returns False, it waits for `receive` as others do."""
+        """Calls `callback` with a text message of one frame as soon as it is there, if none waits before it
+        and nothing came behind it; where `callback` returns False, it waits for `receive` as others do."""
         self._on_text = partial(copy_context().run, callback)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -236,8 +236,8 @@ class PublicConnection(HttpConnection):
             ServerProtocol.recv_frame(self.protocol, frame)
 
     def _counts(self, size: int, small: int) -> bool:
-        """Whether a frame may come, which is a small one below so many bytes; if not, all that follows is thrown
-        away."""
+        """Whether a frame may come; if not, all that follows is thrown away. Below `small` bytes it is a small
+        one."""
         if size < small and not self._small.take():
             self._flood = errors.flood("small frames", SMALL_BURST, EVENTS_WINDOW_S)
         elif not self._may_send(size):

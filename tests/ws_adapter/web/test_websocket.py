@@ -111,19 +111,19 @@ async def test_a_text_is_taken_as_it_comes_unless_another_waits_or_came_with_it(
             return takes
 
         connections[0].when_text(take)
-        await client.send("second")
+        await client.send("the second one")
         assert await client.recv() == "taken"
         takes = False
-        await client.send("third")
-        assert await client.recv() == "third"
+        await client.send("the third one")
+        assert await client.recv() == "the third one"
         takes = True
-        for text in ("fourth", "fifth"):
+        for text in ("the fourth one", "the fifth one"):
             client.protocol.send_text(text.encode())
         client.transport.write(b"".join(client.protocol.data_to_send()))
-        assert [await client.recv(), await client.recv()] == ["fourth", "fifth"]
+        assert [await client.recv(), await client.recv()] == ["the fourth one", "the fifth one"]
         await client.send(["in ", "fragments"])
         assert await client.recv() == "in fragments"
-    assert taken == [b"second"]
+    assert taken == [b"the second one"]
 
 
 async def test_nothing_is_written_to_a_client_that_has_gone() -> None:

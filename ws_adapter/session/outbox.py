@@ -35,7 +35,7 @@ class Bounds:
 class Outbox:
     """Events in the order of sending. `run` sends them; `put` never waits.
 
-    `send` takes the parts of a frame, as does `send_at_once`, which never waits, and returns False if it cannot.
+    `send` takes the parts of a frame, as does `send_at_once`, which never waits, and is False if it cannot.
     Over its `bounds` the session is told to run no more units
     (`on_congested`). If then for `stall_s` seconds nothing moves, `on_stalled` is called, once. `buffered`
     tells how many bytes the transport holds, so that progress inside one large frame counts too. What waits

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
 from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final
@@ -173,7 +172,8 @@ class PublicConnection(HttpConnection):
     def when_text(self, callback: Callable[[bytes], bool]) -> None:
         """Calls `callback` with a text message of one frame as soon as it is there, if none waits before it
         and nothing came behind it; where `callback` returns False, it waits for `receive` as others do."""
-        self._on_text = partial(copy_context().run, callback)
+        context = copy_context()
+        self._on_text = lambda text: context.run(callback, text)
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `when_lost`."""
@@ -236,8 +236,7 @@ class PublicConnection(HttpConnection):
             ServerProtocol.recv_frame(self.protocol, frame)
 
     def _counts(self, size: int, small: int) -> bool:
-        """Whether a frame may come; if not, all that follows is thrown away. Below `small` bytes it is a small
-        one."""
+        """Whether a frame may come, small if under `small` bytes; if not, all that follows is thrown away."""
         if size < small and not self._small.take():
             self._flood = errors.flood("small frames", SMALL_BURST, EVENTS_WINDOW_S)
         elif not self._may_send(size):

@@ -168,6 +168,9 @@ def server_options(slots: int) -> ChannelOptions:
         # interval, since a ping may arrive early.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
+        # A unit comes in one frame, and not in five that each wait for room.
+        ("grpc.http2.lookahead_bytes", 2**17),
+        ("grpc.http2.max_frame_size", 2**17),
         # Three streams per session, and health checks.
         ("grpc.max_concurrent_streams", 4 * slots + 16),
         # Two processes on one port would split the streams of a session between them.

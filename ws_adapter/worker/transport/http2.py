@@ -40,6 +40,7 @@ _NUMBER: Final = 2**31 - 1
 
 _HEAD: Final = struct.Struct("!BHBBL")
 _UPDATE: Final = struct.Struct("!BHBBLL")
+_INCREMENT: Final = struct.Struct("!L")
 _DATA, _GOAWAY, _WINDOW_UPDATE = 0, 7, 8
 _END_STREAM, _PADDED = 1, 8
 
@@ -257,7 +258,11 @@ class Connection(asyncio.BufferedProtocol):
                 if kind == _DATA:
                     self._data_received(number, flags, self._buffer[body:end])
                 elif kind == _WINDOW_UPDATE:
-                    self._window_opened(number, self._buffer[body:end])
+                    if length != _INCREMENT.size:
+                        raise ConnectionBroken(
+                            ErrorCodes.FRAME_SIZE_ERROR, "a WINDOW_UPDATE does not have 4 bytes"
+                        )
+                    self._window_opened(number, *_INCREMENT.unpack_from(self._buffer, body))
                 elif kind == _GOAWAY:
                     self._worker_leaves(self._buffer[body:end])
                 else:
@@ -295,21 +300,22 @@ class Connection(asyncio.BufferedProtocol):
             self._give_credit(number, stream.credit)
             stream.credit = 0
 
-    def _window_opened(self, number: int, body: memoryview) -> None:
-        if len(body) != 4:
-            raise ConnectionBroken(ErrorCodes.FRAME_SIZE_ERROR, "a WINDOW_UPDATE does not have 4 bytes")
-        more = int.from_bytes(body) & _MAX_WINDOW
-        stream = self._streams.get(number)
+    def _window_opened(self, number: int, more: int) -> None:
+        more &= _MAX_WINDOW  # the bit above is reserved
         if not more:
             raise ConnectionBroken(ErrorCodes.PROTOCOL_ERROR, "a window is opened by 0 bytes")
         if not number:
             self._window += more
-            self._pump_blocked()
-        elif stream is not None:
-            stream.window += more
+            window = self._window
+            if self._blocked:
+                self._pump_blocked()
+        elif (stream := self._streams.get(number)) is not None:
+            stream.window = window = stream.window + more
             if stream.waiting:
                 self._pump(stream)
-        if self._window > _MAX_WINDOW or (stream is not None and stream.window > _MAX_WINDOW):
+        else:
+            return
+        if window > _MAX_WINDOW:
             raise ConnectionBroken(ErrorCodes.FLOW_CONTROL_ERROR, "a window is larger than 2 GiB")
 
     def _worker_leaves(self, body: memoryview) -> None:

@@ -23,9 +23,6 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import Piece, UnitDone, UnitEnd
 from ws_adapter.protocol.wire.errors import VERDICTS
 
-_ENDS: Final = {end: end.name.lower() for end in UnitEnd}
-"""How a unit ended, as a label and an attribute."""
-
 _SPOKEN: Final = frozenset({UnitEnd.CHUNK, UnitEnd.TURN, UnitEnd.CONTEXT_FULL})
 _BYTES_PER_S: Final = 4 * 16_000
 
@@ -80,7 +77,7 @@ class UnitTelemetry:
         self._fields = fields
         self._kind = kind
         self._clock = clock
-        self._ended = {end: metrics.unit.recorder(kind, name) for end, name in _ENDS.items()}
+        self._ended = {end: metrics.unit.recorder(kind, end.value) for end in UnitEnd}
         self._first_text_after = metrics.first_text.recorder(kind)
         self._first_audio_after = metrics.first_audio.recorder(kind, dialect)
         self._overhead = metrics.overhead.recorder()
@@ -136,7 +133,7 @@ class UnitTelemetry:
         metrics, now = self._metrics, self._clock.now()
         seconds = now - unit.accepted_at
         self._ended[done.end](seconds)
-        metrics.units[self._kind, _ENDS[done.end]] += 1
+        metrics.units[self._kind, done.end] += 1
         if 0 < unit.audio_s < seconds:
             metrics.misses[self._kind] += 1
         if done.timings.total is not None:
@@ -174,7 +171,7 @@ class UnitTelemetry:
         tokens = done.tokens
         span.set_attributes(
             {
-                semconv.ATTR_UNIT_END: _ENDS[done.end],
+                semconv.ATTR_UNIT_END: done.end.value,
                 semconv.ATTR_GEN_AI_INPUT_TOKENS: tokens.input_tokens,
                 semconv.ATTR_GEN_AI_OUTPUT_TOKENS: tokens.output_tokens,
             }
@@ -186,7 +183,7 @@ class UnitTelemetry:
     def end(self, now: float) -> None:
         """The session is over; so is a turn that had not come to its end."""
         if self._turn is not None:
-            self._end_turn(self._turn, now, _ENDS[UnitEnd.CANCELLED])
+            self._end_turn(self._turn, now, UnitEnd.CANCELLED)
 
     def _first_text(self, unit: _Unit, now: float) -> None:
         turn = self._turn_of(unit)
@@ -220,14 +217,14 @@ class UnitTelemetry:
             turn.units.append(unit.span.get_span_context())
         goes_on = done.end is UnitEnd.CHUNK if unit.ends_utterance is None else not unit.ends_utterance
         if is_whole or not goes_on:
-            self._end_turn(turn, now, _ENDS[done.end])
+            self._end_turn(turn, now, done.end)
 
     def _turn_of(self, unit: _Unit) -> _Turn:
         if self._turn is None:
             self._turn = _Turn(unit.accepted_at)
         return self._turn
 
-    def _end_turn(self, turn: _Turn, now: float, finish: str) -> None:
+    def _end_turn(self, turn: _Turn, now: float, finish: UnitEnd) -> None:
         self._turn = None
         self.turns += 1
         if not self._trace.is_sampled:
@@ -243,7 +240,7 @@ class UnitTelemetry:
                 semconv.ATTR_TURN: self.turns - 1,
                 semconv.ATTR_GEN_AI_INPUT_TOKENS: turn.input_tokens,
                 semconv.ATTR_GEN_AI_OUTPUT_TOKENS: turn.output_tokens,
-                semconv.ATTR_GEN_AI_FINISH: [finish],
+                semconv.ATTR_GEN_AI_FINISH: [finish.value],
                 **{name: seconds for name, seconds in firsts.items() if seconds is not None},
             },
         )

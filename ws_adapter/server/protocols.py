@@ -1,9 +1,9 @@
 """The state machine for each kind of WebSocket."""
 
 import secrets
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from ws_adapter.process.clock import Clock
@@ -18,8 +18,20 @@ from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.web.routes import Dialect, Selection
 
-new_token: Final = partial(secrets.token_hex, 6)
-"""Makes 12 hexadecimal digits, of which ids are made."""
+_DRAWN: Final = 256
+"""Tokens that are drawn at once: each time is a call of the system."""
+
+_tokens: Final[deque[str]] = deque()
+
+
+def new_token() -> str:
+    """12 hexadecimal digits, of which ids are made. May be called on any thread."""
+    while True:
+        try:
+            return _tokens.pop()
+        except IndexError:
+            digits = secrets.token_hex(6 * _DRAWN)
+            _tokens.extend(digits[at : at + 12] for at in range(0, len(digits), 12))
 
 
 def new_session_id(dialect: Dialect) -> str:

@@ -1,5 +1,6 @@
 """Messages of `antiphon.v1` to and from the plain data of the dialects."""
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -53,6 +54,9 @@ MODES: Final = {
     Mode.CHAT: pb.SESSION_MODE_CHAT,
     Mode.TRANSCRIPTION: pb.SESSION_MODE_TRANSCRIBE,
 }
+
+REMEMBERED: Final = 2**12
+"""Messages of a few bytes that are not made anew; sessions last 600 units by default."""
 
 _ROLES: Final = {"system": pb.ROLE_SYSTEM, "user": pb.ROLE_USER, "assistant": pb.ROLE_ASSISTANT}
 
@@ -133,19 +137,33 @@ def prefill(run: Run, traceparent: str) -> pb.PrefillRequest:
     return request
 
 
-def generate(run: Run) -> pb.GenerateRequest:
-    """What the model is to do with it."""
+def generate_bytes(run: Run) -> bytes:
+    """What the model is to do with it: a `pb.GenerateRequest`."""
+    if isinstance(run, RunUnit):
+        return _generate_unit(run.unit, run.force_listen)
     request = pb.GenerateRequest(unit=run.unit)
     request.run.SetInParent()
-    match run:
-        case RunUnit():
-            request.run.force_listen = run.force_listen
-        case RunTurn():
-            drawn, sampling = run.turn.generation, request.run.sampling
-            sampling.max_new_tokens = drawn.max_new_tokens
-            sampling.temperature, sampling.top_p = drawn.temperature, drawn.top_p
-            sampling.length_penalty = drawn.length_penalty
-    return request
+    if isinstance(run, RunTurn):
+        drawn, sampling = run.turn.generation, request.run.sampling
+        sampling.max_new_tokens = drawn.max_new_tokens
+        sampling.temperature, sampling.top_p = drawn.temperature, drawn.top_p
+        sampling.length_penalty = drawn.length_penalty
+    return request.SerializeToString()
+
+
+# The units of all sessions count from 1: what is said of one was most likely said before.
+
+
+@lru_cache(REMEMBERED)
+def _generate_unit(unit: int, force_listen: bool) -> bytes:
+    run = pb.GenerateUnit(force_listen=force_listen)
+    return pb.GenerateRequest(unit=unit, run=run).SerializeToString()
+
+
+@lru_cache(REMEMBERED)
+def finalize_bytes(unit: int) -> bytes:
+    """That a unit is to be closed: a `pb.FinalizeRequest`."""
+    return pb.FinalizeRequest(unit=unit).SerializeToString()
 
 
 def _set_audio(chunk: common_pb2.AudioChunk, data: bytes) -> None:

@@ -114,8 +114,6 @@ class SessionStreams:
             channel, "Finalize", pb.FinalizeResponse, metadata, deadline_s, self._on_finalize, self._on_end
         )
         self._all: tuple[SessionStream[Any, Any], ...] = self._prefill, self._generate, self._finalize
-        self._finalizing = pb.FinalizeRequest()
-        """Written for every unit, each time with its number."""
 
     @classmethod
     async def attach(
@@ -165,12 +163,10 @@ class SessionStreams:
         """
         self._last_unit = run.unit
         if prefill is None:
-            self._prefill.write(messages.prefill(run, traceparent))
-        else:
-            self._prefill.write_serialized(prefill)
-        self._generate.write(messages.generate(run))
-        self._finalizing.unit = run.unit
-        self._finalize.write(self._finalizing)
+            prefill = prefill_bytes(run, traceparent)
+        self._prefill.write_serialized(prefill)
+        self._generate.write_serialized(messages.generate_bytes(run))
+        self._finalize.write_serialized(messages.finalize_bytes(run.unit))
 
     def cancel(self, unit: int) -> None:
         """Ends every unit up to and including `unit`; each is still answered."""
@@ -322,17 +318,13 @@ class SessionStream(Generic[Request, Response]):
 
         Raises `asyncio.QueueFull` when too many wait.
         """
-        self._require_room()
-        self._call.write(request)
+        self.write_serialized(request.SerializeToString())
 
     def write_serialized(self, request: bytes) -> None:
         """The same with a message that is serialised already."""
-        self._require_room()
-        self._call.write_serialized(request)
-
-    def _require_room(self) -> None:
         if len(self._call.waiting) >= WRITES_WAITING:
             raise asyncio.QueueFull
+        self._call.write_serialized(request)
 
     def half_close(self) -> None:
         """Nothing more will be written."""

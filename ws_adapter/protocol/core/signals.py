@@ -2,7 +2,7 @@
 kHz.
 """
 
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -13,8 +13,8 @@ from ws_adapter.protocol.wire.events import NO_TOKENS, InputTokenDetails, Output
 OUTPUT_RATE_HZ: Final = 24_000
 
 
-class UnitEnd(Enum):
-    """Why a unit is over."""
+class UnitEnd(StrEnum):
+    """Why a unit is over; the word is a label and an attribute."""
 
     LISTEN = auto()
     CHUNK = auto()

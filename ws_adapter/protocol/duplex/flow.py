@@ -149,9 +149,12 @@ class UnitFlow:
 
     def _put(self, units: list[Unit]) -> None:
         self.answers.expect(units)
-        if any(unit.is_dropped and unit.force_listen for unit in units):
-            self._cutter.force_next()
-        self._backlog.put([unit for unit in units if not unit.is_dropped])
+        dropped = [unit for unit in units if unit.is_dropped]
+        if dropped:
+            if any(unit.force_listen for unit in dropped):
+                self._cutter.force_next()
+            units = [unit for unit in units if not unit.is_dropped]
+        self._backlog.put(units)
         if not self._window:
             self.answers.forget_dropped()
 
@@ -328,6 +331,7 @@ class Answers:
             self.response_id = f"resp_{self._new_token()}"
         self._tail.spoke()
         response_id: str | None = self.response_id
+        said = answer.unit.said
         ends_turn = done.end is UnitEnd.TURN
         if ends_turn:
             response_id = self._close_response()
@@ -335,8 +339,8 @@ class Answers:
             answer,
             outcome=Outcome.SPEECH,
             response_id=response_id,
-            text="".join(piece.text for piece in answer.unit.said),
-            audio=b"".join(piece.audio for piece in answer.unit.said),
+            text="".join([piece.text for piece in said]),
+            audio=b"".join([piece.audio for piece in said]),
             ends_turn=ends_turn,
         )
 

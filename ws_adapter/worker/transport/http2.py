@@ -130,7 +130,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, stream: Stream, *data: bytes) -> None:
         """Sends `data` as soon as the worker's windows and the transport allow it."""
-        if not stream.is_ending:
+        if stream.is_ending:
+            return
+        size = sum(map(len, data))
+        is_free = not (stream.waiting or self._is_paused or self._is_over)
+        if is_free and size <= stream.window and size <= self._window and size <= self._frame_size:
+            self._put_data(stream, size, *data)
+        else:
             stream.waiting += data
             self._pump(stream)
 
@@ -159,9 +165,7 @@ class Connection(asyncio.BufferedProtocol):
                 data, waiting[0] = whole[:room], whole[room:]
             else:
                 del waiting[0]
-            stream.window -= size
-            self._window -= size
-            self._put(_HEAD.pack(size >> 16, size & 0xFFFF, _DATA, 0, stream.number), data)
+            self._put_data(stream, size, data)
         if stream.is_ending and not stream.has_ended:
             stream.has_ended = True
             self._control.end(stream.number)
@@ -192,17 +196,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def _put_due(self) -> None:
         if data := self._control.due():
-            self._put(data)
+            self._put(len(data), data)
 
     def _give_credit(self, number: int, size: int) -> None:
-        self._put(_UPDATE.pack(0, 4, _WINDOW_UPDATE, 0, number, size))
+        self._put(_UPDATE.size, _UPDATE.pack(0, 4, _WINDOW_UPDATE, 0, number, size))
 
-    def _put(self, head: bytes, data: bytes | memoryview = b"") -> None:
-        """Writes both soon, together with what else comes, in few system calls; `data` must stay as it is."""
+    def _put_data(self, stream: Stream, size: int, *data: bytes | memoryview) -> None:
+        """One frame of `size` bytes, for which there is room; they must stay as they are."""
+        stream.window -= size
+        self._window -= size
+        head = _HEAD.pack(size >> 16, size & 0xFFFF, _DATA, 0, stream.number)
+        self._put(_HEAD.size + size, head, *data)
+
+    def _put(self, size: int, *parts: bytes | memoryview) -> None:
+        """Writes `parts`, `size` bytes in all, soon, together with what else comes, in few system calls."""
         if not self._parts:
             self._loop.call_soon(self._flush)
-        self._parts += head, data
-        self._size += len(head) + len(data)
+        self._parts += parts
+        self._size += size
         if self._size >= _FLUSH:
             self._flush()
 

@@ -83,10 +83,10 @@ class Outbox:
 
     def put(self, send: Send) -> None:
         """Adds an event, or sends it where nothing is before it."""
-        if not (self._items or self._is_sending or self._is_over or self._buffered()):
-            if self._send_at_once(*self._encode(send)):
-                self._sent += 1
-                return
+        is_first = not (self._items or self._is_sending or self._is_over or self._buffered())
+        if is_first and self._send_at_once(*self._encode(send)):
+            self._sent += 1
+            return
         self._items.append(send)
         self._count(send, 1)
         self._flushed.clear()

@@ -214,14 +214,18 @@ class LiveEngine:
         sessions = self._sessions.values()
         wait = self._is_dead or not self._tick.has_work(sessions)
         self.busy_since = None if wait else self._clock()
+        self._follow(wait)
+        if not self._is_dead and (ticked := self._tick.run(sessions, self._follow)):
+            self._ticks.append(ticked)
+        self._flush()
+
+    def _follow(self, wait: bool = False) -> None:
+        """Whatever orders have come; at least one if it waits."""
         while (order := self.inbox.take(wait)) is not None:
             self.busy_since = self._clock()
             order()
             wait = False
         self.busy_since = self._clock()
-        if not self._is_dead and (ticked := self._tick.run(sessions)):
-            self._ticks.append(ticked)
-        self._flush()
 
     def _begin(self, session: Session[Any], refusal: SessionFailed | None) -> None:
         if session not in self._preparing:

@@ -45,10 +45,11 @@ class Tick:
         """Whether a tick would do anything for anyone."""
         return any(session.has_work for session in sessions)
 
-    def run(self, sessions: Sessions) -> Ticked | None:
+    def run(self, sessions: Sessions, listen: Callable[[], None] | None = None) -> Ticked | None:
         """One tick; everything that happened is in the sessions' events afterwards.
 
-        None if the model did not run.
+        `listen` follows the orders that came while units were heard: most often those to decide and to close
+        them. None if the model did not run.
         """
         started = self._clock()
         self._urgent = {session for session in sessions if is_urgent(session.due, started)}
@@ -58,8 +59,11 @@ class Tick:
         self._open(sessions)
         self._hear(sessions)
         fed = self._think(sessions)
+        if listen is not None:
+            listen()
         self._decide(sessions)
         speaking = self._speak(sessions)
+        self._close(sessions)
         served = {c.slot: c for c in (*(c for c, _ in fed), *speaking)}
         ended = self._clock()
         self._share.spend(ended - started - self._others_s, self._others_s, units_waited=units_wait)
@@ -95,6 +99,8 @@ class Tick:
         """Ends units whose last word has been sent; forwards are needed only where a window slides."""
         guard = self.guard
         ending = [c for c in sessions if c.wants_end]
+        if not ending:
+            return
         for session in ending:
             guard.attempt(session, session.end_unit)
         sliding = [c for c in ending if c.wants_end and c.context.must_slide]
@@ -126,6 +132,8 @@ class Tick:
     def _hear(self, sessions: Sessions) -> None:
         """The next unit, or portion of one, of everybody who waits for it and has seen its pictures."""
         wanting = [session for session in sessions if session.wants_unit]
+        if not wanting:
+            return
         if self._is_short_of_time():
             wanting = [c for c in wanting if c not in self._urgent or c.stage is Stage.PREFILL]
         waiting = self._see(self._by_slack(wanting))
@@ -185,6 +193,8 @@ class Tick:
         """One forward for everybody's prompts, units and tokens; who had how many rows in it."""
         since = self._clock()
         waiting = {c.slot: (c, c.to_feed) for c in sessions if c.to_feed is not None}
+        if not waiting:
+            return []
         requests = [
             Request(slot, len(rows), c.arrival, c.stage is Stage.DECODE, c.due if c in self._urgent else None)
             for slot, (c, rows) in waiting.items()
@@ -216,6 +226,8 @@ class Tick:
             for c in sessions
             if c.wants_decision and (c.stage is Stage.DECODE or guard.attempt(c, c.begin_generate))
         ]
+        if not ready:
+            return
         drawing = {c: draw for c in ready if (draw := guard.attempt(c, c.draw)) is not None}
         drawn = guard.together(
             list(drawing), lambda group: runtime.choose(_last_hidden(group), [drawing[c] for c in group])
@@ -234,6 +246,8 @@ class Tick:
         """One step of speech for every unit, and for as many others as may speak."""
         since = self._clock()
         speaking = [session for session in sessions if session.stage is Stage.SPEAK]
+        if not speaking:
+            return speaking
         most = -(-self._allowance // _SPEAKING_ROWS)
         if self._others(speaking) > most:
             units = [session for session in speaking if session in self._urgent]

@@ -63,8 +63,11 @@ class Tick:
             listen()
         self._decide(sessions)
         speaking = self._speak(sessions)
-        self._close(sessions)
         served = {c.slot: c for c in (*(c for c, _ in fed), *speaking)}
+        members: tuple[tuple[str, int], ...] = ()
+        if served and (self._count + 1) % NAMED_TICKS == 0:
+            members = tuple((c.id, c.queue.first.number) for c in served.values() if c.queue.first)
+        self._close(sessions)
         ended = self._clock()
         self._share.spend(ended - started - self._others_s, self._others_s, units_waited=units_wait)
         for session in sessions:
@@ -73,9 +76,6 @@ class Tick:
         if not served:
             return None
         self._count += 1
-        members: tuple[tuple[str, int], ...] = ()
-        if self._count % NAMED_TICKS == 0:
-            members = tuple((c.id, c.queue.first.number) for c in served.values() if c.queue.first)
         tokens = sum(rows for _, rows in fed)
         return Ticked(
             self._count, started, ended, len(served), tokens, members, len(speaking), self._others_s

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.engine import NAMED_TICKS, Closed, Event, Finalized, Prefilled, Ready, Ticked
-from tests.inference_service.engine.test_engine import Client, Rig
+from inference_service.api.engine import NAMED_TICKS, Closed, Done, Event, Finalized, Prefilled, Ready, Ticked
+from inference_service.api.setups import UnitInput, UnitOverrides
+from inference_service.families.duplex_runtime import DuplexRuntime
+from tests.inference_service.engine.test_engine import Client, Rig, sound
 
 
 class Watched(Rig):
@@ -14,10 +16,13 @@ class Watched(Rig):
 
     def __init__(self) -> None:
         self.told: list[Ticked | Event] = []
+        self.batches: list[list[Event]] = []
+        """Events that were told at once."""
         super().__init__()
         self.engine.watch(lambda ticks: None)
 
     def _deliver(self, batch: list[tuple[Any, Any]]) -> None:  # type: ignore[override]
+        self.batches.append([told for _, told in batch if not isinstance(told, list)])
         for _, told in batch:
             self.told += told if isinstance(told, list) else [told]
         super()._deliver(batch)
@@ -59,6 +64,24 @@ def test_a_tick_counts_sessions_and_rows(watched: Watched) -> None:
     occupancy = watched.engine.occupancy()
     pending = 2 * 2  # what closes the last unit of each waits for the next forward
     assert sum(tick.tokens for tick in watched.ticks) == occupancy.kv_tokens - pending
+
+
+def test_orders_that_come_while_a_unit_is_heard_are_followed_in_its_tick(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, think = watched.open(), DuplexRuntime.think
+    client.until(Ready)
+
+    def overtaken(runtime: DuplexRuntime, *given: Any) -> Any:
+        client.session.generate(1, True, UnitOverrides())
+        client.session.finalize(1)
+        return think(runtime, *given)
+
+    monkeypatch.setattr(DuplexRuntime, "think", overtaken)
+    client.session.prefill(1, UnitInput(sound(1)))
+    client.until(Finalized)
+
+    assert [type(event) for event in watched.batches[-1]] == [Prefilled, Done, Finalized]
 
 
 def test_one_tick_in_many_names_who_was_in_it(watched: Watched) -> None:

@@ -22,6 +22,7 @@ ANY_ORIGIN = "*"
 
 _DefaultMode = Literal["video", "audio", "chat", "transcription"]
 _Auth = Literal["off", "keys"]
+_Interrupt = Literal["speech", "model"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,10 @@ class AdapterOptions:
 
     default_realtime_mode: _DefaultMode = "video"
     """What `/v1/realtime` is without a `mode`."""
+
+    live_interrupt: _Interrupt = "speech"
+    """What ends an answer on `/v1/live/sessions` while the user speaks over it: that, or the model alone,
+    which some models cannot do before the end of what they have begun."""
 
     voices: Path | None = None
     """Folder with `default.wav`, the reference voice for clients that ask for one."""
@@ -180,7 +185,7 @@ class AdapterOptions:
         for name in ("port", "tls_port", "admin_port"):
             if not 0 <= (getattr(self, name) or 0) < 65_536:
                 raise ConfigurationError(f"{name} must be 0 to 65535, not {getattr(self, name)}.")
-        for name, legal in (("auth", _Auth), ("default_realtime_mode", _DefaultMode)):
+        for name, legal in _CHOICES:
             if getattr(self, name) not in get_args(legal):
                 expected = " or ".join(get_args(legal))
                 raise ConfigurationError(f"{name} must be {expected}, not {getattr(self, name)}.")
@@ -281,6 +286,7 @@ class AdapterOptions:
             max_waiting_bytes=round(self.max_waiting_mib * _MIB),
             silence_tail_units=self.silence_tail_units,
             max_append_s=self.max_append_s,
+            interrupts_on_speech=self.live_interrupt == "speech",
         )
 
     @property
@@ -308,6 +314,7 @@ class AdapterOptions:
         return max(bound, self.message_bytes_of(kind)) if kind is Kind.CHAT else bound
 
 
+_CHOICES = (("auth", _Auth), ("default_realtime_mode", _DefaultMode), ("live_interrupt", _Interrupt))
 _POSITIVE = (
     "queue_update_s",
     "init_timeout_s",

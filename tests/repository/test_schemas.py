@@ -24,6 +24,7 @@ from tests.support.schemas import (
 from tests.ws_adapter.support import conversation
 from tests.ws_adapter.support.judgement import refusal
 from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.live.events import Code as LiveCode
 from ws_adapter.protocol.transcription.events import Code
 from ws_adapter.protocol.wire import codec
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode
@@ -94,6 +95,7 @@ def test_every_example_is_valid_and_every_event_has_one(dialect: str) -> None:
 def test_codes_are_all_explained() -> None:
     assert set(codes.ERRORS) == set(ErrorCode)
     assert set(codes.UTTERANCE_ERRORS) == set(Code)
+    assert set(codes.LIVE_ERRORS) == set(LiveCode)
     assert set(codes.CLOSES) == {*CloseCode, 1002, 1009}
 
 
@@ -134,6 +136,7 @@ def test_asyncapi_says_who_may_say_what(asyncapi: Event) -> None:
         ("duplex", Dialect.DUPLEX),
         ("unnamedDuplex", Dialect.DUPLEX),
         ("transcription", Dialect.TRANSCRIPTION),
+        ("live", Dialect.LIVE),
     ],
 )
 def test_asyncapi_names_the_paths_that_are_served(asyncapi: Event, channel: str, dialect: Dialect) -> None:
@@ -190,6 +193,10 @@ def example(dialect: str, name: str) -> Event:
         ("transcription", "transcription.delta", {"delta": ""}),
         ("transcription", "transcription.done", {"usage": {"prompt_tokens": 1}}),
         ("transcription", "error", {"error": {"code": "invalid_audio"}}),
+        ("live", "session.started", {"event_id": ...}),
+        ("live", "session.closed", {"reason": "user_stop"}),
+        ("live", "session.output_transcript.delta", {"start_ms": 0.5}),
+        ("live", "error", {"error": {"type": "client_error", "code": "unsupported", "message": ""}}),
     ],
 )
 def test_wrong_server_event_fails(dialect: str, name: str, change: Event) -> None:
@@ -234,6 +241,12 @@ def test_audio_may_miss_where_the_model_is_told_to_listen(given: Event) -> None:
         ("transcription", {"type": "input_audio_buffer.commit", "final": None}),
         ("transcription", {"type": "input_audio_buffer.commit", "final": "maybe"}),
         ("transcription", {"type": "response.create"}),
+        ("live", {"type": "session.start"}),
+        ("live", {"type": "session.start", "session": {"model": ""}}),
+        ("live", {"type": "session.start", "session": {"model": "antiphon-mini", "tools": []}}),
+        ("live", {"type": "session.start", "session": {"model": "m", "audio": {"format": {"type": "mp3"}}}}),
+        ("live", {"type": "session.input_audio.append", "audio": "AAAA", "format": "pcm16"}),
+        ("live", {"type": "session.commentary.append", "content": "Well.", "delegation_id": None}),
     ],
 )
 def test_wrong_client_event_fails(dialect: str, event: Any) -> None:

@@ -13,8 +13,10 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
+from tests.support import openai_types
+
 FOLDER: Final = Path(__file__).parents[2] / "docs/protocol"
-DIALECTS: Final = ("realtime", "realtime_chat", "earlier", "duplex", "chat", "transcription")
+DIALECTS: Final = ("realtime", "realtime_chat", "earlier", "duplex", "chat", "transcription", "live")
 
 _CLIENT: Final = "ClientEvent"
 _SERVER: Final = "ServerEvent"
@@ -85,6 +87,8 @@ def examples(dialect: str) -> list[Event]:
 
 
 def _spoken_on(path: str) -> tuple[str, ...]:
+    if "/live/" in path:
+        return ("live",)
     if "transcription" in path:
         return ("transcription",)
     if path.startswith("/ws/"):
@@ -113,7 +117,7 @@ def _fault(dialect: str, side: str, event: Any) -> str | None:
         return f"no {side} of {dialect}: type {name!r}, kind {kind!r}"
     for error in validator.iter_errors(event):
         return f"{name}, {error.json_path}: {error.message:.300}"
-    return None
+    return openai_types.fault(side, event) if dialect == "live" else None
 
 
 @cache

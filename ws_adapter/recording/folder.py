@@ -6,13 +6,14 @@ import shutil
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast, get_args
 
 import msgspec
 import numpy as np
 
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
+from ws_adapter.protocol.live.sound import Encoding, Format
 from ws_adapter.protocol.media.reference_voice import RATE_HZ
 from ws_adapter.protocol.wire.codec import bounded, decode_base64
 from ws_adapter.protocol.wire.errors import Refusal
@@ -113,8 +114,11 @@ class Folder:
             if not is_text:
                 raise Unreadable
             save = _size_only if is_refused else _FrameMedia(self, seq, ts, direction).save
+            event = read(frame)
+            if direction == "down":
+                self._follow(event)
             # A deeply nested event may be read and yet not be walked or written.
-            line["frame"] = with_references(read(frame), save, self._coding)
+            line["frame"] = with_references(event, save, self._coding)
             encoded = msgspec.json.encode(line)
         except (Unreadable, RecursionError, msgspec.MsgspecError):
             said = {"bytes": len(frame), "binary": not is_text, "head": head(frame)}
@@ -122,6 +126,17 @@ class Folder:
         encoded += b"\n"
         self._write(STREAM, encoded, self._stream_end, self._stream_end)
         self._stream_end += len(encoded)
+
+    def _follow(self, event: Any) -> None:
+        """A Live session has begun: from now on both tracks have the format that it chose."""
+        match event:
+            case {
+                "type": "session.started",
+                "session": {"audio": {"format": {"type": str(encoding), "rate": int(rate_hz)}}},
+            } if encoding in get_args(Encoding):
+                self._coding = Coding(live=Format(cast(Encoding, encoding), rate_hz))
+                for track in self._tracks.values():
+                    track.rate_hz = rate_hz
 
     def finish(
         self, ended_at: float, worker: str | None, close_reason: str, duration_s: float, dropped_frames: int
@@ -219,13 +234,13 @@ class _FrameMedia:
             return text if len(text) <= _INLINE else self._add_file(text.encode(), "txt")
         match media:
             case Media.SPEECH:
-                samples = None if self._has_clip else _samples(data, coding.is_pcm16)
+                samples = None if self._has_clip else _samples(data, coding)
                 if samples is None:
                     return self._add_file(data, "bin")
                 self._has_clip = True
                 return self._folder.add_clip(self._direction, self._ts, samples)
             case Media.VOICE:
-                samples = None if data.startswith(b"RIFF") else _samples(data, False)
+                samples = None if data.startswith(b"RIFF") else _samples(data, Coding())
                 if samples is None:
                     return self._add_file(data, "wav" if data.startswith(b"RIFF") else "bin")
                 count = len(samples) // SAMPLE_BYTES
@@ -266,12 +281,15 @@ def _decode(text: str) -> bytes | None:
         return None
 
 
-def _samples(data: bytes, is_pcm16: bool) -> bytes | None:
+def _samples(data: bytes, coding: Coding) -> bytes | None:
     """The bytes of the float32 samples in `data`, None if it holds no audio that anybody could hear."""
-    width = 2 if is_pcm16 else SAMPLE_BYTES
+    if coding.live is not None:
+        whole = len(data) - len(data) % coding.live.width
+        return coding.live.decode(data[:whole]).astype("<f4", copy=False).tobytes() or None
+    width = 2 if coding.is_pcm16 else SAMPLE_BYTES
     if not data or len(data) % width:
         return None
-    if is_pcm16:
+    if coding.is_pcm16:
         return (np.frombuffer(data, "<i2").astype("<f4") / np.float32(32768)).tobytes()
     try:
         bounded(np.frombuffer(data, "<f4"), "")

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from ws_adapter.protocol.live.sound import Format
 from ws_adapter.protocol.media.reference_voice import RATE_HZ
 from ws_adapter.protocol.wire.codec import check
 from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
@@ -31,6 +32,8 @@ class Coding:
 
     is_pcm16: bool = False
     rate_hz: int = RATE_HZ
+    live: Format | None = None
+    """Of a Live session, once it has begun: then `is_pcm16` does not count."""
 
 
 Save: TypeAlias = Callable[[Media, str, Coding], Any]
@@ -47,6 +50,9 @@ _FIELDS: Final = {
         Media.IMAGE,
     ),
 }
+LIVE_SPEECH: Final = "session.output_audio.delta"
+"""The one event with audio whose field has a name that is a text elsewhere."""
+
 _SPELLED_OUT: Final = frozenset({"data", "base64", "audio_base64"})
 """Names inside the object that may stand for a base64 value."""
 
@@ -79,6 +85,8 @@ def with_references(value: Any, save: Save, coding: Coding) -> Any:
 
 def _replace(value: Any, media: Media | None, coding: Coding, save: Save) -> Any:
     if isinstance(value, dict):
+        if coding.live is not None and value.get("type") == LIVE_SPEECH:
+            return value | {"delta": save(Media.SPEECH, str(value.get("delta")), coding)}
         if "format" in value:
             coding = replace(coding, is_pcm16=value["format"] == "pcm16")
         is_clip = value.get("type") == "audio" and "data" in value

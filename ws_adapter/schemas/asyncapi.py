@@ -9,7 +9,7 @@ from typing import Final
 
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.schemas.catalogue import DIALECTS, Dialect, Json
-from ws_adapter.schemas.codes import close_table, error_table, utterance_error_table
+from ws_adapter.schemas.codes import close_table, error_table, live_error_table, utterance_error_table
 from ws_adapter.schemas.definitions import bundle, events, type_and_kind
 from ws_adapter.server.access import KEY_SUBPROTOCOL
 
@@ -61,6 +61,13 @@ CHANNELS: Final[Mapping[str, Json]] = {
         "stays open after errors.",
         "query": {},
     },
+    "live": {
+        "address": "/v1/live/sessions",
+        "title": "Live",
+        "description": "OpenAI's full-duplex protocol. Sound goes both ways all the time, in the format that "
+        "`session.start` chooses; unknown fields of a client are refused.",
+        "query": {},
+    },
 }
 """Where WebSockets are spoken: fields of an AsyncAPI channel, and the query parameters that mean something
 there, of which others are ignored."""
@@ -87,9 +94,9 @@ _SECURITY: Final[Mapping[str, Json]] = {
 
 _RULES: Final = """\
 Speech over WebSocket. A frame is one JSON object in text with a string `type`; unknown fields are ignored in
-both directions. Integers are written without a fraction. Audio goes in at 16 kHz and comes out as float32 at
-24 kHz, in base64. In full duplex what a client sends is cut into units of one second, and every unit is
-answered.
+both directions, but for those of a client of Live. Integers are written without a fraction. Audio goes in at
+16 kHz and comes out as float32 at 24 kHz, in base64; in Live a session chooses. In full duplex what a client
+sends is cut into units of one second, and every unit is answered.
 
 An event that is refused changes nothing: it is answered by one `error`, and may be sent again corrected. An
 `error` or the last event of the session precedes every Close that the server starts, unless the table says
@@ -102,6 +109,10 @@ otherwise.
 ## Error codes of transcription
 
 {utterance_errors}
+
+## Error codes of Live
+
+{live_errors}
 
 ## Close codes
 
@@ -117,7 +128,10 @@ def document(version: str, examples: Mapping[str, Sequence[Json]]) -> Json:
             "title": "Antiphon",
             "version": version,
             "description": _RULES.format(
-                errors=error_table(), utterance_errors=utterance_error_table(), closes=close_table()
+                errors=error_table(),
+                utterance_errors=utterance_error_table(),
+                live_errors=live_error_table(),
+                closes=close_table(),
             ),
             "license": {"name": "Apache-2.0"},
         },

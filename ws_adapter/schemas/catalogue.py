@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from ws_adapter.protocol.chat import realtime_chat_events, ws_chat_events
 from ws_adapter.protocol.duplex import earlier_events, realtime_events, ws_duplex_events
+from ws_adapter.protocol.live import events as live_events
 from ws_adapter.protocol.transcription import events
 
 Json: TypeAlias = dict[str, Any]
@@ -81,5 +82,13 @@ DIALECTS: Final = (
         ("transcription", "realtime"),
         get_args(events.ClientEvent),
         events.SERVER_EVENTS,
+    ),
+    Dialect(
+        "live",
+        "The dialect of /v1/live/sessions",
+        "session.start",
+        ("live",),
+        get_args(live_events.ClientEvent),
+        live_events.SERVER_EVENTS,
     ),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from ws_adapter.protocol.live.events import Code as LiveCode
 from ws_adapter.protocol.transcription.events import Code
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode
 
@@ -60,6 +61,33 @@ UTTERANCE_ERRORS: Final[Mapping[Code, str]] = {
 }
 """Each `code` of transcription. Without a close code the connection stays open."""
 
+LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
+    LiveCode.INVALID_JSON: "the frame is not JSON",
+    LiveCode.INVALID_VALUE: "a field cannot be used, or `type` names no event; `param` names the field",
+    LiveCode.MISSING_PARAMETER: "a required field is absent, null or empty; `param` names it",
+    LiveCode.UNKNOWN_PARAMETER: "there is no such field; `param` names it",
+    LiveCode.MODEL_NOT_FOUND: "the model is not served; `/v1/models` lists those that are",
+    LiveCode.NOT_STARTED: "something came before `session.started`; or no `session.start` came within 20 s, "
+    "and the connection closes with 1000",
+    LiveCode.ALREADY_STARTED: "a second `session.start`",
+    LiveCode.UNSUPPORTED: "the protocol has this and the server or its model has not; `message` says why",
+    LiveCode.INVALID_FRAME: "a binary frame; close 1003",
+    LiveCode.RATE_LIMITED: "more than 1000 events in 5 s, 20 errors in 1 s, 1000 small frames, or too much "
+    "from the client's address; close 1008",
+    LiveCode.SLOW_CONSUMER: "the client does not read; close 1008",
+    LiveCode.INVALID_KEY: "the key was withdrawn during the session; close 3000",
+    LiveCode.QUEUE_CANCELLED: "the ticket was given back; close 1000",
+    LiveCode.UNSUPPORTED_MODE: "nobody converses here; close 1008",
+    LiveCode.INFERENCE_FAILED: "a second was lost and the session goes on; as its end, close 1011, or 1013 "
+    "when memory ran out",
+    LiveCode.CONTEXT_FULL: "the context of the model is full; `session.closed` follows",
+    LiveCode.QUEUE_FULL: "too many are waiting; close 1013",
+    LiveCode.QUEUE_TIMEOUT: "no slot became free within the longest wait allowed; close 1013",
+    LiveCode.UNAVAILABLE: "no worker is ready or could be reached, or the server is too busy or shutting "
+    "down; close 1013, or 1012 for a session that had begun",
+}
+"""Each `error.code` of Live. Without a close code the session goes on and the event has changed nothing."""
+
 CLOSES: Final[Mapping[int, str]] = {
     CloseCode.NORMAL: "the session is over: by the client, a clock or a full context",
     1002: "broken WebSocket framing (without an event before it)",
@@ -87,6 +115,12 @@ def error_table() -> str:
 def utterance_error_table() -> str:
     """The error codes of transcription as a table in Markdown."""
     rows = [f"| `{code}` | {said} |" for code, said in UTTERANCE_ERRORS.items()]
+    return "\n".join(["| code | meaning |", "|---|---|", *rows])
+
+
+def live_error_table() -> str:
+    """The error codes of Live as a table in Markdown."""
+    rows = [f"| `{code}` | {said} |" for code, said in LIVE_ERRORS.items()]
     return "\n".join(["| code | meaning |", "|---|---|", *rows])
 
 

@@ -17,10 +17,9 @@ from ws_adapter.schemas.catalogue import Dialect, Json
 REFERENCE: Final = "#/$defs/{name}"
 
 _NULL: Final = {"type": "null"}
-_OPEN: Final = (
-    "Unknown fields of a client's event are ignored; a client in turn ignores what it does not know, because "
-    "later versions may send more."
-)
+_OPEN: Final = "A client ignores what it does not know, because later versions may send more."
+_IGNORES: Final = "Unknown fields of a client's event are ignored."
+_REFUSES: Final = "Unknown fields of a client's event are refused."
 
 
 def bundle(dialect: Dialect) -> Json:
@@ -33,7 +32,7 @@ def bundle(dialect: Dialect) -> Json:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"{dialect.name.capitalize()}Event",
-        "description": f"{dialect.title}: every event, in both directions. {_OPEN}",
+        "description": f"{dialect.title}: every event, in both directions. {_strictness(dialect)} {_OPEN}",
         "oneOf": [_reference("ClientEvent"), _reference("ServerEvent")],
         "$defs": {
             "ClientEvent": _one_of("ClientEvent", "What a client may send.", dialect.client_events),
@@ -42,6 +41,11 @@ def bundle(dialect: Dialect) -> Json:
             **server,
         },
     }
+
+
+def _strictness(dialect: Dialect) -> str:
+    is_strict = all(shape.__struct_config__.forbid_unknown_fields for shape in dialect.client_events)
+    return _REFUSES if is_strict else _IGNORES
 
 
 def events(document: Json) -> dict[str, Json]:

@@ -4,14 +4,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from ws_adapter.schemas.catalogue import DIALECTS, Dialect, Json
-from ws_adapter.schemas.codes import close_table, error_table, utterance_error_table
+from ws_adapter.schemas.codes import close_table, error_table, live_error_table, utterance_error_table
 from ws_adapter.schemas.definitions import bundle, events, type_and_kind
 
 _HEAD: Final = """\
 # Events
 
 Made by `make schemas` from the definitions that the server decodes with. **R**: always there. What is not
-required is absent when it has no value; from a client, `null` means the same.
+required is absent when it has no value; from a client, `null` means the same. Unknown fields of a client are
+ignored, but for Live, where they are refused.
 """
 
 
@@ -20,6 +21,7 @@ def page() -> str:
     codes = [
         f"## Error codes\n\n{error_table()}\n",
         f"## Error codes of transcription\n\n{utterance_error_table()}\n",
+        f"## Error codes of Live\n\n{live_error_table()}\n",
         f"## Close codes\n\n{close_table()}\n",
     ]
     return "\n".join([_HEAD, *(_dialect(dialect) for dialect in DIALECTS), *codes])

@@ -19,6 +19,8 @@ from ws_adapter.protocol.chat import ws_chat_events
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.duplex import ws_duplex_events
+from ws_adapter.protocol.live import events as live_events
+from ws_adapter.protocol.live.refusals import CODES
 from ws_adapter.protocol.transcription import events
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import encode
@@ -138,3 +140,5 @@ def _refusal(refusal: Misdirected) -> ServerEvent:
             return ws_chat_events.Error(error=message, code=code)
         case Dialect.TRANSCRIPTION:
             return events.Error(error=message, code=events.Code(code))
+        case Dialect.LIVE:
+            return live_events.error(CODES[code], message, "event_refused", None, None)

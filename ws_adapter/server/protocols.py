@@ -14,6 +14,7 @@ from ws_adapter.protocol.core.machine import Machine
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
+from ws_adapter.protocol.live.machine import Live
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.web.routes import Dialect, Selection
@@ -123,6 +124,17 @@ def _transcription(wanted: _Wanted) -> Machine:
     return Transcription(wanted.session_id, int(wanted.clock.unix()), wanted.limits, wanted.catalogue)
 
 
+def _live(wanted: _Wanted) -> Machine:
+    clock = wanted.clock
+    return Live(
+        wanted.session_id,
+        wanted.limits,
+        wanted.catalogue,
+        new_token,
+        lambda at: clock.unix() + at - clock.now(),
+    )
+
+
 MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_Wanted], Machine]]] = {
     (Dialect.REALTIME, Mode.AUDIO): _realtime,
     (Dialect.REALTIME, Mode.VIDEO): _realtime,
@@ -131,5 +143,6 @@ MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_Wanted], Machine]]] = {
     (Dialect.DUPLEX, Mode.VIDEO): _duplex,
     (Dialect.CHAT, Mode.CHAT): _chat,
     (Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION): _transcription,
+    (Dialect.LIVE, Mode.AUDIO): _live,
 }
 """What makes the machine of each kind of session."""

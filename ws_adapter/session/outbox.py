@@ -162,7 +162,7 @@ class Outbox:
 
     def _count(self, send: Send, sign: int) -> None:
         audio = audio_bytes(send.event)
-        self._audio_s += sign * audio / _BYTES_PER_S
+        self._audio_s += sign * (audio / _BYTES_PER_S if send.audio_s is None else send.audio_s)
         size = sign * (_EVENT_BYTES + audio * 4 // 3)
         self._bytes += size
         if not self._is_over:

@@ -19,7 +19,8 @@ _REALTIME: Final = "/v1/realtime"
 _DUPLEX: Final = "/ws/duplex"
 _CHAT: Final = "/ws/chat"
 _TRANSCRIPTION: Final = "/v1/transcription"
-_NAMELESS: Final = frozenset({"/", _REALTIME, _DUPLEX, _CHAT, _TRANSCRIPTION})
+_LIVE: Final = "/v1/live/sessions"
+_NAMELESS: Final = frozenset({"/", _REALTIME, _DUPLEX, _CHAT, _TRANSCRIPTION, _LIVE})
 _HALF_DUPLEX: Final = re.compile(r"/ws/half_duplex/[^/]+")
 _TICKET: Final = "/api/queue/"
 
@@ -75,6 +76,8 @@ class Dialect(StrEnum):
     """`/ws/chat`."""
     TRANSCRIPTION = "transcription"
     """`/v1/transcription`, and `/v1/realtime` by its query."""
+    LIVE = "live"
+    """`/v1/live/sessions`."""
 
 
 _KINDS: Final = {
@@ -143,6 +146,8 @@ def _select(target: str, offered: Sequence[str], default_mode: Mode) -> Selectio
         return Selection(Dialect.CHAT, Mode.CHAT, announces_slot=False)
     if path == _TRANSCRIPTION:
         return _TRANSCRIBING
+    if path == _LIVE:
+        return Selection(Dialect.LIVE, Mode.AUDIO, announces_slot=False)
     if path == _DUPLEX:
         return Selection(Dialect.DUPLEX, Mode.VIDEO, announces_slot=False)
     if _HALF_DUPLEX.fullmatch(path):

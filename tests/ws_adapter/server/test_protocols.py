@@ -15,6 +15,7 @@ PATHS = (
     "/ws/duplex/omni_a",
     "/ws/chat",
     "/v1/transcription",
+    "/v1/live/sessions",
 )
 
 

@@ -4,6 +4,7 @@ import json
 
 from tests.support.schemas import Event
 from tests.ws_adapter.support.conversation import CATALOGUE, INIT, ready_signal
+from tests.ws_adapter.support.live_conversation import LiveConversation
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
 from ws_adapter.protocol.chat.ws_chat import Chat
 from ws_adapter.protocol.chat.ws_chat_events import Error
@@ -35,6 +36,8 @@ def refusal(dialect: str, event: Event) -> Refusal | None:
     """Why the server does not take `event`, at whatever time it comes."""
     if dialect == "transcription":
         return _rejection(event)
+    if dialect == "live":
+        return _refused_live(event)
     if dialect in ("chat", "realtime_chat"):
         return _refused_by(Chat(Limits(), lambda: CATALOGUE) if dialect == "chat" else _chat(event), event)
     try:
@@ -67,6 +70,17 @@ def _refused_by(chat: Machine, event: Event) -> Refusal | None:
                 return Refusal(body.code, body.message)
             case Send(event=Error(error=message, code=code)):
                 return Refusal(code, message)
+    return None
+
+
+def _refused_live(event: Event) -> Refusal | None:
+    """In a session that has begun, but for what begins one."""
+    session = LiveConversation()
+    if event.get("type") != "session.start":
+        session.begin()
+    for answer in session.client(json.dumps(event).encode()):
+        if answer["type"] == "error":
+            return Refusal(ErrorCode.INVALID_PAYLOAD, answer["error"]["message"])
     return None
 
 

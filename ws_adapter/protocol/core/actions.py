@@ -20,6 +20,8 @@ class Send(Struct, frozen=True):
     event: ServerEvent
     answer: Answer | None = None
     is_first: bool = True
+    audio_s: float | None = None
+    """Seconds of audio in it, where that is not float32 at 24 kHz."""
 
 
 class TakeSlot(Struct, frozen=True):

@@ -122,6 +122,12 @@ class UnitFlow:
         if not self._backlog.force_next():
             self._cutter.force_next()
 
+    def interrupt(self) -> list[Step]:
+        """The model stops, and listens to all that waits and to the second that is coming in."""
+        self._backlog.force_listen()
+        self._cutter.force_next()
+        return self._interrupt()
+
     def advance(self, now: float) -> list[Step]:
         """Gives waiting units to the worker while it has room, and answers those that were dropped."""
         runs: list[Step] = []
@@ -205,6 +211,11 @@ class Answers:
         self._context_limit = ready.context_limit
         self._has_audio_output = ready.generate_audio
         self.tokens = ready.tokens
+
+    @property
+    def owes(self) -> bool:
+        """Whether a unit has not been answered."""
+        return bool(self._pending)
 
     # ------------------------------------------------------------------------------------ what happens
 

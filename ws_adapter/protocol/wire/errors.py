@@ -84,6 +84,13 @@ class Refusal(Exception):
         self.unknown_event = unknown_event
 
 
+class UnknownField(Refusal):
+    """A field that is not known, where those are refused; `param` is its path."""
+
+    def __init__(self, param: str) -> None:
+        super().__init__(ErrorCode.INVALID_PAYLOAD, f"{param}: there is no such field here", param)
+
+
 class InvalidUtf8(Exception):
     """A text frame that is not UTF-8. The connection is closed with 1007, without an event."""
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import inspect
 
-from ws_adapter.protocol.wire.errors import Refusal, invalid, missing
+from ws_adapter.protocol.wire.errors import Refusal, UnknownField, invalid, missing
 
 _SHOWN_CHARACTERS: Final = 40
 
@@ -50,7 +50,7 @@ def _fault(value: object, shape: inspect.Type, path: str) -> Refusal | None:
         case inspect.UnionType(types=types):
             return _union_fault(value, types, path)
         case inspect.StructType(fields=fields) if isinstance(value, dict):
-            return _first(
+            return _unknown_field(value, shape, path) or _first(
                 _fault(value.get(f.encode_name), f.type, _join(path, f.encode_name)) for f in fields
             )
         case inspect.ListType(item_type=item) if isinstance(value, list):
@@ -60,6 +60,15 @@ def _fault(value: object, shape: inspect.Type, path: str) -> Refusal | None:
     if _is_within(value, shape):
         return None
     return invalid(path or "event", f"expected {_expected(shape)}, got {_got(value, shape)}")
+
+
+def _unknown_field(value: dict[str, Any], shape: inspect.StructType, path: str) -> Refusal | None:
+    """Of a struct that forbids them, the first field that it does not have."""
+    if not shape.forbid_unknown_fields:
+        return None
+    known = {shape.tag_field, *(field.encode_name for field in shape.fields)}
+    name = next((name for name in value if name not in known), None)
+    return UnknownField(_join(path, shown(name).strip('"'))) if name is not None else None
 
 
 def _union_fault(value: object, types: tuple[inspect.Type, ...], path: str) -> Refusal | None:

@@ -44,6 +44,8 @@ class Limits:
     max_waiting_bytes: int = 8 * 2**20
     silence_tail_units: int = 10
     max_append_s: float = 60.0
+    interrupts_on_speech: bool = True
+    """Of a Live session: whether an answer ends when the user speaks over it, whatever the model does."""
 
 
 class RateWindow:

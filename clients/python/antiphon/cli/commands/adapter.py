@@ -36,7 +36,7 @@ _LISTEN: Final = (
     *("host", "port", "allow_anonymous", "auth", "keys"),
     *("tls_cert", "tls_key", "tls_port", "recordings"),
 )
-_PUBLIC: Final = ("default_realtime_mode", "voices", "allowed_origins", "trusted_proxies")
+_PUBLIC: Final = ("default_realtime_mode", "live_interrupt", "voices", "allowed_origins", "trusted_proxies")
 
 
 def add_to(commands: Subcommands) -> None:
@@ -173,6 +173,12 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         metavar="MODE",
         choices=("video", "audio", "chat", "transcription"),
         help="of /v1/realtime without a mode (default video)",
+    )
+    add(
+        "--live-interrupt",
+        metavar="BY",
+        choices=("speech", "model"),
+        help="what ends an answer on /v1/live/sessions: speech over it, or only the model (default speech)",
     )
     add("--voices", type=Path, metavar="DIR", help="folder with default.wav, a voice clients may ask for")
     add(

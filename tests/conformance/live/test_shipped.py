@@ -1,0 +1,110 @@
+"""Spoken conversations over `/v1/live/sessions`: the checkpoint of the package and OpenAI's own client."""
+
+import asyncio
+import base64
+import json
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from openai.types.live import OutputAudioDeltaEvent, OutputTranscriptDeltaEvent
+
+from tests.conformance.support.stack import Stack
+from tests.recordings import make
+from ws_adapter.protocol.live.sound import Format
+
+RECORDINGS = Path(make.__file__).parent
+PIECE_S = 0.02
+PATIENCE_S = 30.0
+ANSWER_S = 7.0
+"""How long an answer may take, its own length included."""
+
+FORMATS = [
+    Format("audio/pcm", 16_000),
+    Format("audio/pcm", 24_000),
+    Format("audio/pcmu", 8_000),
+    Format("audio/pcma", 8_000),
+]
+
+
+def question(name: str, format: Format) -> tuple[bytes, str]:
+    """A recording in the format of a session, and what is to be answered."""
+    entries = json.loads((RECORDINGS / "manifest.json").read_text())
+    reply = next(entry["expected_reply"] for entry in entries if entry["file"] == f"{name}.wav")
+    with wave.open(str(RECORDINGS / f"{name}.wav")) as file:
+        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32_768
+    at = np.arange(0, pcm.size, 16_000 / format.rate_hz)
+    return format.encode(np.interp(at, np.arange(pcm.size), pcm).astype(np.float32)), reply
+
+
+def start(format: Format) -> dict[str, Any]:
+    audio = {"format": {"type": format.encoding, "rate": format.rate_hz}}
+    return {"type": "session.start", "session": {"model": "antiphon-mini", "audio": audio}}
+
+
+async def converse(stack: Stack, name: str, format: Format) -> tuple[str, bytes, list[Any]]:
+    """Asks in real time, in pieces of 20 ms, until the answer is over: text, sound, and all other events."""
+    spoken, _ = question(name, format)
+    text, heard, others = "", b"", []
+    client = AsyncOpenAI(api_key="none", base_url=f"{stack.address}/v1")
+    async with asyncio.timeout(PATIENCE_S), client.live.connect() as live:
+
+        async def ask() -> None:
+            """Ends the session once there has been time for an answer."""
+            loop = asyncio.get_running_loop()
+            due, size = loop.time(), round(format.bytes_per_s * PIECE_S)
+            said = spoken + format.silence(round(format.bytes_per_s * ANSWER_S))
+            for at in range(0, len(said), size):
+                audio = base64.b64encode(said[at : at + size]).decode()
+                await live.send({"type": "session.input_audio.append", "audio": audio})
+                due += PIECE_S
+                await asyncio.sleep(max(0.0, due - loop.time()))
+            await live.send({"type": "session.close"})
+
+        await live.send(start(format))
+        others.append(await live.recv())
+        asking = asyncio.create_task(ask())
+        while others[-1].type != "session.closed":
+            match event := await live.recv():
+                case OutputAudioDeltaEvent():
+                    heard += base64.b64decode(event.delta)
+                case OutputTranscriptDeltaEvent():
+                    text += event.delta
+                case _:
+                    others.append(event)
+        await asking
+    return text, heard, others
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda f: f"{f.encoding[6:]}-{f.rate_hz}")
+async def test_a_spoken_question_is_answered_aloud(shipped: Stack, format: Format) -> None:
+    text, heard, others = await converse(shipped, "how_are_you", format)
+
+    _, reply = question("how_are_you", format)
+    assert text.strip() == reply.strip()
+    samples = format.decode(heard)
+    assert np.sqrt(np.mean(np.square(samples))) > 0.01
+    loud = np.abs(samples) > 0.05
+    assert loud.any()
+    assert not loud[: format.rate_hz].any(), "nothing is said before the question is over"
+    assert others[0].type == "session.started"
+    assert others[-1].type == "session.closed"
+    assert others[-1].reason == "close_requested"
+
+
+def test_the_client_for_programs_that_wait_is_served_too(shipped: Stack) -> None:
+    client = OpenAI(api_key="none", base_url=f"{shipped.address}/v1")
+
+    with client.live.connect() as live:
+        live.send(start(FORMATS[0]))
+        started = live.recv()
+        live.send({"type": "session.close", "event_id": "over"})
+        rest = []
+        while not rest or rest[-1].type != "session.closed":
+            rest.append(live.recv())
+
+    assert started.type == "session.started"
+    assert rest[-1].type == "session.closed"

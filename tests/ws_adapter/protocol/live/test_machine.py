@@ -1,0 +1,480 @@
+"""A Live session: sound in real time in both directions, whatever the model and the client do."""
+
+import base64
+import json
+
+import pytest
+
+from antiphon.semconv import Reason
+from tests.ws_adapter.support.conversation import ready_signal
+from tests.ws_adapter.support.live_conversation import (
+    AUDIO,
+    LiveConversation,
+    append,
+    sound,
+    start,
+    told,
+)
+from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.signals import GoingAway, UnitEnd
+from ws_adapter.protocol.live.events import UNSERVED
+from ws_adapter.protocol.live.machine import DRAIN_S
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import CloseCode
+
+SECOND = 48_000
+LISTEN, CHUNK, TURN = UnitEnd.LISTEN, UnitEnd.CHUNK, UnitEnd.TURN
+
+
+def live(**options: object) -> LiveConversation:
+    """A session that has begun."""
+    conversation = LiveConversation(**options)  # type: ignore[arg-type]
+    conversation.begin()
+    return conversation
+
+
+# ----------------------------------------------------------------------------------------- the output
+
+
+def test_silence_comes_in_real_time_without_any_input() -> None:
+    session = live()
+
+    heard = sound(session.wait(10.0))
+
+    assert not any(heard)
+    assert abs(len(heard) - 10 * SECOND) <= SECOND // 2
+
+
+def test_what_the_model_says_is_heard_and_written() -> None:
+    session = live()
+
+    session.talk((LISTEN, ""), (CHUNK, "Seven"), (TURN, " apples."), (LISTEN, ""), (LISTEN, ""))
+
+    assert told(session.sent) == [
+        "session.started",
+        "session.output_transcript.delta",
+        "session.output_transcript.delta",
+        "session.usage.updated",
+    ]
+    words = [event for event in session.sent if "transcript" in event["type"]]
+    assert [event["delta"] for event in words] == ["Seven", " apples."]
+    assert words[0]["end_ms"] - words[0]["start_ms"] == 1000
+    assert words[1]["start_ms"] == words[0]["end_ms"]
+    heard = sound(session.sent)
+    begins = words[0]["start_ms"] * SECOND // 1000
+    assert any(heard[begins : begins + 10])
+    assert not any(heard[:begins])
+    assert len(heard.strip(b"\0")) <= 2 * SECOND
+    assert len(heard.strip(b"\0")) > 2 * SECOND - 10
+
+
+def test_words_come_right_before_their_sound() -> None:
+    session = live()
+
+    session.talk((CHUNK, "Seven"), (TURN, ""))
+
+    (at,) = [i for i, event in enumerate(session.sent) if "transcript" in event["type"]]
+    assert session.sent[at + 1]["type"] == AUDIO
+    assert any(base64.b64decode(session.sent[at + 1]["delta"]))
+
+
+def test_usage_tells_the_share_of_the_context() -> None:
+    session = live()
+
+    session.talk(*[(LISTEN, "")] * 10)
+
+    accounts = [event for event in session.sent if event["type"] == "session.usage.updated"]
+    assert [account["usage"]["seconds"] for account in accounts] == [5.0, 10.0]
+    assert accounts[0]["context_window"]["usage_ratio"] == pytest.approx(819 / 8192)
+
+
+def test_the_stream_stands_still_while_the_client_does_not_read() -> None:
+    session = live()
+    session.do(session.dialect.congested(True, session.now))
+
+    assert session.wait(30.0) == []
+
+    session.do(session.dialect.congested(False, session.now))
+    assert len(sound(session.wait(1.0))) < 3 * SECOND
+
+
+# ------------------------------------------------------------------------------------- interruptions
+
+
+def test_the_model_stops_when_it_listens_in_the_middle_of_its_turn() -> None:
+    """At most the slice in flight and the lead of the stream are heard of what it had said."""
+    session = live()
+    session.talk((CHUNK, "Once upon a time"))
+    session.client(append(1.0))
+    before = session.now
+
+    session.finish(LISTEN)
+    after = session.wait(5.0)
+
+    assert session.now - before == pytest.approx(5.0)
+    assert not any(sound(after))
+
+
+def test_speech_over_an_answer_ends_it() -> None:
+    session = live()
+    session.talk((CHUNK, "Once upon a time"))
+    loud = [session.client(append(0.1, 0.3)) for _ in range(5)]
+    assert len(loud) == 5
+
+    after = session.wait(1.0)
+
+    assert not any(sound(after))
+    session.talk((LISTEN, ""), level=0.3)
+    assert session.runs[-1].force_listen
+    assert [run.force_listen for run in session.runs[:-1]] == [False] * (len(session.runs) - 1)
+
+
+def test_what_is_at_the_worker_is_cancelled_and_told_to_nobody() -> None:
+    session = live()
+    session.talk((CHUNK, "Once upon a time"))
+    session.client(append(1.0))
+    assert len(session.runs) == 2
+    for _ in range(5):
+        session.client(append(0.1, 0.3))
+
+    session.finish(CHUNK, " there was")
+
+    assert session.cancelled == [2]
+    assert "there was" not in json.dumps(session.sent + session.wait(3.0))
+
+
+def test_where_the_model_decides_alone_speech_ends_nothing() -> None:
+    session = live(interrupts_on_speech=False)
+    session.talk((CHUNK, "Once upon a time"))
+    for _ in range(10):
+        session.client(append(0.1, 0.3))
+
+    session.finish(CHUNK, " there was")
+
+    assert any(sound(session.wait(1.0)))
+    assert not any(run.force_listen for run in session.runs)
+
+
+def test_speech_while_the_model_is_silent_interrupts_nothing() -> None:
+    session = live()
+
+    session.talk((LISTEN, ""), (LISTEN, ""), level=0.3)
+
+    assert not any(run.force_listen for run in session.runs)
+    assert session.cancelled == []
+
+
+# --------------------------------------------------------------------------------------------- input
+
+
+def test_a_second_of_small_pieces_is_one_unit() -> None:
+    session = live()
+
+    for _ in range(50):
+        session.client(append(0.02, 0.25))
+
+    assert len(session.runs) <= 1
+    session.client(append(0.1, 0.25))
+    (run,) = session.runs
+    assert len(run.audio) == 64_000
+
+
+def test_a_muted_session_hears_silence_and_time_goes_on() -> None:
+    session = live()
+    muted = session.client({"type": "session.input_audio.mute", "event_id": "m"})
+
+    for _ in range(12):
+        session.client(append(0.1, 0.5))
+
+    assert told(muted) == ["session.input_audio.muted"]
+    assert muted[0]["client_event_id"] == "m"
+    assert not any(session.runs[0].audio)
+    assert told(session.client({"type": "session.input_audio.unmute"})) == ["session.input_audio.unmuted"]
+    for _ in range(20):
+        session.client(append(0.1, 0.5))
+    assert any(session.runs[-1].audio)
+
+
+def test_the_last_piece_is_heard_when_no_more_comes() -> None:
+    session = live()
+    session.client(append(0.35, 0.5))
+
+    session.wait(4.0)
+
+    heard = b"".join(run.audio for run in session.runs)
+    assert abs(sum(1 for at in range(0, len(heard), 4) if any(heard[at : at + 4])) - 5_600) < 600
+
+
+@pytest.mark.parametrize(
+    ("audio", "code"),
+    [
+        (None, "missing_required_parameter"),
+        ("", "missing_required_parameter"),
+        ("?", "invalid_value"),
+        ("A" * 20_000_000, "invalid_value"),
+    ],
+    ids=["none", "empty", "no base64", "too long"],
+)
+def test_audio_that_cannot_be_heard_is_refused_and_changes_nothing(audio: str | None, code: str) -> None:
+    session = live()
+
+    (error,) = session.client({"type": "session.input_audio.append", "event_id": "a", "audio": audio})
+
+    assert told([error]) == [f"error:{code}"]
+    assert error["error"]["param"] == "audio"
+    assert error["client_event_id"] == "a"
+    session.client(append(1.1))
+    assert len(session.runs) == 1
+
+
+def test_long_audio_is_read_beside_the_loop() -> None:
+    session = live()
+
+    session.client(append(30.0))
+
+    assert sum(len(run.audio) for run in session.runs) > 0
+    assert session.dialect.held_bytes > 25 * 64_000
+
+
+def test_input_that_is_not_to_be_decoded_takes_its_time_all_the_same() -> None:
+    session = live()
+    frame = json.dumps(append(2.0)).encode()
+
+    session.do(session.dialect.text_frame(frame, session.now, drops_input=True))
+
+    assert session.runs == []
+    session.talk((LISTEN, ""))
+    assert len(session.runs) == 1
+
+
+# -------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("name", sorted(UNSERVED))
+def test_what_the_model_cannot_do_is_refused_by_name(name: str) -> None:
+    session = live()
+    event = {"type": name, "event_id": "x", "content": "Well.", "delegation_id": None}
+
+    (error,) = session.client(event)
+
+    assert told([error]) == ["error:unsupported"]
+    assert error["error"]["param"] == "type"
+    assert error["client_event_id"] == "x"
+    assert UNSERVED[name] in error["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (b"not json", "invalid_json"),
+        (b"[]", "invalid_value"),
+        (b'{"type":"session.dance"}', "invalid_value"),
+        (b'{"event_id":"e"}', "missing_required_parameter"),
+        (b'{"type":"session.close","why":1}', "unknown_parameter"),
+        (b'{"type":"session.close","event_id":7}', "invalid_value"),
+    ],
+)
+def test_a_frame_that_is_no_event_costs_an_error_alone(frame: bytes, code: str) -> None:
+    session = live()
+
+    assert told(session.client(frame)) == [f"error:{code}"]
+    assert session.closed is None
+
+
+def test_too_many_errors_end_the_session() -> None:
+    session = live()
+
+    for _ in range(21):
+        session.client(b"not json")
+
+    assert told(session.sent)[-1] == "error:rate_limit_exceeded"
+    assert session.closed is not None
+    assert session.closed.code is CloseCode.POLICY_VIOLATION
+
+
+def test_delegation_can_be_changed_and_nothing_else() -> None:
+    session = live()
+
+    (updated,) = session.client(
+        {
+            "type": "session.update",
+            "session": {"delegation": {"type": "client", "acknowledgement_delay_ms": 5}},
+        }
+    )
+    (refused,) = session.client({"type": "session.update", "session": {"instructions": "Shout."}})
+    (missing,) = session.client({"type": "session.update"})
+
+    assert updated["session"]["delegation"] == {"type": "client", "acknowledgement_delay_ms": 5}
+    assert told([refused, missing]) == ["error:unknown_parameter", "error:missing_required_parameter"]
+
+
+# ---------------------------------------------------------------------------------------------- the slot
+
+
+def test_a_slot_is_taken_at_the_start_and_not_before() -> None:
+    session = LiveConversation()
+    assert not session.has_slot
+
+    session.client(start())
+    queued = session.do(session.dialect.queued(Place(2, 12.4, "t", 3, False)))
+    session.grant()
+
+    assert session.has_slot
+    assert told(queued) == ["info"]
+    assert "place 2 of 3, about 12 s" in queued[0]["message"]
+    assert session.dialect.is_waiting
+    assert told(session.worker(ready_signal())) == ["session.started"]
+    assert not session.dialect.is_waiting
+
+
+def test_another_worker_is_told_the_settings_again() -> None:
+    session = LiveConversation()
+    session.client(start())
+    session.grant()
+    session.dialect.displaced()
+
+    session.grant()
+
+    assert len(session.configured) == 2
+
+
+def test_settings_that_the_worker_refuses_may_be_sent_again() -> None:
+    session = LiveConversation(catalogue=None)
+    session.client(start(model="unknown"))
+    session.grant()
+
+    (error,) = session.fail(Reason.MODEL_NOT_FOUND)
+
+    assert told([error]) == ["error:invalid_value"]
+    assert error["client_event_id"] == "start"
+    assert not session.has_slot
+    session.begin()
+
+
+# --------------------------------------------------------------------------------------------- the end
+
+
+def test_a_session_that_is_closed_says_what_it_is_saying() -> None:
+    session = live()
+    session.talk((LISTEN, ""), (CHUNK, "Good"))
+    session.client(append(1.1))
+    closing = session.client({"type": "session.close"})
+    assert closing == []
+
+    session.finish(TURN, " bye")
+    rest = session.wait(5.0)
+
+    assert told(rest)[-2:] == ["session.usage.updated", "session.closed"]
+    assert rest[-1]["reason"] == "close_requested"
+    assert rest[-1]["usage"]["seconds"] == 3.0
+    assert any(event.get("delta") == " bye" for event in rest)
+    assert session.closed is not None
+    assert session.closed.code is CloseCode.NORMAL
+
+
+def test_a_worker_that_says_no_more_does_not_hold_up_the_end() -> None:
+    session = live()
+    session.client(append(1.1))
+    session.client({"type": "session.close"})
+
+    rest = session.wait(DRAIN_S + 0.1)
+
+    assert told(rest)[-1] == "session.closed"
+
+
+def test_what_comes_after_the_close_is_passed_over() -> None:
+    """A client cannot know when its close has arrived."""
+    session = live()
+    session.client(append(1.1))
+    session.client({"type": "session.close"})
+
+    for event in (append(1.0), {"type": "session.input_audio.mute"}, {"type": "session.close"}):
+        assert session.client(event) == []
+
+    assert len(session.runs) == 1
+
+
+def test_a_close_before_the_start_closes() -> None:
+    session = LiveConversation()
+
+    session.client({"type": "session.close"})
+
+    assert session.closed is not None
+    assert session.closed.code is CloseCode.NORMAL
+
+
+def test_no_start_in_time_is_told() -> None:
+    session = LiveConversation()
+
+    rest = session.wait(21.0)
+
+    assert told(rest) == ["error:session_not_started"]
+    assert session.closed is not None
+
+
+def test_the_time_limit_ends_the_session() -> None:
+    session = live(session_limit_s=5.0)
+
+    rest = session.wait(5.1)
+
+    assert told(rest)[-1] == "session.closed"
+    assert rest[-1]["reason"] == "expired"
+
+
+def test_a_full_context_is_told_behind_the_last_words() -> None:
+    session = live()
+    session.talk((CHUNK, "Seven"))
+    session.client(append(1.1))
+
+    session.finish(UnitEnd.CONTEXT_FULL, " apples", context_tokens=8192)
+    rest = session.wait(5.0)
+
+    assert [event["delta"] for event in rest if "transcript" in event["type"]][-1] == " apples"
+    assert told(rest)[-3:] == ["error:context_window_full", "session.usage.updated", "session.closed"]
+
+
+def test_a_lost_worker_is_told() -> None:
+    session = live()
+
+    lost = session.fail(Reason.WORKER_LOST)
+
+    assert told(lost) == ["error:inference_failed", "session.usage.updated", "session.closed"]
+    assert lost[-1]["reason"] == "connection_lost"
+    assert session.closed is not None
+    assert session.closed.code is CloseCode.INTERNAL_ERROR
+
+
+def test_a_worker_that_leaves_ends_the_session_in_time() -> None:
+    session = live()
+    session.worker(GoingAway(3.0))
+
+    rest = session.wait(3.1)
+
+    assert told(rest)[-3:] == ["error:service_unavailable", "session.usage.updated", "session.closed"]
+
+
+def test_a_failed_second_is_told_and_the_session_goes_on() -> None:
+    session = live()
+    session.client(append(1.1))
+
+    failed = session.finish(UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
+
+    assert told(failed) == ["error:inference_failed"]
+    assert failed[0]["error"]["type"] == "server_error"
+    assert session.closed is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        (errors.KEY_WITHDRAWN, "invalid_api_key"),
+        (errors.QUEUE_TIMEOUT, "queue_timeout"),
+        (errors.OVERLOADED, "service_unavailable"),
+        (errors.ADDRESS_FLOOD, "rate_limit_exceeded"),
+    ],
+)
+def test_each_end_has_its_error(verdict: errors.Verdict, code: str) -> None:
+    session = LiveConversation()
+
+    assert told(session.do(session.dialect.ended(verdict))) == [f"error:{code}"]
+    assert session.dialect.held_bytes == 0

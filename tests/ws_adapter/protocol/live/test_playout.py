@@ -1,0 +1,155 @@
+"""The stream that a Live client hears: without a gap, on time, and to be stopped at any moment."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ws_adapter.protocol.live.playout import FORGIVEN_S, LEAD_S, SLICE_S, Playout
+from ws_adapter.protocol.live.sound import PCM_24K
+
+SECOND = PCM_24K.bytes_per_s
+SLICE = round(SECOND * SLICE_S)
+
+
+def begun() -> Playout:
+    playout = Playout(PCM_24K)
+    playout.begin(0.0)
+    return playout
+
+
+def run(playout: Playout, until: float) -> bytes:
+    """Everything that is due up to a time."""
+    heard = b""
+    while playout.due_at is not None and playout.due_at <= until:
+        heard += b"".join(piece.audio for piece in playout.take(playout.due_at))
+    return heard
+
+
+def test_silence_is_sent_in_real_time_with_a_lead() -> None:
+    playout = begun()
+
+    heard = run(playout, 10.0)
+
+    assert len(heard) == SECOND * 10 + SLICE * round(LEAD_S / SLICE_S) + SLICE
+    assert not any(heard)
+
+
+def test_speech_follows_what_has_been_sent() -> None:
+    playout = begun()
+    run(playout, 1.0)
+
+    playout.put(b"\1" * SECOND, "one")
+    heard = run(playout, 2.0)
+
+    assert heard == b"\1" * SECOND
+
+
+def test_words_come_with_the_audio_in_which_they_begin() -> None:
+    playout = begun()
+    run(playout, 0.99)
+    sent = round(playout.sent_s * 1000)
+    playout.put(b"\1" * SECOND, "one")
+    playout.put(b"\2" * (SECOND // 2), "two")
+
+    words = []
+    while playout.due_at is not None and playout.due_at <= 3.0:
+        words += [word for piece in playout.take(playout.due_at) for word in piece.words]
+
+    assert [(word.text, word.start_ms - sent, word.end_ms - sent) for word in words] == [
+        ("one", 0, 1000),
+        ("two", 1000, 1500),
+    ]
+
+
+def test_words_without_sound_are_said_too() -> None:
+    playout = begun()
+    playout.put(b"", "only text")
+    assert not playout.is_empty
+
+    (piece, *_) = playout.take(0.0)
+
+    assert [word.text for word in piece.words] == ["only text"]
+    assert playout.is_empty
+
+
+def test_a_late_second_leaves_no_gap_while_the_lead_lasts() -> None:
+    playout = begun()
+    playout.is_speaking = True
+    playout.put(b"\1" * SECOND, "")
+    heard = run(playout, 0.8)
+    assert heard == b"\1" * SECOND
+
+    heard = run(playout, 0.85)
+    playout.put(b"\2" * SECOND, "")
+
+    assert heard == b""
+    assert run(playout, 1.5).strip(b"\2") == b""
+
+
+def test_a_second_that_does_not_come_is_silence() -> None:
+    playout = begun()
+    playout.is_speaking = True
+    playout.put(b"\1" * SECOND, "")
+
+    heard = run(playout, 3.0)
+
+    assert heard[:SECOND] == b"\1" * SECOND
+    assert len(heard) > 2 * SECOND
+    assert not any(heard[SECOND:])
+
+
+def test_what_is_dropped_is_not_heard() -> None:
+    playout = begun()
+    playout.put(b"\1" * SECOND, "one")
+    playout.put(b"\2" * SECOND, "two")
+    before = run(playout, 0.1)
+
+    playout.drop()
+    after = run(playout, 2.0)
+
+    assert before.strip(b"\1") == b""
+    assert len(before) <= round((LEAD_S + 0.1 + SLICE_S) * SECOND)
+    assert not any(after)
+
+
+def test_a_rest_is_filled_up_with_silence() -> None:
+    playout = begun()
+    playout.put(b"\1" * 10, "")
+
+    heard = run(playout, 0.0)
+
+    assert heard.rstrip(b"\0") == b"\1" * 10
+    assert len(heard) % SLICE == 0
+
+
+def test_a_client_that_did_not_read_gets_no_old_silence() -> None:
+    """The stream stood still for a minute: what was said comes, and then only what is due now."""
+    playout = begun()
+    playout.put(b"\1" * SECOND, "")
+
+    heard = b"".join(piece.audio for piece in playout.take(60.0))
+
+    assert heard[:SECOND] == b"\1" * SECOND
+    assert len(heard) <= SECOND + round((FORGIVEN_S + 2 * SLICE_S) * SECOND)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 2.0), st.integers(0, 3 * SECOND // 2), st.booleans(), st.booleans()),
+        max_size=12,
+    )
+)
+def test_never_further_ahead_than_its_lead(steps: list[tuple[float, int, bool, bool]]) -> None:
+    """Whatever comes whenever: no more than the time that has passed, the lead and one slice is sent."""
+    playout, now, sent = begun(), 0.0, 0
+    for wait, size, speaks, drops in steps:
+        now += wait
+        playout.is_speaking = speaks
+        playout.put(b"\1" * (size // 2 * 2), "")
+        if drops:
+            playout.drop()
+        pieces = playout.take(now)
+        assert all(len(piece.audio) == SLICE for piece in pieces)
+        sent += sum(len(piece.audio) for piece in pieces)
+        assert sent <= (now + LEAD_S + SLICE_S) * SECOND + 1
+        assert playout.due_at is not None
+        assert playout.due_at > now

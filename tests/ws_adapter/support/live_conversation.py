@@ -1,0 +1,160 @@
+"""The dialect of `/v1/live/sessions` in a jar."""
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Event, Observer
+from tests.ws_adapter.support import tokens as counted
+from tests.ws_adapter.support.conversation import CATALOGUE, SPEECH, ready_signal
+from ws_adapter.protocol.core.actions import (
+    Action,
+    Apart,
+    CancelUnits,
+    CloseSocket,
+    LeaveSlot,
+    OpenWorkerSession,
+    RunUnit,
+    Send,
+    TakeSlot,
+)
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.live.machine import Live
+from ws_adapter.protocol.live.sound import PCM_24K, Format
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.limits import Limits
+
+AUDIO = "session.output_audio.delta"
+
+
+def start(**session: Any) -> Event:
+    """A `session.start`."""
+    return {"type": "session.start", "event_id": "start", "session": {"model": "antiphon-mini", **session}}
+
+
+def append(seconds: float = 1.0, level: float = 0.0, format: Format = PCM_24K) -> Event:
+    """Audio of equal samples."""
+    samples = np.full(round(seconds * format.rate_hz), level, np.float32)
+    return {"type": "session.input_audio.append", "audio": base64.b64encode(format.encode(samples)).decode()}
+
+
+class LiveConversation:
+    """One session with a clock of its own; `sent` holds the events as a client would parse them."""
+
+    def __init__(self, catalogue: Catalogue | None = CATALOGUE, **limits: Any) -> None:
+        self.now = 1000.0
+        self.sent: list[Event] = []
+        self.runs: list[RunUnit] = []
+        self.cancelled: list[int] = []
+        self.configured: list[OpenWorkerSession] = []
+        self.has_slot = False
+        self.closed: CloseSocket | None = None
+        self._finished = 0
+        self._observer = Observer("/v1/live/sessions")
+        self.dialect = Live(
+            "sess_0123456789ab", Limits(**limits), lambda: catalogue, lambda: "0a", lambda at: at + 10_000
+        )
+        self._do(self.dialect.opened(self.now))
+
+    # ------------------------------------------------------------------------------------------ driving
+
+    def client(self, event: Event | bytes) -> list[Event]:
+        """Sends one event; what it causes at once. One that is accepted has to be one that may be sent."""
+        frame = event if isinstance(event, bytes) else json.dumps(event).encode()
+        told = self._do(self.dialect.text_frame(frame, self.now))
+        if isinstance(event, dict) and not any(answer["type"] == "error" for answer in told):
+            self._observer.client_was_heard(event)
+        return told
+
+    def worker(self, *signals: Signal) -> list[Event]:
+        before = len(self.sent)
+        for signal in signals:
+            self._do(self.dialect.signal(signal, self.now))
+        return self.sent[before:]
+
+    def grant(self) -> None:
+        self._do(self.dialect.granted(self.now))
+
+    def wait(self, seconds: float) -> list[Event]:
+        """Lets time pass, ticking exactly at each deadline on the way."""
+        before, until = len(self.sent), self.now + seconds
+        while (due := self.dialect.deadline) is not None and due <= until:
+            self.now = max(self.now, due)
+            self._do(self.dialect.tick(self.now, others_wait=False))
+        self.now = until
+        return self.sent[before:]
+
+    def do(self, actions: list[Action]) -> list[Event]:
+        return self._do(actions)
+
+    def _do(self, actions: list[Action]) -> list[Event]:
+        before = len(self.sent)
+        for action in actions:
+            assert self.closed is None, f"{action} after the end"
+            match action:
+                case Send():
+                    self.sent.append(json.loads(encode(action.event)))
+                    self._observer.server_said(self.sent[-1])
+                case RunUnit():
+                    self.runs.append(action)
+                case CancelUnits(unit=unit):
+                    self.cancelled.append(unit)
+                case OpenWorkerSession():
+                    self.configured.append(action)
+                case TakeSlot():
+                    assert not self.has_slot
+                    self.has_slot = True
+                case LeaveSlot():
+                    self.has_slot = False
+                case Apart(work=work):
+                    self._do(work()(self.now))
+                case CloseSocket():
+                    self.closed = action
+        return self.sent[before:]
+
+    # -------------------------------------------------------------------------------------- short cuts
+
+    def begin(self, **session: Any) -> Event:
+        """Through to ACTIVE; returns `session.started`."""
+        self.client(start(**session))
+        self.grant()
+        return self.worker(ready_signal())[0]
+
+    def finish(self, end: UnitEnd = UnitEnd.LISTEN, text: str = "", **done: Any) -> list[Event]:
+        """All that the worker says about its oldest unit, which speaks a second if there is a text."""
+        self._finished += 1
+        unit = self._finished
+        pieces = [Piece(unit, text, SPEECH)] if text else []
+        done = {"context_tokens": 819, "tokens": counted.tokens(input_audio=10, output_text=1), **done}
+        return self.worker(*pieces, UnitDone(unit, end, **done), Finalized(unit))
+
+    def talk(self, *units: tuple[UnitEnd, str], level: float = 0.0) -> list[Event]:
+        """A second of input and a little for each unit, each answered as soon as it is there."""
+        before = len(self.sent)
+        for end, text in units:
+            while len(self.runs) <= self._finished:
+                self.client(append(0.1, level))
+                self.wait(0.1)
+            self.finish(end, text)
+        return self.sent[before:]
+
+    def fail(self, reason: Reason) -> list[Event]:
+        return self.worker(Failed(reason))
+
+
+def sound(events: list[Event]) -> bytes:
+    """All that was to be heard."""
+    return b"".join(base64.b64decode(event["delta"]) for event in events if event["type"] == AUDIO)
+
+
+def told(events: list[Event]) -> list[str]:
+    """`type` of each event but audio, `error:CODE` of errors."""
+    return [
+        f"error:{event['error']['code']}" if event["type"] == "error" else event["type"]
+        for event in events
+        if event["type"] != AUDIO
+    ]

@@ -1,0 +1,1 @@
+"""OpenAI's full-duplex protocol, Live."""

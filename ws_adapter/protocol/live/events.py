@@ -1,0 +1,461 @@
+"""Events of `/v1/live/sessions`, the full-duplex protocol of OpenAI; see `events` for how they are read.
+
+The names and forms are those of the official SDK (`openai.types.live`). Other than in the dialects beside it,
+a field that is not known is refused, wherever it stands.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from ws_adapter.protocol.wire.events import MAX_PROMPT_CHARACTERS, Count, Fault, ServerEvent
+
+MAX_HISTORY: Final = 128
+"""Messages that may stand before a session."""
+
+MAX_APPENDED_CHARACTERS: Final = 8_192
+"""Of a text for a running session: more than 500 tokens are in any language."""
+
+MAX_EVENT_ID_CHARACTERS: Final = 512
+
+
+class Code(StrEnum):
+    """What went wrong, for programs."""
+
+    # The client's; the event changes nothing.
+    INVALID_JSON = "invalid_json"
+    INVALID_VALUE = "invalid_value"
+    MISSING_PARAMETER = "missing_required_parameter"
+    UNKNOWN_PARAMETER = "unknown_parameter"
+    MODEL_NOT_FOUND = "model_not_found"
+    NOT_STARTED = "session_not_started"
+    ALREADY_STARTED = "session_already_started"
+    UNSUPPORTED = "unsupported"
+    # The client's; the connection closes.
+    INVALID_FRAME = "invalid_frame"
+    RATE_LIMITED = "rate_limit_exceeded"
+    SLOW_CONSUMER = "slow_consumer"
+    INVALID_KEY = "invalid_api_key"
+    QUEUE_CANCELLED = "queue_cancelled"
+    UNSUPPORTED_MODE = "unsupported_mode"
+    # The server's.
+    INFERENCE_FAILED = "inference_failed"
+    CONTEXT_FULL = "context_window_full"
+    QUEUE_FULL = "queue_full"
+    QUEUE_TIMEOUT = "queue_timeout"
+    UNAVAILABLE = "service_unavailable"
+
+
+_SERVERS: Final = frozenset(
+    {Code.INFERENCE_FAILED, Code.CONTEXT_FULL, Code.QUEUE_FULL, Code.QUEUE_TIMEOUT, Code.UNAVAILABLE}
+)
+
+EventId: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=MAX_EVENT_ID_CHARACTERS,
+        description="The client's name for this event; answers to it have it as `client_event_id`.",
+    ),
+]
+LiveAudio: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="Base64 of raw mono audio in the format of the session; it may be cut anywhere.",
+        extra_json_schema={"contentEncoding": "base64"},
+    ),
+]
+
+
+# ----------------------------------------------------------------------------------------------- client
+
+
+class PcmFormat(Struct, frozen=True, tag_field="type", tag="audio/pcm", forbid_unknown_fields=True):
+    """Little-endian int16."""
+
+    rate: Literal[16000, 24000] | None = None
+
+    REQUIRED: ClassVar = ("rate",)
+
+
+class PcmuFormat(Struct, frozen=True, tag_field="type", tag="audio/pcmu", forbid_unknown_fields=True):
+    """G.711 with the law of North America and Japan."""
+
+    rate: Literal[8000] | None = None
+
+    REQUIRED: ClassVar = ("rate",)
+
+
+class PcmaFormat(Struct, frozen=True, tag_field="type", tag="audio/pcma", forbid_unknown_fields=True):
+    """G.711 with the law of everywhere else."""
+
+    rate: Literal[8000] | None = None
+
+    REQUIRED: ClassVar = ("rate",)
+
+
+class VoiceId(Struct, frozen=True, forbid_unknown_fields=True):
+    """A voice that is registered with the server."""
+
+    id: str | None = None
+
+    REQUIRED: ClassVar = ("id",)
+
+
+class OutputConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the model sounds."""
+
+    voice: str | VoiceId | None = None
+    """A registered voice, or one of OpenAI's names, which stand for the model's own voice."""
+
+
+class AudioConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is sent and received."""
+
+    format: PcmFormat | PcmuFormat | PcmaFormat | None = None
+    """Of both directions; PCM at 24 kHz without it."""
+    output: OutputConfig | None = None
+
+
+class DelegationConfig(Struct, frozen=True, tag_field="type", tag="client", forbid_unknown_fields=True):
+    """Tasks that the model hands on are the application's."""
+
+    acknowledgement_delay_ms: Annotated[int, Meta(ge=0)] | None = None
+
+    UNSERVED: ClassVar = {
+        "responses": "no other service answers for the model here",
+        "decisions": "no other service decides for the model here",
+    }
+
+
+class InputText(Struct, frozen=True, forbid_unknown_fields=True):
+    """What somebody wrote."""
+
+    text: str | None = None
+    type: Literal["input_text"] | None = None
+
+    REQUIRED: ClassVar = ("text",)
+
+
+class OutputText(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the model said."""
+
+    text: str | None = None
+    type: Literal["text", "output_text"] | None = None
+
+    REQUIRED: ClassVar = ("text",)
+
+
+class Message(Struct, frozen=True, tag_field="role", forbid_unknown_fields=True):
+    """What was said before the session."""
+
+    id: str | None = None
+    status: Literal["incomplete", "completed"] | None = None
+    type: Literal["message"] | None = None
+
+
+_Inputs: TypeAlias = Annotated[list[InputText], Meta(description="Exactly one.")]
+
+
+class DeveloperMessage(Message, frozen=True, tag="developer", forbid_unknown_fields=True):
+    """By whoever runs the application."""
+
+    content: _Inputs | None = None
+
+    REQUIRED: ClassVar = ("content",)
+
+
+class UserMessage(Message, frozen=True, tag="user", forbid_unknown_fields=True):
+    """By the user."""
+
+    content: _Inputs | None = None
+
+    REQUIRED: ClassVar = ("content",)
+
+
+class AssistantMessage(Message, frozen=True, tag="assistant", forbid_unknown_fields=True):
+    """By the model."""
+
+    content: Annotated[list[OutputText], Meta(description="Exactly one.")] | None = None
+
+    REQUIRED: ClassVar = ("content",)
+
+
+HistoryMessage: TypeAlias = DeveloperMessage | UserMessage | AssistantMessage
+
+
+class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a session is to be; nothing of it but `delegation` can be changed later."""
+
+    model: str | None = None
+    """One of `/v1/models`."""
+    instructions: Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)] | None = None
+    """The system prompt. Blank is as good as none: then the server has its own."""
+    audio: AudioConfig | None = None
+    delegation: DelegationConfig | None = None
+    input: Annotated[list[HistoryMessage], Meta(max_length=MAX_HISTORY)] | None = None
+    """What was said before, oldest first."""
+    store: bool | None = None
+    """Only false: there is no forking."""
+    triggers: list[Any] | None = None
+    """Only empty: nobody decides here."""
+    client: Any = None
+    """Not with a WebSocket."""
+    safety_identifier: str | None = None
+    """Not looked at."""
+
+    REQUIRED: ClassVar = ("model",)
+
+
+class SessionStart(Struct, frozen=True, tag_field="type", tag="session.start", forbid_unknown_fields=True):
+    """Begin. Nothing else may come before `session.started` has answered it."""
+
+    session: SessionConfig | None = None
+    event_id: EventId | None = None
+
+    REQUIRED: ClassVar = ("session",)
+
+
+class SessionChanges(Struct, frozen=True, forbid_unknown_fields=True):
+    """What may change."""
+
+    delegation: DelegationConfig | None = None
+    triggers: list[Any] | None = None
+    """Only empty."""
+
+
+class SessionUpdate(Struct, frozen=True, tag_field="type", tag="session.update", forbid_unknown_fields=True):
+    """Change what may be changed."""
+
+    session: SessionChanges | None = None
+    event_id: EventId | None = None
+
+    REQUIRED: ClassVar = ("session",)
+
+
+class AudioAppend(
+    Struct, frozen=True, tag_field="type", tag="session.input_audio.append", forbid_unknown_fields=True
+):
+    """What the microphone hears, all the time. There is no answer to it."""
+
+    audio: LiveAudio | None = None
+    event_id: EventId | None = None
+
+    REQUIRED: ClassVar = ("audio",)
+
+
+class AudioMute(
+    Struct, frozen=True, tag_field="type", tag="session.input_audio.mute", forbid_unknown_fields=True
+):
+    """From now on the model hears silence, whatever is appended."""
+
+    event_id: EventId | None = None
+
+
+class AudioUnmute(
+    Struct, frozen=True, tag_field="type", tag="session.input_audio.unmute", forbid_unknown_fields=True
+):
+    """From now on the model hears what is appended."""
+
+    event_id: EventId | None = None
+
+
+class SessionClose(Struct, frozen=True, tag_field="type", tag="session.close", forbid_unknown_fields=True):
+    """End, as soon as what the model is saying is said, at the latest after 10 s."""
+
+    event_id: EventId | None = None
+
+
+ClientEvent: TypeAlias = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | SessionClose
+
+_NO_TEXT: Final = "the model takes no text while it listens"
+_NO_SERVICE: Final = "no other service works for the model here"
+
+UNSERVED: Final = {
+    "session.instructions.append": _NO_TEXT,
+    "session.thinking.append": _NO_TEXT,
+    "session.commentary.append": _NO_TEXT,
+    "session.output_audio.fixture.play": "the client has the audio already",
+    "response.item.create": _NO_SERVICE,
+    "response.create": _NO_SERVICE,
+    "decision.create": _NO_SERVICE,
+    "decision.item.create": _NO_SERVICE,
+    "decision.item.delete": _NO_SERVICE,
+}
+"""Events of the protocol that are refused, and why."""
+
+
+# ----------------------------------------------------------------------------------------------- server
+
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, description="On the time line of the session.")]
+
+
+class LiveEvent(ServerEvent, kw_only=True):
+    """What all events but audio have."""
+
+    event_id: str
+    client_event_id: str | None = None
+    """The `event_id` of what it answers, if that had one."""
+
+
+class ResolvedFormat(Struct, omit_defaults=True):
+    """What is sent and received."""
+
+    type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+    rate: int
+
+
+class ResolvedOutput(Struct, omit_defaults=True):
+    """How the model sounds."""
+
+    voice: str | None = None
+
+
+class ResolvedAudio(Struct, omit_defaults=True):
+    """What is sent and received."""
+
+    format: ResolvedFormat
+    output: ResolvedOutput
+
+
+class ResolvedDelegation(Struct, omit_defaults=True):
+    """Whose the tasks are that the model hands on."""
+
+    type: Literal["client"]
+    acknowledgement_delay_ms: Count | None = None
+
+
+class SessionResource(Struct, omit_defaults=True):
+    """A session as it is."""
+
+    id: str
+    expires_at: Count
+    """Unix seconds of its end."""
+    status: Literal["active"]
+    model: str
+    instructions: str
+    audio: ResolvedAudio
+    delegation: ResolvedDelegation | None = None
+    safety_identifier: str | None = None
+
+
+class SessionStarted(LiveEvent, kw_only=True, tag="session.started"):
+    """The session has begun, and its output with it."""
+
+    session: SessionResource
+
+
+class SessionUpdated(LiveEvent, kw_only=True, tag="session.updated"):
+    """A change is made."""
+
+    session: SessionResource
+
+
+class OutputAudioDelta(ServerEvent, kw_only=True, tag="session.output_audio.delta"):
+    """What is to be heard now: 200 ms, all the time, silence included."""
+
+    delta: Annotated[bytes, Meta(description="Base64 of raw mono audio in the format of the session.")]
+
+
+class OutputTranscriptDelta(LiveEvent, kw_only=True, tag="session.output_transcript.delta"):
+    """What the model says in the audio that begins now."""
+
+    delta: Annotated[str, Meta(min_length=1)]
+    start_ms: Milliseconds
+    end_ms: Milliseconds
+
+
+class AudioMuted(LiveEvent, kw_only=True, tag="session.input_audio.muted"):
+    """The model hears silence."""
+
+
+class AudioUnmuted(LiveEvent, kw_only=True, tag="session.input_audio.unmuted"):
+    """The model hears the user."""
+
+
+class LiveUsage(Struct):
+    """Of the session so far."""
+
+    seconds: Annotated[float, Meta(ge=0)]
+    """Of audio that the model has heard."""
+
+
+class ContextWindow(Struct):
+    """How full the context of the model is."""
+
+    usage_ratio: Annotated[float, Meta(ge=0)]
+
+
+class UsageUpdated(LiveEvent, kw_only=True, tag="session.usage.updated"):
+    """Every 5 s of the conversation, and at its end."""
+
+    usage: LiveUsage
+    context_window: ContextWindow | None = None
+
+
+class SessionClosed(LiveEvent, kw_only=True, tag="session.closed"):
+    """The last event of a session that had begun."""
+
+    reason: Literal["close_requested", "expired", "content", "remote_hangup", "connection_lost"]
+    session: SessionResource
+    usage: LiveUsage
+
+
+class Info(LiveEvent, kw_only=True, tag="info"):
+    """Something to know: `queued` while no slot is free, `voice_replaced`."""
+
+    code: Literal["queued", "voice_replaced"]
+    message: str
+
+
+class ErrorDetail(Struct, omit_defaults=True):
+    """What went wrong."""
+
+    type: Literal["invalid_request_error", "server_error"]
+    """Whose fault it is."""
+    code: Code
+    message: str
+    """For people."""
+    param: str | None = None
+    """Path of the field at fault, from the root of the event."""
+    client_event_id: str | None = None
+
+
+class Error(LiveEvent, kw_only=True, tag="error"):
+    """An event was refused, a second was lost, or the session ends. Before `session.started` that does not
+    come."""
+
+    error: ErrorDetail
+
+    tells_trouble: ClassVar = True
+
+    @property
+    def fault(self) -> Fault:
+        """See `ServerEvent.fault`."""
+        return Fault(self.error.code, self.error.code in _SERVERS)
+
+
+def error(code: Code, message: str, event_id: str, param: str | None, client_event_id: str | None) -> Error:
+    """An error; `event_id` is its own, `client_event_id` that of what is at fault, if that had one."""
+    side: Literal["invalid_request_error", "server_error"] = (
+        "server_error" if code in _SERVERS else "invalid_request_error"
+    )
+    return Error(
+        event_id=event_id,
+        client_event_id=client_event_id,
+        error=ErrorDetail(side, code, message, param, client_event_id),
+    )
+
+
+SERVER_EVENTS: Final = (
+    SessionStarted,
+    SessionUpdated,
+    OutputAudioDelta,
+    OutputTranscriptDelta,
+    AudioMuted,
+    AudioUnmuted,
+    UsageUpdated,
+    SessionClosed,
+    Info,
+    Error,
+)

@@ -1,0 +1,459 @@
+"""The state machine of `/v1/live/sessions`: what the client hears runs on a clock, whatever the model does.
+
+Events in, actions out; nothing here does I/O or reads a clock. All times are seconds of one monotonic clock.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from antiphon.semconv import Reason
+from ws_adapter.protocol.core.actions import (
+    Action,
+    LeaveSlot,
+    OpenWorkerSession,
+    Send,
+    TakeSlot,
+    Withdraw,
+    closing,
+)
+from ws_adapter.protocol.core.answer import Answer, Outcome
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.reading import Reading
+from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal
+from ws_adapter.protocol.core.state import State
+from ws_adapter.protocol.duplex.deadlines import Deadlines
+from ws_adapter.protocol.duplex.flow import Step, UnitFlow
+from ws_adapter.protocol.duplex.input import LONGEST_TEXT, Append
+from ws_adapter.protocol.live import events
+from ws_adapter.protocol.live.conversation import Conversation
+from ws_adapter.protocol.live.events import (
+    AudioAppend,
+    AudioMute,
+    AudioUnmute,
+    ClientEvent,
+    Code,
+    SessionClose,
+    SessionResource,
+    SessionStart,
+    SessionUpdate,
+)
+from ws_adapter.protocol.live.frames import Fault, decode
+from ws_adapter.protocol.live.playout import SLICE_S
+from ws_adapter.protocol.live.refusals import code_of, code_of_end, reason_of, unserved
+from ws_adapter.protocol.live.settings import Settings, delegation, read_settings, refuse_triggers
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.codec import NO_AUDIO, Clip, CutBase64, Samples, decode_base64
+from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, Refusal, Verdict, invalid, missing
+from ws_adapter.protocol.wire.limits import LARGE_FRAME, Limits, errors_window, events_window, is_due
+
+DRAIN_S: Final = 10.0
+"""How long a session that is to end may go on with what it is saying."""
+
+USAGE_UNITS: Final = 5
+"""Seconds of the conversation between two accounts of it."""
+
+LONGEST_S: Final = 10 * 365 * 86_400.0
+"""When a session expires that has no limit."""
+
+_CLOSED: Final = Verdict(None, "", errors.USER_STOP, CloseCode.NORMAL)
+
+
+class Live:
+    """See `Machine`. It has a slot from its `session.start` to its end.
+
+    `catalogue` tells what the workers serve, None while none is known; `new_token` makes ids differ; `unix`
+    makes a time of the session's clock one of the calendar.
+    """
+
+    drops_stale: ClassVar = True
+
+    def __init__(
+        self,
+        session_id: str,
+        limits: Limits,
+        catalogue: Callable[[], Catalogue | None],
+        new_token: Callable[[], str],
+        unix: Callable[[float], float],
+    ) -> None:
+        self.state = State.CONNECTED
+        self.is_over = False
+        self._session_id = session_id
+        self._limits = limits
+        self._catalogue = catalogue
+        self._unix = unix
+        self._ids = new_token()
+        self._told = 0
+        """Events with an id."""
+        self._start_id: str | None = None
+        """What the client calls its `session.start`."""
+        self._settings: Settings | None = None
+        self._resource: SessionResource | None = None
+        self._conversation: Conversation | None = None
+        self._flow = UnitFlow(limits, new_token)
+        self._reading = Reading()
+        self._deadlines = Deadlines(limits)
+        self._events = events_window()
+        self._errors = errors_window()
+        self._end: Verdict | None = None
+        """Why the session ends as soon as all is said."""
+        self._end_at: float | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """See `Machine.is_waiting`."""
+        return self._conversation is None
+
+    @property
+    def held_bytes(self) -> int:
+        """See `Machine.held_bytes`."""
+        if self.is_over:
+            return 0
+        waiting = self._conversation.ear.waiting_bytes if self._conversation is not None else 0
+        return self._flow.held_bytes + waiting + self._reading.held_bytes
+
+    @property
+    def deadline(self) -> float | None:
+        """See `Machine.deadline`."""
+        if self.is_over:
+            return None
+        times = [self._deadlines.next_at, self._deadlines.idle_at, self._end_at]
+        if self._conversation is not None:
+            if not self._conversation.is_congested:
+                times.append(self._conversation.playout.due_at)
+            if self._end is None:
+                times.append(self._flow.deadline)
+        return min((at for at in times if at is not None), default=None)
+
+    # -------------------------------------------------------------------------------------- the slot
+
+    def opened(self, now: float) -> list[Action]:
+        """See `Machine.opened`."""
+        self._deadlines.unset(now)
+        return []
+
+    def queued(self, place: Place) -> list[Action]:
+        """See `Machine.queued`."""
+        if self.state is not State.QUEUED:
+            return []
+        wait = f"about {place.estimated_wait_s:.0f} s"
+        message = f"no slot is free; place {place.position} of {place.queue_length}, {wait}"
+        return [self._event(events.Info, self._start_id, code="queued", message=message)]
+
+    def granted(self, now: float) -> list[Action]:
+        """See `Machine.granted`."""
+        if self._settings is None or self.state not in (State.QUEUED, State.CONFIGURING):
+            return []
+        if self.state is State.QUEUED:
+            self._deadlines.granted(now)
+            self._deadlines.set_up()
+        self.state = State.CONFIGURING
+        return [OpenWorkerSession(self._settings.setup)]
+
+    def displaced(self) -> None:
+        """See `Machine.displaced`."""
+        self._deadlines.leaves(None)
+
+    def refused(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.refused`."""
+        return self.ended(verdict)
+
+    def signal(self, signal: Signal, now: float) -> list[Action]:
+        """See `Machine.signal`."""
+        if self.is_over:
+            return []
+        match signal:
+            case Ready():
+                return self._begun(signal, now)
+            case GoingAway():
+                self._deadlines.leaves(now + signal.time_left_s)
+                return []
+            case Failed():
+                return self._worker_failed(signal.reason, now)
+            case _:
+                return self._said(self._flow.signal(signal, now), now)
+
+    # ------------------------------------------------------------------------------------ the client
+
+    def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
+        """See `Machine.text_frame`."""
+        if self.is_over:
+            return []
+        if not self._events.allow(now):
+            return self._conclude(self._events.flood)
+        if len(frame) <= LARGE_FRAME:
+            return self._take(decode(frame, drops_input), now)
+        return self._reading.apart(len(frame), partial(decode, frame, drops_input), self._take)
+
+    def binary_frame(self, now: float) -> list[Action]:
+        """See `Machine.binary_frame`."""
+        return self.ended(errors.BINARY_FRAME)
+
+    def congested(self, is_congested: bool, now: float) -> list[Action]:
+        """See `Machine.congested`: the stream stands still, and so does the model."""
+        self._flow.congested = is_congested
+        if self._conversation is None:
+            return []
+        self._conversation.is_congested = is_congested
+        return self._said(self._flow.advance(now), now)
+
+    def withdrawn(self, sends: list[Send]) -> list[Action]:
+        """See `Machine.withdrawn`: never asked for, since what may be lost waits in the playout."""
+        return []
+
+    def slow_consumer(self) -> list[Action]:
+        """See `Machine.slow_consumer`."""
+        return self.ended(errors.SLOW)
+
+    def disconnected(self) -> None:
+        """See `Machine.disconnected`."""
+        self.state, self.is_over = State.CLOSED, True
+
+    # ---------------------------------------------------------------------------------------- time
+
+    def tick(self, now: float, others_wait: bool) -> list[Action]:
+        """See `Machine.tick`."""
+        if self.is_over:
+            return []
+        verdict = self._deadlines.passed(now, "session.start", others_wait)
+        if verdict is None and is_due(self._end_at, now):
+            verdict = self._end
+        if verdict is not None:
+            return self._conclude(verdict)
+        steps: list[Step] = []
+        if self._conversation is not None and self._end is None:
+            if is_due(self._flow.deadline, now):
+                steps += self._hear(self._conversation.ear.rest(), now)
+            steps += self._flow.tick(now)
+        return self._said(steps, now)
+
+    def ended(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.ended`."""
+        return [] if self.is_over else self._conclude(verdict)
+
+    def shut_down(self) -> list[Action]:
+        """See `Machine.shut_down`."""
+        return self.ended(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
+
+    # ------------------------------------------------------------------------------ the state table
+
+    def _take(self, event: ClientEvent | Fault, now: float) -> list[Action]:
+        if self.is_over:
+            return []
+        if isinstance(event, Fault):
+            if event.refusal is None:
+                return self._conclude(errors.NOT_UTF8)
+            return self._refuse(event.refusal, event.event_id, now)
+        try:
+            return self._obey(event, now)
+        except Refusal as refusal:
+            return self._refuse(refusal, event.event_id, now)
+
+    def _obey(self, event: ClientEvent, now: float) -> list[Action]:
+        if isinstance(event, SessionStart):
+            return self._start(event)
+        conversation = self._conversation
+        if isinstance(event, SessionClose):
+            return self._close(now)
+        if conversation is None:
+            raise Refusal(ErrorCode.NOT_READY, "nothing but session.start may come before session.started")
+        if self._end is not None:
+            return []
+        match event:
+            case AudioAppend():
+                return self._append(event, conversation, now)
+            case AudioMute():
+                conversation.is_muted = True
+                return [self._event(events.AudioMuted, event.event_id)]
+            case AudioUnmute():
+                conversation.is_muted = False
+                return [self._event(events.AudioUnmuted, event.event_id)]
+            case SessionUpdate():
+                return self._update(event)
+
+    def _start(self, event: SessionStart) -> list[Action]:
+        if self.state is not State.CONNECTED:
+            message = "session.start came before: other settings need a new session"
+            raise Refusal(ErrorCode.INVALID_EVENT, message)
+        self._settings = read_settings(event.session, self._catalogue())
+        self.state, self._start_id = State.QUEUED, event.event_id
+        self._deadlines.set_up()
+        return [TakeSlot()]
+
+    def _update(self, event: SessionUpdate) -> list[Action]:
+        assert self._resource is not None
+        if event.session is None:
+            raise missing("session", "an object")
+        refuse_triggers(event.session.triggers)
+        if event.session.delegation is not None:
+            self._resource.delegation = delegation(event.session.delegation)
+        return [self._event(events.SessionUpdated, event.event_id, session=self._resource)]
+
+    def _close(self, now: float) -> list[Action]:
+        if self._conversation is None:
+            return self._conclude(_CLOSED)
+        return self._drain(_CLOSED, now)
+
+    def _append(self, event: AudioAppend, conversation: Conversation, now: float) -> list[Action]:
+        if not event.audio:
+            raise missing("audio", "base64 audio")
+        most = conversation.ear.format.bytes_per_s * self._limits.max_append_s
+        if isinstance(event.audio, CutBase64) and event.audio.data is None:
+            undecoded = round(event.audio.size / conversation.ear.format.bytes_per_s * 16_000)
+            return self._said(self._put(Clip(NO_AUDIO.samples, undecoded=undecoded), now), now)
+        if len(event.audio) > most * LONGEST_TEXT:
+            raise _too_long(self._limits.max_append_s)
+        data = decode_base64(event.audio, "audio")
+        if len(data) > most:
+            raise _too_long(self._limits.max_append_s)
+        hear = partial(conversation.hear, data)
+        if len(data) <= LARGE_FRAME // 2:
+            return self._listen(hear(), now)
+        return self._reading.apart(len(data), hear, self._listen)
+
+    def _listen(self, samples: Samples, now: float) -> list[Action]:
+        if self.is_over:
+            return []
+        self._deadlines.idle_at = now + self._limits.duplex_idle_s
+        return self._said(self._hear(samples, now), now) if samples.size else []
+
+    def _hear(self, samples: Samples, now: float) -> list[Step]:
+        """The user's sound goes to the model; who speaks over an answer ends it."""
+        conversation = self._conversation
+        if conversation is None or not samples.size:
+            return []
+        steps: list[Step] = []
+        is_speech = self._limits.interrupts_on_speech and conversation.gate.hears_speech(samples)
+        if is_speech and conversation.is_saying(self._flow):
+            conversation.stop()
+            steps += self._flow.interrupt()
+        return [*steps, *self._put(Clip(samples), now)]
+
+    def _put(self, clip: Clip, now: float) -> list[Step]:
+        return self._flow.append(Append(clip, self._session_id), now)
+
+    def _begun(self, ready: Ready, now: float) -> list[Action]:
+        if self.state is not State.CONFIGURING or self._settings is None:
+            return []
+        self.state = State.ACTIVE
+        self._conversation = Conversation(self._settings)
+        self._conversation.playout.begin(now)
+        self._deadlines.idle_at = now + self._limits.duplex_idle_s
+        limit_at = self._deadlines.limit_at
+        expires_at = int(self._unix(limit_at if limit_at is not None else now + LONGEST_S))
+        self._resource = self._settings.resource(self._session_id, expires_at)
+        told = [self._event(events.SessionStarted, self._start_id, session=self._resource)]
+        if voice := self._settings.replaced_voice:
+            message = f"there is no voice {voice} here: the model speaks with its own"
+            told.append(self._event(events.Info, code="voice_replaced", message=message))
+        return [*told, *self._said(self._flow.begin(ready, now), now)]
+
+    def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
+        if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
+            self.state, self._settings = State.CONNECTED, None
+            self._deadlines = Deadlines(self._limits)
+            self._deadlines.unset(now)
+            return [LeaveSlot(), *self._refuse(errors.VERDICTS[reason].refusal(), self._start_id, now)]
+        return self._conclude(errors.lost(reason, is_going_away=self._deadlines.away_at is not None))
+
+    # ------------------------------------------------------------------------------------- telling it
+
+    def _said(self, steps: Iterable[Step], now: float) -> list[Action]:
+        """Steps of the flow as actions, then what is due to be heard, up to the end of the session."""
+        conversation = self._conversation
+        if conversation is None:
+            return []
+        actions: list[Action] = []
+        for step in steps:
+            if isinstance(step, Answer):
+                actions += self._answer(step, conversation, now)
+                if self.is_over:
+                    return actions
+            elif not isinstance(step, Withdraw):
+                actions.append(step)
+        conversation.playout.is_speaking = self._flow.answers.response_id is not None
+        if self._flow.answers.verdict is not None and self._end is None:
+            actions += self._drain(self._flow.answers.verdict, now)
+        if not conversation.is_congested:
+            actions += self._play(conversation, now)
+        if self._end is not None and conversation.playout.is_empty and not self._owes:
+            actions += self._conclude(self._end)
+        return actions
+
+    @property
+    def _owes(self) -> bool:
+        return self._flow.answers.verdict is None and self._flow.answers.owes
+
+    def _answer(self, answer: Answer, conversation: Conversation, now: float) -> list[Action]:
+        conversation.take(answer)
+        actions: list[Action] = []
+        if answer.outcome is Outcome.FAILED and answer.failure is not None:
+            if not self._errors.allow(now):
+                return self._conclude(self._errors.flood)
+            code, message = answer.failure
+            actions += self._refuse(Refusal(code, message), None, now)
+        if (answer.index + 1) % USAGE_UNITS == 0:
+            actions.append(self._usage(conversation))
+        return actions
+
+    def _play(self, conversation: Conversation, now: float) -> list[Action]:
+        told: list[Action] = []
+        for piece in conversation.playout.take(now):
+            for said in piece.words:
+                shape, start_ms, end_ms = events.OutputTranscriptDelta, said.start_ms, said.end_ms
+                told.append(self._event(shape, delta=said.text, start_ms=start_ms, end_ms=end_ms))
+            answer = conversation.answers.popleft() if conversation.answers else None
+            told.append(Send(events.OutputAudioDelta(delta=piece.audio), answer, audio_s=SLICE_S))
+        return told
+
+    def _usage(self, conversation: Conversation) -> Send:
+        ratio = conversation.context_ratio
+        window = events.ContextWindow(ratio) if ratio is not None else None
+        return self._event(events.UsageUpdated, usage=conversation.usage, context_window=window)
+
+    def _refuse(self, refusal: Refusal, event_id: str | None, now: float) -> list[Action]:
+        if not self._errors.allow(now):
+            return self._conclude(self._errors.flood)
+        refusal = unserved(refusal)
+        return [self._error(code_of(refusal), refusal.message, refusal.param, event_id)]
+
+    def _error(self, code: Code, message: str, param: str | None = None, event_id: str | None = None) -> Send:
+        return Send(events.error(code, message, self._new_id(), param, event_id))
+
+    def _event(
+        self, shape: type[events.LiveEvent], client_event_id: str | None = None, **fields: Any
+    ) -> Send:
+        return Send(shape(event_id=self._new_id(), client_event_id=client_event_id, **fields))
+
+    def _new_id(self) -> str:
+        self._told += 1
+        return f"event_{self._ids}{self._told}"
+
+    # -------------------------------------------------------------------------------------- endings
+
+    def _drain(self, verdict: Verdict, now: float) -> list[Action]:
+        """What is being said is said; then, or soon, the session is over."""
+        if self._end is None:
+            self._end, self._end_at = verdict, now + DRAIN_S
+            return self._said([], now)
+        return []
+
+    def _conclude(self, verdict: Verdict) -> list[Action]:
+        self.state, self.is_over = State.CLOSING, True
+        told: list[Action] = []
+        code = code_of_end(verdict)
+        if code is None and self._conversation is None and verdict is not _CLOSED and verdict.message:
+            code = Code.NOT_STARTED
+        if code is not None:
+            told.append(self._error(code, verdict.message))
+        reason = reason_of(verdict)
+        if reason is not None and self._resource is not None and self._conversation is not None:
+            told.append(self._usage(self._conversation))
+            usage = self._conversation.usage
+            told.append(self._event(events.SessionClosed, reason=reason, session=self._resource, usage=usage))
+        return [*told, closing(verdict)]
+
+
+def _too_long(most_s: float) -> Refusal:
+    return invalid("audio", f"expected at most {most_s:g} s at once")

@@ -1,0 +1,71 @@
+"""What is refused, and why a session ended, in the words of Live."""
+
+from typing import Final, Literal, TypeAlias
+
+from ws_adapter.protocol.live.events import UNSERVED, Code
+from ws_adapter.protocol.live.settings import UnknownModel, Unsupported
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import ErrorCode, Refusal, UnknownField, Verdict
+
+Reason: TypeAlias = Literal["close_requested", "expired", "content", "remote_hangup", "connection_lost"]
+
+CODES: Final = {
+    ErrorCode.NOT_READY: Code.NOT_STARTED,
+    ErrorCode.UNKNOWN_EVENT: Code.INVALID_VALUE,
+    ErrorCode.MISSING_FIELD: Code.MISSING_PARAMETER,
+    ErrorCode.INVALID_PAYLOAD: Code.INVALID_VALUE,
+    ErrorCode.INVALID_EVENT: Code.ALREADY_STARTED,
+    ErrorCode.INVALID_JSON: Code.INVALID_JSON,
+    ErrorCode.INVALID_FRAME: Code.INVALID_FRAME,
+    ErrorCode.RATE_LIMITED: Code.RATE_LIMITED,
+    ErrorCode.UNSUPPORTED_MODE: Code.UNSUPPORTED_MODE,
+    ErrorCode.UNAUTHORIZED: Code.INVALID_KEY,
+    ErrorCode.QUEUE_CANCELLED: Code.QUEUE_CANCELLED,
+    ErrorCode.QUEUE_FULL: Code.QUEUE_FULL,
+    ErrorCode.QUEUE_TIMEOUT: Code.QUEUE_TIMEOUT,
+    ErrorCode.SERVICE_UNAVAILABLE: Code.UNAVAILABLE,
+    ErrorCode.WORKER_BUSY: Code.UNAVAILABLE,
+    ErrorCode.WORKER_CONNECT_FAILED: Code.UNAVAILABLE,
+    ErrorCode.INFERENCE_ERROR: Code.INFERENCE_FAILED,
+}
+"""What our codes are called here."""
+
+_ENDS: Final[dict[str, tuple[Code | None, Reason]]] = {
+    errors.USER_STOP: (None, "close_requested"),
+    errors.TIMEOUT: (None, "expired"),
+    errors.CONTEXT_FULL: (Code.CONTEXT_FULL, "expired"),
+    errors.SHUTDOWN: (Code.UNAVAILABLE, "connection_lost"),
+    errors.BACKEND_ERROR: (Code.INFERENCE_FAILED, "connection_lost"),
+    errors.SLOW_CONSUMER: (Code.SLOW_CONSUMER, "connection_lost"),
+}
+"""What is said of each end: the code of an error before it, and the reason of `session.closed`."""
+
+
+def code_of(refusal: Refusal) -> Code:
+    """What a refusal is called."""
+    match refusal:
+        case UnknownField():
+            return Code.UNKNOWN_PARAMETER
+        case UnknownModel():
+            return Code.MODEL_NOT_FOUND
+        case Unsupported():
+            return Code.UNSUPPORTED
+    return CODES[refusal.code]
+
+
+def unserved(refusal: Refusal) -> Refusal:
+    """The same, or why an event of the protocol is not served."""
+    why = UNSERVED.get(refusal.unknown_event or "")
+    return Unsupported("type", why) if why is not None else refusal
+
+
+def code_of_end(verdict: Verdict) -> Code | None:
+    """The code of the error that comes before an end; None if none does."""
+    if verdict.code is not None:
+        return CODES[verdict.code]
+    return _ENDS[verdict.closed][0] if verdict.closed is not None else None
+
+
+def reason_of(verdict: Verdict) -> Reason | None:
+    """Why a session that had begun is over; None if it is cut off without a word."""
+    return _ENDS[verdict.closed][1] if verdict.closed is not None else None

@@ -1,0 +1,123 @@
+"""Audio of a Live session, in the format that it has chosen for both directions.
+
+Resampling delays what is heard by up to 30 ms and what is said by up to 50 ms, which the tests measure; at
+the end of a turn what the resampler holds back is said too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+import soxr
+
+from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
+from ws_adapter.protocol.media.g711 import ALAW, ULAW, Law
+from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
+
+Encoding: TypeAlias = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+
+INPUT_RATE_HZ: Final = 16_000
+
+BLOCK_S: Final = 0.1
+"""What is made of the client's audio at a time."""
+
+_LAWS: Final[Mapping[Encoding, Law]] = {"audio/pcmu": ULAW, "audio/pcma": ALAW}
+_SCALE: Final = np.float32(32_768)
+
+
+@dataclass(frozen=True)
+class Format:
+    """Raw mono audio: little-endian int16, or one of the laws of G.711."""
+
+    encoding: Encoding
+    rate_hz: int
+
+    @property
+    def width(self) -> int:
+        """Bytes of a sample."""
+        return 1 if self.encoding in _LAWS else 2
+
+    @property
+    def bytes_per_s(self) -> int:
+        """Bytes of a second."""
+        return self.width * self.rate_hz
+
+    def silence(self, size: int) -> bytes:
+        """So many bytes of it."""
+        return _LAWS[self.encoding].silence * size if self.encoding in _LAWS else bytes(size)
+
+    def decode(self, data: bytes) -> Samples:
+        """Float32 in [-1, 1]; `data` is whole samples."""
+        if self.encoding in _LAWS:
+            return _LAWS[self.encoding].decode(data)
+        return np.frombuffer(data, "<i2").astype(np.float32) / _SCALE
+
+    def encode(self, samples: Samples) -> bytes:
+        """The bytes of float32 samples; what is louder than 1 is clipped."""
+        if self.encoding in _LAWS:
+            return _LAWS[self.encoding].encode(samples)
+        data: bytes = np.clip(samples * _SCALE, -_SCALE, _SCALE - 1).astype("<i2").tobytes()
+        return data
+
+
+PCM_24K: Final = Format("audio/pcm", 24_000)
+"""What a session has that does not choose."""
+
+
+class Ear:
+    """Makes what the client sends into what the model hears: float32 at 16 kHz.
+
+    A client may cut its audio anywhere, and cuts it small: what is shorter than `BLOCK_S` waits for more.
+    """
+
+    def __init__(self, format: Format) -> None:
+        self.format = format
+        self._block = round(format.bytes_per_s * BLOCK_S)
+        self._waiting = bytearray()
+        self._resampler = _resampler(format.rate_hz, INPUT_RATE_HZ)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of audio that waits for more."""
+        return len(self._waiting)
+
+    def hear(self, data: bytes) -> Samples:
+        """What can be heard now, maybe nothing."""
+        self._waiting += data
+        return self.rest() if len(self._waiting) >= self._block else NO_AUDIO.samples
+
+    def rest(self) -> Samples:
+        """All that waits, but for half a sample."""
+        whole = len(self._waiting) // self.format.width * self.format.width
+        if not whole:
+            return NO_AUDIO.samples
+        samples = self.format.decode(bytes(self._waiting[:whole]))
+        del self._waiting[:whole]
+        return samples if self._resampler is None else self._resampler.resample_chunk(samples)
+
+
+class Mouth:
+    """Makes what the model says, float32 at 24 kHz, into what the client hears."""
+
+    def __init__(self, format: Format) -> None:
+        self.format = format
+        self._resampler = _resampler(OUTPUT_RATE_HZ, format.rate_hz)
+
+    def say(self, audio: bytes, *, ends_turn: bool) -> bytes:
+        """The bytes that are to be sent for a piece of a turn; at its end those held back too."""
+        samples = np.frombuffer(audio, "<f4")
+        if self._resampler is not None:
+            samples = self._resampler.resample_chunk(samples, last=ends_turn)
+        if ends_turn:
+            self.stop()
+        return self.format.encode(samples)
+
+    def stop(self) -> None:
+        """Forgets the turn."""
+        if self._resampler is not None:
+            self._resampler.clear()
+
+
+def _resampler(from_hz: int, to_hz: int) -> soxr.ResampleStream | None:
+    return None if from_hz == to_hz else soxr.ResampleStream(from_hz, to_hz, 1, dtype="float32")

@@ -32,6 +32,7 @@ def antiphon(*arguments: str) -> Outcome:
         ("duplex", "video", '"end_of_turn": true'),
         ("chat", "audio", '"type": "done"'),
         ("transcription", "audio", '"type": "transcription.done"'),
+        ("live", "audio", '"type": "session.output_transcript.delta"'),
     ],
 )
 def test_our_server_keeps_the_rules(

@@ -21,6 +21,7 @@ from tests.ws_adapter.support.process import ADMIT_ALL
 from tests.ws_adapter.support.recordings import Read, b64, failing, noise, read_recording, read_wav
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, Stage, running_adapter, until
 from tests.ws_adapter.worker.test_session_streams import JPEG
+from ws_adapter.protocol.live.sound import Encoding, Format
 from ws_adapter.recording import folder
 from ws_adapter.web.keys import make_key
 
@@ -444,3 +445,37 @@ async def test_files_of_a_frame_and_of_a_session_are_bounded(
     assert read.meta["omitted_files"] == 4_000 - 300
     assert [len(event["input"]["frames"]) for event in read.events("up")[1:3]] == [2_000, 2_000]
     assert read.events("up")[2]["input"]["frames"][-1] == {"bytes": 3}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "rate_hz"), [("audio/pcm", 24_000), ("audio/pcm", 16_000), ("audio/pcmu", 8000)]
+)
+async def test_a_live_session_is_recorded_in_its_own_format(
+    encoding: Encoding, rate_hz: int, tmp_path: Path
+) -> None:
+    """Both tracks play at the rate that the client chose; nothing of either is left in the events."""
+    format = Format(encoding, rate_hz)
+    said = format.encode(noise(1.2, rate_hz))
+    async with recorded_stage(tmp_path, speak("Seven"), turn_end()) as stage:
+        async with stage.client(stage.url.partition("/v1")[0] + "/v1/live/sessions") as client:
+            audio = {"format": {"type": encoding, "rate": rate_hz}}
+            await client.send({"type": "session.start", "session": {"model": "scripted", "audio": audio}})
+            await client.expect("session.started")
+            await client.send({"type": "session.input_audio.append", "audio": b64(said)})
+            heard = b""
+            while not any(format.decode(heard[-format.bytes_per_s // 2 :])):
+                event = await client.next()
+                heard += base64.b64decode(event["delta"]) if "audio.delta" in event["type"] else b""
+            await client.send({"type": "session.close"})
+            await client.rest()
+
+    (read,) = find(tmp_path)
+    up_hz, up = read_wav(read.folder / "up.wav")
+    down_hz, down = read_wav(read.folder / "down.wav")
+    assert (up_hz, down_hz) == (rate_hz, rate_hz)
+    assert np.array_equal(up, format.decode(said))
+    begin = format.decode(heard)
+    assert np.array_equal(down[: begin.size], begin)
+    stream = (read.folder / "stream.jsonl").read_text()
+    assert b64(said) not in stream
+    assert '"delta":{"file":"down.wav"' in stream

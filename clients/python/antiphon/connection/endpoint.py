@@ -16,10 +16,11 @@ from antiphon.version import VERSION
 REALTIME: Final = "/v1/realtime"
 CHAT: Final = "/ws/chat"
 TRANSCRIPTION: Final = "/v1/transcription"
+LIVE: Final = "/v1/live/sessions"
 MODELS: Final = "/v1/models"
 DEFAULT_VOICE: Final = "/api/default_ref_audio"
 
-_PATHS: Final = (REALTIME, CHAT, TRANSCRIPTION)
+_PATHS: Final = (REALTIME, CHAT, TRANSCRIPTION, LIVE)
 _MODE: Final = ("mode", "intent")
 """Parameters that choose what is spoken on `/v1/realtime`, which here the caller does."""
 

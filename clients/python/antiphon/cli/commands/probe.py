@@ -20,11 +20,12 @@ from antiphon.probe.chat import Chat
 from antiphon.probe.duplex import Duplex
 from antiphon.probe.earlier import Earlier
 from antiphon.probe.exchange import Direction, probe
+from antiphon.probe.live import Live
 from antiphon.probe.realtime import Realtime
 from antiphon.probe.rules import Event, Rules
 from antiphon.probe.transcription import Transcription
 
-_DIALECTS: Final = ("current", "earlier", "duplex", "chat", "transcription")
+_DIALECTS: Final = ("current", "earlier", "duplex", "chat", "transcription", "live")
 _LONG_TEXT: Final = 60
 _ARROWS: Final = {"sent": "->", "received": "<-", "closed": "--"}
 
@@ -90,9 +91,9 @@ async def _rules(arguments: argparse.Namespace) -> Rules:
             return Duplex(arguments.mode)
         case "chat":
             return Chat()
-        case _:
-            async with connect(arguments.url, arguments.api_key) as client:
-                return Transcription((await client.models())[0])
+    async with connect(arguments.url, arguments.api_key) as client:
+        model = (await client.models())[0]
+    return Live(model) if arguments.dialect == "live" else Transcription(model)
 
 
 class _Page:

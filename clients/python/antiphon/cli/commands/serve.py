@@ -27,7 +27,7 @@ from antiphon.cli.commands.worker import (
 from antiphon.cli.output.failure import ExitCode, Failure, bind_failure, require_extra
 from antiphon.cli.output.terminal import Style
 from antiphon.cli.processes.stack import Stack
-from antiphon.connection.endpoint import CHAT, REALTIME, TRANSCRIPTION, endpoint
+from antiphon.connection.endpoint import CHAT, LIVE, REALTIME, TRANSCRIPTION, endpoint
 from antiphon.grpc import get_info
 from antiphon.v1 import inference_service_pb2 as pb
 
@@ -160,6 +160,7 @@ def _services(address: str) -> tuple[tuple[int, str, str], ...]:
     """What the public may be offered, by the mode that the model needs for it."""
     return (
         (pb.SESSION_MODE_AUDIO, "WebSocket", endpoint(address, REALTIME, mode="audio")),
+        (pb.SESSION_MODE_AUDIO, "Live", endpoint(address, LIVE)),
         (pb.SESSION_MODE_CHAT, "Chat", endpoint(address, CHAT)),
         (pb.SESSION_MODE_TRANSCRIBE, "Transcribe", endpoint(address, TRANSCRIPTION)),
     )

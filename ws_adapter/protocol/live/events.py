@@ -117,15 +117,13 @@ class AudioConfig(Struct, frozen=True, forbid_unknown_fields=True):
     output: OutputConfig | None = None
 
 
-class DelegationConfig(Struct, frozen=True, tag_field="type", tag="client", forbid_unknown_fields=True):
-    """Tasks that the model hands on are the application's."""
+class DelegationConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tasks that the model hands on are the application's: no other service works for it here."""
 
+    type: Literal["client"] | None = None
     acknowledgement_delay_ms: Annotated[int, Meta(ge=0)] | None = None
 
-    UNSERVED: ClassVar = {
-        "responses": "no other service answers for the model here",
-        "decisions": "no other service decides for the model here",
-    }
+    REQUIRED: ClassVar = ("type",)
 
 
 class InputText(Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,7 +152,13 @@ class Message(Struct, frozen=True, tag_field="role", forbid_unknown_fields=True)
     type: Literal["message"] | None = None
 
 
-_Inputs: TypeAlias = Annotated[list[InputText], Meta(description="Exactly one.")]
+_ONE: Final = {"minItems": 1, "maxItems": 1}
+_NONE: Final = {"maxItems": 0}
+
+_Inputs: TypeAlias = Annotated[list[InputText], Meta(description="Exactly one.", extra_json_schema=_ONE)]
+_Triggers: TypeAlias = Annotated[
+    list[Any], Meta(description="Only empty: nobody decides here.", extra_json_schema=_NONE)
+]
 
 
 class DeveloperMessage(Message, frozen=True, tag="developer", forbid_unknown_fields=True):
@@ -176,7 +180,9 @@ class UserMessage(Message, frozen=True, tag="user", forbid_unknown_fields=True):
 class AssistantMessage(Message, frozen=True, tag="assistant", forbid_unknown_fields=True):
     """By the model."""
 
-    content: Annotated[list[OutputText], Meta(description="Exactly one.")] | None = None
+    content: Annotated[list[OutputText], Meta(description="Exactly one.", extra_json_schema=_ONE)] | None = (
+        None
+    )
 
     REQUIRED: ClassVar = ("content",)
 
@@ -195,11 +201,10 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     delegation: DelegationConfig | None = None
     input: Annotated[list[HistoryMessage], Meta(max_length=MAX_HISTORY)] | None = None
     """What was said before, oldest first."""
-    store: bool | None = None
+    store: Annotated[bool, Meta(extra_json_schema={"not": {"const": True}})] | None = None
     """Only false: there is no forking."""
-    triggers: list[Any] | None = None
-    """Only empty: nobody decides here."""
-    client: Any = None
+    triggers: _Triggers | None = None
+    client: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
     """Not with a WebSocket."""
     safety_identifier: str | None = None
     """Not looked at."""
@@ -220,8 +225,7 @@ class SessionChanges(Struct, frozen=True, forbid_unknown_fields=True):
     """What may change."""
 
     delegation: DelegationConfig | None = None
-    triggers: list[Any] | None = None
-    """Only empty."""
+    triggers: _Triggers | None = None
 
 
 class SessionUpdate(Struct, frozen=True, tag_field="type", tag="session.update", forbid_unknown_fields=True):

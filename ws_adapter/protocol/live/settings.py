@@ -96,7 +96,11 @@ def read_settings(session: SessionConfig | None, catalogue: Catalogue | None) ->
 
 def delegation(given: DelegationConfig | None) -> ResolvedDelegation | None:
     """Whose the tasks are that the model hands on: nobody else's than the application's."""
-    return ResolvedDelegation("client", given.acknowledgement_delay_ms) if given is not None else None
+    if given is None:
+        return None
+    if given.type is None:
+        raise missing("session.delegation.type", '"client"')
+    return ResolvedDelegation(given.type, given.acknowledgement_delay_ms)
 
 
 def refuse_triggers(triggers: Sequence[object] | None) -> None:

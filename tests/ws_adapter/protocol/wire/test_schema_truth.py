@@ -49,9 +49,15 @@ MINIMAL: dict[str, list[Event]] = {
         {"type": "input_audio_buffer.append", "audio": AUDIO},
         {"type": "input_audio_buffer.commit"},
     ],
+    "live": [
+        {"type": "session.start", "session": {"model": "antiphon-mini"}},
+        {"type": "session.update", "session": {}},
+        {"type": "session.input_audio.append", "audio": AUDIO},
+        *({"type": f"session.{name}"} for name in ("input_audio.mute", "input_audio.unmute", "close")),
+    ],
 }
 
-CONTENT = {"model", "ref_audio_path"}
+CONTENT = {"model", "ref_audio_path", "voice", "id"}
 """Besides base64: strings whose content decides, which no schema can know."""
 
 

@@ -32,6 +32,11 @@ would be a dependency for one figure.
 
 {cost}
 
+{live}
+
+A client of [Live](live.md) sends 50 pieces of 20 ms instead of one event, in PCM at 24 kHz, and hears five of
+200 ms. The interruption is a burst of loud sound; an answer that is stopped loses what was not sent yet.
+
 What limits it. Counted by `strace`, bare `grpc.aio` streams make 23 system calls a unit and switch threads
 about ten times; the whole adapter, which speaks gRPC on its one thread, makes 7, 3 of them for random ids,
 and does not switch. A bare program with the same three streams, framed as in

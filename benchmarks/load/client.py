@@ -38,12 +38,12 @@ class Client(asyncio.Protocol):
         self._in_payload = False
 
     @classmethod
-    async def connect(cls, port: int, on_event: OnEvent) -> "Client":
+    async def connect(cls, port: int, on_event: OnEvent, path: str = PATH) -> "Client":
         """An open WebSocket on loopback."""
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(lambda: cls(on_event), "127.0.0.1", port)
         request = (
-            f"GET {PATH} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         client.transport.write(request.encode())

@@ -1,6 +1,6 @@
 """A gRPC worker without a model: answers every unit at once, always in the same way. For load, not for truth.
 
-`python -m benchmarks.load.worker [--listens] [--slots N]`; prints `ready on <address>`.
+`python -m benchmarks.load.worker [--listens] [--obeys] [--slots N]`; prints `ready on <address>`.
 """
 
 import argparse
@@ -25,11 +25,12 @@ _INITIAL = ((METADATA_WORKER_ID, WORKER_ID),)
 
 
 class Answering(InferenceServiceServicer):
-    """Speaks a second in every unit, or with `listens` never."""
+    """Speaks a second in every unit, or with `listens` never; with `obeys` not in one that is to listen."""
 
-    def __init__(self, slots: int, listens: bool) -> None:
+    def __init__(self, slots: int, listens: bool, obeys: bool) -> None:
         self._slots = slots
         self._speaks = not listens
+        self._obeys = obeys
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:
         """A worker that is ready."""
@@ -59,7 +60,8 @@ class Answering(InferenceServiceServicer):
         await context.send_initial_metadata(_INITIAL)
         async for request in requests:
             if request.HasField("run"):
-                await context.write(payload.generated(request.unit, self._speaks))
+                speaks = self._speaks and not (self._obeys and request.run.force_listen)
+                await context.write(payload.generated(request.unit, speaks))
 
     async def Finalize(self, requests: AsyncIterator[pb.FinalizeRequest], context: Any) -> None:
         """Closes units."""
@@ -73,9 +75,11 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--slots", type=int, default=4096)
     parser.add_argument("--listens", action="store_true")
+    parser.add_argument("--obeys", action="store_true")
     arguments = parser.parse_args()
     server = grpc.aio.server(options=list(server_options(arguments.slots)))
-    add_InferenceServiceServicer_to_server(Answering(arguments.slots, arguments.listens), server)
+    answering = Answering(arguments.slots, arguments.listens, arguments.obeys)
+    add_InferenceServiceServicer_to_server(answering, server)
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     with tempfile.TemporaryDirectory() as folder:

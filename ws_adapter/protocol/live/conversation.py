@@ -17,12 +17,14 @@ MOST_UNTOLD: Final = 8
 
 
 class Conversation:
-    """See above; `settings` are those of its `session.start`."""
+    """See above; `settings` are those of its `session.start`, and an append has at most `most_s` of sound."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, most_s: float) -> None:
         self.is_muted = False
         self.is_congested = False
         """The client does not read."""
+        self.most_bytes = settings.format.bytes_per_s * most_s
+        """Of one append."""
         self.ear = Ear(settings.format)
         self.gate = Gate()
         self.playout = Playout(settings.format)
@@ -34,7 +36,7 @@ class Conversation:
 
     def hear(self, data: bytes) -> Samples:
         """What the model is to hear now."""
-        return self.ear.hear(self.ear.format.silence(len(data)) if self.is_muted else data)
+        return self.ear.hear(data if not self.is_muted else self.ear.format.silence(len(data)))
 
     def is_saying(self, flow: UnitFlow) -> bool:
         """Whether the user hears the model, or is about to."""

@@ -118,13 +118,15 @@ class Live:
         """See `Machine.deadline`."""
         if self.is_over:
             return None
-        times = [self._deadlines.next_at, self._deadlines.idle_at, self._end_at]
-        if self._conversation is not None:
-            if not self._conversation.is_congested:
-                times.append(self._conversation.playout.due_at)
-            if self._end is None:
-                times.append(self._flow.deadline)
-        return min((at for at in times if at is not None), default=None)
+        conversation, earliest = self._conversation, self._end_at
+        playout_at = flow_at = None
+        if conversation is not None:
+            playout_at = None if conversation.is_congested else conversation.playout.due_at
+            flow_at = self._flow.deadline if self._end is None else None
+        for at in (self._deadlines.next_at, self._deadlines.idle_at, playout_at, flow_at):
+            if at is not None and (earliest is None or at < earliest):
+                earliest = at
+        return earliest
 
     # -------------------------------------------------------------------------------------- the slot
 
@@ -298,7 +300,7 @@ class Live:
     def _append(self, event: AudioAppend, conversation: Conversation, now: float) -> list[Action]:
         if not event.audio:
             raise missing("audio", "base64 audio")
-        most = conversation.ear.format.bytes_per_s * self._limits.max_append_s
+        most = conversation.most_bytes
         if isinstance(event.audio, CutBase64) and event.audio.data is None:
             undecoded = round(event.audio.size / conversation.ear.format.bytes_per_s * 16_000)
             return self._said(self._put(Clip(NO_AUDIO.samples, undecoded=undecoded), now), now)
@@ -337,7 +339,7 @@ class Live:
         if self.state is not State.CONFIGURING or self._settings is None:
             return []
         self.state = State.ACTIVE
-        self._conversation = Conversation(self._settings)
+        self._conversation = Conversation(self._settings, self._limits.max_append_s)
         self._conversation.playout.begin(now)
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
         limit_at = self._deadlines.limit_at

@@ -1,0 +1,143 @@
+"""What a second of a Live session costs, in pieces of 20 ms, beside a unit that comes as one event; and how
+soon an answer stops when the user speaks over it.
+
+Both crowds speak in real time on the same adapter, in turn. Interruptions are bursts of loud sound, one
+session after another: what counts is the time from the burst to the last sound of the answer.
+"""
+
+import asyncio
+import base64
+import json
+import statistics
+import time
+from contextlib import ExitStack
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.adapter.report import Goal, Report
+from benchmarks.load.client import Client, converse, text_frame
+from benchmarks.load.payload import APPEND
+from benchmarks.load.processes import Process, adapter, running
+
+SESSIONS: Final = 32
+PIECES: Final = 50
+MOST_TIMES: Final = 2.5
+MOST_MS: Final = 50.0
+
+_PATH: Final = "/v1/live/sessions"
+_RATE_HZ: Final = 24_000
+_QUIET: Final = 0.004
+_SETTLES_S: Final = 3.0
+_BURST_S: Final = 0.6
+_AFTER_S: Final = 0.5
+"""The next second of the model's speech comes later."""
+
+_SILENCE: Final = b'"delta":"' + b"A" * 256
+
+
+def _append(seconds: float, level: float) -> bytes:
+    samples = np.random.default_rng(1).uniform(-level, level, round(seconds * _RATE_HZ))
+    audio = base64.b64encode((samples * 32_767).astype("<i2").tobytes()).decode()
+    return text_frame(json.dumps({"type": "session.input_audio.append", "audio": audio}).encode())
+
+
+class Talker:
+    """One Live session; `sound_at` is when its last sound came that was no silence, which sets `speaks`."""
+
+    def __init__(self) -> None:
+        self.sound_at = 0.0
+        self.speaks = asyncio.Event()
+        self.client: Client | None = None
+        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def connect(self, port: int) -> None:
+        """Begins its session."""
+        self.client = await Client.connect(port, self._heard, _PATH)
+        start = {"type": "session.start", "session": {"model": "bench"}}
+        self.client.send(text_frame(json.dumps(start).encode()))
+        await self._started
+
+    def _heard(self, client: Client, event: bytes) -> None:
+        if b'"session.started"' in event:
+            self._started.set_result(None)
+        elif b"audio.delta" in event and _SILENCE not in event:
+            self.sound_at = time.monotonic()
+            self.speaks.set()
+
+
+async def _pace(clients: list[Client], frame: bytes, period_s: float, seconds: float) -> None:
+    """Sends a frame of each client once in a period, spread over it."""
+    began, step = time.monotonic(), period_s / len(clients)
+    for number in range(round(seconds / step)):
+        wait = began + number * step - time.monotonic()
+        if wait > 0.002 or number % 64 == 0:
+            await asyncio.sleep(max(0.0, wait))
+        clients[number % len(clients)].send(frame)
+
+
+async def _cost(
+    process: Process, clients: list[Client], frame: bytes, period_s: float, seconds: float
+) -> float:
+    """CPU-microseconds of the adapter for a second of one session."""
+    await _pace(clients, frame, period_s, _SETTLES_S)
+    cpu = process.cpu_s()
+    await _pace(clients, frame, period_s, seconds)
+    return (process.cpu_s() - cpu) / seconds / len(clients) * 1e6
+
+
+async def _stops(talkers: list[Talker], count: int) -> list[float]:
+    """Milliseconds from a burst of speech to the last sound of the answer."""
+    piece, burst = _append(1.0, _QUIET), _append(_BURST_S, 0.5)
+    took = []
+    for number in range(count):
+        talker = talkers[number % len(talkers)]
+        assert talker.client is not None
+        talker.client.send(piece)
+        talker.client.send(piece)
+        talker.speaks.clear()
+        await talker.speaks.wait()
+        since = time.monotonic()
+        talker.client.send(burst)
+        await asyncio.sleep(_AFTER_S)
+        took.append(max(0.0, talker.sound_at - since) * 1000)
+    return took
+
+
+async def measure(is_short: bool) -> Report:
+    """The table of both goals."""
+    rounds, seconds, stops = (2, 4.0, 24) if is_short else (4, 8.0, 128)
+    with ExitStack() as stack:
+        worker = stack.enter_context(running("benchmarks.load.worker", "--obeys"))
+        process = stack.enter_context(adapter(worker.address, "--max-cpu", "0", "--max-loop-lag-ms", "0"))
+        units = [await converse(process.port, lambda client, event: None) for _ in range(SESSIONS)]
+        talkers = [Talker() for _ in range(SESSIONS)]
+        for talker in talkers:
+            await talker.connect(process.port)
+        live = [talker.client for talker in talkers if talker.client is not None]
+        idle = await _cost(process, live, text_frame(b'{"type":"session.input_audio.unmute"}'), 60.0, seconds)
+        found: dict[str, list[float]] = {"one event": [], "Live": []}
+        for _ in range(rounds):
+            found["one event"].append(await _cost(process, units, text_frame(APPEND), 1.0, seconds) - idle)
+            found["Live"].append(
+                await _cost(process, live, _append(1 / PIECES, _QUIET), 1.0 / PIECES, seconds)
+            )
+        took = sorted(await _stops(talkers, stops))
+    unit, second = (statistics.median(values) for values in found.values())
+    p50, p99 = took[len(took) // 2], took[min(len(took) - 1, int(0.99 * len(took)))]
+    rows: list[tuple[Any, ...]] = [
+        ("a unit of /ws/duplex, one event", unit, 1.0),
+        (f"a second of Live, {PIECES} events", second, second / unit),
+        ("of it, silence to a client that sends nothing", idle, idle / unit),
+    ]
+    return Report(
+        "live",
+        f"CPU of the adapter for a second of a session, {SESSIONS} sessions in real time",
+        ("what", "CPU-us", "of a unit"),
+        rows,
+        (
+            Goal("Live: a second over a unit", second / unit, MOST_TIMES),
+            Goal(f"Live: ms from speech to the last sound, p99 of {len(took)}", p99, MOST_MS),
+        ),
+        f"the answer stopped after {p50:.1f} ms (median)",
+    )

@@ -36,7 +36,8 @@ _AFTER_S: Final = 0.5
 _SILENCE: Final = b'"delta":"' + b"A" * 256
 
 
-def _append(seconds: float, level: float) -> bytes:
+def piece(seconds: float, level: float) -> bytes:
+    """A frame that appends so much noise."""
     samples = np.random.default_rng(1).uniform(-level, level, round(seconds * _RATE_HZ))
     audio = base64.b64encode((samples * 32_767).astype("<i2").tobytes()).decode()
     return text_frame(json.dumps({"type": "session.input_audio.append", "audio": audio}).encode())
@@ -45,8 +46,9 @@ def _append(seconds: float, level: float) -> bytes:
 class Talker:
     """One Live session; `sound_at` is when its last sound came that was no silence, which sets `speaks`."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str = "bench") -> None:
         self.sound_at = 0.0
+        self._model = model
         self.speaks = asyncio.Event()
         self.client: Client | None = None
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -54,7 +56,7 @@ class Talker:
     async def connect(self, port: int) -> None:
         """Begins its session."""
         self.client = await Client.connect(port, self._heard, _PATH)
-        start = {"type": "session.start", "session": {"model": "bench"}}
+        start = {"type": "session.start", "session": {"model": self._model}}
         self.client.send(text_frame(json.dumps(start).encode()))
         await self._started
 
@@ -88,13 +90,13 @@ async def _cost(
 
 async def _stops(talkers: list[Talker], count: int) -> list[float]:
     """Milliseconds from a burst of speech to the last sound of the answer."""
-    piece, burst = _append(1.0, _QUIET), _append(_BURST_S, 0.5)
+    second, burst = piece(1.0, _QUIET), piece(_BURST_S, 0.5)
     took = []
     for number in range(count):
         talker = talkers[number % len(talkers)]
         assert talker.client is not None
-        talker.client.send(piece)
-        talker.client.send(piece)
+        talker.client.send(second)
+        talker.client.send(second)
         talker.speaks.clear()
         await talker.speaks.wait()
         since = time.monotonic()
@@ -119,9 +121,7 @@ async def measure(is_short: bool) -> Report:
         found: dict[str, list[float]] = {"one event": [], "Live": []}
         for _ in range(rounds):
             found["one event"].append(await _cost(process, units, text_frame(APPEND), 1.0, seconds) - idle)
-            found["Live"].append(
-                await _cost(process, live, _append(1 / PIECES, _QUIET), 1.0 / PIECES, seconds)
-            )
+            found["Live"].append(await _cost(process, live, piece(1 / PIECES, _QUIET), 1.0 / PIECES, seconds))
         took = sorted(await _stops(talkers, stops))
     unit, second = (statistics.median(values) for values in found.values())
     p50, p99 = took[len(took) // 2], took[min(len(took) - 1, int(0.99 * len(took)))]

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.adapter import codec
+from benchmarks.adapter import codec, live
 from benchmarks.adapter.cost import Chain
 from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.client import converse, text_frame
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.payload import ANSWER, APPEND, SPEECH
-from tests.support.scripted_engine import ScriptedEngine, running_worker, speak
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker, speak
 from tests.ws_adapter.support.stage import running_adapter, until
 from ws_adapter.protocol.wire.codec import Clip
 
@@ -44,6 +44,22 @@ async def test_clients_count_answers() -> None:
 
     assert (crowd.tally.dropped, crowd.tally.late) == (0, 0)
     assert len(crowd.tally.latencies) == crowd.tally.good
+
+
+async def test_a_talker_hears_an_answer_and_tells_it_from_silence() -> None:
+    engine = ScriptedEngine(listen(), *[speak("Hello")] * 6, slots=1)
+    async with running_worker(engine, slots=1) as worker, running_adapter(worker.address) as stage:
+        talker = live.Talker("scripted")
+        await talker.connect(int(stage.address.rpartition(":")[2]))
+        assert talker.client is not None
+        async with asyncio.timeout(10):
+            talker.client.send(live.piece(1.1, 0.0))
+            assert not talker.speaks.is_set()
+            talker.client.send(live.piece(1.1, 0.0))
+            await talker.speaks.wait()
+        talker.client.transport.abort()
+
+    assert talker.sound_at > 0
 
 
 async def test_chain_keeps_a_server_busy() -> None:

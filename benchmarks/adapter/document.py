@@ -182,7 +182,7 @@ The ear hears a second and the vocoder says one, of sessions together and one af
 
 def write() -> None:
     """Writes the page."""
-    names = ("cost", "codec", "density", "overload", "idle")
+    names = ("cost", "live", "codec", "density", "overload", "idle")
     figures = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in names}
     text = _TEXT.format(**{name: section(figures[name]) for name in names})
     if NEIGHBOURS.exists():

@@ -182,6 +182,8 @@ def texts(schema: Event, name: str) -> st.SearchStrategy[str]:
         return st.from_regex(schema["pattern"], fullmatch=True)
     if name.endswith("model"):
         return st.sampled_from(["", *CATALOGUE.models])
+    if name.endswith(("output.voice", "voice.id")):
+        return st.sampled_from(sorted(CATALOGUE.voices))
     if name.endswith("ref_audio_path"):
         return st.sampled_from(["", *CATALOGUE.voices])
     if "contentEncoding" in schema:

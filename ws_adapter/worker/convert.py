@@ -19,7 +19,6 @@ from ws_adapter.protocol.core.config import (
     WorkerSetup,
 )
 from ws_adapter.protocol.core.signals import (
-    NO_TIMINGS,
     Finalized,
     Finish,
     Piece,
@@ -283,5 +282,18 @@ def _tokens(usage: common_pb2.Usage) -> TokenUsage:
 
 
 def _timings(timings: common_pb2.Timings) -> Timings:
-    given = {field.name: round(seconds(value) * 1000, 3) for field, value in timings.ListFields()}
-    return Timings(**given) if given else NO_TIMINGS
+    # Each by its name: `ListFields` takes four times as long, for every unit.
+    has = timings.HasField
+    return Timings(
+        queue=_milliseconds(timings.queue) if has("queue") else None,
+        prefill=_milliseconds(timings.prefill) if has("prefill") else None,
+        decode=_milliseconds(timings.decode) if has("decode") else None,
+        speech=_milliseconds(timings.speech) if has("speech") else None,
+        vocoder=_milliseconds(timings.vocoder) if has("vocoder") else None,
+        total=_milliseconds(timings.total) if has("total") else None,
+    )
+
+
+def _milliseconds(duration: Duration) -> float:
+    """Rounded to microseconds, as integers, which costs a fifth of rounding a float."""
+    return (duration.seconds * 1_000_000 + (duration.nanos + 500) // 1000) / 1000

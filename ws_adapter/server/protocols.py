@@ -1,9 +1,9 @@
 """The state machine for each kind of WebSocket."""
 
 import secrets
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import Final
 
 from ws_adapter.process.clock import Clock
@@ -22,17 +22,14 @@ from ws_adapter.web.routes import Dialect, Selection
 _DRAWN: Final = 256
 """Tokens that are drawn at once: each time is a call of the system."""
 
-_tokens: Final[deque[str]] = deque()
+
+def _draw(count: int) -> list[str]:
+    digits = secrets.token_hex(6 * count)
+    return [digits[at : at + 12] for at in range(0, len(digits), 12)]
 
 
-def new_token() -> str:
-    """12 hexadecimal digits, of which ids are made. May be called on any thread."""
-    while True:
-        try:
-            return _tokens.pop()
-        except IndexError:
-            digits = secrets.token_hex(6 * _DRAWN)
-            _tokens.extend(digits[at : at + 12] for at in range(0, len(digits), 12))
+new_token: Final[Callable[[], str]] = chain.from_iterable(map(_draw, repeat(_DRAWN))).__next__
+"""Makes 12 hexadecimal digits, of which ids are made; for the event loop's thread."""
 
 
 def new_session_id(dialect: Dialect) -> str:

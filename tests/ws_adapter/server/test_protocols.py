@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ws_adapter.process.clock import LoopClock
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.wire.limits import Limits
-from ws_adapter.server.protocols import MACHINES, MachineMaker, new_session_id
+from ws_adapter.server.protocols import MACHINES, MachineMaker, new_session_id, new_token
 from ws_adapter.web.routes import Dialect, Selection, select
 
 PATHS = (
@@ -39,3 +39,10 @@ async def test_whatever_is_selected_has_one_entry_in_the_table() -> None:
 
     assert found == set(MACHINES)
     assert {dialect for dialect, _ in found} == set(Dialect)
+
+
+def test_no_token_is_drawn_twice() -> None:
+    tokens = [new_token() for _ in range(1000)]
+
+    assert len(set(tokens)) == len(tokens)
+    assert all(len(bytes.fromhex(token)) == 6 for token in tokens)

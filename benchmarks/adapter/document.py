@@ -38,8 +38,8 @@ A client of [Live](live.md) sends 50 pieces of 20 ms instead of one event, in PC
 200 ms. The interruption is a burst of loud sound; an answer that is stopped loses what was not sent yet.
 
 What limits it. Counted by `strace`, bare `grpc.aio` streams make 23 system calls a unit and switch threads
-about ten times; the whole adapter, which speaks gRPC on its one thread, makes 7, 3 of them for random ids,
-and does not switch. A bare program with the same three streams, framed as in
+about ten times; the whole adapter, which speaks gRPC on its one thread, makes 4 and
+does not switch. A bare program with the same three streams, framed as in
 `ws_adapter/worker/transport/http2.py`, took 0.5 to 0.6 of `grpc.aio`. With the WebSocket echo and the codec
 that is about two thirds of the adapter; the last third is the protocol, about 300 calls of Python functions
 a unit ([walked through](unit.md#which-modules-it-passes)): checks, clocks, bounds, the order of answers. The
@@ -47,14 +47,12 @@ relay has none of that, and its time goes into `json`, which is C. The adapter a
 unit for the next (`ws_adapter/process/allocator.py`), which neither the floors nor the relay do: that is
 how the whole comes near the sum of its floors. `uvloop` changed it by less than the noise.
 
-Since then a unit has become cheaper. `python -m benchmarks.adapter cost --against DIR` takes the adapter of
-another tree in turn with this one: on 2026-11-22 that of the morning took 521 us and that of the afternoon
-445 (425 to 492), and the floors together 349, the relay 600. Other work had three quarters of both cores
-meanwhile: nobody was kept busy as in the table, and caches were cold, which a program of many functions feels
-most. There A1 went from 1.49 to 1.27 and A2 from 1.15 to 1.35; on a quiet machine both are still to be
-measured. What it was: text messages of one frame pass the parser of `websockets` by, frames are joined once,
-values for histograms are put aside and sorted twice a second, and what a session holds and when it ends are
-kept as they change.
+`python -m benchmarks.adapter cost --against DIR` takes the adapter of another tree in turn with this one:
+the two then have the same machine at the same time. A unit became cheaper by these, in this order: what is read is
+obeyed at once and what is said written at once, without a task in between that waits for its turn; the worker
+takes a unit in one frame; text messages of one frame pass the parser of `websockets` by, and frames are
+joined once; messages of a few bytes are remembered, tokens drawn by the hundred; values for histograms are
+put aside and sorted twice a second; what a session holds and when it ends are kept as they change.
 
 ## The codec
 

@@ -48,7 +48,7 @@ unit for the next (`ws_adapter/process/allocator.py`), which neither the floors 
 how the whole comes near the sum of its floors. `uvloop` changed it by less than the noise.
 
 `python -m benchmarks.adapter cost --against DIR` takes the adapter of another tree in turn with this one:
-the two then have the same machine at the same time. A unit became cheaper by these, in this order: what is
+the two then have the same machine at the same time. A unit became cheaper by these: what is
 read is obeyed at once and what is said written at once, without a task in between that waits for its turn;
 the worker takes a unit in one frame; text messages of one frame pass the parser of `websockets` by, and
 frames are joined once; messages of a few bytes are remembered, tokens drawn by the hundred; values for

@@ -2,8 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,8 +32,8 @@ class _Second:
     """
 
     at: int
-    units_s: float = 0.0
-    moments: list[list[float]] = field(default_factory=lambda: [[0.0] * 9 for _ in range(4)])
+    units_s: float
+    moments: Sequence[list[float]]
 
 
 class Admission:
@@ -129,7 +129,8 @@ class Admission:
         while self._ticks:
             tick = self._ticks.popleft()
             if not self._seconds or self._seconds[-1].at != int(tick.ended):
-                self._seconds.append(_Second(int(tick.ended)))
+                nothing = ([0.0] * 9, [0.0] * 9, [0.0] * 9, [0.0] * 9)
+                self._seconds.append(_Second(int(tick.ended), 0.0, nothing))
             second, spent = self._seconds[-1], tick.ended - tick.started
             second.units_s += spent - tick.rest_s
             rows, speakers = tick.tokens, tick.speaking

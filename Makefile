@@ -21,12 +21,14 @@ GENERATED := clients/python/antiphon/v1
 PROTOCOL := docs/protocol
 TYPESCRIPT := clients/typescript
 NODE_STAMP := $(TYPESCRIPT)/node_modules/.installed
+BROWSER := clients/browser
+BROWSER_STAMP := $(BROWSER)/node_modules/.installed
 # Without Node the TypeScript client is left as it is.
 WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test pytest lint format types typescript protos check-protos schemas check-schemas fuzz storm pictures train eval bench neighbours clean
+.PHONY: help install run demo check test pytest lint format types typescript browser-modules browser screenshots protos check-protos schemas check-schemas fuzz storm pictures train eval bench neighbours clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +96,18 @@ typescript-protos: install $(NODE_STAMP)
 		--ts_proto_opt=esModuleInterop=true,importSuffix=.js,useExactTypes=false,unrecognizedEnum=true \
 		$(sort $(wildcard protos/antiphon/v1/*.proto))
 
+$(BROWSER_STAMP): $(BROWSER)/package.json $(BROWSER)/package-lock.json
+	cd $(BROWSER) && npm ci --no-progress
+	@touch $@
+
+browser-modules: $(BROWSER_STAMP)
+
+browser: $(BROWSER_STAMP) ## check the types of the browser client and of the web page (needs Node 20 or newer)
+	cd $(BROWSER) && npm run --silent check
+
+screenshots: install ## the web page in each of its states, as pictures in docs/page (needs Chromium)
+	$(BIN)/python -m tests.page.screenshots docs/page
+
 typescript: $(NODE_STAMP) ## build the TypeScript client (needs Node 20 or newer)
 	cd $(TYPESCRIPT) && npm run --silent build
 
@@ -129,6 +143,6 @@ neighbours: install ## measure what neighbours notice of attacks; ARGS='--short 
 
 clean: ## remove .venv, build products and caches
 	rm -rf $(VENV) build dist *.egg-info clients/python/*.egg-info
-	rm -rf $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist
+	rm -rf $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -31,6 +31,7 @@ from ws_adapter.server.listener import PublicServer
 from ws_adapter.server.pages import Pages
 from ws_adapter.session.readers import Readers
 from ws_adapter.session.services import Services
+from ws_adapter.web.files import read_files
 from ws_adapter.web.tls import Certificate
 from ws_adapter.worker.registry import Registry
 
@@ -197,7 +198,7 @@ def _assemble(options: AdapterOptions, clock: Clock, telemetry: Telemetry) -> _P
     services = Services(options, dispatcher, registry, clock, load, Readers())
     snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock)
     handshake = Handshake(options, access, telemetry, metrics, snapshot)
-    pages = Pages(services, access, voice)
+    pages = Pages(services, access, voice, {} if options.no_page else read_files())
     server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)
     keys = access if options.keys is not None else None
     return _Parts(

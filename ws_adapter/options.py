@@ -41,6 +41,9 @@ class AdapterOptions:
     port: int = 8006
     """0 takes a free one."""
 
+    no_page: bool = False
+    """Leaves out the web page at `/`."""
+
     allow_anonymous: bool = False
     """Lets anybody who can reach the adapter use it."""
 

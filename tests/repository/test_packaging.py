@@ -113,10 +113,15 @@ def test_protos_ship_as_links_not_copies() -> None:
     ("package", "file"),
     [
         ("ws_adapter", "sounds/antiphon-mini.wav"),
+        ("ws_adapter", "web/page/index.html"),
+        ("ws_adapter", "web/page/client/duplex.js"),
+        ("ws_adapter", "web/page/questions/name.wav"),
+        ("clients/python/antiphon", "telemetry/look.css"),
         ("inference_service", "checkpoints/antiphon-mini/config.json"),
     ],
 )
 def test_files_that_are_no_code_ship(package: str, file: str) -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
 
-    assert any(file in glob(pattern, root_dir=ROOT / package, recursive=True) for pattern in told[package])
+    patterns = told[Path(package).name]
+    assert any(file in glob(pattern, root_dir=ROOT / package, recursive=True) for pattern in patterns)

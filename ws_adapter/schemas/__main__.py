@@ -5,7 +5,7 @@ import json
 from importlib.metadata import version
 from pathlib import Path
 
-from ws_adapter.schemas import asyncapi, tables
+from ws_adapter.schemas import asyncapi, tables, typescript
 from ws_adapter.schemas.catalogue import DIALECTS, Json
 from ws_adapter.schemas.definitions import bundle
 
@@ -23,6 +23,7 @@ def write(folder: Path) -> None:
     for name, document in documents.items():
         (folder / name).write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     (folder / "events.md").write_text(tables.page())
+    (folder / "events.d.ts").write_text(typescript.declarations())
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ class Access:
         if self._takes_any_origin:
             return
         origins = [origin.lower() for origin in request.headers.get_all("Origin")]
-        if not all(self._may_use(origin, caller) for origin in origins):
+        if not all(self._may_use(origin, caller) or _is_own(origin, request) for origin in origins):
             message = f"pages of this origin may not use this server; {_NAME_IT}"
             raise Denied(Rejection.ORIGIN, responses.forbidden(message))
         if caller.is_local:
@@ -209,6 +209,18 @@ def _host(origin: str) -> str:
         return urlsplit(origin).hostname or ""
     except ValueError:
         return ""
+
+
+def _is_own(origin: str, request: Request) -> bool:
+    """Whether a page comes from where it connects to: the web page that is served here.
+
+    Of a name that somebody could make mean this server that is no proof: only of an address, of this
+    machine, or of a name without a dot.
+    """
+    name = _host(origin)
+    if not (_is_address(name) or _is_local(name) or (name and "." not in name)):
+        return False
+    return [origin.partition("://")[2]] == [host.lower() for host in request.headers.get_all("Host")]
 
 
 def _is_local(host: str) -> bool:

@@ -320,7 +320,7 @@ def _finish_response(connection: ServerConnection, request: Request, response: R
     """What the library refuses by itself in the form of all other answers; the trace where there is one."""
     status = HTTPStatus(response.status_code)
     _log(request, status)
-    if response.headers.get("Content-Type") != responses.JSON and status is not _UPGRADED:
+    if responses.OWN not in response.headers and status is not _UPGRADED:
         return responses.refused(status)
     assert isinstance(connection, PublicConnection)
     if connection.upgrade is not None:

@@ -1,5 +1,6 @@
 """The HTTP side: pages that say how the adapter is, who waits, and what is served."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from websockets.http11 import Response
@@ -9,6 +10,7 @@ from ws_adapter.server import responses
 from ws_adapter.server.access import Access
 from ws_adapter.server.default_voice import DefaultVoice
 from ws_adapter.session.services import Services
+from ws_adapter.web.files import PageFile
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.rate_limit import Caller
 from ws_adapter.web.routes import Page, find_page
@@ -16,15 +18,20 @@ from ws_adapter.worker.registry import Condition
 
 READING: Final = ("GET", "HEAD")
 
-_OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET})
-"""Pages for everybody. A ticket's page is for whoever knows the ticket: its owner, and admins."""
+_OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET, Page.FILE, Page.ABOUT})
+"""Pages for everybody. A ticket's page is for whoever knows the ticket: its owner, and admins. The web page
+asks for a key itself."""
 
 
 class Pages:
     """Answers requests that open no WebSocket."""
 
-    def __init__(self, services: Services, access: Access, voice: DefaultVoice) -> None:
-        """`voice` is for clients that ask for one."""
+    def __init__(
+        self, services: Services, access: Access, voice: DefaultVoice, files: Mapping[str, PageFile]
+    ) -> None:
+        """`voice` is for clients that ask for one, `files` are those of the web page, none without it."""
+        self._options = services.options
+        self._files = files
         self._dispatcher = services.dispatcher
         self._registry = services.registry
         self._load = services.load
@@ -38,7 +45,9 @@ class Pages:
         if found is None:
             is_path = request.path.startswith("/") or request.method in READING
             return responses.not_found() if is_path else responses.method_not_allowed(*READING)
-        page, ticket_id = found
+        page, name = found
+        if (page is Page.FILE and name not in self._files) or (page is Page.ABOUT and not self._files):
+            return responses.not_found()
         key = None
         if page not in _OPEN:
             self._access.check_origin(request, caller)
@@ -49,11 +58,13 @@ class Pages:
         if request.refused_body is not None:
             return responses.body_refused(request.refused_body, *allowed)
         if request.method in READING:
-            return await self._read(page, ticket_id, is_admin=key is not None and key.is_admin)
+            if page is Page.FILE:
+                return responses.page_file(self._files[name], request.headers.get_all("If-None-Match"))
+            return await self._tell(page, name, is_admin=key is not None and key.is_admin)
         self._access.check_origin(request, caller)
-        return responses.cancelled(ticket_id, await self._dispatcher.cancel(POOL, ticket_id))
+        return responses.cancelled(name, await self._dispatcher.cancel(POOL, name))
 
-    async def _read(self, page: Page, ticket_id: str, *, is_admin: bool) -> Response:
+    async def _tell(self, page: Page, name: str, *, is_admin: bool) -> Response:
         match page:
             case Page.HEALTH:
                 return responses.health()
@@ -61,6 +72,10 @@ class Pages:
                 return responses.readiness(await self._dispatcher.status(POOL), self._load.is_draining)
             case Page.VERSION:
                 return responses.versions()
+            case Page.ABOUT:
+                status, catalogue = await self._dispatcher.status(POOL), self._registry.catalogue()
+                is_open = self._options.keys is None
+                return responses.about(status, catalogue, self._options, is_open=is_open)
             case Page.STATUS:
                 return await self._status()
             case Page.MODELS:
@@ -71,7 +86,8 @@ class Pages:
             case Page.QUEUE:
                 return responses.queue(await self._dispatcher.view(POOL), names_tickets=is_admin)
             case Page.TICKET:
-                return responses.ticket(await self._dispatcher.view(POOL), ticket_id)
+                return responses.ticket(await self._dispatcher.view(POOL), name)
+        raise AssertionError(page)
 
     async def _status(self) -> Response:
         workers = self._registry.conditions()

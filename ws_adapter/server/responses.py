@@ -1,7 +1,7 @@
 """HTTP answers. No route takes a body."""
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Final
@@ -11,11 +11,16 @@ from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from ws_adapter.dispatch.base import PoolStatus, QueueView, Running, Waiting
+from ws_adapter.options import AdapterOptions
+from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.server.default_voice import DefaultVoice
+from ws_adapter.web.files import POLICY, PageFile
 
 PROTOCOL: Final = "antiphon.v1"
 OWNER: Final = "antiphon"
 JSON: Final = "application/json"
+OWN: Final = "X-Content-Type-Options"
+"""A header that all answers from here have, and none that the library makes by itself."""
 
 Json = dict[str, Any]
 
@@ -27,18 +32,15 @@ def answer(status: HTTPStatus, body: Any, **headers: str) -> Response:
 
 def text(status: HTTPStatus, data: bytes, content_type: str, **headers: str) -> Response:
     """A response of any type; underscores in names of headers stand for hyphens."""
-    fields = Headers(
-        {
-            "Content-Type": content_type,
-            "Content-Length": str(len(data)),
-            "Connection": "close",
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-        }
-    )
-    for name, value in headers.items():
-        fields[name.replace("_", "-")] = value
-    return Response(status.value, status.phrase, fields, data)
+    fields = {
+        "Content-Type": content_type,
+        "Content-Length": str(len(data)),
+        "Connection": "close",
+        "Cache-Control": "no-store",
+        OWN: "nosniff",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    return Response(status.value, status.phrase, Headers(fields), data)
 
 
 def problem(status: HTTPStatus, code: str, message: str, **headers: str) -> Response:
@@ -166,6 +168,38 @@ def readiness(status: PoolStatus, draining: bool) -> Response:
 def versions() -> Response:
     """What runs here."""
     return answer(HTTPStatus.OK, {"version": version("antiphon"), "protocol": PROTOCOL})
+
+
+def about(
+    status: PoolStatus, catalogue: Catalogue | None, options: AdapterOptions, *, is_open: bool
+) -> Response:
+    """What the web page has to know before it connects; names of models only if no key is needed."""
+    body = {
+        "version": version("antiphon"),
+        "needs_key": not is_open,
+        "modes": sorted(catalogue.modes) if catalogue is not None else None,
+        "models": sorted(catalogue.models) if catalogue is not None and is_open else [],
+        "slots": status.slots,
+        "limits_s": {"audio": options.session_limit_audio_s, "video": options.session_limit_video_s},
+        "tls_port": (options.tls_port or None) if options.tls_cert is not None else None,
+    }
+    return answer(HTTPStatus.OK, body)
+
+
+def page_file(file: PageFile, conditions: Sequence[str]) -> Response:
+    """A file of the web page; `conditions` are the values of `If-None-Match`."""
+    if file.is_known(conditions):
+        return text(HTTPStatus.NOT_MODIFIED, b"", file.content_type, **_OF_PAGE, ETag=file.etag)
+    return text(HTTPStatus.OK, file.content, file.content_type, **_OF_PAGE, ETag=file.etag)
+
+
+_OF_PAGE: Final = {
+    "Cache_Control": "no-cache",
+    "Content_Security_Policy": POLICY,
+    "Cross_Origin_Resource_Policy": "same-origin",
+    "Permissions_Policy": "camera=(self), microphone=(self)",
+    "Referrer_Policy": "no-referrer",
+}
 
 
 def not_found() -> Response:

@@ -23,6 +23,8 @@ _LIVE: Final = "/v1/live/sessions"
 _NAMELESS: Final = frozenset({"/", _REALTIME, _DUPLEX, _CHAT, _TRANSCRIPTION, _LIVE})
 _HALF_DUPLEX: Final = re.compile(r"/ws/half_duplex/[^/]+")
 _TICKET: Final = "/api/queue/"
+_FILES: Final = "/page/"
+_START: Final = "index.html"
 
 _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_-]")
 _AUDIO_PREFIXES: Final = ("adx_", "audio_duplex_")
@@ -40,6 +42,8 @@ class Page(Enum):
     DEFAULT_VOICE = "default voice"
     QUEUE = "queue"
     TICKET = "ticket"
+    FILE = "file"
+    ABOUT = "about"
 
 
 _PAGES: Final = {
@@ -52,14 +56,20 @@ _PAGES: Final = {
     "/v1/models": Page.MODELS,
     "/api/default_ref_audio": Page.DEFAULT_VOICE,
     "/api/queue": Page.QUEUE,
+    "/page/about.json": Page.ABOUT,
 }
 
 
 def find_page(target: str) -> tuple[Page, str] | None:
-    """The page of a request target, and the ticket id that it names; a slash at its end changes nothing."""
+    """The page of a request target, and the ticket or the file that it names; a slash at its end changes
+    nothing."""
     path = _split(target)[0]
     if path in _PAGES:
         return _PAGES[path], ""
+    if path == "/":
+        return Page.FILE, _START
+    if path.startswith(_FILES):
+        return Page.FILE, path.removeprefix(_FILES)
     ticket_id = path.removeprefix(_TICKET)
     return (Page.TICKET, ticket_id) if ticket_id != path and "/" not in ticket_id else None
 

@@ -13,7 +13,7 @@ from tests.ws_adapter.support.stage import Client, Stage, running_adapter
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode
-from ws_adapter.web.routes import Dialect, Misdirected, Selection, find_page, select
+from ws_adapter.web.routes import Dialect, Misdirected, Page, Selection, find_page, select
 
 ALL: frozenset[Mode] = frozenset(Mode)
 DUPLEX = frozenset({Mode.AUDIO, Mode.VIDEO})
@@ -226,8 +226,6 @@ def test_kinds() -> None:
 @pytest.mark.parametrize(
     "target",
     [
-        "",
-        "/",
         "/v1",
         "/V1/realtime",
         "/v1/realtime/x",
@@ -244,6 +242,15 @@ def test_kinds() -> None:
 def test_no_websocket_elsewhere(target: str) -> None:
     assert select(target, [], Mode.VIDEO, ALL) is None
     assert find_page(target) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "file"),
+    [("", "index.html"), ("/", "index.html"), ("/?x=1", "index.html"), ("/page/client/a.js", "client/a.js")],
+)
+def test_web_page_is_no_websocket(target: str, file: str) -> None:
+    assert select(target, [], Mode.VIDEO, ALL) is None
+    assert find_page(target) == (Page.FILE, file)
 
 
 @pytest.mark.parametrize("target", ["/v1/realtime/?mode=audio", "/ws/duplex/adx_1/"])

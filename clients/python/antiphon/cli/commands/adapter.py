@@ -36,7 +36,10 @@ _LISTEN: Final = (
     *("host", "port", "allow_anonymous", "auth", "keys"),
     *("tls_cert", "tls_key", "tls_port", "recordings"),
 )
-_PUBLIC: Final = ("default_realtime_mode", "live_interrupt", "voices", "allowed_origins", "trusted_proxies")
+_PUBLIC: Final = (
+    *("default_realtime_mode", "live_interrupt", "voices", "allowed_origins", "trusted_proxies"),
+    "no_page",
+)
 
 
 def add_to(commands: Subcommands) -> None:
@@ -180,6 +183,7 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         choices=("speech", "model"),
         help="what ends an answer on /v1/live/sessions: speech over it, or only the model (default speech)",
     )
+    add("--no-page", action="store_true", help="do not serve the web page at /")
     add("--voices", type=Path, metavar="DIR", help="folder with default.wav, a voice clients may ask for")
     add(
         "--allowed-origins",

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import webbrowser
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,9 @@ def add_to(commands: Subcommands) -> None:
     add_model_options(command)
     add_help_all(command)
     add_public_options(command)
+    command.add_argument_group("the web page").add_argument(
+        "--open", action="store_true", default=False, help="open it in a browser once it is there"
+    )
     add_minicpmo_options(command)
     command.add_argument_group("administration").add_argument("--admin-port", **ADMIN_PORT)
 
@@ -70,7 +74,10 @@ async def _serve(arguments: argparse.Namespace) -> int:
         else:
             access = f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
         admin_port = getattr(arguments, "admin_port", None)
-        await print_banner(starting.result(), stack.worker_target, access, admin_port)
+        page = f"{starting.result()[-1]}/" if "no_page" not in arguments else ""
+        await print_banner(starting.result(), stack.worker_target, access, page, admin_port)
+        if page and arguments.open:
+            await asyncio.to_thread(webbrowser.open, page)
         watching = asyncio.create_task(stack.watch())
         if not await _signalled_before(watching, stopping):
             raise watching.result()
@@ -135,11 +142,12 @@ async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) 
 
 
 async def print_banner(
-    addresses: Sequence[str], worker: str, access: str, admin_port: int | None = None
+    addresses: Sequence[str], worker: str, access: str, page: str = "", admin_port: int | None = None
 ) -> None:
     """Who serves, then where: the last thing printed, and only when it is true.
 
     `addresses` are the adapter's, the plain one first; clients are sent to that with TLS, if there is one.
+    `page` is that of the web page, empty without it.
     """
     info: pb.GetInfoResponse = await get_info(worker)
     style = Style()
@@ -147,6 +155,7 @@ async def print_banner(
     name = style(f"Antiphon {antiphon.__version__}", "bold")
     print(f"  {name} | {info.model} | {slots} | {access}\n")
     for name, where in (
+        *([("Web page", page)] if page else []),
         *((name, where) for mode, name, where in _services(addresses[-1]) if mode in info.modes),
         ("gRPC", worker),
         ("Health", f"{addresses[0]}/readyz"),

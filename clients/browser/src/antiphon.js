@@ -1,0 +1,8 @@
+/** Client of Antiphon's public protocols for web pages. */
+
+export { ask } from "./chat.js";
+export { DIALECTS } from "./dialects.js";
+export { DuplexSession } from "./duplex.js";
+export { endpoint, newTrace, subprotocols } from "./endpoint.js";
+export * from "./samples.js";
+export { TranscriptionSession } from "./transcription.js";

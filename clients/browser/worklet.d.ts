@@ -1,0 +1,11 @@
+// What an AudioWorklet has that a page has not.
+declare const sampleRate: number;
+declare const currentTime: number;
+declare const currentFrame: number;
+declare class AudioWorkletProcessor {
+  readonly port: MessagePort;
+}
+declare function registerProcessor(
+  name: string,
+  processor: new (options: AudioWorkletNodeOptions) => AudioWorkletProcessor,
+): void;

@@ -1,0 +1,1667 @@
+// Made by `make schemas` from the definitions that the server decodes with. What is optional is absent when
+// it has no value.
+
+/** Base64; what is in it stands beside the field. */
+export type Base64 = string;
+
+/** The current dialect of /v1/realtime. */
+export namespace Realtime {
+  /** What a client may send. */
+  type ClientEvent = SessionInit | InputAppend | SessionClose;
+  /** What the server sends. */
+  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | ListenDelta | TextDelta | AudioDelta | SessionClosed | ErrorEvent;
+  /** Opens the session. `payload` is required and may be empty. */
+  interface SessionInit {
+    type: "session.init";
+    payload: InitPayload;
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    trace_context?: unknown;
+  }
+  /** What a session is to be. Voice fields are also accepted here; those inside `voice` win. */
+  interface InitPayload {
+    /** Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without `data:...;base64,` before it. */
+    ref_audio_base64?: Base64 | null;
+    /** Alias of `ref_audio_base64`. */
+    ref_audio?: Base64 | null;
+    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    tts_ref_audio_base64?: Base64 | null;
+    /** Alias of `tts_ref_audio_base64`. */
+    tts_ref_audio?: Base64 | null;
+    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    ref_audio_path?: string | null;
+    /** The system prompt. */
+    system_prompt?: string | null;
+    /** Alias of `system_prompt`. */
+    instructions?: string | null;
+    config?: ConfigFields | null;
+    /** Alias of `config`. */
+    duplex?: ConfigFields | null;
+    voice?: VoiceFields | null;
+    /** Alias of `voice`. */
+    defaults?: VoiceFields | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+    /** False: text only, as with `config.generate_audio`. */
+    use_tts?: boolean | null;
+    /** The same seed and input give the same output. Random without it. */
+    seed?: number | null;
+    /** Name of a served model; the one there is without it. */
+    model?: string | null;
+    /** Ignored: the URL decides. */
+    mode?: unknown;
+    /** Not honoured. */
+    tools?: Array<unknown> | null;
+  }
+  /** The voice that the model hears as its own and speaks with; audio wins over the id of a voice. */
+  interface VoiceFields {
+    /** Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without `data:...;base64,` before it. */
+    ref_audio_base64?: Base64 | null;
+    /** Alias of `ref_audio_base64`. */
+    ref_audio?: Base64 | null;
+    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    tts_ref_audio_base64?: Base64 | null;
+    /** Alias of `tts_ref_audio_base64`. */
+    tts_ref_audio?: Base64 | null;
+    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    ref_audio_path?: string | null;
+  }
+  /** More input: an append of any length. Units of one second are cut from the stream of appends. */
+  interface InputAppend {
+    type: "input.append";
+    input: AppendInput;
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    trace_context?: unknown;
+  }
+  /** A slice of the microphone and what the camera saw. Without `force_listen` there has to be audio. */
+  interface AppendInput {
+    /** Base64 of raw mono PCM at 16 kHz, at most 60 s of it. */
+    audio?: Base64 | AudioObject | null;
+    /** Alias of `audio`. */
+    audio_base64?: Base64 | null;
+    /** Alias of `audio`. */
+    audio_data?: Base64 | null;
+    /** What the camera saw meanwhile, oldest first. Not looked at in sessions without video. */
+    video_frames?: Array<Base64 | PictureObject> | null;
+    /** Alias of `video_frames`. */
+    frame_base64_list?: Array<Base64 | PictureObject> | null;
+    /** Alias of `video_frames`. */
+    frames?: Array<Base64 | PictureObject> | null;
+    /** The model listens to this input and all that waits before it; what it was saying ends. */
+    force_listen?: boolean | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+    hints?: Hints | null;
+    /** The client's name for this append, on every answer to it. One is made up without it. */
+    input_id?: string | null;
+    /** Samples: little-endian float32 in [-1, 1], the default, or little-endian int16. */
+    format?: "f32" | "pcm16" | null;
+    /** Hz of the audio sent. */
+    sample_rate?: 16000 | null;
+    /** Alias of `sample_rate`. */
+    sample_rate_hz?: 16000 | null;
+  }
+  /** The long spelling of `audio`. */
+  interface AudioObject {
+    /** Base64 of raw mono PCM at 16 kHz, at most 60 s of it. */
+    data?: Base64 | null;
+    /** Alias of `data`. */
+    base64?: Base64 | null;
+    /** Alias of `data`. */
+    audio_base64?: Base64 | null;
+  }
+  /** The long spelling of a picture. */
+  interface PictureObject {
+    /** Base64 of a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels. */
+    data?: Base64 | null;
+    /** Alias of `data`. */
+    base64?: Base64 | null;
+  }
+  /** An older place of two fields of an append. */
+  interface Hints {
+    force_listen?: boolean | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+  }
+  /** Ends the session. */
+  interface SessionClose {
+    type: "session.close";
+    /** Comes back in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
+    reason?: string | null;
+  }
+  /** Decoding settings. What is absent is the model's own default; other keys are accepted and named in `unsupported_fields`. */
+  interface ConfigFields {
+    /** False: text only. */
+    generate_audio?: boolean | null;
+    ls_mode?: "explicit" | null;
+    /** The first units that always listen. */
+    force_listen_count?: number | null;
+    /** Most text tokens spoken in one unit. */
+    max_new_speak_tokens_per_chunk?: number | null;
+    decode_mode?: "greedy" | "sampling" | null;
+    temperature?: number | null;
+    top_k?: number | null;
+    top_p?: number | null;
+    text_repetition_penalty?: number | null;
+    /** Tokens that count as repeated. */
+    text_repetition_window_size?: number | null;
+    /** Weight of ending the turn against speaking on. */
+    length_penalty?: number | null;
+    /** Factor on the probability of listening. */
+    listen_prob_scale?: number | null;
+    /** Listening is certain when it is among this many best choices. */
+    listen_top_k?: number | null;
+    tts_temperature?: number | null;
+    chunk_ms?: 1000 | null;
+    sample_rate?: 16000 | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+  }
+  /** No slot was free at once. `position` counts from 1 over all kinds of session. */
+  interface SessionQueued {
+    type: "session.queued";
+    position: number;
+    estimated_wait_s: number;
+    /** Whether too few sessions have ended for more than a guess at the wait. */
+    estimate_is_guess: boolean;
+    ticket_id: string;
+    queue_length: number;
+  }
+  /** Still waiting; sent every 3 s. */
+  interface SessionQueueUpdate {
+    type: "session.queue_update";
+    position: number;
+    estimated_wait_s: number;
+    /** Whether too few sessions have ended for more than a guess at the wait. */
+    estimate_is_guess: boolean;
+    ticket_id: string;
+    queue_length: number;
+  }
+  /** A slot is assigned: the session may be configured. */
+  interface SessionQueueDone {
+    type: "session.queue_done";
+  }
+  /** The session takes input. */
+  interface SessionCreated {
+    type: "session.created";
+    metrics: Metrics;
+    /** Unix seconds of the moment of sending. */
+    server_send_ts: number;
+    session_id: string;
+    mode: "full_duplex";
+    /** Of the settings: system prompt and voice. */
+    usage: TokenUsage;
+    /** Paths in `payload` of what was accepted but is not honoured. */
+    unsupported_fields?: Array<string>;
+    /** Name of the recording that is made. */
+    recording_session_id?: string;
+  }
+  /** Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens. */
+  interface Metrics {
+    /** Tokens of context now held. */
+    kv_cache_length?: number;
+    /** The most that the model can hold. */
+    n_past_max?: number;
+    /** Tokens of the settings: system prompt and voice. */
+    prompt_length?: number;
+    queue_ms?: number;
+    prefill_ms?: number;
+    generate_ms?: number;
+    cost_llm_ms?: number;
+    cost_tts_ms?: number;
+    cost_token2wav_ms?: number;
+    /** From the complete unit in the adapter until its answer was sent. */
+    wall_clock_ms?: number;
+    n_tokens?: number;
+    n_tts_tokens?: number;
+    vision_slices?: number;
+    vision_tokens?: number;
+    /** Zeros added to complete the unit. */
+    padded_samples?: number;
+    /** Samples that had to be clipped to [-1, 1]. */
+    clipped_samples?: number;
+    /** The unit came too late and was never heard. */
+    dropped?: boolean;
+    /** Such units so far. */
+    dropped_total?: number;
+    /** Pictures not looked at: a session without video. */
+    ignored_frames?: number;
+    /** The server made up this unit to give the model time to answer. */
+    injected_silence?: boolean;
+  }
+  /** Tokens consumed and produced, of a unit or of the session so far. */
+  interface TokenUsage {
+    total_tokens: number;
+    input_tokens: number;
+    output_tokens: number;
+    input_token_details: InputTokenDetails;
+    output_token_details: OutputTokenDetails;
+  }
+  /** Input tokens by kind. */
+  interface InputTokenDetails {
+    text_tokens: number;
+    audio_tokens: number;
+    vision_tokens: number;
+    /** Context that was found in the cache instead of being computed again. */
+    cached_tokens: number;
+  }
+  /** Output tokens by kind. */
+  interface OutputTokenDetails {
+    text_tokens: number;
+    audio_tokens: number;
+  }
+  /** The model listens: with `response_id` that response is over, interrupted unless there is a `reason`. */
+  interface ListenDelta {
+    type: "response.output.delta";
+    metrics: Metrics;
+    /** Unix seconds of the moment of sending. */
+    server_send_ts: number;
+    kind: "listen";
+    session_id: string;
+    /** The append that completed the unit. */
+    input_id: string;
+    /** Equal on all that belongs to one turn of the model. */
+    response_id?: string;
+    /** Counts units from 0; on the first event of each. */
+    chunk_index?: number;
+    /** Of the session so far; on the first event of a unit. */
+    usage?: TokenUsage;
+    /** Of this unit; on its first event. */
+    chunk_usage?: TokenUsage;
+    /** The model has said all that it wanted to. */
+    reason?: "turn_end";
+  }
+  /** What the model says in a unit, as text. */
+  interface TextDelta {
+    type: "response.output.delta";
+    metrics: Metrics;
+    /** Unix seconds of the moment of sending. */
+    server_send_ts: number;
+    kind: "text";
+    session_id: string;
+    /** The append that completed the unit. */
+    input_id: string;
+    /** Equal on all that belongs to one turn of the model. */
+    response_id?: string;
+    /** Counts units from 0; on the first event of each. */
+    chunk_index?: number;
+    /** Of the session so far; on the first event of a unit. */
+    usage?: TokenUsage;
+    /** Of this unit; on its first event. */
+    chunk_usage?: TokenUsage;
+    text: string;
+  }
+  /** What the model says in a unit, as audio. */
+  interface AudioDelta {
+    type: "response.output.delta";
+    metrics: Metrics;
+    /** Unix seconds of the moment of sending. */
+    server_send_ts: number;
+    kind: "audio";
+    session_id: string;
+    /** The append that completed the unit. */
+    input_id: string;
+    /** Equal on all that belongs to one turn of the model. */
+    response_id?: string;
+    /** Counts units from 0; on the first event of each. */
+    chunk_index?: number;
+    /** Of the session so far; on the first event of a unit. */
+    usage?: TokenUsage;
+    /** Of this unit; on its first event. */
+    chunk_usage?: TokenUsage;
+    /** Base64 of raw little-endian float32, mono, 24 kHz, within [-1, 1]. */
+    audio: Base64;
+  }
+  /** The last event of a session. `session_id` and `usage` are absent before `session.created`. */
+  interface SessionClosed {
+    type: "session.closed";
+    /** `user_stop` or the client's own, `client_closed` if that cannot be repeated; `timeout`, `context_full`, `server_shutdown`, `backend_error` or `slow_consumer`. */
+    reason: string;
+    session_id?: string;
+    usage?: TokenUsage;
+    diagnostic?: Diagnostic;
+  }
+  /** Why it ended. */
+  interface Diagnostic {
+    /** A sentence for people. */
+    message: string;
+    /** By which the operator of the server finds the session. */
+    trace_id?: string;
+  }
+  /** An event was refused, a unit failed, or the session ends. */
+  interface ErrorEvent {
+    type: "error";
+    error: ErrorBody;
+  }
+  /** What went wrong. */
+  interface ErrorBody {
+    code: ErrorCode;
+    /** For people: names the field, what was expected and what came. */
+    message: string;
+    /** Whose fault it is. */
+    type: "client_error" | "server_error";
+    /** Path of the field at fault, from the root of the event. */
+    param?: string;
+    /** The append at fault. */
+    input_id?: string;
+    /** By which the operator of the server finds the session. */
+    trace_id?: string;
+  }
+  /** What went wrong, for programs. */
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+}
+
+/** The current dialect of /v1/realtime in mode=chat. */
+export namespace RealtimeChat {
+  /** What a client may send. */
+  type ClientEvent = SessionInit | TurnAppend | SessionClose;
+  /** What the server sends. */
+  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | ChatCreated | ReplyText | ReplyAudio | ResponseDone | SessionClosed | ErrorEvent;
+  /** Opens the session. `payload` is required and may be empty. */
+  interface SessionInit {
+    type: "session.init";
+    payload: InitPayload;
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    trace_context?: unknown;
+  }
+  /** What a session is to be. Voice fields are also accepted here; those inside `voice` win. */
+  interface InitPayload {
+    /** Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without `data:...;base64,` before it. */
+    ref_audio_base64?: Base64 | null;
+    /** Alias of `ref_audio_base64`. */
+    ref_audio?: Base64 | null;
+    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    tts_ref_audio_base64?: Base64 | null;
+    /** Alias of `tts_ref_audio_base64`. */
+    tts_ref_audio?: Base64 | null;
+    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    ref_audio_path?: string | null;
+    /** The system prompt. */
+    system_prompt?: string | null;
+    /** Alias of `system_prompt`. */
+    instructions?: string | null;
+    config?: ConfigFields | null;
+    /** Alias of `config`. */
+    duplex?: ConfigFields | null;
+    voice?: VoiceFields | null;
+    /** Alias of `voice`. */
+    defaults?: VoiceFields | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+    /** False: text only, as with `config.generate_audio`. */
+    use_tts?: boolean | null;
+    /** The same seed and input give the same output. Random without it. */
+    seed?: number | null;
+    /** Name of a served model; the one there is without it. */
+    model?: string | null;
+    /** Ignored: the URL decides. */
+    mode?: unknown;
+    /** Not honoured. */
+    tools?: Array<unknown> | null;
+  }
+  /** The voice that the model hears as its own and speaks with; audio wins over the id of a voice. */
+  interface VoiceFields {
+    /** Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without `data:...;base64,` before it. */
+    ref_audio_base64?: Base64 | null;
+    /** Alias of `ref_audio_base64`. */
+    ref_audio?: Base64 | null;
+    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    tts_ref_audio_base64?: Base64 | null;
+    /** Alias of `tts_ref_audio_base64`. */
+    tts_ref_audio?: Base64 | null;
+    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    ref_audio_path?: string | null;
+  }
+  /** Asks for an answer. While one is given, four more may wait. */
+  interface TurnAppend {
+    type: "input.append";
+    input: TurnFields;
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    trace_context?: unknown;
+  }
+  /** A turn. It is complete in itself: the server keeps nothing of an earlier one. The answer is spoken only if `tts.enabled` or `use_tts_template` says so. */
+  interface TurnFields {
+    /** The whole conversation so far, at least one message of the user among it. */
+    messages: Array<ChatMessage>;
+    /** True by default: the answer comes piece by piece. False: it comes at once. */
+    streaming?: boolean | null;
+    generation?: GenerationFields | null;
+    tts?: SpeechFields | null;
+    /** True: the answer is spoken, as with `tts.enabled`, and the model is told so. */
+    use_tts_template?: boolean | null;
+    image?: ImageFields | null;
+    omni_mode?: boolean | null;
+    /** The model may think aloud before it answers, if it can. */
+    enable_thinking?: boolean | null;
+    /** The client's name for this append, on every answer to it. One is made up without it. */
+    input_id?: string | null;
+  }
+  /** What one side said. */
+  interface ChatMessage {
+    role: "assistant" | "system" | "user";
+    /** A text, or parts in their order; at most 4 pictures in one message. */
+    content: string | Array<TextPart | ImagePart | AudioPart>;
+  }
+  /** Something written. */
+  interface TextPart {
+    type: "text";
+    text: string;
+  }
+  /** A picture. */
+  interface ImagePart {
+    type: "image";
+    /** Base64 of a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels. */
+    data: Base64;
+  }
+  /** Something said. */
+  interface AudioPart {
+    type: "audio";
+    /** Base64 of a WAV file or of raw little-endian float32, mono; at most 300 s in all clips of a request together. */
+    data: Base64;
+    /** Hz of raw samples, 16000 by default. A WAV file says it itself. */
+    sample_rate?: number | null;
+  }
+  /** How the tokens of the answer are drawn. */
+  interface GenerationFields {
+    /** Most tokens of the answer, 512 by default. */
+    max_new_tokens?: number | null;
+    /** 0.7 by default; 0 always takes the most likely token. */
+    temperature?: number | null;
+    /** 0.8 by default. */
+    top_p?: number | null;
+    /** 1.0 by default; above it answers get longer, below it shorter. */
+    length_penalty?: number | null;
+  }
+  /** Whether and how the answer is spoken. */
+  interface SpeechFields {
+    enabled?: boolean | null;
+    mode?: "audio_assistant" | "audio_roleplay" | "default" | "omni" | "voice_cloning" | null;
+    /** The voice to speak with. */
+    ref_audio_data?: Base64 | null;
+    /** Instead: id of a voice registered with the server; a directory before it and an ending are cut off. */
+    ref_audio_path?: string | null;
+    /** Language to speak. */
+    language?: string | null;
+  }
+  /** How pictures are looked at. */
+  interface ImageFields {
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+    /** Numbers the pictures, true by default. */
+    use_image_id?: boolean | null;
+  }
+  /** Ends the session. */
+  interface SessionClose {
+    type: "session.close";
+    /** Comes back in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
+    reason?: string | null;
+  }
+  /** Decoding settings. What is absent is the model's own default; other keys are accepted and named in `unsupported_fields`. */
+  interface ConfigFields {
+    /** False: text only. */
+    generate_audio?: boolean | null;
+    ls_mode?: "explicit" | null;
+    /** The first units that always listen. */
+    force_listen_count?: number | null;
+    /** Most text tokens spoken in one unit. */
+    max_new_speak_tokens_per_chunk?: number | null;
+    decode_mode?: "greedy" | "sampling" | null;
+    temperature?: number | null;
+    top_k?: number | null;
+    top_p?: number | null;
+    text_repetition_penalty?: number | null;
+    /** Tokens that count as repeated. */
+    text_repetition_window_size?: number | null;
+    /** Weight of ending the turn against speaking on. */
+    length_penalty?: number | null;
+    /** Factor on the probability of listening. */
+    listen_prob_scale?: number | null;
+    /** Listening is certain when it is among this many best choices. */
+    listen_top_k?: number | null;
+    tts_temperature?: number | null;
+    chunk_ms?: 1000 | null;
+    sample_rate?: 16000 | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+  }
+  /** No slot was free at once. `position` counts from 1 over all kinds of session. */
+  interface SessionQueued {
+    type: "session.queued";
+    position: number;
+    estimated_wait_s: number;
+    /** Whether too few sessions have ended for more than a guess at the wait. */
+    estimate_is_guess: boolean;
+    ticket_id: string;
+    queue_length: number;
+  }
+  /** Still waiting; sent every 3 s. */
+  interface SessionQueueUpdate {
+    type: "session.queue_update";
+    position: number;
+    estimated_wait_s: number;
+    /** Whether too few sessions have ended for more than a guess at the wait. */
+    estimate_is_guess: boolean;
+    ticket_id: string;
+    queue_length: number;
+  }
+  /** A slot is assigned: the session may be configured. */
+  interface SessionQueueDone {
+    type: "session.queue_done";
+  }
+  /** The session takes turns. */
+  interface ChatCreated {
+    type: "session.created";
+    metrics: Metrics;
+    /** Unix seconds of the moment of sending. */
+    server_send_ts: number;
+    session_id: string;
+    mode: "turn_based";
+    /** Of the settings: system prompt and voice. */
+    usage: TokenUsage;
+    /** Paths in `payload` of what was accepted but is not honoured. */
+    unsupported_fields?: Array<string>;
+    /** Name of the recording that is made. */
+    recording_session_id?: string;
+  }
+  /** Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens. */
+  interface Metrics {
+    /** Tokens of context now held. */
+    kv_cache_length?: number;
+    /** The most that the model can hold. */
+    n_past_max?: number;
+    /** Tokens of the settings: system prompt and voice. */
+    prompt_length?: number;
+    queue_ms?: number;
+    prefill_ms?: number;
+    generate_ms?: number;
+    cost_llm_ms?: number;
+    cost_tts_ms?: number;
+    cost_token2wav_ms?: number;
+    /** From the complete unit in the adapter until its answer was sent. */
+    wall_clock_ms?: number;
+    n_tokens?: number;
+    n_tts_tokens?: number;
+    vision_slices?: number;
+    vision_tokens?: number;
+    /** Zeros added to complete the unit. */
+    padded_samples?: number;
+    /** Samples that had to be clipped to [-1, 1]. */
+    clipped_samples?: number;
+    /** The unit came too late and was never heard. */
+    dropped?: boolean;
+    /** Such units so far. */
+    dropped_total?: number;
+    /** Pictures not looked at: a session without video. */
+    ignored_frames?: number;
+    /** The server made up this unit to give the model time to answer. */
+    injected_silence?: boolean;
+  }
+  /** Tokens consumed and produced, of a unit or of the session so far. */
+  interface TokenUsage {
+    total_tokens: number;
+    input_tokens: number;
+    output_tokens: number;
+    input_token_details: InputTokenDetails;
+    output_token_details: OutputTokenDetails;
+  }
+  /** Input tokens by kind. */
+  interface InputTokenDetails {
+    text_tokens: number;
+    audio_tokens: number;
+    vision_tokens: number;
+    /** Context that was found in the cache instead of being computed again. */
+    cached_tokens: number;
+  }
+  /** Output tokens by kind. */
+  interface OutputTokenDetails {
+    text_tokens: number;
+    audio_tokens: number;
+  }
+  /** More of what the model says, as text. */
+  interface ReplyText {
+    type: "response.output.delta";
+    metrics: Metrics;
+    /** Unix seconds of the moment of sending. */
+    server_send_ts: number;
+    kind: "text";
+    session_id: string;
+    input_id: string;
+    /** Equal on all that belongs to one answer. */
+    response_id: string;
+    text: string;
+  }
+  /** More of what the model says, as audio. */
+  interface ReplyAudio {
+    type: "response.output.delta";
+    metrics: Metrics;
+    /** Unix seconds of the moment of sending. */
+    server_send_ts: number;
+    kind: "audio";
+    session_id: string;
+    input_id: string;
+    /** Equal on all that belongs to one answer. */
+    response_id: string;
+    /** Base64 of raw little-endian float32, mono, 24 kHz, within [-1, 1]. */
+    audio: Base64;
+  }
+  /** The end of an answer. */
+  interface ResponseDone {
+    type: "response.done";
+    metrics: Metrics;
+    /** Unix seconds of the moment of sending. */
+    server_send_ts: number;
+    session_id: string;
+    response_id: string;
+    input_id: string;
+    /** All of it. */
+    text: string;
+    /** `length`: `max_new_tokens` were spent, or the context is full. */
+    reason: "cancelled" | "error" | "length" | "turn_end";
+    /** Of this turn. */
+    usage: TokenUsage;
+    /** Paths in `input` of what was accepted but is not honoured. */
+    unsupported_fields?: Array<string>;
+    /** All of it, if the answer was not streamed and is spoken. */
+    audio?: Base64;
+  }
+  /** The last event of a session. `session_id` and `usage` are absent before `session.created`. */
+  interface SessionClosed {
+    type: "session.closed";
+    /** `user_stop` or the client's own, `client_closed` if that cannot be repeated; `timeout`, `context_full`, `server_shutdown`, `backend_error` or `slow_consumer`. */
+    reason: string;
+    session_id?: string;
+    usage?: TokenUsage;
+    diagnostic?: Diagnostic;
+  }
+  /** Why it ended. */
+  interface Diagnostic {
+    /** A sentence for people. */
+    message: string;
+    /** By which the operator of the server finds the session. */
+    trace_id?: string;
+  }
+  /** An event was refused, a unit failed, or the session ends. */
+  interface ErrorEvent {
+    type: "error";
+    error: ErrorBody;
+  }
+  /** What went wrong. */
+  interface ErrorBody {
+    code: ErrorCode;
+    /** For people: names the field, what was expected and what came. */
+    message: string;
+    /** Whose fault it is. */
+    type: "client_error" | "server_error";
+    /** Path of the field at fault, from the root of the event. */
+    param?: string;
+    /** The append at fault. */
+    input_id?: string;
+    /** By which the operator of the server finds the session. */
+    trace_id?: string;
+  }
+  /** What went wrong, for programs. */
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+}
+
+/** The earlier dialect of /v1/realtime. */
+export namespace Earlier {
+  /** What a client may send. */
+  type ClientEvent = SessionUpdate | AudioAppend | SessionClose;
+  /** What the server sends. */
+  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | AudioDelta | Listen | SessionClosed | ErrorEvent;
+  /** Opens the session. */
+  interface SessionUpdate {
+    type: "session.update";
+    session: SessionFields;
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    trace_context?: unknown;
+  }
+  /** What a session is to be. */
+  interface SessionFields {
+    /** Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without `data:...;base64,` before it. */
+    ref_audio_base64?: Base64 | null;
+    /** Alias of `ref_audio_base64`. */
+    ref_audio?: Base64 | null;
+    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    tts_ref_audio_base64?: Base64 | null;
+    /** Alias of `tts_ref_audio_base64`. */
+    tts_ref_audio?: Base64 | null;
+    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    ref_audio_path?: string | null;
+    /** The system prompt; empty for none. */
+    instructions: string;
+    voice_config?: ConfigFields | null;
+    /** Alias of `voice_config`. */
+    config?: ConfigFields | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+  }
+  /** A slice of the microphone and what the camera saw. Without `force_listen` there has to be audio. */
+  interface AudioAppend {
+    type: "input_audio_buffer.append";
+    /** Base64 of raw mono PCM at 16 kHz, at most 60 s of it. */
+    audio?: Base64 | null;
+    /** What the camera saw meanwhile, oldest first. Not looked at in sessions without video. */
+    video_frames?: Array<Base64 | PictureObject> | null;
+    /** The model listens to this input and all that waits before it; what it was saying ends. */
+    force_listen?: boolean | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+    /** The client's name for this append, on every answer to it. One is made up without it. */
+    input_id?: string | null;
+    /** Samples: little-endian float32 in [-1, 1], the default, or little-endian int16. */
+    format?: "f32" | "pcm16" | null;
+    /** Hz of the audio sent. */
+    sample_rate?: 16000 | null;
+    /** Alias of `sample_rate`. */
+    sample_rate_hz?: 16000 | null;
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    trace_context?: unknown;
+  }
+  /** The long spelling of a picture. */
+  interface PictureObject {
+    /** Base64 of a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels. */
+    data?: Base64 | null;
+    /** Alias of `data`. */
+    base64?: Base64 | null;
+  }
+  /** Ends the session. */
+  interface SessionClose {
+    type: "session.close";
+    /** Comes back in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
+    reason?: string | null;
+  }
+  /** Decoding settings. What is absent is the model's own default; other keys are accepted and named in `unsupported_fields`. */
+  interface ConfigFields {
+    /** False: text only. */
+    generate_audio?: boolean | null;
+    ls_mode?: "explicit" | null;
+    /** The first units that always listen. */
+    force_listen_count?: number | null;
+    /** Most text tokens spoken in one unit. */
+    max_new_speak_tokens_per_chunk?: number | null;
+    decode_mode?: "greedy" | "sampling" | null;
+    temperature?: number | null;
+    top_k?: number | null;
+    top_p?: number | null;
+    text_repetition_penalty?: number | null;
+    /** Tokens that count as repeated. */
+    text_repetition_window_size?: number | null;
+    /** Weight of ending the turn against speaking on. */
+    length_penalty?: number | null;
+    /** Factor on the probability of listening. */
+    listen_prob_scale?: number | null;
+    /** Listening is certain when it is among this many best choices. */
+    listen_top_k?: number | null;
+    tts_temperature?: number | null;
+    chunk_ms?: 1000 | null;
+    sample_rate?: 16000 | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+  }
+  /** No slot was free at once. `position` counts from 1 over all kinds of session. */
+  interface SessionQueued {
+    type: "session.queued";
+    position: number;
+    estimated_wait_s: number;
+    /** Whether too few sessions have ended for more than a guess at the wait. */
+    estimate_is_guess: boolean;
+    ticket_id: string;
+    queue_length: number;
+  }
+  /** Still waiting; sent every 3 s. */
+  interface SessionQueueUpdate {
+    type: "session.queue_update";
+    position: number;
+    estimated_wait_s: number;
+    /** Whether too few sessions have ended for more than a guess at the wait. */
+    estimate_is_guess: boolean;
+    ticket_id: string;
+    queue_length: number;
+  }
+  /** A slot is assigned: the session may be configured. */
+  interface SessionQueueDone {
+    type: "session.queue_done";
+  }
+  /** The session takes input. */
+  interface SessionCreated {
+    type: "session.created";
+    session_id: string;
+    /** Tokens of the settings: system prompt and voice. */
+    prompt_length: number;
+    /** The same by kind, in the form of the current dialect. */
+    usage: TokenUsage;
+    /** Name of the recording that is made. */
+    recording_session_id?: string;
+    /** Paths in `session` of what was accepted but is not honoured. */
+    unsupported_fields?: Array<string>;
+  }
+  /** Tokens consumed and produced, of a unit or of the session so far. */
+  interface TokenUsage {
+    total_tokens: number;
+    input_tokens: number;
+    output_tokens: number;
+    input_token_details: InputTokenDetails;
+    output_token_details: OutputTokenDetails;
+  }
+  /** Input tokens by kind. */
+  interface InputTokenDetails {
+    text_tokens: number;
+    audio_tokens: number;
+    vision_tokens: number;
+    /** Context that was found in the cache instead of being computed again. */
+    cached_tokens: number;
+  }
+  /** Output tokens by kind. */
+  interface OutputTokenDetails {
+    text_tokens: number;
+    audio_tokens: number;
+  }
+  /** What the model says in one unit: text and audio together, each may be empty. */
+  interface AudioDelta {
+    type: "response.output_audio.delta";
+    /** Tokens of context now held. */
+    kv_cache_length: number;
+    /** The append that completed the unit. */
+    input_id: string;
+    metrics: Metrics;
+    /** Equal on all that belongs to one turn of the model. */
+    response_id: string;
+    text: string;
+    /** The model has said all that it wanted to. */
+    end_of_turn: boolean;
+    /** Base64 of raw little-endian float32, mono, 24 kHz, within [-1, 1]. */
+    audio: Base64;
+  }
+  /** Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens. */
+  interface Metrics {
+    /** Tokens of context now held. */
+    kv_cache_length?: number;
+    /** The most that the model can hold. */
+    n_past_max?: number;
+    /** Tokens of the settings: system prompt and voice. */
+    prompt_length?: number;
+    queue_ms?: number;
+    prefill_ms?: number;
+    generate_ms?: number;
+    cost_llm_ms?: number;
+    cost_tts_ms?: number;
+    cost_token2wav_ms?: number;
+    /** From the complete unit in the adapter until its answer was sent. */
+    wall_clock_ms?: number;
+    n_tokens?: number;
+    n_tts_tokens?: number;
+    vision_slices?: number;
+    vision_tokens?: number;
+    /** Zeros added to complete the unit. */
+    padded_samples?: number;
+    /** Samples that had to be clipped to [-1, 1]. */
+    clipped_samples?: number;
+    /** The unit came too late and was never heard. */
+    dropped?: boolean;
+    /** Such units so far. */
+    dropped_total?: number;
+    /** Pictures not looked at: a session without video. */
+    ignored_frames?: number;
+    /** The server made up this unit to give the model time to answer. */
+    injected_silence?: boolean;
+  }
+  /** The model listens; with `response_id` that response was interrupted. */
+  interface Listen {
+    type: "response.listen";
+    /** Tokens of context now held. */
+    kv_cache_length: number;
+    /** The append that completed the unit. */
+    input_id: string;
+    metrics: Metrics;
+    response_id?: string;
+  }
+  /** The last event of a session; `stopped` is the client's doing. */
+  interface SessionClosed {
+    type: "session.closed";
+    reason: "context_full" | "error" | "server_shutdown" | "slow_consumer" | "stopped" | "timeout";
+    session_id: string;
+  }
+  /** An event was refused, a unit failed, or the session ends. */
+  interface ErrorEvent {
+    type: "error";
+    error: ErrorBody;
+  }
+  /** What went wrong. */
+  interface ErrorBody {
+    code: ErrorCode;
+    /** For people: names the field, what was expected and what came. */
+    message: string;
+    /** Whose fault it is. */
+    type: "client_error" | "server_error";
+    /** Path of the field at fault, from the root of the event. */
+    param?: string;
+    /** The append at fault. */
+    input_id?: string;
+    /** By which the operator of the server finds the session. */
+    trace_id?: string;
+  }
+  /** What went wrong, for programs. */
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+}
+
+/** The dialect of /ws/duplex. */
+export namespace Duplex {
+  /** What a client may send. */
+  type ClientEvent = Prepare | AudioChunk | VideoFrame | Pause | Resume | Interrupt | Stop | ClientDiagnostic;
+  /** What the server sends. */
+  type ServerEvent = Queued | QueueUpdate | QueueDone | Prepared | Result | Paused | Resumed | Interrupted | Stopped | Timeout | Error;
+  /** Opens the session. */
+  interface Prepare {
+    type: "prepare";
+    /** Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without `data:...;base64,` before it. */
+    ref_audio_base64?: Base64 | null;
+    /** Alias of `ref_audio_base64`. */
+    ref_audio?: Base64 | null;
+    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    tts_ref_audio_base64?: Base64 | null;
+    /** Alias of `tts_ref_audio_base64`. */
+    tts_ref_audio?: Base64 | null;
+    /** Id of a voice registered with the server; a directory before it and an ending are cut off. */
+    ref_audio_path?: string | null;
+    /** The system prompt. */
+    system_prompt?: string | null;
+    /** Alias of `system_prompt`. */
+    prefix_system_prompt?: string | null;
+    /** Alias of `system_prompt`. */
+    instructions?: string | null;
+    config?: ConfigFields | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+    /** Always on. */
+    deferred_finalize?: boolean | null;
+  }
+  /** A slice of the microphone, in float32, and what the camera saw. Without `force_listen` there has to be audio. */
+  interface AudioChunk {
+    type: "audio_chunk";
+    /** Base64 of raw mono PCM at 16 kHz, at most 60 s of it. */
+    audio_base64?: Base64 | null;
+    /** Alias of `audio_base64`. */
+    audio?: Base64 | null;
+    /** Alias of `audio_base64`. */
+    audio_data?: Base64 | null;
+    /** What the camera saw meanwhile, oldest first. Not looked at in sessions without video. */
+    frame_base64_list?: Array<Base64 | PictureObject> | null;
+    /** Alias of `frame_base64_list`. */
+    video_frames?: Array<Base64 | PictureObject> | null;
+    /** Alias of `frame_base64_list`. */
+    frames?: Array<Base64 | PictureObject> | null;
+    /** A single picture. */
+    video_frame?: Base64 | PictureObject | null;
+    /** Alias of `video_frame`. */
+    frame_base64?: Base64 | PictureObject | null;
+    /** The model listens to this input and all that waits before it; what it was saying ends. */
+    force_listen?: boolean | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+  }
+  /** The long spelling of a picture. */
+  interface PictureObject {
+    /** Base64 of a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels. */
+    data?: Base64 | null;
+    /** Alias of `data`. */
+    base64?: Base64 | null;
+  }
+  /** What the camera sees: goes with the next unit. */
+  interface VideoFrame {
+    type: "video_frame";
+    /** Base64 of a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels. */
+    frame_base64?: Base64 | PictureObject | null;
+    /** Alias of `frame_base64`. */
+    frame?: Base64 | PictureObject | null;
+    /** Alias of `frame_base64`. */
+    image?: Base64 | PictureObject | null;
+    /** Alias of `frame_base64`. */
+    data?: Base64 | PictureObject | null;
+    /** Alias of `frame_base64`. */
+    video_frame?: Base64 | PictureObject | null;
+  }
+  /** Takes a break: no input, and the slot is kept. */
+  interface Pause {
+    type: "pause";
+    /** Seconds, held to 1 to 300; the session ends when they are over. 60 by default. */
+    timeout?: number | null;
+  }
+  /** Ends the break. */
+  interface Resume {
+    type: "resume";
+  }
+  /** Deprecated: the next unit listens. */
+  interface Interrupt {
+    type: "interrupt";
+  }
+  /** Ends the session. */
+  interface Stop {
+    type: "stop";
+  }
+  /** Something for the server's log; its fields are the client's own. At most 64 KiB. */
+  interface ClientDiagnostic {
+    type: "client_diagnostic";
+  }
+  /** Decoding settings. What is absent is the model's own default; other keys are accepted and named in `unsupported_fields`. */
+  interface ConfigFields {
+    /** False: text only. */
+    generate_audio?: boolean | null;
+    ls_mode?: "explicit" | null;
+    /** The first units that always listen. */
+    force_listen_count?: number | null;
+    /** Most text tokens spoken in one unit. */
+    max_new_speak_tokens_per_chunk?: number | null;
+    decode_mode?: "greedy" | "sampling" | null;
+    temperature?: number | null;
+    top_k?: number | null;
+    top_p?: number | null;
+    text_repetition_penalty?: number | null;
+    /** Tokens that count as repeated. */
+    text_repetition_window_size?: number | null;
+    /** Weight of ending the turn against speaking on. */
+    length_penalty?: number | null;
+    /** Factor on the probability of listening. */
+    listen_prob_scale?: number | null;
+    /** Listening is certain when it is among this many best choices. */
+    listen_top_k?: number | null;
+    tts_temperature?: number | null;
+    chunk_ms?: 1000 | null;
+    sample_rate?: 16000 | null;
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+  }
+  /** No slot was free at once. `position` counts from 1 over all kinds; `eta_seconds` repeats the wait. */
+  interface Queued {
+    type: "queued";
+    position: number;
+    estimated_wait_s: number;
+    eta_seconds: number;
+    /** Whether too few sessions have ended for more than a guess at the wait. */
+    estimate_is_guess: boolean;
+    ticket_id: string;
+    queue_length: number;
+  }
+  /** Still waiting; sent every 3 s. */
+  interface QueueUpdate {
+    type: "queue_update";
+    position: number;
+    estimated_wait_s: number;
+    eta_seconds: number;
+    /** Whether too few sessions have ended for more than a guess at the wait. */
+    estimate_is_guess: boolean;
+    ticket_id: string;
+    queue_length: number;
+  }
+  /** A slot is assigned: `prepare` may come. */
+  interface QueueDone {
+    type: "queue_done";
+  }
+  /** The session takes input. */
+  interface Prepared {
+    type: "prepared";
+    /** Tokens of the settings: system prompt and voice. */
+    prompt_length: number;
+    session_id: string;
+    /** Name of the recording that is made. */
+    recording_session_id?: string;
+    /** Paths in `prepare` of what was accepted but is not honoured. */
+    unsupported_fields?: Array<string>;
+  }
+  /** The one answer to a unit, speaking or listening. Times in milliseconds; 0 where nothing applies. */
+  interface Result {
+    type: "result";
+    is_listen: boolean;
+    text: string;
+    /** The model has said all that it wanted to. */
+    end_of_turn: boolean;
+    /** Counts units from 1. */
+    current_time: number;
+    /** Tokens of context now held. */
+    kv_cache_length: number;
+    cost_llm_ms: number;
+    cost_tts_prep_ms: number;
+    cost_tts_ms: number;
+    cost_token2wav_ms: number;
+    cost_all_ms: number;
+    prefill_ms: number;
+    wall_clock_ms: number;
+    n_tokens: number;
+    n_tts_tokens: number;
+    vision_slices: number;
+    vision_tokens: number;
+    /** Unix seconds of the moment of sending. */
+    server_send_ts: number;
+    /** The unit came too late and was never heard. */
+    dropped?: boolean;
+    /** Such units so far. */
+    dropped_total?: number;
+    /** Null while the model listens, else base64 of raw little-endian float32, mono, 24 kHz. */
+    audio_data: Base64 | null;
+  }
+  /** The break has begun; it may last `timeout` seconds. */
+  interface Paused {
+    type: "paused";
+    timeout: number;
+  }
+  /** The break is over. */
+  interface Resumed {
+    type: "resumed";
+  }
+  /** The next unit will listen. */
+  interface Interrupted {
+    type: "interrupted";
+  }
+  /** The last event of a session. */
+  interface Stopped {
+    type: "stopped";
+    session_id: string;
+    reason: "context_full" | "error" | "server_shutdown" | "user_stop";
+  }
+  /** The last event of a session that took too long; `reason` names the clock and its seconds. */
+  interface Timeout {
+    type: "timeout";
+    reason: string;
+  }
+  /** An event was refused, a unit failed, or the session ends. `message` repeats `error`. */
+  interface Error {
+    type: "error";
+    error: string;
+    code: ErrorCode;
+    message: string;
+    /** By which the operator of the server finds the session. */
+    trace_id?: string;
+  }
+  /** What went wrong, for programs. */
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+}
+
+/** The dialect of /ws/chat. */
+export namespace Chat {
+  /** What a client may send. */
+  type ClientEvent = ChatRequest;
+  /** What the server sends. */
+  type ServerEvent = Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | Done | Error;
+  /** The one thing that a client sends, as soon as it is connected. A `type` is not looked at. */
+  interface ChatRequest {
+    /** The whole conversation so far, at least one message of the user among it. */
+    messages: Array<ChatMessage>;
+    /** True by default: the answer comes piece by piece. False: it comes at once. */
+    streaming?: boolean | null;
+    generation?: GenerationFields | null;
+    tts?: SpeechFields | null;
+    /** True: the answer is spoken, as with `tts.enabled`, and the model is told so. */
+    use_tts_template?: boolean | null;
+    image?: ImageFields | null;
+    omni_mode?: boolean | null;
+    /** The model may think aloud before it answers, if it can. */
+    enable_thinking?: boolean | null;
+  }
+  /** What one side said. */
+  interface ChatMessage {
+    role: "assistant" | "system" | "user";
+    /** A text, or parts in their order; at most 4 pictures in one message. */
+    content: string | Array<TextPart | ImagePart | AudioPart>;
+  }
+  /** Something written. */
+  interface TextPart {
+    type: "text";
+    text: string;
+  }
+  /** A picture. */
+  interface ImagePart {
+    type: "image";
+    /** Base64 of a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels. */
+    data: Base64;
+  }
+  /** Something said. */
+  interface AudioPart {
+    type: "audio";
+    /** Base64 of a WAV file or of raw little-endian float32, mono; at most 300 s in all clips of a request together. */
+    data: Base64;
+    /** Hz of raw samples, 16000 by default. A WAV file says it itself. */
+    sample_rate?: number | null;
+  }
+  /** How the tokens of the answer are drawn. */
+  interface GenerationFields {
+    /** Most tokens of the answer, 512 by default. */
+    max_new_tokens?: number | null;
+    /** 0.7 by default; 0 always takes the most likely token. */
+    temperature?: number | null;
+    /** 0.8 by default. */
+    top_p?: number | null;
+    /** 1.0 by default; above it answers get longer, below it shorter. */
+    length_penalty?: number | null;
+  }
+  /** Whether and how the answer is spoken. */
+  interface SpeechFields {
+    enabled?: boolean | null;
+    mode?: "audio_assistant" | "audio_roleplay" | "default" | "omni" | "voice_cloning" | null;
+    /** The voice to speak with. */
+    ref_audio_data?: Base64 | null;
+    /** Instead: id of a voice registered with the server; a directory before it and an ending are cut off. */
+    ref_audio_path?: string | null;
+    /** Language to speak. */
+    language?: string | null;
+  }
+  /** How pictures are looked at. */
+  interface ImageFields {
+    /** Into how many slices a picture may be cut; 1 by default. */
+    max_slice_nums?: number | null;
+    /** Numbers the pictures, true by default. */
+    use_image_id?: boolean | null;
+  }
+  /** No slot was free at once. `position` counts from 1 over all kinds; `eta_seconds` repeats the wait. */
+  interface Queued {
+    type: "queued";
+    position: number;
+    estimated_wait_s: number;
+    eta_seconds: number;
+    /** Whether too few sessions have ended for more than a guess at the wait. */
+    estimate_is_guess: boolean;
+    ticket_id: string;
+    queue_length: number;
+  }
+  /** Still waiting; sent every 3 s. */
+  interface QueueUpdate {
+    type: "queue_update";
+    position: number;
+    estimated_wait_s: number;
+    eta_seconds: number;
+    /** Whether too few sessions have ended for more than a guess at the wait. */
+    estimate_is_guess: boolean;
+    ticket_id: string;
+    queue_length: number;
+  }
+  /** A slot is assigned, after a wait. */
+  interface QueueDone {
+    type: "queue_done";
+  }
+  /** The model has read all messages. */
+  interface PrefillDone {
+    type: "prefill_done";
+    input_tokens: number;
+  }
+  /** A piece of a streamed answer. */
+  interface Chunk {
+    type: "chunk";
+    text_delta: string;
+    /** Null where there is nothing to hear, else base64 of raw little-endian float32, mono, 24 kHz. */
+    audio_data: Base64 | null;
+  }
+  /** The whole answer; the connection closes. */
+  interface Done {
+    type: "done";
+    text: string;
+    /** Of the text, the one that ends it included. */
+    generated_tokens: number;
+    input_tokens: number;
+    /** The whole audio of an answer that is not streamed, else null: then it was in the chunks. */
+    audio_data: Base64 | null;
+    /** Name of the recording that was made. */
+    recording_session_id: string | null;
+    /** Paths in the request of what was accepted but is not honoured. */
+    unsupported_fields?: Array<string>;
+  }
+  /** The request was refused, or failed; the connection closes. */
+  interface Error {
+    type: "error";
+    /** For people: names the field, what was expected and what came. */
+    error: string;
+    code: ErrorCode;
+    /** By which the operator of the server finds the session. */
+    trace_id?: string;
+  }
+  /** What went wrong, for programs. */
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+}
+
+/** The dialect of /v1/transcription. */
+export namespace Transcription {
+  /** What a client may send. */
+  type ClientEvent = SessionUpdate | AudioAppend | AudioCommit;
+  /** What the server sends. */
+  type ServerEvent = SessionCreated | Delta | Done | Error;
+  /** Choose the model of the utterances that follow; success is silent. Nothing else in it is looked at. */
+  interface SessionUpdate {
+    type: "session.update";
+    /** A model of `/v1/models`. */
+    model: string;
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    trace_context?: unknown;
+  }
+  /** Audio: for the open utterance, else for the next one. */
+  interface AudioAppend {
+    type: "input_audio_buffer.append";
+    /** Base64 of little-endian int16, mono, 16 kHz. */
+    audio: Base64;
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    trace_context?: unknown;
+  }
+  /** Begin an utterance, or with `final` end it. */
+  interface AudioCommit {
+    type: "input_audio_buffer.commit";
+    /** Words count in any case: true, yes, on and 1; false, no, off and 0. */
+    final?: boolean | number | string;
+  }
+  /** The first event, sent before anything is read. */
+  interface SessionCreated {
+    type: "session.created";
+    id: string;
+    /** Unix seconds. */
+    created: number;
+  }
+  /** What the model has heard further on in the utterance. */
+  interface Delta {
+    type: "transcription.delta";
+    delta: string;
+  }
+  /** The utterance is complete. */
+  interface Done {
+    type: "transcription.done";
+    /** All its deltas, joined. */
+    text: string;
+    usage: Usage;
+  }
+  /** Tokens of an utterance. */
+  interface Usage {
+    /** Input of its first step; what came later is not added. */
+    prompt_tokens: number;
+    /** Both others together. */
+    total_tokens: number;
+    /** All sampled ids, those without text included. */
+    completion_tokens: number;
+    prompt_tokens_details: null;
+    completion_tokens_details: null;
+  }
+  /** An event was refused, or an utterance failed; the connection stays open unless the table of codes says otherwise. */
+  interface Error {
+    type: "error";
+    /** For people. */
+    error: string;
+    code: Code;
+  }
+  /** What went wrong, for programs. */
+  type Code = "buffer_full" | "context_full" | "idle_timeout" | "invalid_audio" | "invalid_event" | "invalid_frame" | "invalid_json" | "model_not_found" | "model_not_validated" | "processing_error" | "queue_full" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode";
+}
+
+/** The dialect of /v1/live/sessions. */
+export namespace Live {
+  /** What a client may send. */
+  type ClientEvent = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | SessionClose;
+  /** What the server sends. */
+  type ServerEvent = SessionStarted | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | AudioMuted | AudioUnmuted | UsageUpdated | SessionClosed | Info | Error;
+  /** Begin. Nothing else may come before `session.started` has answered it. */
+  interface SessionStart {
+    type: "session.start";
+    session: SessionConfig;
+    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    event_id?: string | null;
+  }
+  /** What a session is to be; nothing of it but `delegation` can be changed later. */
+  interface SessionConfig {
+    /** One of `/v1/models`. */
+    model: string;
+    /** The system prompt. Blank is as good as none: then the server has its own. */
+    instructions?: string | null;
+    audio?: AudioConfig | null;
+    delegation?: DelegationConfig | null;
+    /** What was said before, oldest first. */
+    input?: Array<DeveloperMessage | UserMessage | AssistantMessage> | null;
+    /** Only false: there is no forking. */
+    store?: boolean | null;
+    /** Only empty: nobody decides here. */
+    triggers?: Array<unknown> | null;
+    /** Not with a WebSocket. */
+    client?: null;
+    /** Not looked at. */
+    safety_identifier?: string | null;
+  }
+  /** What is sent and received. */
+  interface AudioConfig {
+    /** Of both directions; PCM at 24 kHz without it. */
+    format?: PcmFormat | PcmuFormat | PcmaFormat | null;
+    output?: OutputConfig | null;
+  }
+  /** Little-endian int16. */
+  interface PcmFormat {
+    type: "audio/pcm";
+    rate: 16000 | 24000;
+  }
+  /** G.711 with the law of North America and Japan. */
+  interface PcmuFormat {
+    type: "audio/pcmu";
+    rate: 8000;
+  }
+  /** G.711 with the law of everywhere else. */
+  interface PcmaFormat {
+    type: "audio/pcma";
+    rate: 8000;
+  }
+  /** How the model sounds. */
+  interface OutputConfig {
+    /** A registered voice, or one of OpenAI's names, which stand for the model's own voice. */
+    voice?: string | VoiceId | null;
+  }
+  /** A voice that is registered with the server. */
+  interface VoiceId {
+    id: string;
+  }
+  /** Tasks that the model hands on are the application's: no other service works for it here. */
+  interface DelegationConfig {
+    type: "client";
+    acknowledgement_delay_ms?: number | null;
+  }
+  /** By whoever runs the application. */
+  interface DeveloperMessage {
+    role: "developer";
+    id?: string | null;
+    status?: "completed" | "incomplete" | null;
+    type?: "message" | null;
+    /** Exactly one. */
+    content: Array<InputText>;
+  }
+  /** What somebody wrote. */
+  interface InputText {
+    text: string;
+    type?: "input_text" | null;
+  }
+  /** By the user. */
+  interface UserMessage {
+    role: "user";
+    id?: string | null;
+    status?: "completed" | "incomplete" | null;
+    type?: "message" | null;
+    /** Exactly one. */
+    content: Array<InputText>;
+  }
+  /** By the model. */
+  interface AssistantMessage {
+    role: "assistant";
+    id?: string | null;
+    status?: "completed" | "incomplete" | null;
+    type?: "message" | null;
+    /** Exactly one. */
+    content: Array<OutputText>;
+  }
+  /** What the model said. */
+  interface OutputText {
+    text: string;
+    type?: "output_text" | "text" | null;
+  }
+  /** Change what may be changed. */
+  interface SessionUpdate {
+    type: "session.update";
+    session: SessionChanges;
+    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    event_id?: string | null;
+  }
+  /** What may change. */
+  interface SessionChanges {
+    delegation?: DelegationConfig | null;
+    /** Only empty: nobody decides here. */
+    triggers?: Array<unknown> | null;
+  }
+  /** What the microphone hears, all the time. There is no answer to it. */
+  interface AudioAppend {
+    type: "session.input_audio.append";
+    /** Base64 of raw mono audio in the format of the session; it may be cut anywhere. */
+    audio: Base64;
+    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    event_id?: string | null;
+  }
+  /** From now on the model hears silence, whatever is appended. */
+  interface AudioMute {
+    type: "session.input_audio.mute";
+    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    event_id?: string | null;
+  }
+  /** From now on the model hears what is appended. */
+  interface AudioUnmute {
+    type: "session.input_audio.unmute";
+    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    event_id?: string | null;
+  }
+  /** End, as soon as what the model is saying is said, at the latest after 10 s. */
+  interface SessionClose {
+    type: "session.close";
+    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    event_id?: string | null;
+  }
+  /** The session has begun, and its output with it. */
+  interface SessionStarted {
+    type: "session.started";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    session: SessionResource;
+  }
+  /** A session as it is. */
+  interface SessionResource {
+    id: string;
+    /** Unix seconds of its end. */
+    expires_at: number;
+    status: "active";
+    model: string;
+    instructions: string;
+    audio: ResolvedAudio;
+    delegation?: ResolvedDelegation;
+    safety_identifier?: string;
+  }
+  /** What is sent and received. */
+  interface ResolvedAudio {
+    format: ResolvedFormat;
+    output: ResolvedOutput;
+  }
+  /** What is sent and received. */
+  interface ResolvedFormat {
+    type: "audio/pcm" | "audio/pcma" | "audio/pcmu";
+    rate: number;
+  }
+  /** How the model sounds. */
+  interface ResolvedOutput {
+    voice?: string;
+  }
+  /** Whose the tasks are that the model hands on. */
+  interface ResolvedDelegation {
+    type: "client";
+    acknowledgement_delay_ms?: number;
+  }
+  /** A change is made. */
+  interface SessionUpdated {
+    type: "session.updated";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    session: SessionResource;
+  }
+  /** What is to be heard now: 200 ms, all the time, silence included. */
+  interface OutputAudioDelta {
+    type: "session.output_audio.delta";
+    /** Base64 of raw mono audio in the format of the session. */
+    delta: Base64;
+  }
+  /** What the model says in the audio that begins now. */
+  interface OutputTranscriptDelta {
+    type: "session.output_transcript.delta";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    delta: string;
+    /** On the time line of the session. */
+    start_ms: number;
+    /** On the time line of the session. */
+    end_ms: number;
+  }
+  /** The model hears silence. */
+  interface AudioMuted {
+    type: "session.input_audio.muted";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+  }
+  /** The model hears the user. */
+  interface AudioUnmuted {
+    type: "session.input_audio.unmuted";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+  }
+  /** Every 5 s of the conversation, and at its end. */
+  interface UsageUpdated {
+    type: "session.usage.updated";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    usage: LiveUsage;
+    context_window?: ContextWindow;
+  }
+  /** Of the session so far. */
+  interface LiveUsage {
+    /** Of audio that the model has heard. */
+    seconds: number;
+  }
+  /** How full the context of the model is. */
+  interface ContextWindow {
+    usage_ratio: number;
+  }
+  /** The last event of a session that had begun. */
+  interface SessionClosed {
+    type: "session.closed";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    reason: "close_requested" | "connection_lost" | "content" | "expired" | "remote_hangup";
+    session: SessionResource;
+    usage: LiveUsage;
+  }
+  /** Something to know: `queued` while no slot is free, `voice_replaced`. */
+  interface Info {
+    type: "info";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    code: "queued" | "voice_replaced";
+    message: string;
+  }
+  /** An event was refused, a second was lost, or the session ends. Before `session.started` that does not come. */
+  interface Error {
+    type: "error";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    error: ErrorDetail;
+  }
+  /** What went wrong. */
+  interface ErrorDetail {
+    /** Whose fault it is. */
+    type: "invalid_request_error" | "server_error";
+    code: Code;
+    /** For people. */
+    message: string;
+    /** Path of the field at fault, from the root of the event. */
+    param?: string;
+    client_event_id?: string;
+  }
+  /** What went wrong, for programs. */
+  type Code = "context_window_full" | "inference_failed" | "invalid_api_key" | "invalid_frame" | "invalid_json" | "invalid_value" | "missing_required_parameter" | "model_not_found" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limit_exceeded" | "service_unavailable" | "session_already_started" | "session_not_started" | "slow_consumer" | "unknown_parameter" | "unsupported" | "unsupported_mode";
+}

@@ -1,0 +1,43 @@
+"""One service and one browser for all tests of the page."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.e2e.conftest import running_adapter, running_worker
+from tests.page.browser import EXECUTABLE, RECORDINGS, Watched, running_browser, watched
+
+SLOTS = 8
+
+needs_chromium = pytest.mark.skipif(
+    EXECUTABLE is None, reason="Chromium is not installed here: apt-get install chromium"
+)
+needs_node = pytest.mark.skipif(
+    shutil.which("npm") is None, reason="Node is not installed here: apt-get install nodejs npm (20 or newer)"
+)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[str]:
+    with running_worker(slots=SLOTS) as server:
+        yield server.address
+
+
+@pytest.fixture(scope="module")
+def adapter(worker: str) -> Iterator[str]:
+    with running_adapter(worker) as server:
+        yield server.address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser(RECORDINGS / "name.wav") as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, adapter: str) -> Iterator[Watched]:
+    with watched(browser, adapter, viewport={"width": 1240, "height": 900}) as page:
+        yield page

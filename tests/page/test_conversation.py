@@ -1,0 +1,147 @@
+"""The web page in a real browser, against the shipped model: conversations."""
+
+from contextlib import ExitStack
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+from playwright.sync_api import Browser, expect
+
+import antiphon
+from tests.page.browser import PHONE, RECORDINGS, Watched, watched
+from tests.page.conftest import needs_chromium
+
+pytestmark = needs_chromium
+
+
+def likeness(heard: NDArray[np.float32], said: NDArray[np.float32]) -> float:
+    """How much of `said` is in `heard` where it fits best, 0 to 1."""
+    size = len(heard) + len(said)
+    found = np.fft.irfft(np.fft.rfft(heard, size) * np.conj(np.fft.rfft(said, size)), size)
+    at = int(np.argmax(found[: len(heard)]))
+    part = heard[at : at + len(said)]
+    return float(np.dot(part, said[: len(part)]) / (np.linalg.norm(part) * np.linalg.norm(said) + 1e-9))
+
+
+def test_spoken_question_into_the_microphone_is_answered_on_screen_and_aloud(page: Watched) -> None:
+    page.page.locator("#start").click()
+
+    page.expect_said("my name is antiphon")
+    page.expect_state("speaking")
+    page.expect_state("listening")
+    assert page.live_devices() == 1
+    heard, rate = page.played()
+    heard = soxr.resample(heard, rate, antiphon.OUTPUT_RATE_HZ)
+    assert len(page.answered()) >= 2
+    assert min(likeness(heard, unit) for unit in page.answered()) > 0.6
+    expect(page.page.locator("#timeline .you .note")).to_contain_text("spoke for")
+    for figure in ("context", "time", "latency", "unit", "round-trip"):
+        assert page.page.locator(f"#fig-{figure}").inner_text() != "–", figure
+    units = [event["input"]["audio"] for event in page.sent if event["type"] == "input.append"]
+    assert {len(unit) for unit in units} == {4 * -(-64_000 // 3)}, "units are of exactly 16,000 samples"
+
+    page.page.locator("#mute").click()
+    expect(page.page.locator("#state-detail")).to_have_text("Your microphone is muted: it hears silence.")
+    expect(page.page.locator("#mute")).to_have_attribute("aria-pressed", "true")
+
+    page.page.locator("#stop").click()
+    page.expect_state("closed")
+    assert page.live_devices() == 0
+    assert page.types_sent()[-1] == "session.close"
+
+
+def test_likeness_tells_another_answer() -> None:
+    noise = np.random.default_rng(7).normal(size=(2, 24_000)).astype(np.float32)
+
+    assert likeness(np.pad(noise[0], 999), noise[0]) > 0.99
+    assert likeness(noise[1], noise[0]) < 0.2
+
+
+def test_one_click_on_an_example_is_enough_and_a_pause_sends_nothing(page: Watched) -> None:
+    page.ask("name")
+    page.expect_said("my name is antiphon")
+    expect(page.page.locator("#timeline .you .said")).to_have_text("recording: “hey who are you”")
+    assert page.live_devices() == 0
+
+    page.page.locator("#pause").click()
+    page.expect_state("paused")
+    count = len(page.sent)
+    page.page.wait_for_timeout(1200)
+    assert len(page.sent) == count
+
+    page.page.locator("#pause").click()
+    page.expect_state("listening")
+    page.ask("how_are_you")
+    page.expect_said("i am fine thank you")
+    assert page.types_sent().count("session.init") == 1
+
+
+def test_make_it_listen_stops_the_answer_at_once_and_says_so(page: Watched) -> None:
+    page.ask("joke")
+    page.expect_state("speaking")
+
+    page.page.locator("#force-listen").click()
+
+    page.expect_state("listening")
+    expect(page.page.locator("#timeline .cut")).to_have_text("— interrupted")
+    assert not page.page.locator("#timeline .model .said").last.inner_text().endswith("it")
+    before = len(page.played()[0])
+    page.page.wait_for_timeout(300)
+    heard, rate = page.played()
+    assert len(heard) > before
+    assert np.abs(heard[-rate // 5 :]).max() < 0.01
+
+
+OPENERS = {"realtime": "session.init", "earlier": "session.update", "duplex": "prepare"}
+
+
+def test_every_dialect_holds_the_same_conversation(browser: Browser, adapter: str) -> None:
+    with ExitStack() as stack:
+        pages = {dialect: stack.enter_context(watched(browser, adapter)) for dialect in OPENERS}
+        for dialect, page in pages.items():
+            page.page.locator("#developer summary").click()
+            page.page.locator("#dialect").select_option(dialect)
+            page.ask("name")
+        for dialect, page in pages.items():
+            page.expect_said("my name is antiphon")
+            page.expect_state("listening")
+            assert page.types_sent()[0] == OPENERS[dialect]
+            page.page.locator("#events-filter").fill(f'"type":"{OPENERS[dialect]}"')
+            expect(page.page.locator("#events li")).to_have_count(1)
+
+
+def test_what_the_camera_sees_is_named_and_shown(page: Watched) -> None:
+    page.page.locator("#settings summary").click()
+    page.page.locator("#set-prompt").fill("You are a helpful assistant.")
+    page.page.locator("#set-temperature").fill("0")
+    page.page.locator("#set-voice").set_input_files(RECORDINGS / "joke.wav")
+    expect(page.page.locator("#voice-clear")).to_be_visible()
+    page.page.locator("#with-camera").check()
+
+    page.page.locator("#recording").set_input_files(RECORDINGS / "vision.wav")
+
+    expect(page.page.locator("#timeline .model .said").last).to_contain_text("red circle", timeout=30_000)
+    expect(page.page.locator("#preview")).to_be_visible()
+    expect(page.page.locator("#timeline .you img").first).to_be_visible()
+    assert page.page.locator("#timeline .you .said").inner_text() == "recording: vision.wav"
+    # Settings went along, and what the model cannot do is told.
+    payload = page.sent[0]["payload"]
+    assert payload["system_prompt"] == "You are a helpful assistant."
+    assert payload["config"] == {"temperature": 0}
+    assert payload["voice"]["ref_audio_base64"].startswith("UklGR")
+    expect(page.page.locator("#timeline .system").last).to_contain_text("Not honoured by this model: voice")
+
+    page.page.locator("#stop").click()
+    page.expect_state("closed")
+    assert page.live_devices() == 0
+
+
+def test_conversation_on_a_phone_in_chinese(browser: Browser, adapter: str) -> None:
+    with watched(browser, adapter, viewport=PHONE, locale="zh-CN", has_touch=True) as page:
+        expect(page.page.locator("#start")).to_have_text("开始说话")
+        page.ask("name")
+        page.expect_said("my name is antiphon")
+        assert page.page.locator("#state").inner_text() in ("正在听", "正在说")
+        for tab in ("conversation", "chat", "transcription"):
+            page.show(tab)
+            assert page.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], tab

@@ -1,0 +1,181 @@
+"""What goes wrong on the page: each has a text and a next step, and no device stays open."""
+
+import os
+import signal
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from playwright.sync_api import Browser, expect
+from websockets.sync.client import ClientConnection, connect
+
+from tests.e2e.conftest import running_adapter
+from tests.page.browser import Watched, watched
+from tests.page.conftest import SLOTS, needs_chromium
+from tests.ws_adapter.support.keyfile import KeyFile
+
+pytestmark = needs_chromium
+
+REFUSED = "Failed to load resource"
+NO_SOCKET = "WebSocket connection to"
+
+
+@pytest.mark.parametrize(
+    ("error", "failure", "text"),
+    [
+        ("NotAllowedError", "denied", "was not allowed"),
+        ("NotFoundError", "no_device", "no such microphone"),
+        ("NotReadableError", "busy_device", "Another program"),
+    ],
+)
+def test_microphone_that_cannot_be_had(page: Watched, error: str, failure: str, text: str) -> None:
+    page.page.evaluate(
+        "name => { navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('', name)) }",
+        error,
+    )
+
+    page.page.locator("#start").click()
+
+    page.expect_failure(failure, text)
+    page.expect_state("closed")
+    expect(page.page.locator("#start")).to_be_visible()
+    assert page.sent == []
+    page.page.locator("#failure .quiet").click()
+    expect(page.page.locator("#failure")).to_be_hidden()
+
+
+def test_page_that_is_no_secure_context_says_where_to_go(
+    browser: Browser, worker: str, tmp_path: Path
+) -> None:
+    certificate = certify(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        tls_port = free.getsockname()[1]
+    with running_adapter(worker, *certificate, "--tls-port", str(tls_port)) as adapter:
+        port = adapter.address.rpartition(":")[2]
+        with watched(browser, f"http://gateway:{port}") as page:
+            page.page.locator("#start").click()
+
+            page.expect_failure("insecure", "only to pages on https or on localhost")
+            assert (
+                page.page.locator("#failure a").get_attribute("href", timeout=1000)
+                == f"https://gateway:{tls_port}/"
+            )
+            page.show("chat")
+            page.page.locator("#chat-text").fill("what is your name")
+            page.page.locator("#chat-send").click()
+            expect(page.page.locator("#chat .model")).to_contain_text("antiphon", timeout=30_000)
+
+
+def certify(folder: Path) -> tuple[str, ...]:
+    made = trustme.CA().issue_cert("localhost")
+    made.private_key_pem.write_to_path(str(folder / "key.pem"))
+    made.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
+    return ("--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"))
+
+
+def test_lost_connection_leaves_no_microphone_open(browser: Browser, worker: str) -> None:
+    with running_adapter(worker) as adapter:
+        with watched(browser, adapter.address, NO_SOCKET, REFUSED) as page:
+            page.page.locator("#start").click()
+            page.expect_state("listening")
+            assert page.live_devices() == 1
+
+            os.kill(adapter.process.pid, signal.SIGKILL)
+
+            page.expect_failure("lost", "Your microphone is off")
+            page.expect_state("closed")
+            assert page.live_devices() == 0
+            page.page.locator("#failure .primary").click()
+            page.expect_failure("unreachable", "cannot be reached")
+            assert page.live_devices() == 0
+
+
+def holders(stack: ExitStack, address: str, count: int) -> list[ClientConnection]:
+    """Clients who take `count` places, slots first."""
+    url = f"{address.replace('http', 'ws')}/v1/realtime?mode=audio"
+    sockets = [stack.enter_context(connect(url)) for _ in range(count)]
+    for held in sockets:
+        held.recv(timeout=10)
+    return sockets
+
+
+def test_queue_with_place_and_countdown_then_the_server_is_full(browser: Browser, worker: str) -> None:
+    with running_adapter(worker, "--queue-capacity", "1", "--queue-update-s", "0.2") as adapter:
+        with ExitStack() as stack, watched(browser, adapter.address) as page:
+            first, *_ = holders(stack, adapter.address, SLOTS)
+            page.ask("name")
+            page.expect_state("queued")
+            expect(page.page.locator("#state-detail")).to_contain_text("Place 1 of 1. About 0:")
+
+            with watched(browser, adapter.address) as late:
+                late.page.locator("#start").click()
+                late.expect_failure("full", "so is its queue")
+                assert late.live_devices() == 0
+
+            first.close()
+            page.expect_said("my name is antiphon")
+
+
+def test_key_is_asked_for_refused_and_kept_in_memory_only(
+    browser: Browser, worker: str, tmp_path: Path
+) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice")
+    secret = keys.secrets["alice"]
+    with running_adapter(worker, "--auth", "keys", "--keys", str(keys.path)) as adapter:
+        with watched(browser, adapter.address, REFUSED, NO_SOCKET) as page:
+            expect(page.page.locator("#key-form")).to_be_visible()
+            page.page.locator("#start").click()
+            page.expect_failure("key", "refused")
+
+            page.page.locator("#key").fill("wrong")
+            page.page.locator("#key-form button").click()
+            page.expect_failure("key", "refused")
+
+            page.page.locator("#key").fill(secret)
+            page.page.locator("#key-form button").click()
+            expect(page.page.locator("#key-form")).to_be_hidden()
+            page.ask("name")
+            page.expect_said("my name is antiphon")
+            kept: list[Any] = page.page.evaluate(
+                "[document.cookie, location.href, ...[localStorage, sessionStorage].map(JSON.stringify)]"
+            )
+            assert not any(secret in place for place in kept)
+            assert page.page.locator("#key").input_value() == ""
+
+
+def test_time_that_is_over_is_told(browser: Browser, worker: str) -> None:
+    with running_adapter(worker, "--session-limit-audio-s", "2") as adapter:
+        with watched(browser, adapter.address) as page:
+            page.page.locator("#start").click()
+
+            page.expect_failure("timeout", "time of this conversation is over")
+            assert page.live_devices() == 0
+
+
+def test_file_that_is_no_sound_is_told(page: Watched) -> None:
+    page.page.locator("#recording").set_input_files(Path(__file__))
+
+    page.expect_failure("file", "cannot be read")
+    page.expect_state("idle")
+
+
+def test_model_without_a_voice_is_told(page: Watched) -> None:
+    """A server that sends text alone."""
+    page.page.evaluate(
+        """() => {
+          const Real = WebSocket;
+          window.WebSocket = class extends Real {
+            set onmessage(on) {
+              super.onmessage = (event) => JSON.parse(event.data).kind === "audio" || on(event);
+            }
+          };
+        }"""
+    )
+    page.ask("name")
+
+    page.expect_failure("no_voice", "answers in writing")
+    page.expect_said("my name is antiphon")

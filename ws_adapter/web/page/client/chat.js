@@ -1,0 +1,1 @@
+../../../../clients/browser/src/chat.js

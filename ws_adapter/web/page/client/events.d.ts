@@ -1,0 +1,1 @@
+../../../../docs/protocol/events.d.ts

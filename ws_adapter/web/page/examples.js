@@ -1,0 +1,10 @@
+/** Recorded questions that ship with the page, and what is said in them. */
+export const EXAMPLES = [
+  { name: "name", text: "hey who are you" },
+  { name: "counting", text: "count up to eight now" },
+  { name: "abilities", text: "please tell me what you can do please" },
+  { name: "how_are_you", text: "tell me how is it going" },
+  { name: "light", text: "now switch on the light" },
+  { name: "direction", text: "this is the front left now" },
+  { name: "joke", text: "now tell me another joke please" },
+];

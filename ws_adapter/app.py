@@ -113,7 +113,8 @@ class Adapter:
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serves until interrupted. Raises `ConfigurationError` if it cannot, as it was told."""
         descriptors.reserve(self._options.queue_capacity)
-        parts = _assemble(self._options, self._clock, self._telemetry)
+        # Asking twice is no hurry: only a second signal is.
+        parts = _assemble(self._options, self._clock, self._telemetry, self._interrupted.set)
         self._reload = parts.reload
         if parts.recorder is not None:
             parts.recorder.start()
@@ -177,7 +178,9 @@ class _Parts:
     reload: Callable[[], None]
 
 
-def _assemble(options: AdapterOptions, clock: Clock, telemetry: Telemetry) -> _Parts:
+def _assemble(
+    options: AdapterOptions, clock: Clock, telemetry: Telemetry, drain: Callable[[], None]
+) -> _Parts:
     """Nothing of it runs yet. Raises `ConfigurationError`."""
     access = Access(options, clock)
     certificate = None
@@ -206,7 +209,7 @@ def _assemble(options: AdapterOptions, clock: Clock, telemetry: Telemetry) -> _P
         dispatcher,
         snapshot,
         server,
-        Administration(access, snapshot, telemetry),
+        Administration(access, snapshot, telemetry, drain),
         recorder,
         reload=lambda: _reload(keys, certificate, server),
     )

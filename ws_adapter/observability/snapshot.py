@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from typing import Final
 
 from opentelemetry.metrics import Meter
@@ -10,6 +11,7 @@ from antiphon import semconv
 from antiphon.semconv import SlotState
 from antiphon.telemetry.instruments import Samples, observed_gauge
 from ws_adapter.dispatch.base import POOL, Dispatcher, PoolStatus, QueueView
+from ws_adapter.observability.chart import Moment
 from ws_adapter.observability.metrics import Metrics, Recent, observe
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load
@@ -19,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 REFRESH_S: Final = 5.0
 """How old what is told may be, unless somebody asks for it to be refreshed."""
+
+MOMENTS: Final = 60
+"""Five minutes of them."""
 
 
 class Snapshot:
@@ -43,6 +48,9 @@ class Snapshot:
         self.clock = clock
         self._dispatcher = dispatcher
         self._recent = Recent()
+        self.history: deque[Moment] = deque(maxlen=MOMENTS)
+        """The last minutes, oldest first."""
+        self._misses = 0
         observed_gauge(meter, semconv.WORKERS, self._workers)
         observed_gauge(meter, semconv.SLOTS, self._slots)
         observe(meter, semconv.QUEUE_LENGTH, lambda: self.status.queue_length)
@@ -67,9 +75,17 @@ class Snapshot:
         while True:
             try:
                 await self.refresh()
+                self._remember()
             except Exception:
                 logger.exception("the state of the pool could not be read")
             await asyncio.sleep(REFRESH_S)
+
+    def _remember(self) -> None:
+        misses = sum(self.metrics.misses.values())
+        sessions = sum(self.metrics.active.values())
+        waiting = self.status.queue_length
+        self.history.append(Moment(self.clock.unix(), sessions, waiting, misses - self._misses))
+        self._misses = misses
 
     def _workers(self) -> Samples:
         conditions = self.registry.conditions()

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from antiphon.semconv import SlotState
 from ws_adapter.dispatch.base import Waiting
+from ws_adapter.observability.chart import Moment
 from ws_adapter.observability.leases import Held
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.worker.registry import Worker
@@ -66,6 +67,8 @@ class Status(Struct, frozen=True):
     cpu_cores: float
     loop_lag_ms: float
     inflight_bytes: int
+    history: list[Moment] = []
+    """The last five minutes, oldest first."""
 
 
 def read_status(snapshot: Snapshot) -> Status:
@@ -89,6 +92,7 @@ def read_status(snapshot: Snapshot) -> Status:
         cpu_cores=round(snapshot.load.cpu, 3),
         loop_lag_ms=round(snapshot.load.loop_lag_s * 1000, 2),
         inflight_bytes=snapshot.load.inflight_bytes,
+        history=list(snapshot.history),
     )
 
 

@@ -2,9 +2,13 @@
 
 import datetime
 from html import escape
+from typing import Final
 
 from antiphon.telemetry import page
+from ws_adapter.observability import chart
 from ws_adapter.observability.status import Status
+
+DRAIN: Final = "/drain"
 
 
 def render(status: Status) -> str:
@@ -18,8 +22,34 @@ def render(status: Status) -> str:
     at = datetime.datetime.fromtimestamp(status.time, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     note = f"version {escape(status.version)} &middot; {at}"
     slots = page.section("Slots", page.slots(status.slots))
-    parts = (_tiles(status), slots, _workers(status), _leases(status), _queue(status))
+    drain = "" if status.is_draining else f'<a class="button" href="{DRAIN}">Drain&hellip;</a>'
+    parts = (
+        _tiles(status),
+        _history(status),
+        slots,
+        _workers(status),
+        _leases(status),
+        _queue(status),
+        drain,
+    )
     return page.page("Antiphon adapter", state, note, parts)
+
+
+def render_drain(status: Status) -> str:
+    """The page that asks before it drains."""
+    question = (
+        f"<p>New sessions are turned away, {len(status.queue)} that wait too. {status.sessions} that run may "
+        "finish within the time that <code>--drain-timeout-s</code> gives them; then this adapter ends.</p>"
+        f'<form method="post" action="{DRAIN}"><button class="danger">Drain this adapter</button> '
+        '<a class="button" href="/">Back</a></form>'
+    )
+    parts = (page.section("Drain?", question),)
+    return page.page("Antiphon adapter", "", f"version {escape(status.version)}", parts, refreshes=False)
+
+
+def _history(status: Status) -> str:
+    charts = chart.lines(status.history)
+    return page.section("The last five minutes", charts) if charts else ""
 
 
 def _tiles(status: Status) -> str:

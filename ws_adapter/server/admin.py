@@ -1,6 +1,8 @@
 """The administration port: what only an operator may see."""
 
 import asyncio
+import logging
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -11,12 +13,14 @@ from antiphon.telemetry.port import HTML, METRICS_TYPE, PAGE_POLICY, READING, Po
 from antiphon.telemetry.providers import Telemetry
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.observability.status import read_status
-from ws_adapter.observability.status_page import render
+from ws_adapter.observability.status_page import DRAIN, render, render_drain
 from ws_adapter.process.errors import CannotListen
 from ws_adapter.server import responses
 from ws_adapter.server.access import Access, Denied
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.websocket import HttpConnection
+
+logger = logging.getLogger(__name__)
 
 _NEEDS_KEYS: Final = (
     "through a proxy this needs the key of an admin; the adapter has no keys: pass --auth keys"
@@ -26,7 +30,11 @@ _NEEDS_KEYS: Final = (
 class Administration:
     """Serves `/metrics`, the status page and its figures on a port of its own; with keys only to admins."""
 
-    def __init__(self, access: Access, snapshot: Snapshot, telemetry: Telemetry) -> None:
+    def __init__(
+        self, access: Access, snapshot: Snapshot, telemetry: Telemetry, drain: Callable[[], None]
+    ) -> None:
+        """`drain` lets the adapter finish what it has, and end."""
+        self._drain = drain
         self._access = access
         self._snapshot = snapshot
         self._telemetry = telemetry
@@ -54,17 +62,20 @@ class Administration:
         if request.fault is not None:
             return responses.unreadable(request.fault)
         path = request.path.partition("?")[0]
-        if path not in ("/", "/metrics", "/status.json"):
+        if path not in ("/", "/metrics", "/status.json", DRAIN):
             return responses.not_found()
         caller = self._access.caller(request, peer)
         self._access.check_origin(request, caller)
         key = self._access.identify(request, admin=True)
         if key is None and not caller.is_local:
             raise Denied(Rejection.AUTH, responses.forbidden(_NEEDS_KEYS))
-        if request.method not in READING:
-            return responses.method_not_allowed(*READING)
+        allowed = (*READING, "POST") if path == DRAIN else READING
+        if request.method not in allowed:
+            return responses.method_not_allowed(*allowed)
         if request.refused_body is not None:
-            return responses.body_refused(request.refused_body, *READING)
+            return responses.body_refused(request.refused_body, *allowed)
+        if request.method == "POST":
+            return self._start_drain(request)
         await self._snapshot.refresh()
         if path == "/metrics":
             # Hundreds of series take a while to write down: not while sessions wait.
@@ -73,6 +84,16 @@ class Administration:
         status = read_status(self._snapshot)
         if path == "/status.json":
             return responses.answer(HTTPStatus.OK, status)
-        return responses.text(
-            HTTPStatus.OK, render(status).encode(), HTML, Content_Security_Policy=PAGE_POLICY
-        )
+        page = render_drain(status) if path == DRAIN else render(status)
+        return responses.text(HTTPStatus.OK, page.encode(), HTML, Content_Security_Policy=PAGE_POLICY)
+
+    def _start_drain(self, request: HttpRequest) -> Response:
+        """A page of anybody else may not press the button, also not one of another port of this machine."""
+        hosts = request.headers.get_all("Host")
+        if any([origin.partition("://")[2]] != hosts for origin in request.headers.get_all("Origin")):
+            raise Denied(
+                Rejection.ORIGIN, responses.forbidden("only the status page itself may ask for this")
+            )
+        logger.warning("asked on the status page to drain")
+        self._drain()
+        return responses.text(HTTPStatus.SEE_OTHER, b"", HTML, Location="/")

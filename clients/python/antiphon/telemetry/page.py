@@ -33,13 +33,14 @@ _KINDS: Final = {
 """What the marks of a column are in HTML."""
 
 
-def page(title: str, state: str, note: str, parts: Iterable[str]) -> str:
-    """A whole page; `state` and `note` stand beside its title."""
+def page(title: str, state: str, note: str, parts: Iterable[str], *, refreshes: bool = True) -> str:
+    """A whole page; `state` and `note` stand beside its title. It loads itself anew if it `refreshes`."""
+    again = f'<meta http-equiv="refresh" content="{REFRESH_S}">' if refreshes else ""
     return "".join(
         (
             '<!doctype html><html lang="en"><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f'<meta http-equiv="refresh" content="{REFRESH_S}">',
+            again,
             f"<title>{escape(title)}</title><style>{STYLE}</style>",
             f"<header><h1>{escape(title)}</h1>{state}<p>{note}</p></header>",
             *parts,

@@ -12,7 +12,9 @@ READING: Final = ("GET", "HEAD")
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
-PAGE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+PAGE_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'"
+)
 """The status page has neither scripts nor anything that is loaded."""
 
 OPEN_TIMEOUT_S: Final = 5.0

@@ -1,0 +1,75 @@
+"""The drain button of the status page, and the lines of the last minutes."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
+from ws_adapter.observability.chart import Moment, lines
+
+
+async def ask(stage: Stage, method: str, *headers: str, path: str = "/drain") -> tuple[int, str]:
+    """Status and everything that was answered."""
+    port = stage.adapter.admin_port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = [f"{method} {path} HTTP/1.1", f"Host: localhost:{port}", *headers, "", ""]
+    writer.write("\r\n".join(lines).encode())
+    async with asyncio.timeout(PATIENCE_S):
+        answer = (await reader.read()).decode()
+    writer.close()
+    return int(answer.split()[1]), answer
+
+
+async def test_button_asks_first_then_drains_and_lets_sessions_finish() -> None:
+    async with running_worker(ScriptedEngine(listen(), slots=2), slots=2) as worker:
+        async with running_adapter(worker.address, admin_port=0) as stage, stage.client() as client:
+            await client.begin()
+            assert 'href="/drain"' in (await ask(stage, "GET", path="/"))[1]
+            status, page = await ask(stage, "GET")
+            assert status == 200
+            assert '<form method="post" action="/drain">' in page
+            assert "http-equiv" not in page
+            await stage.until(draining=False)
+
+            port = stage.adapter.admin_port
+            status, answer = await ask(stage, "POST", f"Origin: http://localhost:{port}", "Content-Length: 0")
+
+            assert (status, "Location: /" in answer) == (303, True)
+            await stage.until(draining=True)
+            assert (await ask(stage, "POST"))[0] == 303
+            assert not stage.task.done(), "asked twice it still lets the session finish"
+            page = (await ask(stage, "GET", path="/"))[1]
+            assert "draining" in page
+            assert 'href="/drain"' not in page
+
+
+async def test_nobody_elses_page_presses_it() -> None:
+    """Attack: a page of another origin, also one of another port of this machine, posts the form."""
+    async with running_adapter("127.0.0.1:1", wait=False, admin_port=0) as stage:
+        for origin in ("https://evil.net", "http://localhost:3000", "http://localhost", "null"):
+            assert (await ask(stage, "POST", f"Origin: {origin}"))[0] == 403, origin
+        await stage.until(draining=False)
+
+
+async def test_with_keys_only_an_admin_drains(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice", "admin")
+    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
+    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
+        assert (await ask(stage, "POST"))[0] == 401
+        assert (await ask(stage, "POST", f"Authorization: Bearer {keys.secrets['alice']}"))[0] == 403
+        await stage.until(draining=False)
+        assert (await ask(stage, "POST", f"Authorization: Bearer {keys.secrets['admin']}"))[0] == 303
+
+
+def test_lines_show_the_last_minutes() -> None:
+    moments = [Moment(60.0 * i, sessions=i, queue=3 - i, misses=0) for i in range(4)]
+
+    drawn = lines(moments)
+
+    assert drawn.count("<svg") == 3
+    assert "sessions of the last 3.0 min: now 3, at most 3" in drawn
+    assert '<polyline points="0.0,47.0 80.0,31.7 160.0,16.3 240.0,1.0"/>' in drawn
+    assert "style=" not in drawn
+    assert lines(moments[:1]) == ""

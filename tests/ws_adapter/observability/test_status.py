@@ -101,7 +101,8 @@ async def test_page_loads_nothing_and_runs_nothing() -> None:
 
     page = Page(body)
     assert not page.tags & {"script", "link", "img", "iframe", "form"}
-    assert not page.attributes & {"src", "href", "onclick"}
+    assert not page.attributes & {"src", "onclick"}
+    assert re.findall(r'href="([^"]*)"', body) == ["/drain"], "followed by whoever clicks on it"
     assert "url(" not in body
     assert "default-src 'none'" in head
     assert "no worker is ready" in page.text

@@ -1,5 +1,6 @@
 """Who may come in: what is decided in HTTP, before a WebSocket opens."""
 
+import base64
 import logging
 import math
 from collections.abc import Callable
@@ -33,6 +34,7 @@ KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
 """How a browser, which cannot set headers, sends a key: as a subprotocol beside the real one."""
 
 _BEARER: Final = "bearer "
+_BASIC: Final = "basic "
 _WHERE: Final = "send it as Authorization: Bearer KEY or as the subprotocol openai-insecure-api-key.KEY"
 
 FORWARDING: Final = (
@@ -174,22 +176,29 @@ class Access:
                 message = f"this machine is not known by the name in Host; use localhost, or {_NAME_IT}"
                 raise Denied(Rejection.ORIGIN, responses.forbidden(message))
 
-    def identify(self, request: Request, *, admin: bool = False) -> Key | None:
+    def identify(self, request: Request, *, admin: bool = False, by_password: bool = False) -> Key | None:
         """The key of a request; None if none is needed. Raises `Denied` without a valid one.
 
-        With `admin` only an admin's key will do.
+        With `admin` only an admin's key will do. With `by_password` the key may also be the password of HTTP
+        Basic, whatever the user is called: a browser then asks for it.
         """
         if self._keys is None:
             return None
-        secret = self._secret(request)
+        password = _password(request) if by_password else None
+        secret = self._secret(request) if password is None else password
         if not secret:
-            raise Denied(Rejection.AUTH, responses.unauthorized(f"a key is needed: {_WHERE}"))
+            message = f"a key is needed: {_WHERE}"
+            raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=by_password))
         key = self._keys.find(secret)
         if key is None:
             message = "the key is not known here; ask the operator for another"
-            raise Denied(Rejection.AUTH, responses.unauthorized(message))
+            raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=by_password))
         if admin and not key.is_admin:
-            raise Denied(Rejection.AUTH, responses.forbidden("this needs the key of an admin"))
+            message = "this needs the key of an admin"
+            # A browser keeps a password that is not answered with 401, and never asks for another.
+            if password is not None:
+                raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=True))
+            raise Denied(Rejection.AUTH, responses.forbidden(message))
         return key
 
     def _secret(self, request: Request) -> str:
@@ -201,6 +210,18 @@ class Access:
             if name.startswith(KEY_SUBPROTOCOL):
                 return name.removeprefix(KEY_SUBPROTOCOL)
         return key_in_query(request.path) if self._in_query else ""
+
+
+def _password(request: Request) -> str | None:
+    """What was sent as the password of HTTP Basic: None without it, empty if it cannot be read."""
+    for value in request.headers.get_all("Authorization"):
+        if value.lower().startswith(_BASIC):
+            try:
+                pair = base64.b64decode(value[len(_BASIC) :].strip(), validate=True).decode()
+            except ValueError:
+                return ""
+            return pair.partition(":")[2]
+    return None
 
 
 def _host(origin: str) -> str:

@@ -66,7 +66,7 @@ class Administration:
             return responses.not_found()
         caller = self._access.caller(request, peer)
         self._access.check_origin(request, caller)
-        key = self._access.identify(request, admin=True)
+        key = self._access.identify(request, admin=True, by_password=True)
         if key is None and not caller.is_local:
             raise Denied(Rejection.AUTH, responses.forbidden(_NEEDS_KEYS))
         allowed = (*READING, "POST") if path == DRAIN else READING

@@ -243,9 +243,13 @@ _UNREADABLE: Final = {
 }
 
 
-def unauthorized(message: str) -> Response:
-    """A key is missing or wrong."""
-    return problem(HTTPStatus.UNAUTHORIZED, "unauthorized", message, WWW_Authenticate="Bearer")
+def unauthorized(message: str, *, asks: bool = False) -> Response:
+    """A key is missing or wrong. With `asks` a browser asks for it, as the password of HTTP Basic."""
+    response = problem(HTTPStatus.UNAUTHORIZED, "unauthorized", message, WWW_Authenticate="Bearer")
+    if asks:
+        # A line of its own: browsers do not look behind the comma of another challenge.
+        response.headers["WWW-Authenticate"] = 'Basic realm="Antiphon: the key of an admin", charset="UTF-8"'
+    return response
 
 
 def forbidden(message: str) -> Response:

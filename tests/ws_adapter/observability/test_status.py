@@ -120,6 +120,25 @@ async def test_only_an_admin_sees_the_page(tmp_path: Path) -> None:
             assert seen == [401, 403, 200]
 
 
+async def test_browser_asks_for_the_key_as_a_password(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice", "admin")
+    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
+    wrong = [{"Authorization": f"Basic {it}"} for it in ("", "Ondyb25n", "Og==", "no base64", "/////w==")]
+    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
+        # A key that will not do is asked for again too: the browser would keep it.
+        for headers in ({}, *wrong, keys.basic("alice")):
+            code, head, _ = await scrape(stage, "/", headers)
+            assert code == 401, headers
+            challenges = re.findall(r"(?i)^WWW-Authenticate: (\w+)", head, re.MULTILINE)
+            assert challenges == ["Bearer", "Basic"], headers
+        for headers in (keys.basic("admin"), keys.basic("admin", "anybody")):
+            assert (await scrape(stage, "/", headers))[0] == 200
+            assert (await scrape(stage, "/metrics", headers))[0] == 200
+        # What anybody may reach never has a browser ask: that is for programs and for the web page.
+        code, _, _ = await stage.request("/api/queue", headers=keys.basic("admin"))
+        assert code == 401
+
+
 def test_what_others_have_named_is_text_in_the_page() -> None:
     evil = "<script>alert(1)</script>"
     page = render(

@@ -63,6 +63,35 @@ async def test_with_keys_only_an_admin_drains(tmp_path: Path) -> None:
         assert (await ask(stage, "POST", f"Authorization: Bearer {keys.secrets['admin']}"))[0] == 303
 
 
+def header(fields: dict[str, str]) -> str:
+    [(name, value)] = fields.items()
+    return f"{name}: {value}"
+
+
+async def test_admin_drains_with_the_password_that_a_browser_was_told(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice", "admin")
+    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
+    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
+        own = f"Origin: http://localhost:{stage.adapter.admin_port}"
+        assert (await ask(stage, "POST", own, header(keys.basic("alice"))))[0] == 401
+        assert (await ask(stage, "POST", own, "Authorization: Basic Ondyb25n"))[0] == 401
+        await stage.until(draining=False)
+        assert (await ask(stage, "POST", own, header(keys.basic("admin", "anybody"))))[0] == 303
+
+
+async def test_nobody_elses_page_presses_it_with_the_password_that_the_browser_keeps(tmp_path: Path) -> None:
+    """Attack: a browser sends the password of the status page along with forms of other pages too."""
+    keys = KeyFile(tmp_path / "keys", "admin")
+    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
+    async with running_adapter("127.0.0.1:1", wait=False, **options) as stage:
+        kept = header(keys.basic("admin"))
+        for origin in ("https://evil.net", "http://localhost:3000", "http://localhost", "null"):
+            assert (await ask(stage, "POST", f"Origin: {origin}", kept))[0] == 403, origin
+            forwarded = "X-Forwarded-For: 203.0.113.9"
+            assert (await ask(stage, "POST", f"Origin: {origin}", forwarded, kept))[0] == 403, origin
+        await stage.until(draining=False)
+
+
 def test_lines_show_the_last_minutes() -> None:
     moments = [Moment(60.0 * i, sessions=i, queue=3 - i, misses=0) for i in range(4)]
 

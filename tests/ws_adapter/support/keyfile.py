@@ -1,5 +1,6 @@
 """A file of keys that a test can change."""
 
+import base64
 from pathlib import Path
 
 from ws_adapter.web.keys import Key, make_key
@@ -30,3 +31,8 @@ class KeyFile:
 
     def bearer(self, name: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.secrets[name]}"}
+
+    def basic(self, name: str, user: str = "") -> dict[str, str]:
+        """As a browser sends it that was told `user` and the key as the password."""
+        pair = base64.b64encode(f"{user}:{self.secrets[name]}".encode()).decode()
+        return {"Authorization": f"Basic {pair}"}

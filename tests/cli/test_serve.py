@@ -87,6 +87,31 @@ def test_chat_and_transcription_at_their_addresses(tmp_path: Path) -> None:
         assert asyncio.run(one_utterance(serve.address("Transcribe"))).startswith("Yes.")
 
 
+def test_web_page_is_first_in_the_banner_and_answers(tmp_path: Path) -> None:
+    with serving(tmp_path) as serve:
+        assert serve.banner.splitlines()[2].split() == ["Web", "page", serve.address("Web page")]
+        with urllib.request.urlopen(serve.address("Web page"), timeout=10) as answer:
+            assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+            assert b"<html" in answer.read()
+
+
+def test_banner_without_the_page_has_no_address_of_it(tmp_path: Path) -> None:
+    with serving(tmp_path, "talk", "--no-page", "--open") as serve:
+        assert "Web page" not in serve.banner
+        assert serve.banner.splitlines()[2].split()[0] == "WebSocket"
+
+
+def test_open_opens_the_page_in_the_users_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = tmp_path / "seen"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.part && mv {seen}.part {seen}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    with serving(tmp_path, "talk", "--open") as serve:
+        wait_until(seen.exists, "the browser was started")
+        assert seen.read_text().strip() == serve.address("Web page")
+
+
 async def test_banner_offers_only_what_the_model_can_do(capsys: pytest.CaptureFixture[str]) -> None:
     writes = replace(INFO, modes=frozenset({Mode.CHAT, Mode.TOKENS}))
     async with running_worker(ScriptedEngine(info=writes)) as worker:

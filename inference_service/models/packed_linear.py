@@ -1,12 +1,13 @@
 """Linear layers for the CPU, whose weights lie in memory in the order in which oneDNN's kernels read them.
 
 In float32 that takes less than half the time of `nn.Linear` from four rows on, in bfloat16 half of it for
-one row. oneDNN makes a kernel for each number of rows that it meets and keeps it, half a MiB each. So rows
-come in a few `SIZES` only: more of them are cut up, and the last piece is filled with zeros.
+one row. Those of a decoder that read the same rows are joined, which saves calls. oneDNN makes a kernel for
+each number of rows that it meets and keeps it, half a MiB each. So rows come in a few `SIZES` only: more of
+them are cut up, and the last piece is filled with zeros.
 """
 
 from collections import Counter
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TypeVar
 
 import torch
@@ -21,6 +22,15 @@ SMALLEST = 2**16
 """Fewer weights are done with before a kernel is found."""
 _WHOLE, _WASTE = 64, 8
 """So many rows are not cut up; of more, at most one in so many is filled up."""
+_COMMON = {
+    f"transformers.models.{name.lower()}.modeling_{name.lower()}.{name}DecoderLayer"
+    for name in ("Llama", "Mistral", "Qwen2", "Qwen3")
+}
+_JOINED = (
+    ("self_attn", "qkv_proj", ("q_proj", "k_proj", "v_proj")),
+    ("mlp", "gate_up_proj", ("gate_proj", "up_proj")),
+)
+"""Where in a common layer, what they become, and which."""
 
 
 class PackedLinear(nn.Module):
@@ -54,14 +64,83 @@ class PackedLinear(nn.Module):
             destination[f"{prefix}weight"] = self.weight.detach().to_dense()
 
 
+class Part(nn.Module):
+    """What a layer joined with others computed; `parent` has the joined one by that name.
+
+    All of that is computed for it: whoever needs several parts should ask for it by itself.
+    """
+
+    def __init__(self, parent: nn.Module, name: str, begin: int, end: int) -> None:
+        super().__init__()
+        self._parents = (parent,)  # not as a module of its own
+        self._name, self._begin, self._end = name, begin, end
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` [..., in] becomes [..., out]."""
+        products: Tensor = getattr(self._parents[0], self._name)(x)
+        return products[..., self._begin : self._end]
+
+    def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep_vars: bool) -> None:
+        joined = getattr(self._parents[0], self._name)
+        for name, tensor in (("weight", joined.weight), ("bias", joined.bias)):
+            if tensor is not None:
+                dense = tensor.detach().to_dense() if tensor.is_mkldnn else tensor.detach()
+                destination[prefix + name] = dense[self._begin : self._end]
+
+
+def is_common(layer: nn.Module) -> bool:
+    """Whether it is a decoder's layer of the usual make: norm, attention, norm, gated network.
+
+    Its attention has rotary positions, and perhaps norms of queries and keys, biases and a window.
+    """
+    return f"{type(layer).__module__}.{type(layer).__qualname__}" in _COMMON
+
+
 def pack_linears(model: Model) -> Model:
-    """`model`, with a `PackedLinear` in the place of each `nn.Linear` on the CPU that can have one."""
+    """`model`, with a `PackedLinear` in the place of each `nn.Linear` on the CPU that can have one.
+
+    Those of a common layer that read the same rows are joined before, each then a `Part`.
+    """
     owners = Counter(id(it) for _, it in model.named_parameters(remove_duplicate=False))
+    for layer in list(model.modules()):
+        if is_common(layer):
+            for where, name, parts in _JOINED:
+                _join(layer.get_submodule(where), name, parts, owners)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear and _gains(child.weight):
                 setattr(parent, name, PackedLinear(child, shared=owners[id(child.weight)] > 1))
     return model
+
+
+def _join(parent: nn.Module, name: str, parts: tuple[str, ...], owners: Counter[int]) -> None:
+    """Makes linear layers of the same rows one, where none of them is anybody else's."""
+    linears = [getattr(parent, part) for part in parts]
+    if (
+        not all(
+            type(it) is nn.Linear and it.weight.device.type == "cpu" and owners[id(it.weight)] == 1
+            for it in linears
+        )
+        or len({it.bias is None for it in linears}) > 1
+    ):
+        return
+    first, begin = linears[0], 0
+    width = sum(it.out_features for it in linears)
+    joined = nn.Linear(first.in_features, width, first.bias is not None, "meta")
+    joined.weight = nn.Parameter(torch.cat([it.weight.detach() for it in linears]), requires_grad=False)
+    if first.bias is not None:
+        joined.bias = nn.Parameter(torch.cat([it.bias.detach() for it in linears]), requires_grad=False)
+    setattr(parent, name, joined)
+    parent.register_state_dict_post_hook(partial(_hide, name))
+    for part, it in zip(parts, linears, strict=True):
+        setattr(parent, part, Part(parent, name, begin, begin + it.out_features))
+        begin += it.out_features
+
+
+def _hide(name: str, parent: nn.Module, state: dict[str, Tensor], prefix: str, metadata: object) -> None:
+    """Its parts tell the state of a joined layer."""
+    for tensor in ("weight", "bias"):
+        state.pop(f"{prefix}{name}.{tensor}", None)
 
 
 def _gains(weight: Tensor) -> bool:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from inference_service.engine.batch.kvcache import KVCache, Run
+from inference_service.engine.batch.pages import PAGE
 
 NAME = "antiphon_packed"
 _UNKNOWN = ("softcap", "s_aux")
@@ -20,6 +22,10 @@ MOST_RUNS = 4
 """A context in more runs than this is gathered before it is seen, which costs less than so many calls."""
 GATHERED_BYTES = 2**20
 """So many keys of one context and layer are gathered at no cost: they must come from memory anyway."""
+CROWD, CROWD_BYTES = 4, 2**23
+"""Decoding rows of so many short contexts are looked at together, with so many bytes of keys at the most."""
+_FILLED = 4
+"""At most one page in so many of them is there to make a context as long as the longest."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,45 @@ class Sight:
         return torch.cat(keys, dim=2), torch.cat(values, dim=2)
 
 
+@dataclass(frozen=True)
+class Crowd:
+    """Decoding rows of several sessions, whose contexts are gathered to be looked at in one go.
+
+    Contexts are made equally long by pages that are not theirs, which nobody sees.
+    """
+
+    rows: Tensor
+    """Which of the packed rows, [n]; the first once more where there are kernels for some numbers only."""
+    count: int
+    """How many without those."""
+    pages: Tensor
+    """Of each context in turn, [n * pages]."""
+    hidden: Tensor
+    """Which entries of each context are not its own, [n, 1, entries]."""
+    others: Tensor
+    """The same as indices of all entries."""
+
+    def of(self, cache: KVCache, slab: Tensor) -> Tensor:
+        """Keys or values of a layer, [kv heads * n, entries, head size]. The next call writes over them."""
+        kv, _, head = slab.shape
+        block = cache.block(kv * len(self.pages) * PAGE * head).view(kv, len(self.pages), PAGE * head)
+        torch.index_select(slab.view(kv, -1, PAGE * head), 1, self.pages, out=block)
+        return block.view(kv * len(self.rows), -1, head)
+
+    def attend(self, cache: KVCache, layer: int, queries: Tensor, scaling: float | None) -> Tensor:
+        """What they see, [count, kv heads, groups, head], of queries of all packed rows."""
+        mine = queries.index_select(0, self.rows)
+        n, kv, groups, head = mine.shape
+        mine = mine.float() * (head**-0.5 if scaling is None else scaling)
+        keys = self.of(cache, cache.keys[layer]).float()
+        scores = torch.bmm(mine.transpose(0, 1).reshape(kv * n, groups, head), keys.transpose(1, 2))
+        scores.view(kv, n, groups, -1).masked_fill_(self.hidden, -torch.inf)
+        values = self.of(cache, cache.values[layer])
+        values.view(kv, -1, head).index_fill_(1, self.others, 0)  # even 0 of what is no number would be felt
+        seen = torch.bmm(scores.softmax(-1).to(values.dtype), values)
+        return seen.view(kv, n, groups, head).transpose(0, 1)[: self.count]
+
+
 class PackedLayout:
     """Where the rows of one packed forward are in the cache, and what they see: the same in all layers.
 
@@ -74,19 +119,23 @@ class PackedLayout:
         self._spans = spans
         self._groups = groups
         self._in_parts = in_parts
-        self._sights: dict[int | None, list[Sight]] = {}
+        self._begins = [0, *accumulate(self.counts)]
+        self._views: dict[int | None, tuple[list[Sight], list[Crowd]]] = {}
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
 
-    def sights(self, window: int | None) -> list[Sight]:
+    def views(self, window: int | None) -> tuple[list[Sight], list[Crowd]]:
         """What is seen in a layer whose rows see `window` keys at most, their own included."""
-        if window not in self._sights:
-            self._sights[window] = self._make(window)
-        return self._sights[window]
+        if window not in self._views:
+            self._views[window] = self._make(window)
+        return self._views[window]
 
-    def _make(self, window: int | None) -> list[Sight]:
+    def _make(self, window: int | None) -> tuple[list[Sight], list[Crowd]]:
+        crowds = self._crowds(window)
         sights: list[Sight] = []
         shared: defaultdict[Run, list[int]] = defaultdict(list)
         for i, span in enumerate(self._spans):
+            if any(i in members for members in crowds):
+                continue
             first = 0 if window is None else max(0, span.start + 1 - window)
             runs = self.cache.runs(span.slot, first, span.end)
             apart = self._apart(runs, span.count, window)
@@ -94,7 +143,49 @@ class PackedLayout:
                 shared[run].append(i)
             mask = None if span.count == 1 else self._mask(span.count, runs[apart:], window)
             sights.append(self._sight([i], runs[apart:], mask))
-        return sights + [self._sight(seen, [run], None) for run, seen in shared.items()]
+        sights += [self._sight(seen, [run], None) for run, seen in shared.items()]
+        return sights, [self._crowd(members) for members in crowds]
+
+    def _crowds(self, window: int | None) -> list[list[int]]:
+        """Spans of one row that are looked at together, in groups of about the same length."""
+        if self.cache.device.type != "cpu":
+            return []
+        page_bytes = PAGE * self.cache.row_bytes
+        short = [
+            (len(self.cache.pages(span.slot, span.end)[0]), i)
+            for i, span in enumerate(self._spans)
+            if span.count == 1 and (window is None or span.end <= window)
+        ]
+        short = sorted((it for it in short if it[0] * page_bytes <= GATHERED_BYTES), reverse=True)
+        groups: list[list[int]] = []
+        longest = 0
+        for pages, i in short:
+            fits = groups and pages * _FILLED >= longest * (_FILLED - 1)
+            if fits and (len(groups[-1]) + 1) * longest * page_bytes <= CROWD_BYTES:
+                groups[-1].append(i)
+            else:
+                groups.append([i])
+                longest = pages
+        return [sorted(group) for group in groups if len(group) >= CROWD]
+
+    def _crowd(self, members: list[int]) -> Crowd:
+        cache, spans = self.cache, [self._spans[i] for i in members]
+        found = [cache.pages(span.slot, span.end) for span in spans]
+        most = max(len(pages) for pages, _ in found)
+        if cache.keys.dtype is not torch.float32:  # whose kernels are made for each number
+            most, missing = _rounded(most), -len(members) % CROWD
+            spans, found = [*spans, *spans[:1] * missing], [*found, *found[:1] * missing]
+        entries = torch.arange(most * PAGE)
+        offsets = torch.tensor([offset for _, offset in found])[:, None]
+        ends = offsets + torch.tensor([span.end for span in spans])[:, None]
+        hidden = (entries < offsets) | (entries >= ends)
+        return Crowd(
+            torch.tensor([self._begins[i] for i in [*members, *members[:1] * (len(spans) - len(members))]]),
+            len(members),
+            torch.tensor([[*pages, *pages[:1] * (most - len(pages))] for pages, _ in found]).flatten(),
+            hidden[:, None],
+            hidden.flatten().nonzero()[:, 0],
+        )
 
     def _apart(self, runs: list[Run], count: int, window: int | None) -> int:
         """How many of a context's runs all of its last `count` rows see, and are looked at by themselves."""
@@ -151,21 +242,51 @@ def packed_attention(
         if others.get(name) is not None:
             raise NotImplementedError(f"packed attention has no {name}")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
-    packed.cache.keys[layer].index_copy_(1, packed.rows, key[0])
-    packed.cache.values[layer].index_copy_(1, packed.rows, value[0])
-    _, heads, rows, head = query.shape
+    query, key, value = (it[0].transpose(0, 1) for it in (query, key, value))
+    return attend(packed, layer, query, key, value, scaling, sliding_window)[None], None
+
+
+def attend(
+    packed: PackedLayout,
+    layer: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    window: int | None,
+) -> Tensor:
+    """As `packed_attention`, of [rows, heads or kv heads, head]; the result is [rows, heads, head]."""
+    packed.cache.keys[layer].index_copy_(1, packed.rows, key.transpose(0, 1))
+    packed.cache.values[layer].index_copy_(1, packed.rows, value.transpose(0, 1))
+    rows, heads, head = query.shape
     kv = key.shape[1]
     # The heads that share a key become rows of one small attention.
-    queries = query[0].transpose(0, 1).reshape(rows, kv, heads // kv, head).split(packed.counts)
-    sights = packed.sights(sliding_window)
-    if len(sights) == len(queries):
-        outputs = [
-            _attend(rows_of, *sight.of(layer), sight.mask, scaling)
-            for rows_of, sight in zip(queries, sights, strict=True)
-        ]
-    else:
-        outputs = _attend_in_parts(queries, sights, layer, scaling)
-    return torch.cat(outputs).reshape(1, rows, heads, head), None
+    queries = query.reshape(rows, kv, heads // kv, head)
+    sights, crowds = packed.views(window)
+    if not crowds:
+        outputs = _attend_each(queries.split(packed.counts), sights, layer, scaling)
+        return torch.cat([rows_of for _, rows_of in sorted(outputs.items())]).view(rows, heads, head)
+    seen = torch.empty_like(queries)
+    for crowd in crowds:
+        seen.index_copy_(0, crowd.rows[: crowd.count], crowd.attend(packed.cache, layer, queries, scaling))
+    if sights:
+        places = seen.split(packed.counts)
+        for i, rows_of in _attend_each(queries.split(packed.counts), sights, layer, scaling).items():
+            places[i].copy_(rows_of)
+    return seen.view(rows, heads, head)
+
+
+def _attend_each(
+    queries: Sequence[Tensor], sights: list[Sight], layer: int, scaling: float | None
+) -> dict[int, Tensor]:
+    """What the rows of each span see that has sights, [count, kv heads, groups, head]."""
+    if len(sights) == len({i for sight in sights for i in sight.spans}):
+        return {
+            i: _attend(queries[i], *sight.of(layer), sight.mask, scaling)
+            for sight in sights
+            for i in sight.spans
+        }
+    return _attend_in_parts(queries, sights, layer, scaling)
 
 
 def _attend(
@@ -182,9 +303,9 @@ def _attend(
 
 def _attend_in_parts(
     queries: Sequence[Tensor], sights: list[Sight], layer: int, scaling: float | None
-) -> list[Tensor]:
-    """What the rows of each span see, [count, kv heads, groups, head], whose parts are weighed afterwards."""
-    parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in queries]
+) -> dict[int, Tensor]:
+    """As `_attend_each`; what is seen in parts is weighed afterwards."""
+    parts: defaultdict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for sight in sights:
         asked = [queries[i] for i in sight.spans]
         together = asked[0] if len(asked) == 1 else torch.cat(asked)
@@ -194,9 +315,9 @@ def _attend_in_parts(
             sight.spans, zip(seen.split(counts), weight.split(counts), strict=True), strict=True
         ):
             parts[i].append(part)
-    outputs = [mine[0][0] for mine in parts]
-    for size in {len(mine) for mine in parts} - {1}:
-        members = [i for i, mine in enumerate(parts) if len(mine) == size]
+    outputs = {i: mine[0][0] for i, mine in parts.items()}
+    for size in {len(mine) for mine in parts.values()} - {1}:
+        members = [i for i, mine in parts.items() if len(mine) == size]
         seen = torch.stack([torch.cat([parts[i][k][0] for i in members]) for k in range(size)])
         weight = torch.stack([torch.cat([parts[i][k][1] for i in members]) for k in range(size)])
         whole = (seen * weight.softmax(0).unsqueeze(-1)).sum(0).to(seen.dtype)
@@ -218,6 +339,12 @@ def _attend_weighed(
         seen[0].view(kv, groups, count, head).permute(2, 0, 1, 3),
         weight[0].view(kv, groups, count).permute(2, 0, 1),
     )
+
+
+def _rounded(pages: int) -> int:
+    """Not many different numbers: even ones, beyond sixteen four between each and twice as many."""
+    step = 1 << max(1, (pages - 1).bit_length() - 3)
+    return -(-pages // step) * step
 
 
 AttentionInterface.register(NAME, packed_attention)

@@ -71,6 +71,7 @@ class KVCache:
         self.adopted_rows = 0
         """Entries that contexts have taken over from others so far."""
         self._tables = [_Table() for _ in range(slots)]
+        self._block: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -92,6 +93,17 @@ class KVCache:
     def runs(self, slot: int, start: int, end: int) -> list[Run]:
         """Where entries `start` to `end` of a slot are."""
         return self._tables[slot].runs(start, end)
+
+    def pages(self, slot: int, end: int) -> tuple[list[int], int]:
+        """The pages with the first `end` entries of a slot, and rows of the first one before entry 0."""
+        table = self._tables[slot]
+        return table.pages[: -(-(table.offset + end) // PAGE)], table.offset
+
+    def block(self, numbers: int) -> Tensor:
+        """So many numbers for entries put together. There is one, whose size is the largest so far."""
+        if self._block is None or len(self._block) < numbers:
+            self._block = self.keys.new_empty(numbers)
+        return self._block[:numbers]
 
     def held(self, slot: int, start: int, end: int) -> tuple[Tensor, Tensor]:
         """Copies of a slot's keys and values `start` to `end`, each [layers, kv heads, n, head size]."""

@@ -91,9 +91,8 @@ def test_shared_beginning_is_looked_at_once_by_all() -> None:
         for slot in range(1, SESSIONS):
             assert cache.adopt(slot, page, bytes([page]))
 
-    sights = decoder.layout(
-        [Segment(slot, 2 * PAGE, 2 * PAGE, Rows.of(rows[:1])) for slot in range(SESSIONS)]
-    ).sights(None)
+    segments = [Segment(slot, 2 * PAGE, 2 * PAGE, Rows.of(rows[:1])) for slot in range(SESSIONS)]
+    sights, _ = decoder.layout(segments).views(None)
 
     # Who computed it has all in one run; the others have rows of their own, and the prefix together.
     assert [sight.spans for sight in sights] == [[0], [1], [2], [1, 2]]

@@ -35,10 +35,12 @@ class Tick:
         self._runtime = runtime
         self._budget = budget or runtime.budget
         self._clock = clock
-        self._share = Share(min(self._budget, runtime.most_waiting))
+        self._share = Share(
+            min(self._budget, runtime.most_waiting), min(self._budget, runtime.furthest_waiting)
+        )
         self._count = 0
         self._urgent: set[Session[Any]] = set()
-        self._allowance = 0
+        self._allowance = self._others_rows = 0
         self._others_s = 0.0
 
     def has_work(self, sessions: Sessions) -> bool:
@@ -54,7 +56,7 @@ class Tick:
         started = self._clock()
         self._urgent = {session for session in sessions if is_urgent(session.due, started)}
         units_wait = any(session.has_work for session in self._urgent)
-        self._allowance, self._others_s = self._share.rows(units_wait=units_wait), 0.0
+        self._allowance, self._others_s, self._others_rows = self._share.rows(units_wait=units_wait), 0.0, 0
         self._close(sessions)
         self._open(sessions)
         self._hear(sessions)
@@ -69,7 +71,8 @@ class Tick:
             members = tuple((c.id, c.queue.first.number) for c in served.values() if c.queue.first)
         self._close(sessions)
         ended = self._clock()
-        self._share.spend(ended - started - self._others_s, self._others_s, units_waited=units_wait)
+        spent = ended - started - self._others_s
+        self._share.spend(spent, self._others_s, units_waited=units_wait, rows=self._others_rows)
         for session in sessions:
             if session.may_tell(ended) and session.has_work:
                 session.tell_progress(ended)
@@ -215,7 +218,7 @@ class Tick:
         for session, hidden in thought:
             self.guard.attempt(session, session.take, hidden)
         fed = [(session, len(segments[session.slot].rows)) for session, _ in thought]
-        others = sum(rows for session, rows in fed if session not in self._urgent)
+        self._others_rows = others = sum(rows for session, rows in fed if session not in self._urgent)
         self._charge(since, others, sum(rows for _, rows in fed))
         return fed
 

@@ -73,10 +73,7 @@ class Candidates:
         """
         rows, width = np.arange(len(self.ids)), self.ids.shape[1]
         if width == 1:
-            return [
-                token if isfinite(score) else POISONED
-                for (token,), (score,) in zip(self.ids.tolist(), self.scores.tolist(), strict=True)
-            ]
+            return self.first()
         at, is_settled = self._places(wishes, shares)
         equal = self.scores == self.scores[rows, at][:, None]
         if width < wishes.vocabulary:
@@ -88,6 +85,13 @@ class Candidates:
         found[~np.isfinite(self.scores[:, 0])] = POISONED
         tokens: list[int] = found.tolist()
         return tokens
+
+    def first(self) -> list[int]:
+        """The likeliest id of each row, of rows with one candidate each; `POISONED` as in `draw`."""
+        return [
+            token if isfinite(score) else POISONED
+            for (token,), (score,) in zip(self.ids.tolist(), self.scores.tolist(), strict=True)
+        ]
 
     def _places(self, wishes: Wishes, shares: Floats | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Where among the candidates each draw falls, and whether that is sure."""

@@ -55,6 +55,20 @@ class Draw:
         """Whether it takes the likeliest."""
         return self.temperature < COLDEST
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it takes the likeliest by the model's own scores."""
+        return (
+            self.temperature < COLDEST
+            and self.first is None
+            and (self.forbidden is None or not len(self.forbidden))
+            and self.repetition_penalty == 1
+            and self.length_penalty == 1
+            and self.bias == 0
+            and self.scale == 1
+            and not self.sure_within
+        )
+
     def is_like(self, other: "Draw") -> bool:
         """Whether both say the same of equal scores."""
         return (

@@ -79,6 +79,10 @@ def require_packable(loaded: CausalCheckpoint) -> None:
         plain = model(input_ids=ids[None], use_cache=False).logits[0].float()
         packed = _packed_scores(model, ids)
     except Exception as error:  # whatever its layers make of rows they were not written for
+        if "mkldnn" in str(error).lower():
+            raise _unservable(
+                loaded, "its layers reckon with weights that are packed for linear layers"
+            ) from None
         raise _unservable(loaded, f"its layers do not run over packed rows ({error})") from None
     worst = float((plain - packed).abs().max())
     if not worst <= _TOLERANCE[model.dtype] * float(plain.abs().max()):

@@ -14,6 +14,7 @@ from transformers import AttentionInterface
 
 from inference_service.engine.batch.kvcache import KVCache, Run
 from inference_service.engine.batch.pages import PAGE
+from inference_service.engine.device.transfer import upload
 
 NAME = "antiphon_packed"
 _UNKNOWN = ("softcap", "s_aux")
@@ -175,17 +176,15 @@ class PackedLayout:
         if cache.keys.dtype is not torch.float32:  # whose kernels are made for each number
             most, missing = _rounded(most), -len(members) % CROWD
             spans, found = [*spans, *spans[:1] * missing], [*found, *found[:1] * missing]
-        entries = torch.arange(most * PAGE)
-        offsets = torch.tensor([offset for _, offset in found])[:, None]
-        ends = offsets + torch.tensor([span.end for span in spans])[:, None]
+        entries = np.arange(most * PAGE)
+        offsets = np.array([offset for _, offset in found])[:, None]
+        ends = offsets + np.array([span.end for span in spans])[:, None]
         hidden = (entries < offsets) | (entries >= ends)
-        return Crowd(
-            torch.tensor([self._begins[i] for i in [*members, *members[:1] * (len(spans) - len(members))]]),
-            len(members),
-            torch.tensor([[*pages, *pages[:1] * (most - len(pages))] for pages, _ in found]).flatten(),
-            hidden[:, None],
-            hidden.flatten().nonzero()[:, 0],
-        )
+        begins = [self._begins[i] for i in members]
+        rows = np.array([*begins, *begins[:1] * (len(spans) - len(members))])
+        filled = np.array([[*pages, *pages[:1] * (most - len(pages))] for pages, _ in found])
+        there = upload(cache.device, rows, filled.reshape(-1), hidden[:, None], np.flatnonzero(hidden))
+        return Crowd(there[0], len(members), *there[1:])
 
     def _apart(self, runs: list[Run], count: int, window: int | None) -> int:
         """How many of a context's runs all of its last `count` rows see, and are looked at by themselves."""

@@ -67,7 +67,7 @@ class Share:
 
     def spend(self, units: float, others: float, *, units_waited: bool, rows: int = 0) -> None:
         """A tick took so many seconds for units and so many for work without a deadline, of so many rows."""
-        if rows >= self._most // 2:
+        if rows >= max(1, self._most // 2):
             self._row_s = others / rows
         if units_waited:
             self._debt = max(0.0, self._debt + others - units / (_TIME - 1))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import BertConfig, BertModel, MambaConfig, MambaForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP
 
 from inference_service.api.setups import Mode, Sampling, UnitOverrides
 from inference_service.checkpoints import causal
@@ -243,6 +244,18 @@ def test_a_model_whose_attention_has_something_of_its_own_is_refused(tmp_path: P
     folder = tiny_causal.save(tmp_path / "tiny", "gemma2", attn_logit_softcapping=50.0)
     with pytest.raises(CheckpointError, match=r"'gemma2' cannot be served.*softcap"):
         table.load(folder, CPU, 64)
+
+
+def test_a_model_that_reckons_with_packed_weights_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(self: Qwen3MLP, x: torch.Tensor) -> torch.Tensor:
+        weight = self.down_proj.weight * 2
+        return torch.nn.functional.linear(self.act_fn(self.gate_proj(x)) * self.up_proj(x), weight)
+
+    monkeypatch.setattr(Qwen3MLP, "forward", forward)
+    with pytest.raises(CheckpointError, match="reckon with weights that are packed"):
+        table.load(tiny_causal.save(tmp_path / "tiny"), CPU)
 
 
 def test_a_mixture_of_experts_is_served(tmp_path: Path) -> None:

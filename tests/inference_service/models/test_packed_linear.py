@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import Qwen2Config, Qwen2Model
 
 from inference_service.models import packed_linear
-from inference_service.models.packed_linear import SIZES, PackedLinear, pack_linears, runs
+from inference_service.models.packed_linear import SIZES, PackedLinear, Part, pack_linears, runs
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.05}
 ROWS = (0, 1, 2, 3, 5, 17, 50, 63, 64, 65, 100, 120, 200, 250, 300, 600)
@@ -182,3 +183,44 @@ def test_a_torch_without_the_operator_keeps_its_plain_layers(talker: Talker) -> 
     assert not runs(torch.float32)
     assert type(pack_linears(talker).head) is nn.Linear
     assert torch.equal(talker(torch.arange(70)), expected)
+
+
+def decoder() -> Qwen2Model:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=8, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2,
+    )  # fmt: skip
+    return Qwen2Model(config).eval()
+
+
+@torch.inference_mode()
+def test_layers_that_read_the_same_rows_are_joined_and_say_what_they_said() -> None:
+    model = decoder()
+    for parameter in model.parameters():
+        parameter.add_(0.01 * torch.randn(parameter.shape))  # biases too
+    ids, before = torch.arange(8)[None], {name: it.clone() for name, it in model.state_dict().items()}
+    expected = model(ids, use_cache=False).last_hidden_state
+    size = sum(it.numel() for it in model.parameters())
+
+    packed = pack_linears(model)
+
+    attention, network = packed.layers[0].self_attn, packed.layers[0].mlp
+    assert attention.qkv_proj.out_features == 32 + 16 + 16
+    assert network.gate_up_proj.out_features == 2 * 48
+    assert {type(it) for it in (attention.q_proj, attention.k_proj, attention.v_proj)} == {Part}
+    torch.testing.assert_close(packed(ids, use_cache=False).last_hidden_state, expected, atol=1e-5, rtol=0)
+    assert sum(it.numel() for it in packed.parameters()) == size
+    after = packed.state_dict()
+    assert set(after) == set(before)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_a_layer_that_is_anybody_else_s_too_is_not_joined() -> None:
+    model = decoder()
+    first, second = (it.self_attn for it in model.layers)
+    second.q_proj.weight = first.q_proj.weight
+    pack_linears(model)
+
+    assert not hasattr(first, "qkv_proj")
+    assert hasattr(model.layers[0].mlp, "gate_up_proj")

@@ -97,3 +97,39 @@ def test_shared_beginning_is_looked_at_once_by_all() -> None:
     # Who computed it has all in one run; the others have rows of their own, and the prefix together.
     assert [sight.spans for sight in sights] == [[0], [1], [2], [1, 2]]
     assert [sight.keys[0][0].shape[2] for sight in sights] == [2 * PAGE + 1, 1, 1, 2 * PAGE]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dropped", [0, 5, PAGE], ids=["", "its first page begins later", "a page less"])
+@pytest.mark.parametrize("build", [qwen3, llama, mistral])
+def test_short_contexts_of_a_crowd_are_seen_as_one_by_one(
+    build: Callable[[], PreTrainedModel], dropped: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several lengths, one of them in pages that lie apart; what nobody wrote is no number."""
+    monkeypatch.setattr(attention, "GATHERED_BYTES", 2**20)
+    torch.manual_seed(0)
+    lengths = [LENGTH - 1, LENGTH - 2, LENGTH - 9, LENGTH - PAGE, LENGTH - PAGE - 3, 3, 5, 2]
+    decoder = scattered(PackedDecoder(build().to(dtype), 3 * len(lengths), LENGTH), 3)
+    rows = torch.randn(len(lengths), LENGTH, HIDDEN, dtype=dtype)
+    segments = []
+    for slot, length in enumerate(lengths):
+        decoder.forward([Segment(slot, 0, 0, Rows.of(rows[slot, :length]))])
+        less = dropped if length > dropped else 0
+        decoder.cache.drop(slot, less)
+        segments.append(Segment(slot, length - less, length, Rows.of(rows[slot, length : length + 1])))
+
+    together = torch.cat(decoder.forward(segments))
+    _, crowds = decoder.layout(segments).views(None)
+    assert [it.count for it in crowds][:1] == [5]
+    monkeypatch.setattr(attention, "CROWD", len(lengths) + 1)
+    assert not decoder.layout(segments).views(None)[1]
+    one_by_one = torch.cat(decoder.forward(segments))
+
+    tolerance = {torch.float32: 2e-5, torch.bfloat16: 0.15}[dtype]
+    torch.testing.assert_close(together, one_by_one, atol=tolerance, rtol=0.01)
+
+
+def test_a_crowd_has_a_few_sizes_only_where_each_needs_a_kernel() -> None:
+    sizes = {attention._rounded(pages) for pages in range(1, 129)}
+    assert len(sizes) <= 20
+    assert all(pages <= attention._rounded(pages) <= 1.25 * pages + 1 for pages in range(1, 129))

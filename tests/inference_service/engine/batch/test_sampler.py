@@ -37,6 +37,19 @@ def test_without_temperature_the_likeliest_is_taken() -> None:
     assert pick(GREEDY) == 1
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_who_takes_the_likeliest_gets_it_in_one_look_as_among_those_who_ask_for_more(bad: float) -> None:
+    scores, plain = torch.randn(3, 300), drawn_by(GREEDY, Noise(1))
+    scores[1] = bad
+    scores[2, [7, 9]] = 50.0
+    assert plain.is_plain
+    more = replace(plain, bias=1e-9)
+    assert not more.is_plain
+
+    assert choose(scores.clone(), [plain] * 3) == choose(scores.clone(), [more] * 3)
+    assert choose(scores.clone(), [plain] * 3) == [int(scores[0].argmax()), None, 7]
+
+
 def test_repetition_counts_what_was_said() -> None:
     assert pick(Sampling(temperature=0.0, repetition_penalty=1.5), said=(1,)) == 2
 

@@ -14,7 +14,6 @@ from transformers import AttentionInterface
 
 from inference_service.engine.batch.kvcache import KVCache, Run
 from inference_service.engine.batch.pages import PAGE
-from inference_service.engine.device.transfer import upload
 
 NAME = "antiphon_packed"
 _UNKNOWN = ("softcap", "s_aux")
@@ -183,8 +182,11 @@ class PackedLayout:
         begins = [self._begins[i] for i in members]
         rows = np.array([*begins, *begins[:1] * (len(spans) - len(members))])
         filled = np.array([[*pages, *pages[:1] * (most - len(pages))] for pages, _ in found])
-        there = upload(cache.device, rows, filled.reshape(-1), hidden[:, None], np.flatnonzero(hidden))
-        return Crowd(there[0], len(members), *there[1:])
+        # There are crowds on the CPU alone, where nothing has to go up.
+        members_at, pages_at, others = map(
+            torch.from_numpy, (rows, filled.reshape(-1), np.flatnonzero(hidden))
+        )
+        return Crowd(members_at, len(members), pages_at, torch.from_numpy(hidden[:, None]), others)
 
     def _apart(self, runs: list[Run], count: int, window: int | None) -> int:
         """How many of a context's runs all of its last `count` rows see, and are looked at by themselves."""

@@ -1,5 +1,6 @@
 """A model on its device, with the KV caches of all slots; the parts that a tick is made of."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from inference_service.engine.batch.sampler import Sheet, choose, choose_beside
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.device.transfer import download
 from inference_service.engine.session import Session, SessionKind
+
+logger = logging.getLogger(__name__)
 
 CPU_ROWS = 128
 """Rows of one forward on the CPU, where more of them only take longer."""
@@ -153,6 +156,21 @@ class Runtime:
             )
             known |= dict(zip(rows, chosen, strict=True))
         return [known[row] for row in range(len(draws))]
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Makes ready what a device other than the CPU does over and over, before the first session."""
+        way = self.language.way
+        if way is not None:
+            told = {"way": way.name, "instead": way.why}
+            logger.info("how rows of one token attend to their contexts", extra=told)
+        for decoder in self.decoders:
+            decoder.capture()
+
+    @property
+    def decoders(self) -> list[PackedDecoder]:
+        """Those that make a step for each token or code."""
+        return [self.language]
 
     def clear(self, slot: int) -> None:
         """Nothing of a session stays in its slot."""

@@ -16,7 +16,7 @@ from inference_service.engine.sessions.chat import ChatKind
 from inference_service.engine.sessions.prompt import Dialogue
 from inference_service.engine.sessions.tokens import TokensKind
 from inference_service.families.footprint import Footprint
-from inference_service.families.working_memory import DECODER_SHAPES, forward_bytes, kernel_bytes
+from inference_service.families.working_memory import DECODER_SHAPES, forward_bytes, kernel_bytes, token_bytes
 from inference_service.models.errors import CheckpointError
 
 _PROBE = 12
@@ -135,4 +135,5 @@ def causal_footprint(
         {"context": slot_rows(context_limit) * bytes_per_row(config, dtype)},
         {"kernels": kernel_bytes(DECODER_SHAPES, device)},
         working={"forward": forward_bytes(config, dtype, rows, context_limit, device)},
+        together=token_bytes(config, dtype, slot_rows(context_limit), device),
     )

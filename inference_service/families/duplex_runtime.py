@@ -120,6 +120,10 @@ class DuplexRuntime(Runtime):
         for (_, job), sound in zip(finished, sounds, strict=True):
             job.sound = sound
 
+    @property
+    def decoders(self) -> list[PackedDecoder]:
+        return [self.language] if self.speaker is None else [self.language, self.speaker.decoder]
+
     def clear(self, slot: int) -> None:
         super().clear(slot)
         if self.speaker is not None:

@@ -30,9 +30,13 @@ class Footprint:
     voices: dict[str, int] = field(default_factory=dict)
     """... of a step that has `VOICES_AT_ONCE` sessions in it at the most: for each of them."""
 
+    together: dict[str, int] = field(default_factory=dict)
+    """... of a step that may have all sessions in it: for each of them."""
+
     def step(self, slots: int) -> int:
         """The step that takes most."""
         each = {kind: size * min(slots, VOICES_AT_ONCE) for kind, size in self.voices.items()}
+        each |= {kind: size * slots for kind, size in self.together.items()}
         return max((self.working | each).values(), default=0)
 
     def states(self, slots: int) -> int:
@@ -49,6 +53,8 @@ class Footprint:
         slots = max(0, left // sum(self.session.values()))
         while self.states(slots + 1) <= free:  # few sessions leave more to themselves
             slots += 1
+        while slots and self.states(slots) > free:
+            slots -= 1
         return slots
 
     def require(self, slots: int, device: torch.device) -> None:

@@ -37,4 +37,6 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     build = table.load(find(options.model), device, options.context_limit, options.dtype, options.speech)
     warm_up(build(1))
     slots = options.slots or usual_slots(build)
-    return LiveEngine(build(slots), slots, deliver, on_fatal)
+    runtime = build(slots)
+    runtime.capture()
+    return LiveEngine(runtime, slots, deliver, on_fatal)

@@ -30,6 +30,7 @@ from inference_service.families.working_memory import (
     eye_bytes,
     forward_bytes,
     kernel_bytes,
+    token_bytes,
 )
 from inference_service.media.image import decode_picture, picture_size
 from inference_service.media.mel import SAMPLE_RATE
@@ -138,8 +139,9 @@ def footprint(
         "pictures": eye_bytes(config.vision, dtype, device),
     }
     kernels = kernel_bytes(_SHAPES, device)
+    tokens = token_bytes(config.language, dtype, slot_rows(entries), device)
     if voice is None:
-        return Footprint(own.weights, own.session, {"kernels": kernels}, working)
+        return Footprint(own.weights, own.session, {"kernels": kernels}, working, together=tokens)
     speech = forward_bytes(config.speech.backbone, dtype, SPEECH_CAPACITY, SPEECH_CAPACITY, device)
     return Footprint(
         own.weights | {"vocoder": voice.weights},
@@ -147,6 +149,7 @@ def footprint(
         {"kernels": kernels, "default voice": voice.default_voice},
         working | {"speech": speech},
         {"vocoder": voice.step},
+        tokens,
     )
 
 

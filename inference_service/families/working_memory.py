@@ -34,6 +34,15 @@ def forward_bytes(
     return layer + masks + gathered + _scores(heads, rows, context, device)
 
 
+def token_bytes(
+    config: PretrainedConfig, dtype: torch.dtype, context: int, device: torch.device
+) -> dict[str, int]:
+    """Of each session in a step of one token each: a copy of its context, which the CPU reads in place."""
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    copied: int = 2 * config.num_key_value_heads * head * context * dtype.itemsize
+    return {} if device.type == "cpu" else {"tokens": copied}
+
+
 def kernel_bytes(shapes: int, device: torch.device) -> int:
     """The most that oneDNN keeps of kernels for linear layers of so many shapes."""
     return shapes * len(SIZES) * _KERNEL if device.type == "cpu" else 0

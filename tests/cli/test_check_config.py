@@ -62,3 +62,14 @@ def test_without_speech_there_is_no_vocoder(folder: Path) -> None:
 
 def test_it_knows_the_shipped_model_too() -> None:
     assert rows(run_cli("check-config", "--model", "antiphon-mini").out)["a session", "context"] == "8.7 MiB"
+
+
+def test_on_a_gpu_it_tells_what_a_token_takes_and_what_has_not_run(folder: Path) -> None:
+    usual, gpu = (
+        rows(run_cli("check-config", "--model", str(folder), "--slots", "2", *more).out)
+        for more in ([], ["--device", "cuda", "--memory-gib", "8"])
+    )
+
+    assert gpu["a step, each", "tokens"] == "2.1 MiB"  # 8592 rows of 2 x 2 heads of 32 in bfloat16
+    assert ("tokens", "not run on CUDA") in gpu
+    assert not any("token" in part for line in usual for part in line)

@@ -14,6 +14,7 @@ from transformers import AttentionInterface
 
 from inference_service.engine.batch.kvcache import KVCache, Run
 from inference_service.engine.batch.pages import PAGE
+from inference_service.engine.device.paged import Contexts, Way
 
 NAME = "antiphon_packed"
 _UNKNOWN = ("softcap", "s_aux")
@@ -111,11 +112,8 @@ class PackedLayout:
         """`groups` is how many query heads share a key."""
         self.cache = cache
         self.counts = [span.count for span in spans]
-        runs = [run for span in spans for run in cache.runs(span.slot, span.start, span.end)]
-        self.cells = np.concatenate([np.arange(row, row + n, dtype=np.int64) for row, n in runs])
-        """Rows of the cache that the packed rows are written to."""
         self.rows: Tensor
-        """These on the device."""
+        """Rows of the cache that the packed rows are written to, on the device."""
         self._spans = spans
         self._groups = groups
         self._in_parts = in_parts
@@ -128,6 +126,26 @@ class PackedLayout:
         if window not in self._views:
             self._views[window] = self._make(window)
         return self._views[window]
+
+    def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
+        """What the packed rows see, [rows, heads, head], by their queries of the same shape."""
+        rows, heads, head = queries.shape
+        kv = heads // self._groups
+        # The heads that share a key become rows of one small attention.
+        queries = queries.reshape(rows, kv, self._groups, head)
+        sights, crowds = self.views(window)
+        own = queries.split(self.counts)
+        if not crowds:
+            outputs = _attend_each(own, sights, layer, scaling)
+            return torch.cat([rows_of for _, rows_of in sorted(outputs.items())]).view(rows, heads, head)
+        seen = torch.empty_like(queries)
+        for crowd in crowds:
+            seen.index_copy_(0, crowd.rows[: crowd.count], crowd.attend(self.cache, layer, queries, scaling))
+        if sights:
+            places = seen.split(self.counts)
+            for i, rows_of in _attend_each(own, sights, layer, scaling).items():
+                places[i].copy_(rows_of)
+        return seen.view(rows, heads, head)
 
     def _make(self, window: int | None) -> tuple[list[Sight], list[Crowd]]:
         crowds = self._crowds(window)
@@ -220,6 +238,42 @@ class PackedLayout:
         return known
 
 
+@dataclass
+class StepLayout:
+    """One row each of many contexts: all of them attend in one call."""
+
+    cache: KVCache
+    rows: Tensor
+    """Rows of the cache that they are written to."""
+    contexts: Contexts
+    way: Way
+
+    def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
+        """As `PackedLayout`."""
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        return self.way(queries, keys, values, self.contexts, scaling, window)
+
+
+@dataclass
+class MixedLayout:
+    """Rows of both kinds, each by the layout of its kind."""
+
+    cache: KVCache
+    rows: Tensor
+    parts: list[tuple[Tensor, "PackedLayout | StepLayout"]]
+    """Which of the rows each has."""
+
+    def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
+        """As `PackedLayout`."""
+        seen = torch.empty_like(queries)
+        for at, part in self.parts:
+            seen.index_copy_(0, at, part.attend(queries.index_select(0, at), layer, scaling, window))
+        return seen
+
+
+Layout = PackedLayout | StepLayout | MixedLayout
+
+
 def packed_attention(
     module: nn.Module,
     query: Tensor,
@@ -228,7 +282,7 @@ def packed_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    packed: PackedLayout | None = None,
+    packed: Layout | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Writes keys and values [1, kv heads, rows, head] into the cache and attends per session.
@@ -248,7 +302,7 @@ def packed_attention(
 
 
 def attend(
-    packed: PackedLayout,
+    packed: Layout,
     layer: int,
     query: Tensor,
     key: Tensor,
@@ -259,22 +313,7 @@ def attend(
     """As `packed_attention`, of [rows, heads or kv heads, head]; the result is [rows, heads, head]."""
     packed.cache.keys[layer].index_copy_(1, packed.rows, key.transpose(0, 1))
     packed.cache.values[layer].index_copy_(1, packed.rows, value.transpose(0, 1))
-    rows, heads, head = query.shape
-    kv = key.shape[1]
-    # The heads that share a key become rows of one small attention.
-    queries = query.reshape(rows, kv, heads // kv, head)
-    sights, crowds = packed.views(window)
-    if not crowds:
-        outputs = _attend_each(queries.split(packed.counts), sights, layer, scaling)
-        return torch.cat([rows_of for _, rows_of in sorted(outputs.items())]).view(rows, heads, head)
-    seen = torch.empty_like(queries)
-    for crowd in crowds:
-        seen.index_copy_(0, crowd.rows[: crowd.count], crowd.attend(packed.cache, layer, queries, scaling))
-    if sights:
-        places = seen.split(packed.counts)
-        for i, rows_of in _attend_each(queries.split(packed.counts), sights, layer, scaling).items():
-            places[i].copy_(rows_of)
-    return seen.view(rows, heads, head)
+    return packed.attend(query, layer, scaling, window)
 
 
 def _attend_each(

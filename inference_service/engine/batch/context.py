@@ -146,6 +146,7 @@ class Context:
     def cut(self, length: int) -> None:
         """Forgets all but the first `length` entries, where no window has dropped any."""
         self.length, self.pending, self._prefix = length, [], None
+        self.decoder.cache.cut(self.slot, length)
 
     def end_prompt(self, tokens: int | None = None) -> None:
         """The first `tokens`, or everything so far, are the prompt, which the window never drops.
@@ -172,9 +173,10 @@ class Context:
         return carried
 
     def rewind(self) -> None:
-        """Forgets what was fed since `carry`; what that left in the slot is overwritten by what comes."""
+        """Forgets what was fed since `carry`."""
         self.length, self.pending = self._before
         self._prefix = None
+        self.decoder.cache.cut(self.slot, self.length)
 
     def end_unit(self, terminators: list[int], said: Sequence[int] = ()) -> None:
         """Closes a unit in which `said` was said; what closes it is carried into the next forward."""

@@ -3,9 +3,10 @@
 Its rows are packed: each session's queries see its own slot of the KV cache and nothing else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,11 +14,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from inference_service.engine.batch.attention import NAME, PackedLayout, Span, attend
+from inference_service.engine.batch.attention import (
+    NAME,
+    Layout,
+    MixedLayout,
+    PackedLayout,
+    Span,
+    StepLayout,
+    attend,
+)
 from inference_service.engine.batch.kvcache import KVCache
+from inference_service.engine.batch.pages import slot_pages
+from inference_service.engine.device.graph import SIZES, Graph, graph_pool, size_for
+from inference_service.engine.device.paged import PAGE, Contexts, Way, way_on
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.device.transfer import Array, upload
 from inference_service.models.packed_linear import is_common
+
+_WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
+"""Pages of a context that there are steps for; one of the longest contexts has a width of its own."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +58,32 @@ class PackedDecoder:
         capacity: int,
         conditions: Mapping[str, Tensor] | None = None,
         embeddings: nn.Module | None = None,
+        *,
+        in_steps: bool | None = None,
     ) -> None:
-        """`embeddings` are those of ids; of a decoder without them all rows are made of media."""
+        """`embeddings` are those of ids; of a decoder without them all rows are made of media.
+
+        With `in_steps`, as on every device but the CPU, rows that come alone attend in one call, and forwards
+        of nothing else have one of a few shapes.
+        """
         parameter = next(backbone.parameters())
         self.backbone = backbone
         self._embeddings = embeddings
         self.backbone.set_attn_implementation(NAME)
         self._conditions = dict(conditions or {})
         config = backbone.config
-        is_short = parameter.device.type == "cpu" and not self._conditions and Way.fits(backbone)
-        self._way = Way(backbone) if is_short else None
+        is_short = parameter.device.type == "cpu" and not self._conditions and Shortcut.fits(backbone)
+        self._shortcut = Shortcut(backbone) if is_short else None
         self._groups = config.num_attention_heads // config.num_key_value_heads
         self.in_parts = parameter.device.type == "cpu"
         """Whether a long context that does not lie in one run is seen run by run, or gathered."""
-        self.cache = KVCache(config, slots, capacity, parameter.dtype, parameter.device)
+        steps = not self.in_parts if in_steps is None else in_steps
+        self.cache = KVCache(config, slots, capacity, parameter.dtype, parameter.device, spare=int(steps))
+        kv, head = self.cache.keys.shape[1], self.cache.keys.shape[3]
+        self.way = way_on(parameter.device, parameter.dtype, kv * self._groups, kv, head) if steps else None
+        """How rows that come alone attend; None where they do not attend together."""
+        self._pool = graph_pool(parameter.device)
+        self._steps: dict[Shape, Step] = {}
 
     def forward(self, segments: list[Segment]) -> list[Tensor]:
         """Final-norm hidden states [n, hidden] of each segment, in order."""
@@ -65,27 +92,130 @@ class PackedDecoder:
 
     def run(self, segments: list[Segment], *others: Array) -> tuple[Tensor, list[Tensor]]:
         """Final-norm hidden states [rows, hidden]; and `others` on the device, which go up with the rows."""
-        layout = self.layout(segments)
+        for it in segments:
+            self.cache.reserve(it.slot, it.start, it.start + len(it.rows))
         rows = Rows.join([segment.rows for segment in segments])
+        if self.way is not None and len(rows) == len(segments) <= SIZES[-1] and not rows.is_mixed:
+            return self._step(segments, rows, self.way, others)
         positions = np.concatenate(
             [np.arange(s.position, s.position + len(s.rows), dtype=np.int64) for s in segments]
         )
-        made_at = np.flatnonzero(rows.is_made)
-        layout.rows, positions_there, ids, made_there, *others_there = upload(
-            self.cache.device, layout.cells, positions, rows.ids, made_at, *others
+        arrays, make = self._layout(segments)
+        positions_there, ids, made_there, *there = upload(
+            self.cache.device, positions, rows.ids, np.flatnonzero(rows.is_made), *arrays, *others
         )
         embeds = self._embedded(rows, ids, made_there)
-        if self._way is not None:
-            return self._way.run(embeds, positions_there, layout), others_there
+        hidden = self.backbone_over(embeds, positions_there, make(*there[: len(arrays)]))
+        return hidden, there[len(arrays) :]
+
+    def _layout(self, segments: list[Segment]) -> tuple[list[Array], Callable[..., Layout]]:
+        """What has to go up with the rows, and the layout that this makes there."""
+        counts = [len(segment.rows) for segment in segments]
+        cells = np.concatenate(
+            [self.cache.cells(s.slot, s.start, s.start + n) for s, n in zip(segments, counts, strict=True)]
+        )
+        alone = [it for it in segments if self.way is not None and len(it.rows) == 1]
+        packed = self.layout([it for it in segments if self.way is None or len(it.rows) > 1])
+
+        def make(rows: Tensor, *others: Tensor) -> Layout:
+            packed.rows = rows
+            if self.way is None or not alone:
+                return packed
+            numbers, table, at_alone, at_packed = others
+            contexts = Contexts(table, numbers[0], numbers[1], is_aligned)
+            step = StepLayout(self.cache, rows, contexts, self.way)
+            parts: list[tuple[Tensor, PackedLayout | StepLayout]] = [(at_alone, step)]
+            return MixedLayout(self.cache, rows, [*parts, (at_packed, packed)] if len(at_packed) else parts)
+
+        if not alone:
+            return [cells], make
+        table, numbers, is_aligned = self._contexts(alone, len(alone))
+        is_alone = np.repeat([n == 1 for n in counts], counts)
+        return [cells, numbers, table, np.flatnonzero(is_alone), np.flatnonzero(~is_alone)], make
+
+    def _contexts(self, alone: list[Segment], size: int) -> tuple[Array, Array, bool]:
+        """Of single rows: pages [size, n], begins and ends [2, size], and whether all begins are 0.
+
+        What fills them up sees one row of the spare page.
+        """
+        pages, offsets = zip(*(self.cache.pages(it.slot, it.start + 1) for it in alone), strict=True)
+        most = slot_pages(self.cache.capacity)
+        width = min(size_for(max(map(len, pages)), _WIDTHS) or most, most)
+        table = np.full((size, width), self.cache.pool.pages, np.int32)
+        numbers = np.zeros((2, size), np.int32)
+        numbers[1] = 1
+        for row, (segment, own, offset) in enumerate(zip(alone, pages, offsets, strict=True)):
+            table[row, : len(own)] = own
+            numbers[:, row] = offset, offset + segment.start + 1
+        return table, numbers, self._reads_in_place and not any(offsets)
+
+    def _step(
+        self, segments: list[Segment], rows: Rows, way: Way, others: Sequence[Array]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """As `run`, of one row each."""
+        count = len(segments)
+        size = size_for(count)
+        assert size is not None
+        table, numbers, is_aligned = self._contexts(segments, size)
+        spare = self.cache.pool.pages * PAGE
+        places = np.zeros((3, size), np.int64)
+        places[2] = spare + np.arange(size) % PAGE
+        places[0, :count] = rows.ids if rows.made is None else 0
+        places[1, :count] = [segment.position for segment in segments]
+        places[2, :count] = [self.cache.cells(it.slot, it.start, it.start + 1)[0] for it in segments]
+        shape = Shape(size, table.shape[1], rows.made is not None, is_aligned)
+        step = self._step_of(shape, way)
+        places_there, numbers_there, table_there, *there = upload(
+            self.cache.device, places, numbers, table, *others
+        )
+        return step(places_there, numbers_there, table_there, rows.made)[:count], there
+
+    def _step_of(self, shape: "Shape", way: Way) -> "Step":
+        step = self._steps.get(shape)
+        if step is None:
+            step = self._steps[shape] = Step(self, shape, way, self._pool)
+        return step
+
+    def capture(self) -> None:
+        """Makes a step of each shape once, so that no session waits for one to be made."""
+        if self.way is None:
+            return
+        keys, spare = self.cache.keys, self.cache.pool.pages
+        most = slot_pages(self.cache.capacity)
+        widths = sorted({min(width, most) for width in _WIDTHS})
+        for size in [it for it in SIZES if it < 2 * self.cache.slots]:
+            for width in widths:
+                shape = Shape(size, width, self._embeddings is None, self._reads_in_place)
+                numbers = torch.zeros(2, size, dtype=torch.int32, device=keys.device)
+                numbers[1] = 1
+                places = torch.zeros(3, size, dtype=torch.int64, device=keys.device)
+                places[2] = spare * PAGE
+                table = torch.full((size, width), spare, dtype=torch.int32, device=keys.device)
+                self._step_of(shape, self.way)(places, numbers, table, None)
+
+    @property
+    def _reads_in_place(self) -> bool:
+        return self.way is not None and self.way.name != "gathered"
+
+    def backbone_over(self, embeds: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+        """Final-norm hidden states [n, hidden] of embeddings [n, hidden] at positions [n]."""
+        if self._shortcut is not None:
+            return self._shortcut.run(embeds, positions, layout)
         hidden: Tensor = self.backbone(
             inputs_embeds=embeds[None],
-            position_ids=positions_there[None],
+            position_ids=positions[None],
             attention_mask={"full_attention": None, "sliding_attention": None},
             use_cache=False,
             packed=layout,
             **self._conditions,
         ).last_hidden_state[0]
-        return hidden, others_there
+        return hidden
+
+    def embed_ids(self, ids: Tensor) -> Tensor:
+        """Embeddings [n, hidden] of ids [n]."""
+        assert self._embeddings is not None
+        embedded: Tensor = self._embeddings(ids)
+        return embedded
 
     def embed(self, rows: Rows) -> Tensor:
         """Embeddings [n, hidden] of rows."""
@@ -95,11 +225,9 @@ class PackedDecoder:
         """Embeddings [n, hidden] of rows whose ids, and the places of made ones, are on the device."""
         if rows.made is not None and (rows.ids < 0).all():
             return rows.made
-        assert self._embeddings is not None
         if rows.made is None:
-            embedded: Tensor = self._embeddings(ids)
-            return embedded
-        embedded = self._embeddings(ids.clamp(min=0)).masked_fill((ids < 0)[:, None], 0)
+            return self.embed_ids(ids)
+        embedded = self.embed_ids(ids.clamp(min=0)).masked_fill((ids < 0)[:, None], 0)
         return embedded.index_add(0, made_at, rows.made)
 
     def layout(self, segments: list[Segment]) -> PackedLayout:
@@ -118,7 +246,51 @@ class PackedDecoder:
         return turned
 
 
-class Way:
+class Shape(NamedTuple):
+    """Of a step: rows, pages of a context, whether its rows are made, and whether contexts are aligned."""
+
+    rows: int
+    pages: int
+    is_made: bool
+    is_aligned: bool
+
+
+class Step:
+    """The forward of one row each of so many contexts, in memory of its own: see `Graph`."""
+
+    def __init__(self, decoder: PackedDecoder, shape: Shape, way: Way, pool: Any) -> None:
+        keys = decoder.cache.keys
+        make = partial(torch.zeros, device=keys.device)
+        self._decoder, self._shape, self._way = decoder, shape, way
+        self._places = make(3, shape.rows, dtype=torch.int64)
+        self._numbers = make(2, shape.rows, dtype=torch.int32)
+        self._table = make(shape.rows, shape.pages, dtype=torch.int32)
+        self._made = make(shape.rows, decoder.backbone.config.hidden_size, dtype=keys.dtype)
+        self._graph = Graph(keys.device, self._compute, pool)
+
+    def __call__(self, places: Tensor, numbers: Tensor, table: Tensor, made: Tensor | None) -> Tensor:
+        """Hidden states [rows, hidden].
+
+        Of each row `places` has id, position and cell, int64 [3, rows], `numbers` where its context begins
+        and ends, int32 [2, rows]; `table` are pages, int32 [rows, pages], and `made` embeddings [n, hidden].
+        """
+        self._places.copy_(places)
+        self._numbers.copy_(numbers)
+        self._table.copy_(table)
+        if made is not None:
+            self._made[: len(made)].copy_(made)
+        return self._graph()
+
+    def _compute(self) -> Tensor:
+        ids, positions, cells = self._places.unbind()
+        begins, ends = self._numbers.unbind()
+        contexts = Contexts(self._table, begins, ends, self._shape.is_aligned)
+        layout = StepLayout(self._decoder.cache, cells, contexts, self._way)
+        embeds = self._made if self._shape.is_made else self._decoder.embed_ids(ids)
+        return self._decoder.backbone_over(embeds, positions, layout)
+
+
+class Shortcut:
     """The same way through a backbone of common layers in fewer steps: on the CPU each costs microseconds.
 
     See `is_common`. Projections that are joined are computed together.
@@ -135,7 +307,7 @@ class Way:
         self._layers = [_Layer(it) for it in backbone.layers]
         self._norm = _Norm(backbone.norm)
 
-    def run(self, rows: Tensor, positions: Tensor, layout: PackedLayout) -> Tensor:
+    def run(self, rows: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """Final-norm hidden states of embeddings [n, hidden] at positions [n]."""
         cos, sin = (it[0].unsqueeze(1) for it in self._rotary(rows[None], positions[None]))
         half = sin.shape[-1] // 2
@@ -178,7 +350,7 @@ class _Layer:
             )
             self._norms = torch.cat(weights).detach(), attention.q_norm.variance_epsilon
 
-    def run(self, rows: Tensor, turn: tuple[Tensor, Tensor], layout: PackedLayout) -> Tensor:
+    def run(self, rows: Tensor, turn: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
         """`rows` [n, hidden] after this layer; see `_turned`."""
         projected = self._projections(self._before(rows)).view(len(rows), -1, self._head)
         both, value = projected.split((self._heads + self._kv, self._kv), dim=1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PretrainedConfig
 
@@ -59,13 +60,21 @@ class KVCache:
     """
 
     def __init__(
-        self, config: PretrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
+        self,
+        config: PretrainedConfig,
+        slots: int,
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        spare: int = 0,
     ) -> None:
+        """`spare` pages, behind all others, are nobody's: rows that fill up a step write there."""
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.slots = slots
         self.capacity = capacity
         self.pool = PagePool(slots * slot_pages(capacity))
-        shape = (config.num_hidden_layers, config.num_key_value_heads, self.pool.pages * PAGE, head)
+        shape = (config.num_hidden_layers, config.num_key_value_heads, (self.pool.pages + spare) * PAGE, head)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.adopted_rows = 0
@@ -104,6 +113,21 @@ class KVCache:
         if self._block is None or len(self._block) < numbers:
             self._block = self.keys.new_empty(numbers)
         return self._block[:numbers]
+
+    def cut(self, slot: int, end: int) -> None:
+        """Wipes out what was written from entry `end` on: nothing of it may be read with what comes."""
+        table = self._tables[slot]
+        first, skip = divmod(end + table.offset, PAGE)
+        for page in table.pages[first:]:
+            if self.pool.is_private(page):
+                for part in self.rows(page * PAGE + skip, PAGE - skip):
+                    part.zero_()
+            skip = 0
+
+    def cells(self, slot: int, start: int, end: int) -> NDArray[np.int64]:
+        """Rows of the cache that entries `start` to `end` of a slot are."""
+        runs = self.runs(slot, start, end)
+        return np.concatenate([np.arange(row, row + n, dtype=np.int64) for row, n in runs])
 
     def held(self, slot: int, start: int, end: int) -> tuple[Tensor, Tensor]:
         """Copies of a slot's keys and values `start` to `end`, each [layers, kv heads, n, head size]."""

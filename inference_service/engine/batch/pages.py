@@ -6,7 +6,9 @@ Plain numbers and names: the rows of the pages are elsewhere.
 from collections import OrderedDict
 from collections.abc import Iterable
 
-PAGE = 16
+from inference_service.engine.device import paged
+
+PAGE = paged.PAGE
 """Rows of a page."""
 _STRETCH = b"\1" * 8
 """Free pages in a row that a context begins in, where there are any."""

@@ -14,6 +14,7 @@ _TITLES = {
     "shared": "shared",
     "working": "a step",
     "voices": "a step, each",
+    "together": "a step, each",
 }
 
 
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from inference_service.checkpoints.location import find
     from inference_service.engine.batch.memory import free_bytes
+    from inference_service.engine.device.paged import has_block_tables
     from inference_service.errors import ConfigurationError
     from inference_service.families import table
     from inference_service.families.capacity import slots_that_fit
@@ -70,6 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     for title, sizes in vars(footprint).items():
         for kind, size in sizes.items():
             _line(_TITLES[title], kind, gib(size))
+    if device.type == "cuda":
+        _line("tokens", "not run on CUDA", "varlen" if has_block_tables() else "gathered")
     memory = arguments.memory_gib
     free = round(memory * _GIB) if memory is not None else free_bytes(device)
     left = None if free is None else free - sum(footprint.weights.values())

@@ -1,0 +1,142 @@
+"""Attention of one row each of many contexts, whose keys and values lie in pages: one call for all."""
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+PAGE = 16
+"""Rows of a page."""
+_TOLERANCE = 0.02
+"""Between two ways in half precision, as a part of the largest value."""
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Where the contexts of n rows lie, each of which sees its own from the first entry to the last."""
+
+    table: Tensor
+    """Their pages in order, int32 [n, pages]; behind the last one of a context may be any."""
+    begins: Tensor
+    """Rows of the first page before the first entry, int32 [n]."""
+    ends: Tensor
+    """Rows from the beginning of the first page to the end of the last entry, int32 [n]."""
+    is_aligned: bool = False
+    """Whether all of `begins` are 0."""
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, Contexts, float | None, int | None], Tensor]
+"""Queries [n, heads, head size], keys and values [kv heads, rows, head size] of a layer, contexts, the scale
+of scores, and how many entries a row sees at most, its own included: [n, heads, head size]."""
+
+
+def gathered(
+    queries: Tensor, keys: Tensor, values: Tensor, contexts: Contexts, scale: float | None, window: int | None
+) -> Tensor:
+    """Copies all contexts side by side, and attends to them padded."""
+    (n, heads, head), kv = queries.shape, keys.shape[0]
+    within = torch.arange(PAGE, device=keys.device)
+    cells = (contexts.table[:, :, None] * PAGE + within).flatten()
+    at = torch.arange(contexts.table.shape[1] * PAGE, device=keys.device)
+    begins, ends = contexts.begins[:, None], contexts.ends[:, None]
+    seen = (at >= begins) & (at < ends)
+    if window is not None:
+        seen &= at >= ends - window
+    shown, said = (
+        slab.index_select(1, cells).view(kv, n, -1, head).transpose(0, 1) for slab in (keys, values)
+    )
+    said.masked_fill_(~seen[:, None, :, None], 0)  # as 0 times what is no number is no number
+    grouped = queries.reshape(n, kv, heads // kv, head)
+    out = F.scaled_dot_product_attention(grouped, shown, said, attn_mask=seen[:, None, None], scale=scale)
+    return out.reshape(n, heads, head)
+
+
+def varlen(
+    queries: Tensor, keys: Tensor, values: Tensor, contexts: Contexts, scale: float | None, window: int | None
+) -> Tensor:
+    """Reads keys and values where they lie, by torch's flash attention; contexts must be aligned.
+
+    *Not run on CUDA.*
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    # Not told by the types of an older torch.
+    attend: Callable[..., Tensor] = varlen_attn  # type: ignore[assignment]
+    return attend(
+        queries,
+        *(slab.unflatten(1, (-1, PAGE)).permute(1, 2, 0, 3) for slab in (keys, values)),
+        torch.arange(len(queries) + 1, dtype=torch.int32, device=queries.device),
+        None,
+        1,
+        contexts.table.shape[1] * PAGE,
+        scale=scale,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=True,
+        seqused_k=contexts.ends,
+        block_table=contexts.table,
+    )
+
+
+def has_block_tables() -> bool:
+    """Whether this torch's variable-length attention knows pages: since 2.12, and with kernels that do."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return {"block_table", "seqused_k", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How rows attend to pages on a device, and why in no faster way."""
+
+    name: str
+    why: str
+    _attend: Attend
+
+    def __call__(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        contexts: Contexts,
+        scale: float | None,
+        window: int | None,
+    ) -> Tensor:
+        """As `Attend`; contexts that are not aligned are gathered."""
+        attend = self._attend if contexts.is_aligned else gathered
+        return attend(queries, keys, values, contexts, scale, window)
+
+
+def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> Way:
+    """The fastest way that computes what `gathered` does there."""
+    why = "this torch has no block tables for variable-length attention"
+    if device.type == "cpu":
+        why = "it is a CPU"
+    elif has_block_tables():
+        why = _why_not(varlen, device, dtype, heads, kv, head)
+        if not why:
+            return Way("varlen", "", varlen)
+    return Way("gathered", why, gathered)
+
+
+def _why_not(attend: Attend, device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> str:
+    """Tries it on two small contexts; empty if it computes what `gathered` does."""
+    queries = torch.randn(2, heads, head, device=device, dtype=dtype)
+    keys, values = torch.randn(2, kv, 4 * PAGE, head, device=device, dtype=dtype)
+    table = torch.tensor([[2, 0], [1, 3]], dtype=torch.int32, device=device)
+    ends = torch.tensor([PAGE + 3, 5], dtype=torch.int32, device=device)
+    contexts = Contexts(table, torch.zeros_like(ends), ends, is_aligned=True)
+    try:
+        found = attend(queries, keys, values, contexts, None, None)
+    except Exception as error:  # whatever its kernels refuse
+        return str(error).splitlines()[0][:200]
+    wanted = gathered(queries, keys, values, contexts, None, None)
+    worst = float((found - wanted).abs().max() / wanted.abs().max())
+    return "" if worst <= _TOLERANCE else f"it differs by {worst:.2g}"

@@ -111,6 +111,7 @@ class Crowd:
         self._fatal: list[str] = []
         runtime = DuplexRuntime(components, len(phases))
         script(runtime)
+        runtime.capture()
         self._engine = LiveEngine(runtime, len(phases), deliver, self._fatal.append)
         rng = np.random.default_rng(seed)
         self._contents = _contents(rng, sees=sees)

@@ -1,4 +1,7 @@
-"""One service and one browser for all tests of the page."""
+"""One service for all tests of the page, and one browser for each module.
+
+A browser is driven from a loop of its own, beside which no test of another folder could run one.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -19,13 +22,13 @@ needs_node = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def worker() -> Iterator[str]:
     with running_worker(slots=SLOTS) as server:
         yield server.address
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def adapter(worker: str) -> Iterator[str]:
     with running_adapter(worker) as server:
         yield server.address

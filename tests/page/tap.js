@@ -34,6 +34,7 @@
     }
   }
   window.tap = {
+    named: () => tracks.filter((track) => track.readyState === "live").map((track) => track.label),
     live: () => tracks.filter((track) => track.readyState === "live").length,
     played: () => [rate, parts.flatMap((part) => [...part])],
   };

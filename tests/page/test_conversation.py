@@ -1,6 +1,7 @@
 """The web page in a real browser, against the shipped model: conversations."""
 
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import soxr
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from playwright.sync_api import Browser, expect
 
 import antiphon
+from tests.cli.support.processes import serving
 from tests.page.browser import PHONE, RECORDINGS, Watched, watched
 from tests.page.conftest import needs_chromium
 
@@ -90,6 +92,37 @@ def test_make_it_listen_stops_the_answer_at_once_and_says_so(page: Watched) -> N
     heard, rate = page.played()
     assert len(heard) > before
     assert np.abs(heard[-rate // 5 :]).max() < 0.01
+
+
+def test_answer_that_the_model_breaks_off_is_dropped_where_it_is(browser: Browser, tmp_path: Path) -> None:
+    """Talked over, a model listens in the middle of its turn: five seconds were said, about one was heard."""
+    with serving(tmp_path, "yields") as serve:
+        with watched(browser, serve.address("Web page")) as page:
+            page.ask("name")
+            page.expect_state("speaking")
+
+            page.expect_state("listening")
+            expect(page.page.locator("#timeline .cut")).to_have_text("— interrupted")
+            assert sum(map(len, page.answered())) == 5 * antiphon.OUTPUT_RATE_HZ
+            assert "session.close" not in page.types_sent()
+            assert "force_listen" not in str(page.sent)
+            heard, rate = page.played()
+            assert 0 < np.count_nonzero(np.abs(heard) > 0.01) < 3 * rate
+            page.page.wait_for_function("n => window.tap.played()[1].length > n", arg=len(heard) + rate // 2)
+            rest = page.played()[0][len(heard) + rate // 10 :]
+            assert np.abs(rest).max() < 0.001
+
+
+def test_microphone_that_is_chosen_is_the_one_that_is_opened(page: Watched) -> None:
+    expect(page.page.locator("#set-microphone option")).to_have_count(4)
+    page.page.locator("#settings summary").click()
+    for name in ("Fake Audio Input 2", "Fake Audio Input 1"):
+        page.page.locator("#set-microphone").select_option(label=name)
+        page.page.locator("#start").click()
+        page.expect_state("listening")
+        assert page.page.evaluate("window.tap.named()") == [name]
+        page.page.locator("#stop").click()
+        page.expect_state("closed")
 
 
 OPENERS = {"realtime": "session.init", "earlier": "session.update", "duplex": "prepare"}

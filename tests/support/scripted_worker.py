@@ -28,6 +28,7 @@ from tests.support.scripted_engine import (
     fails,
     hang,
     listen,
+    speak,
     turn_end,
 )
 
@@ -40,6 +41,7 @@ SCRIPTS: dict[str, tuple[Play, ...]] = {
     "full": (listen(), listen(), context_full()),
     "hang": (listen(), hang("generate")),
     **{f"hang_{step}": (hang(step),) for step in ("prefill", "generate", "finalize")},
+    "yields": (listen(), speak("Once upon a time", seconds=5.0), *[listen()] * 60),
     "fatal": (listen(), Play(breaks_device=True)),
     "stall": (listen(), Play(stalls_engine=True)),
 }

@@ -42,7 +42,7 @@ export class Resampler {
       }
       this.phases.push(taps.map((tap) => tap / sum));
     }
-    this.past = new Float32Array(2 * this.half);
+    this.past = new Float32Array(2 * this.half - 1);
     /** Of the next output sample: where it is in `past` and what follows, in 1/up of an input sample. */
     this.at = 0;
   }

@@ -12,11 +12,15 @@ from playwright.sync_api import Browser, expect
 from tests.e2e.conftest import running_adapter, running_worker
 from tests.page.browser import PHONE, RECORDINGS, Watched, running_browser, watched
 from tests.page.test_failures import NO_SOCKET, REFUSED, holders
+from tests.page.test_status import administration
 from tests.support.drawing import jpeg
 
 SLOTS = 2
 WIDE = {"width": 1240, "height": 1060}
+STATUS = {"width": 1100, "height": 800}
 LONG_MS = 30_000
+MOMENT_MS = 6_000
+"""Longer than an adapter lets pass between two figures of its last minutes."""
 
 
 class Studio:
@@ -92,6 +96,21 @@ class Studio:
             page.expect_said("my name is antiphon")
             self.take(page, "phone")
 
+    def status(self, address: str) -> None:
+        """The status page at `address` after half a minute in which clients came, waited and left."""
+        with ExitStack() as stack:
+            page = stack.enter_context(self._browser.new_context(viewport=STATUS)).new_page()
+            for count in (0, 1, 3, 2, 0, 2):
+                with ExitStack() as clients:
+                    holders(clients, self._address, count)
+                    page.wait_for_timeout(MOMENT_MS)
+            holders(stack, self._address, SLOTS + 1)
+            page.wait_for_timeout(MOMENT_MS)
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                page.goto(address)
+                page.screenshot(path=self._folder / f"status-{scheme}.png")
+
     def queue_and_failure(self) -> None:
         with ExitStack() as stack:
             page = stack.enter_context(
@@ -121,7 +140,7 @@ def main() -> None:
     try:
         with (
             running_worker(slots=SLOTS) as worker,
-            running_adapter(worker.address) as adapter,
+            running_adapter(worker.address, "--admin-port", "0") as adapter,
             running_browser(RECORDINGS / "name.wav") as browser,
         ):
             studio = Studio(browser, adapter.address, folder)
@@ -131,6 +150,7 @@ def main() -> None:
             studio.chat(picture)
             studio.phone()
             studio.queue_and_failure()
+            studio.status(administration(adapter))
     finally:
         picture.unlink()
 

@@ -34,6 +34,7 @@ def lines(moments: Sequence[Moment]) -> str:
 
 
 def _line(name: str, values: Sequence[int], tone: str, minutes: float) -> str:
+    tone = tone if any(values) else "still"
     most = max(*values, 1)
     step = WIDTH / (len(values) - 1)
     points = " ".join(

@@ -58,7 +58,11 @@ def _tiles(status: Status) -> str:
         (f"{status.sessions}", "sessions", ""),
         (f"{len(status.queue)}", f"waiting, of {status.queue_capacity}", "warn" if status.queue else ""),
         (f"{status.recent_units}", "units in 5 min", ""),
-        (f"{status.recent_misses}", f"deadline misses ({share:.1%})", "bad" if share > 0.01 else ""),
+        (
+            f"{status.recent_misses} <small>{share:.1%}</small>",
+            "deadline misses",
+            "bad" if share > 0.01 else "",
+        ),
         (f"{status.cpu_cores:.2f}", "cores in use", ""),
         (f"{status.loop_lag_ms:.1f} ms", "event loop lag", ""),
     )

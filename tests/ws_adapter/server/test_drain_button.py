@@ -101,4 +101,5 @@ def test_lines_show_the_last_minutes() -> None:
     assert "sessions of the last 3.0 min: now 3, at most 3" in drawn
     assert '<polyline points="0.0,47.0 80.0,31.7 160.0,16.3 240.0,1.0"/>' in drawn
     assert "style=" not in drawn
+    assert drawn.count('class="chart still"') == 1, "no misses are no alarm"
     assert lines(moments[:1]) == ""

@@ -149,8 +149,10 @@ async def test_force_listen_takes_back_what_was_not_sent(stack: Stack, words: Wo
         spoken = [event for event in events if not is_listen(event, words)]
         listens = events[len(spoken) :]
         assert kinds(listens) == [words.listen] * len(listens), "after the interruption nothing is spoken"
-        assert listens[0]["response_id"] == spoken[0]["response_id"]
-        assert not any("response_id" in event for event in listens[1:])
+        # Of the unit that was being sent the text may be out already: then it is that one's listen that closes.
+        closing, *others = [event for event in client.events if kinds([event]) == [words.listen]]
+        assert closing["response_id"] == spoken[0]["response_id"]
+        assert not any("response_id" in event for event in others)
         heard = await told(client, words)
         spoke_at_the_worker = [unit["force_listen"] for unit in heard["units"]].index(True)
         assert len(spoken) < spoke_at_the_worker, "some speech was taken back"

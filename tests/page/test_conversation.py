@@ -1,5 +1,6 @@
 """The web page in a real browser, against the shipped model: conversations."""
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -139,6 +140,10 @@ def test_every_dialect_holds_the_same_conversation(browser: Browser, adapter: st
             page.expect_said("my name is antiphon")
             page.expect_state("listening")
             assert page.types_sent()[0] == OPENERS[dialect]
+            told = page.page.locator("#trace").inner_text()
+            assert (
+                told in str(page.sent[0]) if dialect != "duplex" else re.search("[0-9a-f]{32}", told) is None
+            )
             page.page.locator("#events-filter").fill(f'"type":"{OPENERS[dialect]}"')
             expect(page.page.locator("#events li")).to_have_count(1)
 

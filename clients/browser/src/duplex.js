@@ -34,11 +34,12 @@ export class DuplexSession {
   /** @param {Options & Watch} options @param {(event: ConversationEvent) => void} on */
   constructor(options, on) {
     const trace = newTrace();
-    /** Of this side; the server's session links to it. */
-    this.traceId = trace.traceId;
     /** Units that the network was too slow for. */
     this.skipped = 0;
     this.dialect = DIALECTS[options.dialect ?? "realtime"];
+    const opening = this.dialect.open(options.settings ?? {}, trace.context);
+    /** Of this side; the server's session links to it. None in a dialect that has no place for it. */
+    this.traceId = "trace_context" in opening ? trace.traceId : undefined;
     this.on = on;
     this.turn = new Turn();
     /** @type {Map<string, number>} */
@@ -47,7 +48,7 @@ export class DuplexSession {
     this.isOver = false;
     const url = endpoint(options.base, this.dialect.path(options.mode ?? "audio"));
     this.socket = new JsonSocket(url, options.key, options, {
-      open: () => this.socket.send(this.dialect.open(options.settings ?? {}, trace.context)),
+      open: () => this.socket.send(opening),
       event: (event) => this.read(event),
       close: (code, opened) => this.end({ kind: "lost", code, opened }),
     });

@@ -149,7 +149,7 @@ async def test_force_listen_takes_back_what_was_not_sent(stack: Stack, words: Wo
         spoken = [event for event in events if not is_listen(event, words)]
         listens = events[len(spoken) :]
         assert kinds(listens) == [words.listen] * len(listens), "after the interruption nothing is spoken"
-        # Of the unit that was being sent the text may be out already: then it is that one's listen that closes.
+        # Of a unit that was being sent the text may be out already: then it is its listen that closes.
         closing, *others = [event for event in client.events if kinds([event]) == [words.listen]]
         assert closing["response_id"] == spoken[0]["response_id"]
         assert not any("response_id" in event for event in others)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.live import OutputAudioDeltaEvent, OutputTranscriptDeltaEvent
 
@@ -79,10 +78,16 @@ async def converse(stack: Stack, name: str, format: Format) -> tuple[str, bytes,
     return text, heard, others
 
 
-@pytest.mark.parametrize("format", FORMATS, ids=lambda f: f"{f.encoding[6:]}-{f.rate_hz}")
-async def test_a_spoken_question_is_answered_aloud(shipped: Stack, format: Format) -> None:
-    text, heard, others = await converse(shipped, "how_are_you", format)
+async def test_a_spoken_question_is_answered_aloud_in_every_format(shipped: Stack) -> None:
+    """All at once: a conversation takes its ten seconds."""
+    held = await asyncio.gather(*(converse(shipped, "how_are_you", format) for format in FORMATS))
 
+    for format, (text, heard, others) in zip(FORMATS, held, strict=True):
+        check(format, text, heard, others)
+
+
+def check(format: Format, text: str, heard: bytes, others: list[Any]) -> None:
+    """The right answer was heard, behind the question."""
     _, reply = question("how_are_you", format)
     assert text.strip() == reply.strip()
     samples = format.decode(heard)

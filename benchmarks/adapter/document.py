@@ -41,11 +41,11 @@ What limits it. Counted by `strace`, bare `grpc.aio` streams make 23 system call
 about ten times; the whole adapter, which speaks gRPC on its one thread, makes 4 and
 does not switch. A bare program with the same three streams, framed as in
 `ws_adapter/worker/transport/http2.py`, took 0.5 to 0.6 of `grpc.aio`. With the WebSocket echo and the codec
-that is about two thirds of the adapter; the last third is the protocol, about 300 calls of Python functions
+that is about two thirds of the adapter; the last third is the protocol, about 220 calls of Python functions
 a unit ([walked through](unit.md#which-modules-it-passes)): checks, clocks, bounds, the order of answers. The
 relay has none of that, and its time goes into `json`, which is C. The adapter also keeps the memory of one
 unit for the next (`ws_adapter/process/allocator.py`), which neither the floors nor the relay do: that is
-how the whole comes near the sum of its floors. `uvloop` changed it by less than the noise.
+how the whole stays below the sum of its floors. `uvloop` changed it by less than the noise.
 
 `python -m benchmarks.adapter cost --against DIR` takes the adapter of another tree in turn with this one:
 the two then have the same machine at the same time. A unit became cheaper by these: what is

@@ -19,7 +19,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue, ChatSetup
-from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.machine import Deaf, Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -62,7 +62,7 @@ class State(Enum):
     DONE = auto()
 
 
-class Chat:
+class Chat(Deaf):
     """See `Machine`. `recording_id` is that of the session's recording, if one is made."""
 
     drops_stale: ClassVar = False

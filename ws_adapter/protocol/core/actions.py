@@ -8,6 +8,7 @@ from msgspec import Struct
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import WorkerSetup
 from ws_adapter.protocol.core.turn import Turn
+from ws_adapter.protocol.wire.codec import Samples
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.events import ServerEvent
 
@@ -111,6 +112,16 @@ class Apart(Struct, frozen=True):
     work: "Callable[[], Callable[[float], list[Action]]]"
 
 
+class Detect(Struct, frozen=True):
+    """Listen for speech in these `samples`, float32 at 16 kHz, beside the event loop.
+
+    `Machine.detected` tells what was found in each whole window of `speech.WINDOW` samples, in their order;
+    windows count from the first sample ever given, and what is left of them waits for more.
+    """
+
+    samples: Samples
+
+
 class Note(Struct, frozen=True):
     """Say something of the client in the log, in words of ours: `outline` stands for what it sent."""
 
@@ -134,6 +145,7 @@ Action: TypeAlias = (
     | CancelUnits
     | Withdraw
     | Apart
+    | Detect
     | Note
     | CloseSocket
 )

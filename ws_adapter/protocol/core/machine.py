@@ -9,6 +9,7 @@ once: what the worker still had to say about the old one is not told any more. `
 whatever it holds.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from msgspec import Struct
@@ -94,6 +95,9 @@ class Machine(Protocol):
     def disconnected(self) -> None:
         """The connection is gone; nothing more will be said."""
 
+    def detected(self, scores: Sequence[float], now: float) -> list[Action]:
+        """The reply to `Detect`: the probability of speech in each of the windows that come next."""
+
     # ---------------------------------------------------------------------------------- the rest
 
     def tick(self, now: float, others_wait: bool) -> list[Action]:
@@ -104,3 +108,11 @@ class Machine(Protocol):
 
     def shut_down(self) -> list[Action]:
         """The server ends."""
+
+
+class Deaf:
+    """What a machine is made of that never asks for `Detect`."""
+
+    def detected(self, scores: Sequence[float], now: float) -> list[Action]:
+        """See `Machine.detected`."""
+        return []

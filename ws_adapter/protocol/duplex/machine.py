@@ -21,7 +21,7 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
-from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.machine import Deaf, Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal
 from ws_adapter.protocol.core.state import State
@@ -54,7 +54,7 @@ from ws_adapter.protocol.wire.limits import (
 )
 
 
-class DuplexMachine:
+class DuplexMachine(Deaf):
     """See `Machine`. It has one slot, from the opening of the socket to its end.
 
     `catalogue` tells what the workers serve, None while none is known; `new_token` makes ids differ.

@@ -19,7 +19,7 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.machine import Deaf, Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal
 from ws_adapter.protocol.core.state import State
@@ -60,7 +60,7 @@ LONGEST_S: Final = 10 * 365 * 86_400.0
 _CLOSED: Final = Verdict(None, "", errors.USER_STOP, CloseCode.NORMAL)
 
 
-class Live:
+class Live(Deaf):
     """See `Machine`. It has a slot from its `session.start` to its end.
 
     `catalogue` tells what the workers serve, None while none is known; `new_token` makes ids differ; `unix`

@@ -14,7 +14,7 @@ from ws_adapter.protocol.core.actions import (
     related,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.machine import Deaf, Place
 from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,
@@ -59,7 +59,7 @@ _UNSERVED: Final = {
 """Why there is no slot for an utterance: code and text of each verdict. Its audio is kept."""
 
 
-class Transcription:
+class Transcription(Deaf):
     """See `Machine`. It holds a slot for each utterance, and for a while after it if nobody else waits.
 
     `session_id` is `sess-` and 32 hexadecimal digits, `created` is in Unix seconds, `catalogue` tells what

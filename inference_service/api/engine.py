@@ -114,13 +114,31 @@ class Advanced:
 
 
 @dataclass(frozen=True)
+class CallDelta:
+    """More of a call to a tool: the first piece of each has `id` and `name`, the last is `complete`."""
+
+    index: int
+    """Which call of the unit, from 0."""
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    """To be appended: together a JSON object."""
+    complete: bool = False
+
+
+@dataclass(frozen=True)
 class Piece:
-    """Output of a unit: text, the ids behind it, and float32 mono audio at the model's output rate."""
+    """Output of a unit: text, the ids behind it, and float32 mono audio at the model's output rate.
+
+    `thinking` and `call` are neither text of the answer nor spoken.
+    """
 
     unit: int
     text: str = ""
     token_ids: tuple[int, ...] = ()
     audio: NDArray[np.float32] | None = None
+    thinking: str = ""
+    call: CallDelta | None = None
 
 
 @dataclass(frozen=True)
@@ -252,6 +270,8 @@ class ModelInfo:
     """Voices that are registered with it."""
     vocabulary: int = 0
     """Token ids are below this."""
+    calls_tools: bool = False
+    """Whether its chats take tools."""
 
 
 class EngineSession(Protocol):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,11 +198,58 @@ class Clip:
 
 
 @dataclass(frozen=True)
+class Tool:
+    """A function of the caller's; `parameters` is the JSON Schema of its arguments, an object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class ToolMode(Enum):
+    """Whether a model calls tools."""
+
+    AUTO = auto()
+    NONE = auto()
+    REQUIRED = auto()
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a model may call in one answer."""
+
+    offered: tuple[Tool, ...] = ()
+    mode: ToolMode = ToolMode.AUTO
+    named: str = ""
+    """With REQUIRED: the one to call; empty for any."""
+    are_parallel: bool = True
+    """Whether there may be several calls in the answer."""
+
+
+NO_TOOLS = Tools()
+"""What a turn has in which there is nothing to call."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call in the history; `arguments` is what its JSON object holds."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class ChatMessage:
-    """One message; `role` is `system`, `user` or `assistant`, and a part that is a `str` is text."""
+    """One message; `role` is `system`, `user`, `assistant` or `tool`, and a part that is a `str` is text.
+
+    `calls` are of the assistant. `call_id` is of a tool, whose text is the result of that call.
+    """
 
     role: str
     parts: tuple[str | Picture | Clip, ...]
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -217,6 +264,7 @@ class TurnInput:
     omni_mode: bool = False
     max_slice_nums: int | None = None
     use_image_id: bool = True
+    tools: Tools = NO_TOOLS
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,16 @@ def piece(answer: Piece, output_sample_rate_hz: int) -> pb.GenerateResponse:
         response.audio.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE
         response.audio.sample_rate_hz = output_sample_rate_hz
         response.audio.data = np.clip(answer.audio, -1.0, 1.0).astype("<f4").tobytes()
+    if answer.thinking:
+        response.thinking.text = answer.thinking
+    if answer.call is not None:
+        call = answer.call
+        response.tool_call.index, response.tool_call.id, response.tool_call.name = (
+            call.index,
+            call.id,
+            call.name,
+        )
+        response.tool_call.arguments, response.tool_call.complete = call.arguments, call.complete
     return response
 
 
@@ -164,6 +174,7 @@ def model_info(info: ModelInfo) -> pb.GetInfoResponse:
         duplex_defaults=duplex_config(info.duplex_defaults, info) if Mode.AUDIO in info.modes else None,
         sampling_defaults=_sampling_defaults(info),
         voice_ids=sorted(info.voice_ids),
+        calls_tools=info.calls_tools,
     )
 
 
@@ -181,8 +192,14 @@ def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
     """Adds `more` to a message of the same unit that still waits to be sent; False if they cannot be one."""
     if waiting.unit != more.unit or waiting.HasField("done") or waiting.unit == 0:
         return False
-    if waiting.ByteSize() + more.ByteSize() > LARGEST_ANSWER:
+    if waiting.ByteSize() + more.ByteSize() > LARGEST_ANSWER or not _follows(waiting, more):
         return False
+    if more.HasField("thinking"):
+        waiting.thinking.text += more.thinking.text
+    if more.HasField("tool_call"):
+        delta = waiting.tool_call.arguments + more.tool_call.arguments
+        waiting.tool_call.MergeFrom(more.tool_call)
+        waiting.tool_call.arguments = delta
     if more.HasField("text"):
         waiting.text.text += more.text.text
         waiting.text.token_ids.extend(more.text.token_ids)
@@ -193,6 +210,17 @@ def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
     if more.HasField("done"):
         waiting.done.CopyFrom(more.done)
     return True
+
+
+def _follows(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
+    """Whether both may stand in one message: first what is thought, then what is said, then one call."""
+    calls = waiting.HasField("tool_call")
+    if more.HasField("thinking") and (calls or waiting.HasField("text") or waiting.HasField("audio")):
+        return False
+    if calls and (more.HasField("text") or more.HasField("audio")):
+        return False
+    is_next = more.HasField("tool_call") and more.tool_call.index != waiting.tool_call.index
+    return not (calls and is_next)
 
 
 def item_error(failure: Failure) -> common_pb2.ItemError:

@@ -19,6 +19,7 @@ from ws_adapter.protocol.core.config import (
     WorkerSetup,
 )
 from ws_adapter.protocol.core.signals import (
+    CallDelta,
     Finalized,
     Finish,
     Piece,
@@ -28,7 +29,7 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.protocol.core.turn import Picture, Speech, Turn
+from ws_adapter.protocol.core.turn import Message, Named, Picture, Speech, Turn
 from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice
 from ws_adapter.protocol.wire.events import InputTokenDetails, OutputTokenDetails, TokenUsage
 
@@ -57,7 +58,18 @@ MODES: Final = {
 REMEMBERED: Final = 2**12
 """Messages of a few bytes that are not made anew; sessions last 600 units by default."""
 
-_ROLES: Final = {"system": pb.ROLE_SYSTEM, "user": pb.ROLE_USER, "assistant": pb.ROLE_ASSISTANT}
+_ROLES: Final = {
+    "system": pb.ROLE_SYSTEM,
+    "user": pb.ROLE_USER,
+    "assistant": pb.ROLE_ASSISTANT,
+    "tool": pb.ROLE_TOOL,
+}
+
+_TOOL_MODES: Final = {
+    "auto": pb.TOOL_MODE_AUTO,
+    "none": pb.TOOL_MODE_NONE,
+    "required": pb.TOOL_MODE_REQUIRED,
+}
 
 _WORDS: Final = {
     "explicit": common_pb2.LISTEN_SPEAK_MODE_EXPLICIT,
@@ -173,15 +185,9 @@ def _set_audio(chunk: common_pb2.AudioChunk, data: bytes) -> None:
 
 def _set_turn(given: pb.TurnInput, turn: Turn) -> None:
     for message in turn.messages:
-        told = given.messages.add(role=_ROLES[message.role])
-        for part in message.parts:
-            match part:
-                case str():
-                    told.content.add(text=part)
-                case Picture():
-                    told.content.add().image.data = part.data
-                case Speech():
-                    _set_audio(told.content.add().audio, part.data)
+        _set_message(given.messages.add(), message)
+    if turn.tools:
+        _set_tools(given, turn)
     given.tts.enabled = turn.speaks
     given.tts.mode, given.tts.language = turn.tts_mode, turn.language
     given.image.use_image_id = turn.use_image_id
@@ -189,6 +195,32 @@ def _set_turn(given: pb.TurnInput, turn: Turn) -> None:
         given.image.max_slice_nums = turn.max_slice_nums
     given.omni_mode, given.enable_thinking = turn.omni_mode, turn.enable_thinking
     given.use_tts_template = turn.use_tts_template
+
+
+def _set_message(given: pb.ChatMessage, message: Message) -> None:
+    given.role = _ROLES[message.role]
+    for part in message.parts:
+        match part:
+            case str():
+                given.content.add(text=part)
+            case Picture():
+                given.content.add().image.data = part.data
+            case Speech():
+                _set_audio(given.content.add().audio, part.data)
+    for call in message.calls:
+        given.tool_calls.add(id=call.id, name=call.name, arguments_json=call.arguments_json)
+    given.tool_call_id = message.call_id
+
+
+def _set_tools(given: pb.TurnInput, turn: Turn) -> None:
+    for tool in turn.tools:
+        given.tools.add(name=tool.name, description=tool.description, parameters_json=tool.parameters_json)
+    match turn.tool_choice:
+        case Named(name):
+            given.tool_choice.name = name
+        case mode:
+            given.tool_choice.mode = _TOOL_MODES[mode]
+    given.parallel_tool_calls = turn.parallel_tool_calls
 
 
 def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
@@ -217,10 +249,17 @@ def _speaks(duplex: common_pb2.DuplexConfig) -> bool:
 
 
 def piece(answer: pb.GenerateResponse) -> Piece | None:
-    """The text and audio of a GenerateResponse, if there are any."""
+    """What a GenerateResponse adds to what its unit says, if there is anything."""
+    if answer.HasField("tool_call") or answer.HasField("thinking"):
+        call = _call(answer.tool_call) if answer.HasField("tool_call") else None
+        return Piece(answer.unit, answer.text.text, speech(answer.audio), answer.thinking.text, call)
     if not answer.HasField("text") and not answer.HasField("audio"):
         return None
     return Piece(answer.unit, answer.text.text, speech(answer.audio))
+
+
+def _call(delta: pb.ToolCallDelta) -> CallDelta:
+    return CallDelta(delta.index, delta.id, delta.name, delta.arguments, delta.complete)
 
 
 def speech(chunk: common_pb2.AudioChunk) -> bytes:

@@ -46,6 +46,8 @@ class WorkerInfo:
     slots: int
     voices: frozenset[str]
     modes: frozenset[Mode]
+    calls_tools: bool = False
+    """Whether its chats take tools."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,9 @@ class Worker:
                 logger.error("worker %s has sample rates %s; it is not used", self.target, rates)
             return None
         voices = frozenset(answer.voice_ids)
-        return WorkerInfo(answer.worker_id, answer.model, answer.slots, voices, frozenset(modes))
+        return WorkerInfo(
+            answer.worker_id, answer.model, answer.slots, voices, frozenset(modes), answer.calls_tools
+        )
 
     def _know(self, info: WorkerInfo | None) -> None:
         if info != self.info:
@@ -285,4 +289,5 @@ class Registry:
             frozenset(info.model for info in infos),
             frozenset().union(*(info.voices for info in infos)),
             frozenset().union(*(info.modes for info in infos)),
+            any(info.calls_tools for info in infos),
         )

@@ -130,6 +130,29 @@ ITEM_REASONS: Final = frozenset(
 CLIENT_SIDE_REASONS: Final = frozenset({Reason.MESSAGE_TOO_LARGE, Reason.WORKER_LOST})
 """The reasons that no ErrorInfo carries: gRPC made the status, and its reader names the reason."""
 
+# ------------------------------------------------------------------------------------- tools of a chat
+
+MAX_TOOLS: Final = 128
+"""In a turn, and calls in one message."""
+
+TOOL_NAME: Final = "[a-zA-Z0-9_-]{1,64}"
+"""What names of tools match."""
+
+MAX_TOOL_DESCRIPTION: Final = 4096
+"""Characters."""
+
+MAX_SCHEMA_BYTES: Final = 16_384
+"""Of the arguments of one tool."""
+
+MAX_SCHEMAS_BYTES: Final = 131_072
+"""Of those of all tools of a turn."""
+
+MAX_CALL_BYTES: Final = 65_536
+"""Of the arguments of a call in the history."""
+
+MAX_SCHEMA_DEPTH: Final = 32
+"""Values in one another, of a schema and of arguments."""
+
 # --------------------------------------------------------------------------- gRPC channels and servers
 
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024

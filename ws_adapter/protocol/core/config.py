@@ -105,6 +105,8 @@ class Catalogue:
     models: Set[str]
     voices: Set[str]
     modes: Set[Mode] = frozenset(Mode)
+    calls_tools: bool = False
+    """Whether the chats of any worker take tools."""
 
 
 def read_config(given: dict[str, Any], path: str) -> ConfigFields:

@@ -75,12 +75,29 @@ class Prefilled(Struct, frozen=True):
     tokens: TokenUsage = NO_TOKENS
 
 
+class CallDelta(Struct, frozen=True):
+    """A piece of a call to a tool. Those of a call come together: the first has `id` and `name`, the last
+    is `complete`; a call without one must not be carried out.
+    """
+
+    index: int
+    """Which call of the unit, from 0."""
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    """To be appended: together a JSON object."""
+    complete: bool = False
+
+
 class Piece(Struct, frozen=True):
-    """A part of what a unit says."""
+    """A part of what a unit says, in the order `thinking`, `text` and `audio`, `call`."""
 
     unit: int
     text: str
     audio: bytes
+    thinking: str = ""
+    """Never spoken, and no part of the answer."""
+    call: CallDelta | None = None
 
 
 class UnitDone(Struct, frozen=True):

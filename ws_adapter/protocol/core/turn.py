@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-Role: TypeAlias = Literal["system", "user", "assistant"]
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
 class Picture(Struct, frozen=True):
@@ -22,16 +22,53 @@ class Speech(Struct, frozen=True):
 Part: TypeAlias = str | Picture | Speech
 
 
-class Message(Struct, frozen=True):
-    """What one side said."""
+class Tool(Struct, frozen=True):
+    """A function that the model may call; whoever asks runs it."""
 
-    role: Role
-    parts: tuple[Part, ...]
+    name: str
+    description: str = ""
+    parameters_json: str = ""
+    """JSON Schema of an object; empty for a function without arguments."""
 
     @property
     def size(self) -> int:
         """Bytes, about: characters count as one."""
-        return sum(len(part if isinstance(part, str) else part.data) for part in self.parts)
+        return len(self.name) + len(self.description) + len(self.parameters_json)
+
+
+class Named(Struct, frozen=True):
+    """The choice of one tool."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | Named
+
+
+class Call(Struct, frozen=True):
+    """A call that the model made, with its arguments as a JSON object."""
+
+    id: str
+    name: str
+    arguments_json: str
+
+
+class Message(Struct, frozen=True):
+    """What one side said. Only a message with calls may be without parts.
+
+    `calls` are of the assistant; `call_id` is of a tool, whose text is the result of that call.
+    """
+
+    role: Role
+    parts: tuple[Part, ...]
+    calls: tuple[Call, ...] = ()
+    call_id: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes, about: characters count as one."""
+        said = sum(len(part if isinstance(part, str) else part.data) for part in self.parts)
+        return said + sum(len(call.name) + len(call.arguments_json) for call in self.calls)
 
 
 class Generation(Struct, frozen=True):
@@ -57,8 +94,13 @@ class Turn(Struct, frozen=True):
     omni_mode: bool = False
     max_slice_nums: int | None = None
     use_image_id: bool = True
+    tools: tuple[Tool, ...] = ()
+    """At most 128, of different names."""
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    """Whether there may be more than one call in the answer."""
 
     @property
     def size(self) -> int:
-        """Bytes of its messages, about."""
-        return sum(message.size for message in self.messages)
+        """Bytes of its messages and tools, about."""
+        return sum(message.size for message in self.messages) + sum(tool.size for tool in self.tools)

@@ -111,6 +111,56 @@ export function sessionModeToJSON(object: SessionMode): string {
   }
 }
 
+/** Whether the model calls tools. */
+export enum ToolMode {
+  /** TOOL_MODE_UNSPECIFIED - Not given. */
+  TOOL_MODE_UNSPECIFIED = 0,
+  /** TOOL_MODE_AUTO - As it sees fit. */
+  TOOL_MODE_AUTO = 1,
+  /** TOOL_MODE_NONE - It calls none: it is not told of them. */
+  TOOL_MODE_NONE = 2,
+  /** TOOL_MODE_REQUIRED - It calls one or more: nothing else is in the answer, and arguments are valid by the schema of their tool. */
+  TOOL_MODE_REQUIRED = 3,
+  UNRECOGNIZED = -1,
+}
+
+export function toolModeFromJSON(object: any): ToolMode {
+  switch (object) {
+    case 0:
+    case "TOOL_MODE_UNSPECIFIED":
+      return ToolMode.TOOL_MODE_UNSPECIFIED;
+    case 1:
+    case "TOOL_MODE_AUTO":
+      return ToolMode.TOOL_MODE_AUTO;
+    case 2:
+    case "TOOL_MODE_NONE":
+      return ToolMode.TOOL_MODE_NONE;
+    case 3:
+    case "TOOL_MODE_REQUIRED":
+      return ToolMode.TOOL_MODE_REQUIRED;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return ToolMode.UNRECOGNIZED;
+  }
+}
+
+export function toolModeToJSON(object: ToolMode): string {
+  switch (object) {
+    case ToolMode.TOOL_MODE_UNSPECIFIED:
+      return "TOOL_MODE_UNSPECIFIED";
+    case ToolMode.TOOL_MODE_AUTO:
+      return "TOOL_MODE_AUTO";
+    case ToolMode.TOOL_MODE_NONE:
+      return "TOOL_MODE_NONE";
+    case ToolMode.TOOL_MODE_REQUIRED:
+      return "TOOL_MODE_REQUIRED";
+    case ToolMode.UNRECOGNIZED:
+    default:
+      return "UNRECOGNIZED";
+  }
+}
+
 /** Who said a chat message. */
 export enum Role {
   /** ROLE_UNSPECIFIED - Not given. */
@@ -121,6 +171,8 @@ export enum Role {
   ROLE_USER = 2,
   /** ROLE_ASSISTANT - The model. */
   ROLE_ASSISTANT = 3,
+  /** ROLE_TOOL - A tool: what became of a call. */
+  ROLE_TOOL = 4,
   UNRECOGNIZED = -1,
 }
 
@@ -138,6 +190,9 @@ export function roleFromJSON(object: any): Role {
     case 3:
     case "ROLE_ASSISTANT":
       return Role.ROLE_ASSISTANT;
+    case 4:
+    case "ROLE_TOOL":
+      return Role.ROLE_TOOL;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -155,6 +210,8 @@ export function roleToJSON(object: Role): string {
       return "ROLE_USER";
     case Role.ROLE_ASSISTANT:
       return "ROLE_ASSISTANT";
+    case Role.ROLE_TOOL:
+      return "ROLE_TOOL";
     case Role.UNRECOGNIZED:
     default:
       return "UNRECOGNIZED";
@@ -428,14 +485,68 @@ export interface TurnInput {
   enableThinking: boolean;
   /** True: the prompt takes the form that the model expects before spoken answers, also without `tts`. Default false. */
   useTtsTemplate: boolean;
+  /**
+   * Functions that the model may call instead of answering: at most 128, of different names. A model that calls none
+   * (`calls_tools` of GetInfoResponse) refuses them with CONTENT_UNSUPPORTED.
+   */
+  tools: Tool[];
+  /** Whether it calls one of them, and which; unset means AUTO. */
+  toolChoice:
+    | ToolChoice
+    | undefined;
+  /** False: at most one call in the answer. Default true. */
+  parallelToolCalls?: boolean | undefined;
+}
+
+/**
+ * A function of the caller's. The worker never runs it: the model writes a call, the caller answers it with a message
+ * of ROLE_TOOL in a later unit.
+ */
+export interface Tool {
+  /** Matches [a-zA-Z0-9_-]{1,64}. */
+  name: string;
+  /** What it does, for the model; at most 4096 characters. */
+  description: string;
+  /**
+   * JSON Schema of its arguments, of type object, at most 16384 bytes; empty means that there are none. Those of all
+   * tools of a unit come to at most 131072 bytes.
+   */
+  parametersJson: string;
+}
+
+/** Which tools the model calls in one answer. */
+export interface ToolChoice {
+  /** The choice; exactly one kind. */
+  choice:
+    | //
+    /** Any or none. UNSPECIFIED is AUTO. */
+    { $case: "mode"; value: ToolMode }
+    | //
+    /** This one, which must be among `tools`: the answer is one call of it. */
+    { $case: "name"; value: string }
+    | undefined;
+}
+
+/** A call that the model made in an earlier answer. */
+export interface ToolCall {
+  /** As it came in ToolCallDelta, or of the caller's own: 1 to 64 visible ASCII characters. */
+  id: string;
+  /** The tool called; it need not be among the `tools` of this unit. */
+  name: string;
+  /** The arguments: a JSON object, at most 65536 bytes. */
+  argumentsJson: string;
 }
 
 /** One entry of a chat history. */
 export interface ChatMessage {
   /** Who said it. UNSPECIFIED is refused. */
   role: Role;
-  /** What was said, in order. */
+  /** What was said, in order. Only an entry with `tool_calls` may be without. */
   content: Content[];
+  /** ASSISTANT only: the calls that it made, in order, at most 128. */
+  toolCalls: ToolCall[];
+  /** TOOL only: the id of the call in an entry before that this is the result of. The result itself is text. */
+  toolCallId: string;
 }
 
 /** One piece of a chat message. */
@@ -613,7 +724,41 @@ export interface GenerateResponse {
     | UnitDone
     | undefined;
   /** The worker will end the session. */
-  goAway: GoAway | undefined;
+  goAway:
+    | GoAway
+    | undefined;
+  /**
+   * A piece of a call to a tool, after the text and audio of this message. No character of a call is in `text` or is
+   * spoken.
+   */
+  toolCall:
+    | ToolCallDelta
+    | undefined;
+  /**
+   * What the model thinks before it answers, before the text of this message: never part of the answer, never
+   * spoken. Without `token_ids`.
+   */
+  thinking: TextDelta | undefined;
+}
+
+/**
+ * A piece of a call. The pieces of one call come one after another: the first has `id` and `name`, the last is
+ * `complete`.
+ */
+export interface ToolCallDelta {
+  /** Which call of the unit, counted from 0. */
+  index: number;
+  /** In the first piece: made by the worker, unique among all calls, 1 to 64 visible ASCII characters. */
+  id: string;
+  /** In the first piece: one of the `tools`. */
+  name: string;
+  /** To be appended to that of earlier pieces: together a JSON object, as the model wrote it. */
+  arguments: string;
+  /**
+   * True: the arguments are whole and parse. A call that is not complete when its unit is done was cut off, or the
+   * model wrote it wrong: it must not be carried out.
+   */
+  complete: boolean;
 }
 
 /** Text that a unit adds. */
@@ -726,6 +871,8 @@ export interface GetInfoResponse {
    * NO_FREE_SLOT, whatever slots there are.
    */
   shortOfTime: boolean;
+  /** Whether CHAT takes `tools`, tool calls in its history, and their results. */
+  callsTools: boolean;
 }
 
 function createBasePrefillRequest(): PrefillRequest {
@@ -1287,6 +1434,9 @@ function createBaseTurnInput(): TurnInput {
     omniMode: false,
     enableThinking: false,
     useTtsTemplate: false,
+    tools: [],
+    toolChoice: undefined,
+    parallelToolCalls: undefined,
   };
 }
 
@@ -1309,6 +1459,15 @@ export const TurnInput: MessageFns<TurnInput> = {
     }
     if (message.useTtsTemplate !== false) {
       writer.uint32(48).bool(message.useTtsTemplate);
+    }
+    for (const v of message.tools) {
+      Tool.encode(v!, writer.uint32(58).fork()).join();
+    }
+    if (message.toolChoice !== undefined) {
+      ToolChoice.encode(message.toolChoice, writer.uint32(66).fork()).join();
+    }
+    if (message.parallelToolCalls !== undefined) {
+      writer.uint32(72).bool(message.parallelToolCalls);
     }
     return writer;
   },
@@ -1374,6 +1533,30 @@ export const TurnInput: MessageFns<TurnInput> = {
             message.useTtsTemplate = reader.bool();
             continue;
           }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.tools.push(Tool.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.toolChoice = ToolChoice.decode(reader, reader.uint32());
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.parallelToolCalls = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1408,6 +1591,19 @@ export const TurnInput: MessageFns<TurnInput> = {
         : isSet(object.use_tts_template)
         ? globalThis.Boolean(object.use_tts_template)
         : false,
+      tools: globalThis.Array.isArray(object?.tools)
+        ? object.tools.map((e: any) => Tool.fromJSON(e))
+        : [],
+      toolChoice: isSet(object.toolChoice)
+        ? ToolChoice.fromJSON(object.toolChoice)
+        : isSet(object.tool_choice)
+        ? ToolChoice.fromJSON(object.tool_choice)
+        : undefined,
+      parallelToolCalls: isSet(object.parallelToolCalls)
+        ? globalThis.Boolean(object.parallelToolCalls)
+        : isSet(object.parallel_tool_calls)
+        ? globalThis.Boolean(object.parallel_tool_calls)
+        : undefined,
     };
   },
 
@@ -1431,6 +1627,15 @@ export const TurnInput: MessageFns<TurnInput> = {
     if (message.useTtsTemplate !== false) {
       obj.useTtsTemplate = message.useTtsTemplate;
     }
+    if (message.tools?.length) {
+      obj.tools = message.tools.map((e) => Tool.toJSON(e));
+    }
+    if (message.toolChoice !== undefined) {
+      obj.toolChoice = ToolChoice.toJSON(message.toolChoice);
+    }
+    if (message.parallelToolCalls !== undefined) {
+      obj.parallelToolCalls = message.parallelToolCalls;
+    }
     return obj;
   },
 
@@ -1447,12 +1652,328 @@ export const TurnInput: MessageFns<TurnInput> = {
     message.omniMode = object.omniMode ?? false;
     message.enableThinking = object.enableThinking ?? false;
     message.useTtsTemplate = object.useTtsTemplate ?? false;
+    message.tools = object.tools?.map((e) => Tool.fromPartial(e)) || [];
+    message.toolChoice = (object.toolChoice !== undefined && object.toolChoice !== null)
+      ? ToolChoice.fromPartial(object.toolChoice)
+      : undefined;
+    message.parallelToolCalls = object.parallelToolCalls ?? undefined;
+    return message;
+  },
+};
+
+function createBaseTool(): Tool {
+  return { name: "", description: "", parametersJson: "" };
+}
+
+export const Tool: MessageFns<Tool> = {
+  encode(message: Tool, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.name !== "") {
+      writer.uint32(10).string(message.name);
+    }
+    if (message.description !== "") {
+      writer.uint32(18).string(message.description);
+    }
+    if (message.parametersJson !== "") {
+      writer.uint32(26).string(message.parametersJson);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Tool {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseTool();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.description = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.parametersJson = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): Tool {
+    return {
+      name: isSet(object.name) ? globalThis.String(object.name) : "",
+      description: isSet(object.description) ? globalThis.String(object.description) : "",
+      parametersJson: isSet(object.parametersJson)
+        ? globalThis.String(object.parametersJson)
+        : isSet(object.parameters_json)
+        ? globalThis.String(object.parameters_json)
+        : "",
+    };
+  },
+
+  toJSON(message: Tool): unknown {
+    const obj: any = {};
+    if (message.name !== "") {
+      obj.name = message.name;
+    }
+    if (message.description !== "") {
+      obj.description = message.description;
+    }
+    if (message.parametersJson !== "") {
+      obj.parametersJson = message.parametersJson;
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<Tool>): Tool {
+    return Tool.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Tool>): Tool {
+    const message = createBaseTool();
+    message.name = object.name ?? "";
+    message.description = object.description ?? "";
+    message.parametersJson = object.parametersJson ?? "";
+    return message;
+  },
+};
+
+function createBaseToolChoice(): ToolChoice {
+  return { choice: undefined };
+}
+
+export const ToolChoice: MessageFns<ToolChoice> = {
+  encode(message: ToolChoice, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    switch (message.choice?.$case) {
+      case "mode":
+        writer.uint32(8).int32(message.choice.value);
+        break;
+      case "name":
+        writer.uint32(18).string(message.choice.value);
+        break;
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ToolChoice {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseToolChoice();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.choice = { $case: "mode", value: reader.int32() as any };
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.choice = { $case: "name", value: reader.string() };
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): ToolChoice {
+    return {
+      choice: isSet(object.mode)
+        ? { $case: "mode", value: toolModeFromJSON(object.mode) }
+        : isSet(object.name)
+        ? { $case: "name", value: globalThis.String(object.name) }
+        : undefined,
+    };
+  },
+
+  toJSON(message: ToolChoice): unknown {
+    const obj: any = {};
+    if (message.choice?.$case === "mode") {
+      obj.mode = toolModeToJSON(message.choice.value);
+    } else if (message.choice?.$case === "name") {
+      obj.name = message.choice.value;
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<ToolChoice>): ToolChoice {
+    return ToolChoice.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ToolChoice>): ToolChoice {
+    const message = createBaseToolChoice();
+    switch (object.choice?.$case) {
+      case "mode": {
+        if (object.choice?.value !== undefined && object.choice?.value !== null) {
+          message.choice = { $case: "mode", value: object.choice.value };
+        }
+        break;
+      }
+      case "name": {
+        if (object.choice?.value !== undefined && object.choice?.value !== null) {
+          message.choice = { $case: "name", value: object.choice.value };
+        }
+        break;
+      }
+    }
+    return message;
+  },
+};
+
+function createBaseToolCall(): ToolCall {
+  return { id: "", name: "", argumentsJson: "" };
+}
+
+export const ToolCall: MessageFns<ToolCall> = {
+  encode(message: ToolCall, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.id !== "") {
+      writer.uint32(10).string(message.id);
+    }
+    if (message.name !== "") {
+      writer.uint32(18).string(message.name);
+    }
+    if (message.argumentsJson !== "") {
+      writer.uint32(26).string(message.argumentsJson);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ToolCall {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseToolCall();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.id = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.argumentsJson = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): ToolCall {
+    return {
+      id: isSet(object.id) ? globalThis.String(object.id) : "",
+      name: isSet(object.name) ? globalThis.String(object.name) : "",
+      argumentsJson: isSet(object.argumentsJson)
+        ? globalThis.String(object.argumentsJson)
+        : isSet(object.arguments_json)
+        ? globalThis.String(object.arguments_json)
+        : "",
+    };
+  },
+
+  toJSON(message: ToolCall): unknown {
+    const obj: any = {};
+    if (message.id !== "") {
+      obj.id = message.id;
+    }
+    if (message.name !== "") {
+      obj.name = message.name;
+    }
+    if (message.argumentsJson !== "") {
+      obj.argumentsJson = message.argumentsJson;
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<ToolCall>): ToolCall {
+    return ToolCall.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ToolCall>): ToolCall {
+    const message = createBaseToolCall();
+    message.id = object.id ?? "";
+    message.name = object.name ?? "";
+    message.argumentsJson = object.argumentsJson ?? "";
     return message;
   },
 };
 
 function createBaseChatMessage(): ChatMessage {
-  return { role: 0, content: [] };
+  return { role: 0, content: [], toolCalls: [], toolCallId: "" };
 }
 
 export const ChatMessage: MessageFns<ChatMessage> = {
@@ -1462,6 +1983,12 @@ export const ChatMessage: MessageFns<ChatMessage> = {
     }
     for (const v of message.content) {
       Content.encode(v!, writer.uint32(18).fork()).join();
+    }
+    for (const v of message.toolCalls) {
+      ToolCall.encode(v!, writer.uint32(26).fork()).join();
+    }
+    if (message.toolCallId !== "") {
+      writer.uint32(34).string(message.toolCallId);
     }
     return writer;
   },
@@ -1495,6 +2022,22 @@ export const ChatMessage: MessageFns<ChatMessage> = {
             message.content.push(Content.decode(reader, reader.uint32()));
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.toolCalls.push(ToolCall.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.toolCallId = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1511,6 +2054,16 @@ export const ChatMessage: MessageFns<ChatMessage> = {
     return {
       role: isSet(object.role) ? roleFromJSON(object.role) : 0,
       content: globalThis.Array.isArray(object?.content) ? object.content.map((e: any) => Content.fromJSON(e)) : [],
+      toolCalls: globalThis.Array.isArray(object?.toolCalls)
+        ? object.toolCalls.map((e: any) => ToolCall.fromJSON(e))
+        : globalThis.Array.isArray(object?.tool_calls)
+        ? object.tool_calls.map((e: any) => ToolCall.fromJSON(e))
+        : [],
+      toolCallId: isSet(object.toolCallId)
+        ? globalThis.String(object.toolCallId)
+        : isSet(object.tool_call_id)
+        ? globalThis.String(object.tool_call_id)
+        : "",
     };
   },
 
@@ -1522,6 +2075,12 @@ export const ChatMessage: MessageFns<ChatMessage> = {
     if (message.content?.length) {
       obj.content = message.content.map((e) => Content.toJSON(e));
     }
+    if (message.toolCalls?.length) {
+      obj.toolCalls = message.toolCalls.map((e) => ToolCall.toJSON(e));
+    }
+    if (message.toolCallId !== "") {
+      obj.toolCallId = message.toolCallId;
+    }
     return obj;
   },
 
@@ -1532,6 +2091,8 @@ export const ChatMessage: MessageFns<ChatMessage> = {
     const message = createBaseChatMessage();
     message.role = object.role ?? 0;
     message.content = object.content?.map((e) => Content.fromPartial(e)) || [];
+    message.toolCalls = object.toolCalls?.map((e) => ToolCall.fromPartial(e)) || [];
+    message.toolCallId = object.toolCallId ?? "";
     return message;
   },
 };
@@ -2905,7 +3466,15 @@ export const CancelUnits: MessageFns<CancelUnits> = {
 };
 
 function createBaseGenerateResponse(): GenerateResponse {
-  return { unit: 0n, text: undefined, audio: undefined, done: undefined, goAway: undefined };
+  return {
+    unit: 0n,
+    text: undefined,
+    audio: undefined,
+    done: undefined,
+    goAway: undefined,
+    toolCall: undefined,
+    thinking: undefined,
+  };
 }
 
 export const GenerateResponse: MessageFns<GenerateResponse> = {
@@ -2927,6 +3496,12 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
     }
     if (message.goAway !== undefined) {
       GoAway.encode(message.goAway, writer.uint32(42).fork()).join();
+    }
+    if (message.toolCall !== undefined) {
+      ToolCallDelta.encode(message.toolCall, writer.uint32(50).fork()).join();
+    }
+    if (message.thinking !== undefined) {
+      TextDelta.encode(message.thinking, writer.uint32(58).fork()).join();
     }
     return writer;
   },
@@ -2984,6 +3559,22 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
             message.goAway = GoAway.decode(reader, reader.uint32());
             continue;
           }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.toolCall = ToolCallDelta.decode(reader, reader.uint32());
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.thinking = TextDelta.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3007,6 +3598,12 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
         : isSet(object.go_away)
         ? GoAway.fromJSON(object.go_away)
         : undefined,
+      toolCall: isSet(object.toolCall)
+        ? ToolCallDelta.fromJSON(object.toolCall)
+        : isSet(object.tool_call)
+        ? ToolCallDelta.fromJSON(object.tool_call)
+        : undefined,
+      thinking: isSet(object.thinking) ? TextDelta.fromJSON(object.thinking) : undefined,
     };
   },
 
@@ -3027,6 +3624,12 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
     if (message.goAway !== undefined) {
       obj.goAway = GoAway.toJSON(message.goAway);
     }
+    if (message.toolCall !== undefined) {
+      obj.toolCall = ToolCallDelta.toJSON(message.toolCall);
+    }
+    if (message.thinking !== undefined) {
+      obj.thinking = TextDelta.toJSON(message.thinking);
+    }
     return obj;
   },
 
@@ -3044,6 +3647,145 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
     message.goAway = (object.goAway !== undefined && object.goAway !== null)
       ? GoAway.fromPartial(object.goAway)
       : undefined;
+    message.toolCall = (object.toolCall !== undefined && object.toolCall !== null)
+      ? ToolCallDelta.fromPartial(object.toolCall)
+      : undefined;
+    message.thinking = (object.thinking !== undefined && object.thinking !== null)
+      ? TextDelta.fromPartial(object.thinking)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseToolCallDelta(): ToolCallDelta {
+  return { index: 0, id: "", name: "", arguments: "", complete: false };
+}
+
+export const ToolCallDelta: MessageFns<ToolCallDelta> = {
+  encode(message: ToolCallDelta, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.index !== 0) {
+      writer.uint32(8).uint32(message.index);
+    }
+    if (message.id !== "") {
+      writer.uint32(18).string(message.id);
+    }
+    if (message.name !== "") {
+      writer.uint32(26).string(message.name);
+    }
+    if (message.arguments !== "") {
+      writer.uint32(34).string(message.arguments);
+    }
+    if (message.complete !== false) {
+      writer.uint32(40).bool(message.complete);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ToolCallDelta {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseToolCallDelta();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.index = reader.uint32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.id = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.arguments = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.complete = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): ToolCallDelta {
+    return {
+      index: isSet(object.index) ? globalThis.Number(object.index) : 0,
+      id: isSet(object.id) ? globalThis.String(object.id) : "",
+      name: isSet(object.name) ? globalThis.String(object.name) : "",
+      arguments: isSet(object.arguments) ? globalThis.String(object.arguments) : "",
+      complete: isSet(object.complete) ? globalThis.Boolean(object.complete) : false,
+    };
+  },
+
+  toJSON(message: ToolCallDelta): unknown {
+    const obj: any = {};
+    if (message.index !== 0) {
+      obj.index = Math.round(message.index);
+    }
+    if (message.id !== "") {
+      obj.id = message.id;
+    }
+    if (message.name !== "") {
+      obj.name = message.name;
+    }
+    if (message.arguments !== "") {
+      obj.arguments = message.arguments;
+    }
+    if (message.complete !== false) {
+      obj.complete = message.complete;
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<ToolCallDelta>): ToolCallDelta {
+    return ToolCallDelta.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ToolCallDelta>): ToolCallDelta {
+    const message = createBaseToolCallDelta();
+    message.index = object.index ?? 0;
+    message.id = object.id ?? "";
+    message.name = object.name ?? "";
+    message.arguments = object.arguments ?? "";
+    message.complete = object.complete ?? false;
     return message;
   },
 };
@@ -3743,6 +4485,7 @@ function createBaseGetInfoResponse(): GetInfoResponse {
     voiceIds: [],
     state: 0,
     shortOfTime: false,
+    callsTools: false,
   };
 }
 
@@ -3796,6 +4539,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     }
     if (message.shortOfTime !== false) {
       writer.uint32(120).bool(message.shortOfTime);
+    }
+    if (message.callsTools !== false) {
+      writer.uint32(128).bool(message.callsTools);
     }
     return writer;
   },
@@ -3943,6 +4689,14 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
             message.shortOfTime = reader.bool();
             continue;
           }
+          case 16: {
+            if (tag !== 128) {
+              break;
+            }
+
+            message.callsTools = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -4012,6 +4766,11 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
         : isSet(object.short_of_time)
         ? globalThis.Boolean(object.short_of_time)
         : false,
+      callsTools: isSet(object.callsTools)
+        ? globalThis.Boolean(object.callsTools)
+        : isSet(object.calls_tools)
+        ? globalThis.Boolean(object.calls_tools)
+        : false,
     };
   },
 
@@ -4062,6 +4821,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     if (message.shortOfTime !== false) {
       obj.shortOfTime = message.shortOfTime;
     }
+    if (message.callsTools !== false) {
+      obj.callsTools = message.callsTools;
+    }
     return obj;
   },
 
@@ -4089,6 +4851,7 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     message.voiceIds = object.voiceIds?.map((e) => e) || [];
     message.state = object.state ?? 0;
     message.shortOfTime = object.shortOfTime ?? false;
+    message.callsTools = object.callsTools ?? false;
     return message;
   },
 };

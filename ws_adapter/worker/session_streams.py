@@ -1,8 +1,8 @@
 """A session at a worker: three gRPC streams as one object.
 
 Units are written ahead on all three calls without waiting; the worker orders the work by unit. What it says
-comes back as signals, on the event loop, in the order of each call; the end of a unit waits for the answer
-to its input, which comes on another call.
+comes back as signals, on the event loop, in the order of each call; what a unit says waits for the answer to
+its input, which comes on another call.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit
 from ws_adapter.protocol.core.config import WorkerSetup
-from ws_adapter.protocol.core.signals import GoingAway, Signal, UnitDone
+from ws_adapter.protocol.core.signals import GoingAway, Piece, Signal, UnitDone
 from ws_adapter.worker import convert as messages
 from ws_adapter.worker.failure import reason_of
 from ws_adapter.worker.transport.http2_stream import Received
@@ -95,8 +95,8 @@ class SessionStreams:
         self._configured = False
         self._last_unit = 0
         self._last_prefilled = 0
-        self._early: deque[UnitDone] = deque()
-        """Ends of units that overtook the answer to their input, which travels on another stream."""
+        self._early: deque[Piece | UnitDone] = deque()
+        """What units said that overtook the answer to their input, which travels on another stream."""
         self._ended = asyncio.Event()
         self._patience: asyncio.TimerHandle | None = None
         metadata = (
@@ -211,13 +211,16 @@ class SessionStreams:
     def _on_generate(self, answer: pb.GenerateResponse) -> None:
         if answer.HasField("go_away"):
             self._tell(GoingAway(messages.seconds(answer.go_away.time_left)))
-        self._tell(messages.piece(answer))
+        if (piece := messages.piece(answer)) is not None:
+            self._tell_in_order(piece)
         if answer.HasField("done"):
-            done = messages.unit_done(answer.unit, answer.done)
-            if done.unit > self._last_prefilled:
-                self._early.append(done)
-            else:
-                self._tell(done)
+            self._tell_in_order(messages.unit_done(answer.unit, answer.done))
+
+    def _tell_in_order(self, signal: Piece | UnitDone) -> None:
+        if signal.unit > self._last_prefilled:
+            self._early.append(signal)
+        else:
+            self._tell(signal)
 
     def _on_finalize(self, answer: pb.FinalizeResponse) -> None:
         self._tell(messages.finalized(answer))

@@ -53,7 +53,7 @@ TURN_BOUND = TurnBound(units=6, rest=4)
 DUPLEX_DEFAULTS = {
     "force_listen_count": 3,
     "max_new_speak_tokens_per_chunk": 20,
-    "temperature": 0.7,
+    "temperature": 0.3,
     "top_k": 20,
     "top_p": 0.8,
     "text_repetition_penalty": 1.05,
@@ -62,4 +62,4 @@ DUPLEX_DEFAULTS = {
     "listen_prob_scale": 1.0,
     "tts_temperature": 0.3,
 }
-"""What a session gets when its `config` is empty; a quiet voice temperature suits the small codebook."""
+"""What a session gets when its `config` is empty: low temperatures suit a model this small."""

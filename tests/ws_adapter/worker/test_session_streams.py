@@ -145,6 +145,20 @@ async def test_output_is_told_before_the_end_of_its_unit() -> None:
         await streams.ended()
 
 
+async def test_what_a_unit_says_waits_for_the_answer_to_its_input() -> None:
+    """They come on two calls, of which either may be read first."""
+    heard: list[Signal] = []
+    streams = SessionStreams(Channel("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
+    done = pb.UnitDone(end=pb.UNIT_END_TURN)
+    streams._on_generate(pb.GenerateResponse(unit=1, text=pb.TextDelta(text="Hello")))
+    streams._on_generate(pb.GenerateResponse(unit=1, text=pb.TextDelta(text=" you"), done=done))
+    assert not heard
+    streams._on_prefill(pb.PrefillResponse(unit=1, prefilled=pb.Prefilled(context_tokens=9)))
+    assert [type(signal) for signal in heard] == [Prefilled, Piece, Piece, UnitDone]
+    streams._on_generate(pb.GenerateResponse(unit=1, text=pb.TextDelta(text="!")))
+    assert isinstance(heard[-1], Piece)
+
+
 async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot() -> None:
     engine = ScriptedEngine(hang("generate"), slow_cleanup=True)
     async with worker(engine) as (caller, _):

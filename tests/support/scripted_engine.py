@@ -388,7 +388,11 @@ class ScriptedSession:
                 }
             case TurnInput() as turn:
                 told = {"messages": [_told_message(message) for message in turn.messages]}
-                settings = {name: value for name, value in vars(turn).items() if name != "messages"}
+                if turn.tools.offered:
+                    told["tools"] = [tool.name for tool in turn.tools.offered]
+                settings = {
+                    name: value for name, value in vars(turn).items() if name not in ("messages", "tools")
+                }
                 return told | settings | {"sampling": self._told_sampling(unit)}
             case StreamInput() as stream:
                 chunk = stream.chunk

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.support.process import run_cli
+from tests.cli.support.process import run_cli, run_here
 from tests.inference_service.models.minicpmo import published, whole
 
 
@@ -37,7 +37,7 @@ def test_it_tells_bytes_by_part_and_by_kind_of_state(folder: Path) -> None:
 
 
 def test_sessions_that_do_not_fit_are_refused_with_how_many_do(folder: Path) -> None:
-    done = run_cli("check-config", "--model", str(folder), "--slots", "50", "--memory-gib", "0.5")
+    done = run_here("check-config", "--model", str(folder), "--slots", "50", "--memory-gib", "0.5")
 
     assert done.code == 2
     assert "50 sessions do not fit: at most 11 do." in done.err
@@ -46,7 +46,7 @@ def test_sessions_that_do_not_fit_are_refused_with_how_many_do(folder: Path) -> 
 def test_vocoder_that_is_not_converted_yet_counts_as_published(tmp_path: Path) -> None:
     published.write(tmp_path / "tiny")
     usual, half = (
-        rows(run_cli("check-config", "--model", str(tmp_path / "tiny"), "--slots", "1", *more).out)
+        rows(run_here("check-config", "--model", str(tmp_path / "tiny"), "--slots", "1", *more).out)
         for more in ([], ["--vocoder-dtype", "bfloat16"])
     )
 
@@ -55,18 +55,18 @@ def test_vocoder_that_is_not_converted_yet_counts_as_published(tmp_path: Path) -
 
 
 def test_without_speech_there_is_no_vocoder(folder: Path) -> None:
-    told = rows(run_cli("check-config", "--model", str(folder), "--no-speech").out)
+    told = rows(run_here("check-config", "--model", str(folder), "--no-speech").out)
 
     assert {kind for title, kind in told if title == "a session"} == {"context", "ear"}
 
 
 def test_it_knows_the_shipped_model_too() -> None:
-    assert rows(run_cli("check-config", "--model", "antiphon-mini").out)["a session", "context"] == "8.7 MiB"
+    assert rows(run_here("check-config", "--model", "antiphon-mini").out)["a session", "context"] == "8.7 MiB"
 
 
 def test_on_a_gpu_it_tells_what_a_token_takes_and_what_has_not_run(folder: Path) -> None:
     usual, gpu = (
-        rows(run_cli("check-config", "--model", str(folder), "--slots", "2", *more).out)
+        rows(run_here("check-config", "--model", str(folder), "--slots", "2", *more).out)
         for more in ([], ["--device", "cuda", "--memory-gib", "8"])
     )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from antiphon.audio.wav import write_wav
-from tests.cli.support.process import run_cli, run_without
+from tests.cli.support.process import run_cli, run_here, run_without
 from tests.inference_service.models.token2wav import published
 from tests.inference_service.models.token2wav.test_features import noise
 
@@ -36,7 +36,7 @@ def test_voices_of_ones_own(source: Path, tmp_path: Path) -> None:
         write_wav(tmp_path / f"{name}.wav", noise(32_000), 16_000)
 
     options = ("--voice", tmp_path / "me.wav", "--voice", f"anna={tmp_path / 'anna.wav'}")
-    done = run_cli("convert-vocoder", source, tmp_path / "vocoder", *options)
+    done = run_here("convert-vocoder", source, tmp_path / "vocoder", *options)
 
     assert done.code == 0
     assert voices(tmp_path / "vocoder") == ["anna", "default"]
@@ -45,7 +45,7 @@ def test_voices_of_ones_own(source: Path, tmp_path: Path) -> None:
 def test_without_a_voice_it_says_what_follows(tmp_path: Path) -> None:
     source = published.write(tmp_path / "token2wav", is_causal=True)
 
-    done = run_cli("convert-vocoder", source, tmp_path / "vocoder")
+    done = run_here("convert-vocoder", source, tmp_path / "vocoder")
 
     assert done.code == 0
     assert done.out == (
@@ -55,7 +55,7 @@ def test_without_a_voice_it_says_what_follows(tmp_path: Path) -> None:
 
 
 def test_unusable_folder(tmp_path: Path) -> None:
-    done = run_cli("convert-vocoder", tmp_path / "nothing", tmp_path / "vocoder")
+    done = run_here("convert-vocoder", tmp_path / "nothing", tmp_path / "vocoder")
 
     assert done.code == 2
     assert done.err == f"{tmp_path / 'nothing'} is no folder. Give the one with flow.pt in it.\n"
@@ -67,7 +67,7 @@ def test_unusable_voice(source: Path, tmp_path: Path) -> None:
 
     for name, problem in (("silence", "is silent"), ("text", "is no WAV file"), ("none", "does not exist")):
         path = tmp_path / f"{name}.wav"
-        done = run_cli("convert-vocoder", source, tmp_path / "vocoder", "--voice", path)
+        done = run_here("convert-vocoder", source, tmp_path / "vocoder", "--voice", path)
 
         assert done.code == 2
         assert problem in done.err

@@ -1,10 +1,14 @@
 """The commands as a user runs them: real processes, their output and their exit codes."""
 
+import io
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+
+from antiphon.cli.main import main
 
 ANTIPHON = [sys.executable, "-m", "antiphon.cli"]
 
@@ -26,6 +30,14 @@ def run_cli(
 ) -> Outcome:
     """Runs `antiphon ARGUMENTS...` to its end."""
     return run([*ANTIPHON, *map(str, arguments)], env, cwd, timeout_s)
+
+
+def run_here(*arguments: str | Path) -> Outcome:
+    """The same in this process: for a command that takes seconds to import what it computes in none."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main([str(argument) for argument in arguments])
+    return Outcome(code, out.getvalue(), err.getvalue())
 
 
 def run_without(module: str, *arguments: str) -> Outcome:

@@ -21,6 +21,7 @@ from inference_service.api.setups import (
     Mode,
     Sampling,
     SessionSetup,
+    TextPurpose,
     UnitOverrides,
     Window,
     WindowMode,
@@ -168,6 +169,17 @@ class Finalized:
 
 
 @dataclass(frozen=True)
+class Rewound:
+    """The answer to a rewind to `unit`: what was said after it is no longer there, unless it `failure`s."""
+
+    unit: int
+    context_tokens: int = 0
+    units: int = 0
+    """Of which something was taken back."""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
 class SessionFailed:
     """The session cannot go on. `reason` is an `antiphon.semconv.Reason` value."""
 
@@ -182,7 +194,7 @@ class Closed:
     """Every cache of the session is clean and its slot is free again; the last event, exactly once."""
 
 
-Event = Ready | Prefilled | Advanced | Piece | Done | Finalized | SessionFailed | Closed
+Event = Ready | Prefilled | Advanced | Piece | Done | Finalized | Rewound | SessionFailed | Closed
 Sink = Callable[[Event], None]
 
 Deliver = Callable[[list[tuple[Callable[[Any], None], Any]]], None]
@@ -270,6 +282,8 @@ class ModelInfo:
     """Voices that are registered with it."""
     vocabulary: int = 0
     """Token ids are below this."""
+    text_purposes: frozenset[TextPurpose] = frozenset()
+    """What a text may be for that its full-duplex sessions read while they listen."""
     calls_tools: bool = False
     """Whether its chats take tools."""
 
@@ -300,6 +314,13 @@ class EngineSession(Protocol):
         """Overtakes everything: units up to and including `unit` end CANCELLED, heard but not spoken.
 
         It holds for units that come later too.
+        """
+
+    def rewind(self, unit: int, heard_samples: int | None) -> None:
+        """Takes back what a duplex session said after so many samples of `unit`, None for all of them.
+
+        `unit` is finalised. It acts between the units with an order to generate and the first one without,
+        and is answered by `Rewound`.
         """
 
     def close(self) -> None:

@@ -172,6 +172,23 @@ class TranscribeSetup(_Kind):
 SessionSetup = DuplexSetup | ChatSetup | TokensSetup | TranscribeSetup
 
 
+class TextPurpose(Enum):
+    """What a text for a model that is listening is for; the value is the name in a request."""
+
+    INSTRUCTIONS = "instructions"
+    THINKING = "thinking"
+    COMMENTARY = "commentary"
+    TOOL_RESULT = "tool_result"
+
+
+@dataclass(frozen=True)
+class StandaloneText:
+    """A text for a model that is listening."""
+
+    purpose: TextPurpose
+    text: str
+
+
 @dataclass(frozen=True)
 class UnitInput:
     """Of one duplex unit: float32 mono audio at the input rate, and encoded pictures, oldest first."""
@@ -181,6 +198,8 @@ class UnitInput:
     frames: tuple[bytes, ...] = ()
     max_slice_nums: int = 1
     """Into how many slices a picture may be cut, by a model that cuts them up."""
+    texts: tuple[StandaloneText, ...] = ()
+    """What the model reads before it."""
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,9 @@ class LiveSession:
     def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
         self._follow(lambda: self._queue.finalize(unit, keep_last_token=keep_last_token))
 
+    def rewind(self, unit: int, heard_samples: int | None) -> None:
+        self._follow(lambda: self._queue.rewind(unit, heard_samples))
+
     def _follow(self, order: Callable[[], None]) -> None:
         self._lane.follow(lambda: self._engine.order(self._session, order))
 

@@ -74,6 +74,17 @@ class QueuedUnit(Generic[Prepared]):
     """When the unit before it was closed, where it came before that; monotonic seconds."""
 
 
+@dataclass(frozen=True)
+class RewindOrder:
+    """To take back what was said after so many samples of a unit, None for all of them."""
+
+    unit: int
+    heard_samples: int | None
+    after: int
+    """The unit that must be closed before; no later one has been decided."""
+    arrival: float = field(default_factory=time.monotonic)
+
+
 class UnitQueue(Generic[Prepared]):
     """The units of one session that are not closed yet, oldest first, and how far it is cancelled."""
 
@@ -82,6 +93,8 @@ class UnitQueue(Generic[Prepared]):
         self._cancelled_to = 0
         self.first: QueuedUnit[Prepared] | None = None
         """The unit that is or will be worked on."""
+        self.rewinds: deque[RewindOrder] = deque()
+        """Those that have not been carried out, oldest first. Whoever orders them bounds their number."""
 
     def prefill(self, unit: QueuedUnit[Prepared]) -> None:
         """A unit has come."""
@@ -109,6 +122,16 @@ class UnitQueue(Generic[Prepared]):
     def cancel(self, number: int) -> None:
         """Units up to and including `number` end CANCELLED, also those not yet come."""
         self._cancelled_to = max(self._cancelled_to, number)
+
+    def rewind(self, number: int, heard_samples: int | None) -> None:
+        """What was said after that is to be taken back, once all units that may be decided are closed."""
+        after = max((unit.number for unit in self._units if unit.overrides is not None), default=0)
+        self.rewinds.append(RewindOrder(number, heard_samples, after))
+
+    @property
+    def may_rewind(self) -> bool:
+        """Whether the next rewind waits for no unit any more."""
+        return bool(self.rewinds) and (self.first is None or self.first.number > self.rewinds[0].after)
 
     def is_cancelled(self, unit: QueuedUnit[Prepared]) -> bool:
         """Whether the unit is to end without another word."""
@@ -218,6 +241,8 @@ class Stage(Enum):
     DECODE = auto()
     SPEAK = auto()
     """Text waits to be said aloud."""
+    REWIND = auto()
+    """What was heard after the point that it goes back to is being fed again."""
     DONE = auto()
     """The last word about the unit is out; it waits to be closed."""
     FAILED = auto()
@@ -229,8 +254,8 @@ class Session(ABC, Generic[Prepared]):
     """One session inside the engine: its slot, its context, its orders and what it has to say.
 
     Only the engine thread touches it, but for `preprocessor`, which is the media pool's. A tick calls, for
-    whoever is ready: `end_unit`, `finalize`; the runtime's `see` for `slices`; `refuse_unit`, then the
-    runtime's `hear`; `take` after a forward; `begin_generate`, `draw`, `decide`, `feed`; `speech_job`,
+    whoever is ready: `end_unit`, `finalize`; `rewind`; the runtime's `see` for `slices`; `refuse_unit`, then
+    the runtime's `hear`; `take` after a forward; `begin_generate`, `draw`, `decide`, `feed`; `speech_job`,
     `spoken`.
     """
 
@@ -311,7 +336,16 @@ class Session(ABC, Generic[Prepared]):
     def has_work(self) -> bool:
         """Whether a tick would do anything for this session."""
         waits = self.to_feed is not None or self.stage in (Stage.SPEAK, Stage.OPENING)
-        return waits or self.wants_unit or self.wants_decision or self.wants_end
+        return waits or self.wants_unit or self.wants_decision or self.wants_end or self.wants_rewind
+
+    @property
+    def wants_rewind(self) -> bool:
+        """Whether what was said is to be taken back now."""
+        return False
+
+    def rewind(self) -> None:
+        """Takes it back."""
+        raise TypeError("This kind of session cannot go back.")
 
     @abstractmethod
     def refuse_unit(self) -> bool:

@@ -22,7 +22,7 @@ _SPEAKING_ROWS = 16
 
 
 class Tick:
-    """Close, open, see, hear, think, decide and speak: each step once, for everybody who is ready for it.
+    """Close, open, rewind, see, hear, think, decide and speak: each step once, for everybody who is ready.
 
     Sessions whose unit is due soon come first, by their slack. What has no deadline gets what the scheduler
     grants it, in every step. What fails is failed by `guard`, see there.
@@ -59,6 +59,7 @@ class Tick:
         self._allowance, self._others_s, self._others_rows = self._share.rows(units_wait=units_wait), 0.0, 0
         self._close(sessions)
         self._open(sessions)
+        self._rewind(sessions)
         self._hear(sessions)
         fed = self._think(sessions)
         if listen is not None:
@@ -131,6 +132,12 @@ class Tick:
             if self._clock() - since > _OPENING_S:
                 break
         self._charge(since, 1, 1)
+
+    def _rewind(self, sessions: Sessions) -> None:
+        """Takes back what is to be; what must be fed again for it is fed with everybody's rows."""
+        for session in sessions:
+            if session.wants_rewind:
+                self.guard.attempt(session, session.rewind)
 
     def _hear(self, sessions: Sessions) -> None:
         """The next unit, or portion of one, of everybody who waits for it and has seen its pictures."""

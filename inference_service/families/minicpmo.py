@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import DuplexSettings, Mode, Window, WindowMode
+from inference_service.api.setups import DuplexSettings, Mode, TextPurpose, Window, WindowMode
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.components import (
     ChatRules,
     DuplexComponents,
+    Interject,
     Measure,
     Opening,
     Pcm,
@@ -85,6 +86,7 @@ def components(
             hears_voices=True,
             clones_voices=speech is not None and speech.can_clone,
             voice_ids=speech.ids if speech else frozenset(),
+            text_purposes=frozenset((TextPurpose.INSTRUCTIONS, TextPurpose.THINKING)),
         ),
         language=model.llm.model,
         embeddings=model.llm.model.embed_tokens,
@@ -94,6 +96,7 @@ def components(
         ear=MiniCPMOEar(model.ear),
         unit_tokens=UNIT_TOKENS,
         openings=MiniCPMOOpenings(tokenizer),
+        interject=interject_as_system(tokenizer),
         forbidden=torch.tensor(forbidden, dtype=torch.long),
         chat=ChatRules(
             ends=frozenset(_token(tokenizer, text) for text in _CHAT_ENDS),
@@ -208,6 +211,12 @@ class MiniCPMOEar:
 
     def listen(self, sound: Sound, state: None) -> tuple[Tensor, None]:
         return self._ear.encode_clips([[sound.features]])[0], None
+
+
+def interject_as_system(tokenizer: Tokenizer) -> Interject:
+    """A text between two units stands in a system message, as the prompt does."""
+    begin, end = tokenizer.special.im_start, tokenizer.special.im_end
+    return lambda text: [begin, *tokenizer.encode(f"system\n{text.text}"), end]
 
 
 class MiniCPMOOpenings:

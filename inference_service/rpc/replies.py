@@ -19,6 +19,7 @@ from inference_service.api.engine import (
     Piece,
     Prefilled,
     Ready,
+    Rewound,
     UnitTimings,
     UnitUsage,
 )
@@ -27,6 +28,7 @@ from inference_service.config.duplex import duplex_config
 from inference_service.config.resolve import SessionPlan, modes
 from inference_service.config.sampled import sampling_defaults
 from inference_service.config.sampling import SAMPLING_TO_DUPLEX, sampling_params
+from inference_service.rpc.requests import PURPOSES
 from inference_service.session.machine import Answer, GoAway
 
 LARGEST_ANSWER = MAX_MESSAGE_BYTES // 4
@@ -62,8 +64,13 @@ def session_ready(
         unit_duration=duration(info.unit_seconds),
         effective=plan.effective,
         ignored_fields=plan.ignored_fields,
+        text_purposes=_purposes(info) if plan.setup.is_duplex else (),
     )
     return pb.PrefillResponse(unit=0, ready=result)
+
+
+def _purposes(info: ModelInfo) -> list[pb.TextPurpose]:
+    return [number for number, purpose in PURPOSES.items() if purpose in info.text_purposes]
 
 
 def messages(answer: Answer, info: ModelInfo) -> Iterable[Message]:
@@ -77,6 +84,8 @@ def messages(answer: Answer, info: ModelInfo) -> Iterable[Message]:
             return (done(answer),)
         case Finalized():
             return (finalized(answer),)
+        case Rewound():
+            return (rewound(answer),)
         case GoAway():
             return (go_away(answer.time_left_s, answer.reason),)
 
@@ -158,6 +167,16 @@ def finalized(answer: Finalized) -> pb.FinalizeResponse:
     )
 
 
+def rewound(answer: Rewound) -> pb.GenerateResponse:
+    """The answer to a rewind."""
+    result = pb.UnitsRewound(
+        context_tokens=answer.context_tokens,
+        rewound_units=answer.units,
+        error=item_error(answer.failure) if answer.failure else None,
+    )
+    return pb.GenerateResponse(unit=answer.unit, rewound=result)
+
+
 def go_away(time_left_s: float, reason: str) -> pb.GenerateResponse:
     """The announcement that the session will be ended."""
     return pb.GenerateResponse(go_away=pb.GoAway(time_left=duration(time_left_s), reason=reason))
@@ -191,6 +210,8 @@ def _sampling_defaults(info: ModelInfo) -> common_pb2.SamplingParams:
 def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
     """Adds `more` to a message of the same unit that still waits to be sent; False if they cannot be one."""
     if waiting.unit != more.unit or waiting.HasField("done") or waiting.unit == 0:
+        return False
+    if waiting.HasField("rewound") or more.HasField("rewound"):
         return False
     if waiting.ByteSize() + more.ByteSize() > LARGEST_ANSWER or not _follows(waiting, more):
         return False

@@ -13,13 +13,15 @@ from google.protobuf.message import DecodeError, Message
 
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import ModelInfo
+from inference_service.api.engine import Failure, ModelInfo
 from inference_service.api.setups import (
     ChatSetup,
     Content,
     DuplexSetup,
     SessionSetup,
+    StandaloneText,
     StreamInput,
+    TextPurpose,
     TokensSetup,
     TranscribeSetup,
     UnitInput,
@@ -29,7 +31,7 @@ from inference_service.errors import BadField, PayloadInvalid, UnitRefused
 from inference_service.media.image import MAX_FRAMES
 from inference_service.media.pcm import decode_pcm
 from inference_service.rpc.turns import MAX_SLICES, turn_input
-from inference_service.session.units import Generate, Stream
+from inference_service.session.units import Generate, Rewind, Stream
 
 LARGE = 1 << 18
 """Bytes of a message that is no longer decoded on the event loop: four seconds of sound."""
@@ -45,6 +47,14 @@ REQUESTS: dict[Stream, type[Message]] = {
     Stream.FINALIZE: pb.FinalizeRequest,
 }
 """What comes on each stream."""
+
+PURPOSES = {
+    pb.TEXT_PURPOSE_INSTRUCTIONS: TextPurpose.INSTRUCTIONS,
+    pb.TEXT_PURPOSE_THINKING: TextPurpose.THINKING,
+    pb.TEXT_PURPOSE_COMMENTARY: TextPurpose.COMMENTARY,
+    pb.TEXT_PURPOSE_TOOL_RESULT: TextPurpose.TOOL_RESULT,
+}
+"""What a text of a unit may be for."""
 
 T = TypeVar("T")
 
@@ -177,6 +187,15 @@ def generate(request: pb.GenerateUnit, setup: SessionSetup, info: ModelInfo) -> 
 _USUAL = Generate()
 
 
+def rewind(request: pb.GenerateRequest, setup: SessionSetup) -> Rewind:
+    """How far such a session is to go back; with a refusal if it cannot."""
+    if not setup.is_duplex:
+        problem = "rewind: only AUDIO and VIDEO sessions speak while they listen."
+        return Rewind(request.unit, refusal=Failure(Reason.CONTENT_UNSUPPORTED, problem, "rewind"))
+    heard = request.rewind.heard_samples if request.rewind.HasField("heard_samples") else None
+    return Rewind(request.unit, heard)
+
+
 def unit_input(duplex: pb.DuplexInput, info: ModelInfo, setup: DuplexSetup) -> UnitInput:
     """The content of a duplex unit; its pictures are still encoded.
 
@@ -193,7 +212,22 @@ def unit_input(duplex: pb.DuplexInput, info: ModelInfo, setup: DuplexSetup) -> U
         max_samples=round(info.unit_seconds * info.input_sample_rate_hz),
     )
     slices = duplex.max_slice_nums if duplex.HasField("max_slice_nums") else 1
-    return UnitInput(pcm, tuple(frame.data for frame in duplex.frames), slices)
+    frames = tuple(frame.data for frame in duplex.frames)
+    texts = tuple(_text(text, f"duplex.texts[{i}]", info) for i, text in enumerate(duplex.texts))
+    return UnitInput(pcm, frames, slices, texts)
+
+
+def _text(given: pb.StandaloneText, path: str, info: ModelInfo) -> StandaloneText:
+    purpose = PURPOSES.get(given.purpose)
+    if purpose is None:
+        field = f"{path}.purpose"
+        raise UnitRefused(Reason.PARAMS_INVALID, f"{field} must be one of TextPurpose.", field)
+    if purpose not in info.text_purposes:
+        problem = f"this model reads no {purpose.value} while it listens"
+        raise UnitRefused(Reason.CONTENT_UNSUPPORTED, f"{path}: {problem}.", path)
+    if not given.text.strip():
+        raise UnitRefused(Reason.PARAMS_INVALID, f"{path}.text is empty.", f"{path}.text")
+    return StandaloneText(purpose, given.text)
 
 
 def _check_frames(duplex: pb.DuplexInput, sees: bool) -> None:

@@ -227,7 +227,7 @@ class SessionCalls:
             except PayloadInvalid as error:
                 self.fail(error.with_traceback(None))
                 return
-            if stream is Stream.GENERATE and cast(pb.GenerateRequest, request).HasField("run"):
+            if stream is Stream.GENERATE and not cast(pb.GenerateRequest, request).HasField("cancel"):
                 await self._configured.wait()  # which settings a unit may have depends on its mode
             self._rule(self._receive, stream, request, made)
 
@@ -291,8 +291,11 @@ class SessionCalls:
                 self.session.generate(request.unit, run, self._backend.clock())
             case "cancel":
                 self.session.cancel(request.unit)
+            case "rewind":
+                assert self._plan is not None, "nothing is taken back before the config"
+                self.session.rewind(requests.rewind(request, self._plan.setup), self._backend.clock())
             case _:
-                raise PayloadInvalid(BadField("action", "must be `run` or `cancel`"))
+                raise PayloadInvalid(BadField("action", "must be `run`, `cancel` or `rewind`"))
 
     def _finalize(self, request: pb.FinalizeRequest) -> None:
         self.session.finalize(request.unit, self._backend.clock(), keep_last_token=request.keep_last_token)

@@ -27,7 +27,7 @@ from inference_service.errors import (
     UnitStalled,
     engine_error,
 )
-from inference_service.session.units import Generate, Stream, Timer, Unit, UnitAnswer, Units
+from inference_service.session.units import Generate, Rewind, Stream, Timer, Unit, UnitAnswer, Units
 
 
 class Phase(Enum):
@@ -231,6 +231,15 @@ class SessionMachine:
             self._cancelled = max(self._cancelled, number)
         elif not self.is_over:
             self._engine.cancel(number)
+
+    def rewind(self, order: Rewind, now: float) -> None:
+        """Takes back what was said and not heard."""
+        if order.unit < 1:
+            raise PayloadInvalid(BadField("unit", "must be 1 or more in a rewind"))
+        if not self.is_over:
+            self.require_config()
+            self._units.rewind(order, now)
+            self._advance(now)
 
     def go_away(self, notice: GoAway) -> None:
         """Announces the end; units already accepted are still served."""

@@ -1,10 +1,12 @@
 """The units of a session: which may come, which are open, what the engine gets next, and their answers."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
 
+from antiphon.semconv import Reason
 from inference_service.api.engine import (
     Done,
     End,
@@ -13,6 +15,7 @@ from inference_service.api.engine import (
     Finalized,
     Piece,
     Prefilled,
+    Rewound,
     UnitUsage,
 )
 from inference_service.api.setups import NO_OVERRIDES, Content, UnitOverrides
@@ -122,7 +125,19 @@ class Unit:
             engine.generate(self.number, run.force_listen, run.overrides)
 
 
-UnitAnswer = Prefilled | Piece | Done | Finalized
+UnitAnswer = Prefilled | Piece | Done | Finalized | Rewound
+
+MOST_REWINDS = 8
+"""Rewinds that may wait to be carried out."""
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """A rewind: the last sample of `unit` that was heard, None for its last one, or why it cannot be."""
+
+    unit: int
+    heard_samples: int | None = None
+    refusal: Failure | None = None
 
 
 class Send(Protocol):
@@ -152,6 +167,9 @@ class Units:
         self._answered = dict.fromkeys(Stream, 0)  # the newest unit answered on each stream
         self._half_closed: set[Stream] = set()
         self._handing_on = 1  # the unit whose steps the engine gets next
+        self._rewinds: deque[tuple[int, Rewind]] = deque()  # each with the unit behind whose steps it stands
+        self._rewinding = 0  # rewinds that the engine has not answered
+        self._rewound_at = 0.0
         self._last: int | None = None  # the last unit that is served, once that is known
         self._context_full = False
         self._context_tokens = 0
@@ -230,19 +248,40 @@ class Units:
         """The unit's input cannot be used."""
         unit.refusal, self._refused = why, True
 
+    def rewind(self, order: Rewind, now: float) -> None:
+        """Rolls back, behind the units whose Generate has come; what cannot be is answered at once."""
+        refusal = order.refusal
+        if refusal is None and order.unit > self._answered[Stream.FINALIZE]:
+            refusal = _no_rewind(f"unit: unit {order.unit} is not finalised")
+        if refusal is None and self._rewinding >= MOST_REWINDS:
+            refusal = _no_rewind(f"rewind: {MOST_REWINDS} wait already")
+        if refusal is not None:
+            self._send(Stream.GENERATE, Rewound(order.unit, self._context_tokens, failure=refusal))
+            return
+        self._rewinding += 1
+        self._rewound_at = now
+        self._rewinds.append((self._asked[Stream.GENERATE], order))
+
     # -------------------------------------------------------------- to the engine
 
     def advance(self, engine: EngineSession, now: float) -> None:
         """Does all that has become possible: hands steps to the engine, answers refused units."""
+        self._hand_rewinds_on(engine)
         while (unit := self._units.get(self._handing_on)) is not None:
             if not unit.hand_on(engine):
                 break
             if unit.step is Step.NOTHING:
                 self._handing_on += 1
+                self._hand_rewinds_on(engine)
         if self._refused:
             for unit in list(self._units.values()):
                 if unit.refusal is not None:
                     self._answer_refused(unit, unit.refusal, now)
+
+    def _hand_rewinds_on(self, engine: EngineSession) -> None:
+        while self._rewinds and self._rewinds[0][0] < self._handing_on:
+            _, order = self._rewinds.popleft()
+            engine.rewind(order.unit, order.heard_samples)
 
     def _answer_refused(self, unit: Unit, refusal: Failure, now: float) -> None:
         """The three answers of a unit that the engine never sees, each in its turn on its stream."""
@@ -290,6 +329,11 @@ class Units:
                 self._context_tokens, self._usage = answer.context_tokens, answer.session_usage
                 self._book(Stream.FINALIZE, answer, now)
                 self._units.pop(answer.unit, None)
+            case Rewound():
+                self._rewinding -= 1
+                self._rewound_at = now
+                self._context_tokens = answer.context_tokens
+                self._send(Stream.GENERATE, answer)
 
     def _book(self, stream: Stream, answer: Prefilled | Done | Finalized, now: float) -> None:
         self._answered[stream] = answer.unit
@@ -307,8 +351,9 @@ class Units:
 
     @property
     def is_finished(self) -> bool:
-        """No further unit is accepted, and every accepted one is finalised."""
-        return self._last is not None and self._answered[Stream.FINALIZE] >= self._last
+        """No further unit is accepted, every accepted one is finalised, and nothing is to be taken back."""
+        is_served = self._last is not None and self._answered[Stream.FINALIZE] >= self._last
+        return is_served and not self._rewinding
 
     @property
     def idle_since(self) -> float | None:
@@ -325,8 +370,11 @@ class Units:
         """When units will have waited for `patience` seconds, and what for.
 
         A unit waits for its own requests from its Prefill on, and for the engine from the last sign of
-        progress on: a long answer may take its time as long as it goes on.
+        progress on: a long answer may take its time as long as it goes on. So does a rewind.
         """
+        if self._rewinding:
+            message = f"A rewind was not carried out within {patience:g} s."
+            yield Timer(max(self._rewound_at, self._progress_at) + patience, UnitStalled, message)
         for unit in self._units.values():
             missing = unit.missing()
             if unit.accepted_at is None:
@@ -337,3 +385,7 @@ class Units:
             elif self._is_next(Stream.FINALIZE, unit):
                 message = f"Unit {unit.number} was not finished within {patience:g} s."
                 yield Timer(max(unit.accepted_at, self._progress_at) + patience, UnitStalled, message)
+
+
+def _no_rewind(problem: str) -> Failure:
+    return Failure(Reason.PARAMS_INVALID, f"{problem}.", problem.split(":")[0])

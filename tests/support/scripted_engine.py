@@ -38,6 +38,7 @@ from inference_service.api.engine import (
     Piece,
     Prefilled,
     Ready,
+    Rewound,
     SessionFailed,
     Sink,
     UnitTimings,
@@ -258,6 +259,9 @@ class ScriptedSession:
         self.kept |= {unit} if keep_last_token else set()
         self._order("finalize", unit)
 
+    def rewind(self, unit: int, heard_samples: int | None) -> None:
+        self._order("rewind", unit, heard_samples)
+
     def cancel(self, unit: int) -> None:
         self.calls.append(("cancel", unit))
         self._cancelled = max(self._cancelled, unit)
@@ -422,6 +426,10 @@ class ScriptedSession:
         is_stream = isinstance(self.given[unit], StreamInput)
         discarded = int(is_stream and unit not in self.kept and unit in self._said)
         self._say(Finalized(unit, self._tokens, 0, self._usage, discarded_tokens=discarded))
+        return True
+
+    def _rewind(self, unit: int, heard_samples: int | None) -> bool:
+        self._say(Rewound(unit, self._tokens, 1))
         return True
 
     def _spent(self, tokens: int = 1) -> UnitUsage:

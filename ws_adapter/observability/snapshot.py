@@ -37,7 +37,6 @@ class Snapshot:
         load: Load,
         metrics: Metrics,
         clock: Clock,
-        speech_detector: str,
     ) -> None:
         self.status = PoolStatus(0, 0, 0, 0)
         self.view = QueueView(0, (), ())
@@ -47,7 +46,6 @@ class Snapshot:
         self.load = load
         self.metrics = metrics
         self.clock = clock
-        self.speech_detector = speech_detector
         self._dispatcher = dispatcher
         self._recent = Recent()
         self.history: deque[Moment] = deque(maxlen=MOMENTS)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from ws_adapter.detection.detector import Detector
 from ws_adapter.dispatch.base import Dispatcher
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock
@@ -13,7 +12,7 @@ from ws_adapter.worker.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Where slots come from, what the process can bear, who reads what is long, and who hears speech."""
+    """Where slots come from, what the process can bear, and who reads what is long."""
 
     options: AdapterOptions
     dispatcher: Dispatcher
@@ -21,4 +20,3 @@ class Services:
     clock: Clock
     load: Load
     readers: Readers
-    detector: Detector

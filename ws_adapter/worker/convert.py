@@ -25,6 +25,8 @@ from ws_adapter.protocol.core.signals import (
     Piece,
     Prefilled,
     Ready,
+    Rewound,
+    TextPurpose,
     Timings,
     UnitDone,
     UnitEnd,
@@ -53,6 +55,13 @@ MODES: Final = {
     Mode.VIDEO: pb.SESSION_MODE_VIDEO,
     Mode.CHAT: pb.SESSION_MODE_CHAT,
     Mode.TRANSCRIPTION: pb.SESSION_MODE_TRANSCRIBE,
+}
+
+PURPOSES: Final = {
+    TextPurpose.INSTRUCTIONS: pb.TEXT_PURPOSE_INSTRUCTIONS,
+    TextPurpose.THINKING: pb.TEXT_PURPOSE_THINKING,
+    TextPurpose.COMMENTARY: pb.TEXT_PURPOSE_COMMENTARY,
+    TextPurpose.TOOL_RESULT: pb.TEXT_PURPOSE_TOOL_RESULT,
 }
 
 REMEMBERED: Final = 2**12
@@ -138,6 +147,8 @@ def prefill(run: Run, traceparent: str) -> pb.PrefillRequest:
                 request.duplex.frames.add(data=frame)
             if run.max_slice_nums is not None:
                 request.duplex.max_slice_nums = run.max_slice_nums
+            for text in run.texts:
+                request.duplex.texts.add(purpose=PURPOSES[text.purpose], text=text.text)
         case RunTurn():
             _set_turn(request.turn, run.turn)
         case RunSegment():
@@ -235,6 +246,9 @@ def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
                 generate_audio=_speaks(ready.effective.duplex),
                 ignored_fields=tuple(ready.ignored_fields),
                 speaks=ready.output_sample_rate_hz > 0,
+                text_purposes=frozenset(
+                    purpose for purpose, number in PURPOSES.items() if number in ready.text_purposes
+                ),
             )
         case "prefilled":
             prefilled = answer.prefilled
@@ -293,6 +307,12 @@ def unit_done(unit: int, done: pb.UnitDone) -> UnitDone:
 def finalized(answer: pb.FinalizeResponse) -> Finalized:
     """A unit is closed."""
     return Finalized(answer.unit)
+
+
+def rewound(unit: int, answer: pb.UnitsRewound) -> Rewound:
+    """The context went back, or why it did not."""
+    failure = _item_reason(answer.error.reason) if answer.HasField("error") else None
+    return Rewound(unit, answer.context_tokens, answer.rewound_units, failure)
 
 
 def seconds(duration: Duration) -> float:

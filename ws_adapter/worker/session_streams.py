@@ -19,7 +19,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit
 from ws_adapter.protocol.core.config import WorkerSetup
-from ws_adapter.protocol.core.signals import GoingAway, Piece, Signal, UnitDone
+from ws_adapter.protocol.core.signals import GoingAway, Piece, Rewound, Signal, UnitDone
 from ws_adapter.worker import convert as messages
 from ws_adapter.worker.failure import reason_of
 from ws_adapter.worker.transport.http2_stream import Received
@@ -95,7 +95,7 @@ class SessionStreams:
         self._configured = False
         self._last_unit = 0
         self._last_prefilled = 0
-        self._early: deque[Piece | UnitDone] = deque()
+        self._early: deque[Piece | UnitDone | Rewound] = deque()
         """What units said that overtook the answer to their input, which travels on another stream."""
         self._ended = asyncio.Event()
         self._patience: asyncio.TimerHandle | None = None
@@ -172,6 +172,11 @@ class SessionStreams:
         """Ends every unit up to and including `unit`; each is still answered."""
         self._generate.write(pb.GenerateRequest(unit=unit, cancel=pb.CancelUnits()))
 
+    def rewind(self, unit: int, heard_samples: int | None) -> None:
+        """Takes back what was said after so many samples of `unit`, None for all; answered by `Rewound`."""
+        back = pb.RewindUnits(heard_samples=heard_samples)
+        self._generate.write(pb.GenerateRequest(unit=unit, rewind=back))
+
     def release(self) -> None:
         """Gives the session up: no more signals. The slot is clean once `ended` returns."""
         if self._released:
@@ -205,22 +210,28 @@ class SessionStreams:
     def _on_prefill(self, answer: pb.PrefillResponse) -> None:
         self._last_prefilled = answer.unit
         self._tell(messages.prefill_answer(answer))
-        while self._early and self._early[0].unit <= self._last_prefilled:
+        while self._early and not self._is_early(self._early[0]):
             self._tell(self._early.popleft())
 
     def _on_generate(self, answer: pb.GenerateResponse) -> None:
         if answer.HasField("go_away"):
             self._tell(GoingAway(messages.seconds(answer.go_away.time_left)))
+        if answer.HasField("rewound"):
+            self._tell_in_order(messages.rewound(answer.unit, answer.rewound))
         if (piece := messages.piece(answer)) is not None:
             self._tell_in_order(piece)
         if answer.HasField("done"):
             self._tell_in_order(messages.unit_done(answer.unit, answer.done))
 
-    def _tell_in_order(self, signal: Piece | UnitDone) -> None:
-        if signal.unit > self._last_prefilled:
+    def _tell_in_order(self, signal: Piece | UnitDone | Rewound) -> None:
+        if self._early or self._is_early(signal):
             self._early.append(signal)
         else:
             self._tell(signal)
+
+    def _is_early(self, signal: Piece | UnitDone | Rewound) -> bool:
+        """Whether it tells of a unit whose input has not been answered."""
+        return not isinstance(signal, Rewound) and signal.unit > self._last_prefilled
 
     def _on_finalize(self, answer: pb.FinalizeResponse) -> None:
         self._tell(messages.finalized(answer))

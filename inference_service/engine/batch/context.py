@@ -178,6 +178,22 @@ class Context:
         self._prefix = None
         self.decoder.cache.cut(self.slot, self.length)
 
+    def take_back(self, index: int, entries: int, terminators: list[int]) -> None:
+        """Of the units kept, those before the one at `index` stay, and `entries` of that one, closed."""
+        self._unit_start = self.prompt + sum(self.units[:index])
+        self.length, self.pending = self._unit_start + entries, []
+        self.decoder.cache.cut(self.slot, self.length)
+        del self.units[index:], self._said[index:]
+        self.end_unit(terminators)
+
+    def heard_again(self, lengths: Sequence[int], terminators: list[int]) -> None:
+        """Silent units have been fed, one behind the other's terminators; the last is to be closed."""
+        for length in lengths[:-1]:
+            self.units.append(length + len(terminators))
+            self._said.append([])
+            self._unit_start += self.units[-1]
+        self.end_unit(terminators)
+
     def end_unit(self, terminators: list[int], said: Sequence[int] = ()) -> None:
         """Closes a unit in which `said` was said; what closes it is carried into the next forward."""
         self.pending += terminators

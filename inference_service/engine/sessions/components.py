@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import MODELS_VOICE, VoiceReference
+from inference_service.api.setups import MODELS_VOICE, StandaloneText, VoiceReference
 from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.device.rows import Rows
 from inference_service.media.memo import digest
@@ -205,6 +205,10 @@ class Opening:
     hears_voice: bool = False
 
 
+Interject = Callable[[StandaloneText], list[int]]
+"""The ids of a text that a model reads before a unit."""
+
+
 class Openings(Protocol):
     """Makes the prompts of duplex sessions."""
 
@@ -275,6 +279,8 @@ class DuplexComponents:
     """The ids round a detail of a picture, of a model that cuts pictures up."""
     speech: SpeechComponents | None = None
     """None for a model that is served without a voice."""
+    interject: Interject | None = None
+    """None for a model that reads nothing while it listens."""
     transcription_prompt: str = ""
     """What stands before an utterance that is to be written down; empty for a model that does not."""
     reference_quirks: bool = False

@@ -5,11 +5,22 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.semconv import Reason
-from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed
+from inference_service.api.engine import (
+    End,
+    Failure,
+    Finalized,
+    Finish,
+    Piece,
+    Ready,
+    Rewound,
+    SessionFailed,
+)
 from inference_service.api.setups import NO_OVERRIDES, DuplexSettings, DuplexSetup
 from inference_service.engine.batch.draw import Draw, TextSampler
 from inference_service.engine.batch.noise import Noise
@@ -18,6 +29,7 @@ from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.session import Run, Session, Stage
 from inference_service.engine.sessions.components import MouthState, SpeakingSession, View
+from inference_service.engine.sessions.past import Past, PastUnit, WayBack
 from inference_service.media.image import MAX_FRAMES
 from inference_service.models.config import TurnBound
 from inference_service.models.tokenizer import Tokenizer
@@ -34,10 +46,11 @@ MAX_CHARACTERS = 28
 
 @dataclass(frozen=True)
 class Perceived:
-    """One second: what the ear is given of it, or None, and its pictures, oldest first."""
+    """One second: what the ear is given of it, or None, its pictures, oldest first; text is read first."""
 
     heard: Tensor | None
     pictures: tuple[View, ...] = ()
+    text_ids: tuple[int, ...] = ()
 
 
 @dataclass
@@ -48,6 +61,11 @@ class DuplexRun(Run[Perceived]):
     ear_before: Any
     """State of the ear."""
     turn_was_open: bool
+    decided_before: NDArray[np.int32]
+    input: Rows = field(default_factory=lambda: Rows.of_ids([]))
+    """What it is heard as, `<unit>` included."""
+    samples: int = 0
+    """Of its sound."""
     most_steps: int = 0
     steps: int = 0
     """Decided tokens that have been fed."""
@@ -156,6 +174,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     rest: int = 0
     """Units that are still to be listened to after a turn that had to be ended."""
     heard_units: int = 0
+    going_back: WayBack | None = None
+    """What stage REWIND is about."""
 
     longest_unit: int = field(init=False)
     """Tokens that a unit can add: `<unit>`, pictures of one slice each, audio, text, an ended turn and its
@@ -166,6 +186,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         said = self.setup.duplex.max_new_speak_tokens_per_chunk
         self.longest_unit = 1 + seen + self.unit_tokens + said + 1 + _TERMINATORS
         self._special = self.tokenizer.special
+        self._past = Past(self._special.turn_eos, (self._special.listen, self._special.unit_end))
 
     @property
     def is_full(self) -> bool:
@@ -178,6 +199,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
 
     @property
     def due(self) -> float | None:
+        if self.queue.rewinds:
+            return self.queue.rewinds[0].arrival + UNIT_S
         if self.stage in (Stage.OPENING, Stage.PROMPT) or self.queue.first is None:
             return None
         return self.queue.first.arrival + UNIT_S
@@ -189,17 +212,19 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return [piece for picture in unit.input.pictures for piece in picture.slices]
 
     def start_unit(self, carried: list[int], seen: Sequence[Rows], audio: Rows, ear: Any) -> None:
-        """The next unit's rows are ready: carried tokens with `<unit>`, slices, its audio.
+        """The next unit's rows are ready: carried tokens, slices, its audio.
 
         Each slice has a mark at either end; `ear` is the state after the audio.
         """
         run = self._begin()
         run.vision_slices, marks = len(seen), _MARKS * len(seen)
         run.vision_rows = sum(map(len, seen)) - marks
-        run.text_rows = self.context.closing + 1 + marks
+        text = run.unit.input.text_ids if run.unit.input else ()
+        run.text_rows = self.context.closing + len(text) + 1 + marks
         run.audio_rows, run.cached = len(audio), self.context.length
         self.ear = ear
-        self.to_feed = Rows.join([Rows.of_ids(carried), *seen, audio])
+        run.input = Rows.join([Rows.of_ids([*text, self._special.unit]), *seen, audio])
+        self.to_feed = Rows.join([Rows.of_ids(carried), run.input])
         self.seen = []
         self.stage = Stage.PREFILL
 
@@ -214,14 +239,18 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     def _refusal(self) -> Failure | None:
         unit = self.queue.first
         assert unit is not None
-        return _FULL if self.is_full else unit.failure or self._too_detailed(unit.input)
+        return _FULL if self.is_full else unit.failure or self._too_long(unit.input)
 
-    def _too_detailed(self, unit: Perceived | None) -> Failure | None:
-        """Why pictures of several slices do not fit, where single ones would."""
+    def _too_long(self, unit: Perceived | None) -> Failure | None:
+        """Why a text or pictures of several slices do not fit, where single ones without text would."""
         slices = [len(picture.slices) for picture in unit.pictures] if unit else []
-        tokens = self.longest_unit + self.slice_tokens * max(0, sum(slices) - MAX_FRAMES)
+        text = len(unit.text_ids) if unit else 0
+        tokens = self.longest_unit + self.slice_tokens * max(0, sum(slices) - MAX_FRAMES) + text
         if self.context.has_room_for(tokens) and tokens <= self.context.free:
             return None
+        if text:
+            problem = f"have {text} tokens, for which there is no room in the context"
+            return Failure(Reason.INPUT_TOO_LONG, f"duplex.texts {problem}.", "duplex.texts")
         problem = f"are {sum(slices)} slices, for which there is no room in the context"
         return Failure(
             Reason.INPUT_TOO_LONG,
@@ -231,7 +260,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
 
     def _begin(self) -> DuplexRun:
         assert self.queue.first is not None
-        self.running = DuplexRun(self.queue.first, self.setup.duplex, self.ear, self.turn_open)
+        history = self.sampler.history
+        self.running = DuplexRun(self.queue.first, self.setup.duplex, self.ear, self.turn_open, history)
         return self.running
 
     def taken(self) -> None:
@@ -240,10 +270,14 @@ class DuplexSession(Session[Perceived], SpeakingSession):
                 self.context.end_prompt()
                 self.events.append(Ready(self.context.prompt))
                 self.stage = Stage.IDLE
+            case Stage.PREFILL if self._run.heard_at:
+                self.stage = Stage.HEARD
             case Stage.PREFILL:
                 self.heard_units += 1
                 self._run.heard_at = time.monotonic()
                 self._heard()
+            case Stage.REWIND:
+                self._gone_back()
             case _:
                 assert self.last_hidden is not None
                 self._run.fed(self.last_hidden)
@@ -379,6 +413,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         if run.job is not None and run.job.poisoned:
             run.end, run.failure = End.FAILED, _POISONED
         elif audio is not None and len(audio):
+            run.samples = len(audio)
             self.events.append(Piece(run.number, audio=audio.numpy()))
         if run.turn_ended or run.failure is not None:
             self._hush()
@@ -402,9 +437,14 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         if self.stage is Stage.PROMPT:
             self.events.append(SessionFailed("INFERENCE_FAILED", "The model cannot read this prompt."))
             return
+        if self.stage is Stage.REWIND:
+            self.fail(SessionFailed("INFERENCE_FAILED", "The model cannot hear again what it heard."))
+            return
         self.context.rewind()
         self.ear, self.turn_open = self._run.ear_before, self._run.turn_was_open
-        if self.stage is Stage.PREFILL:
+        if self.stage is Stage.PREFILL and self._run.heard_at:
+            self._run.end, self._run.failure, self.stage = End.FAILED, _POISONED, Stage.HEARD
+        elif self.stage is Stage.PREFILL:
             self._heard(End.FAILED, _POISONED)
         else:
             self._run.failure = _POISONED
@@ -420,16 +460,89 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self.conclude(run, end)
 
     def end_unit(self) -> None:
-        if self._run.terminator is not None:
-            said = [token for token in self._run.said if self.tokenizer.is_text(token)]
-            self.context.end_unit([self._run.terminator, self._special.unit_end], said)
+        run, context = self._run, self.context
+        if run.terminator is not None:
+            said = [token for token in run.said if self.tokenizer.is_text(token)]
+            context.end_unit([run.terminator, self._special.unit_end], said)
+            self._past.add(
+                PastUnit(
+                    run.number,
+                    len(run.input),
+                    run.input,
+                    run.steps,
+                    run.samples,
+                    list(context.pending),
+                    run.turn_was_open,
+                    run.decided_before,
+                )
+            )
 
     def finalize(self) -> None:
         dropped = self.context.slide()
+        self._past.drop(dropped)
         self.events.append(Finalized(self._run.number, self.context.tokens, dropped, self.usage))
         self.queue.close_first()
         self.running = None
         self.stage = Stage.IDLE
+
+    # ------------------------------------------------------------------------------------------- going back
+
+    @property
+    def wants_decision(self) -> bool:
+        return super().wants_decision and not self.wants_rewind
+
+    @property
+    def wants_rewind(self) -> bool:
+        return self.queue.may_rewind and self.stage in (Stage.IDLE, Stage.HEARD)
+
+    def rewind(self) -> None:
+        """What was said and not heard is taken out of the context, and nothing else: see `Past.way_back`."""
+        order = self.queue.rewinds[0]
+        way = self._past.way_back(order.unit, order.heard_samples)
+        if not isinstance(way, WayBack):
+            self._answer_rewind(0, way)
+            return
+        run = self.running
+        if run is not None and run.failure is None:
+            self.context.rewind()
+        first = self._past.go_back(way)
+        self.context.take_back(way.index, first.length, way.closing)
+        self._hush()
+        self.turn_open, self.turn_units, self.rest = False, 0, 0
+        assert first.decided is not None
+        self.sampler.history = first.decided
+        if run is not None:
+            run.turn_was_open, run.decided_before = False, first.decided
+        self.going_back, self.stage = way, Stage.REWIND
+        if not way.again:
+            self._gone_back()
+            return
+        silence = Rows.of_ids(self._past.silence)
+        parts = [Rows.of_ids(self.context.carry())]
+        for past in way.again:
+            assert past.input is not None
+            parts += [past.input, silence]
+        self.to_feed = Rows.join(parts[:-1])
+
+    def _gone_back(self) -> None:
+        """The context is as if nothing had been said; a unit that was heard already is heard again."""
+        way, run = self.going_back, self.running
+        assert way is not None
+        if way.again:
+            self.context.heard_again([past.length for past in way.again], self._past.silence)
+        self.going_back = None
+        self._answer_rewind(way.units)
+        if run is None:
+            self.stage = Stage.IDLE
+        elif run.failure is not None:
+            self.stage = Stage.HEARD
+        else:
+            self.stage = Stage.PREFILL
+            self.to_feed = Rows.join([Rows.of_ids(self.context.carry()), run.input])
+
+    def _answer_rewind(self, units: int, failure: Failure | None = None) -> None:
+        order = self.queue.rewinds.popleft()
+        self.events.append(Rewound(order.unit, self.context.tokens, units, failure))
 
     def leave(self) -> None:
         super().leave()

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from antiphon.semconv import Reason
 from inference_service.api.engine import SessionFailed, Sink
-from inference_service.api.setups import Content, DuplexSetup, UnitInput, WindowMode
+from inference_service.api.setups import Content, DuplexSetup, StandaloneText, UnitInput, WindowMode
 from inference_service.engine.batch.context import Context, Memory
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import SPEECH, Noise
@@ -21,6 +22,7 @@ from inference_service.engine.session import Preprocessor, SessionKind
 from inference_service.engine.sessions.components import (
     SLICE_MARKS,
     DuplexComponents,
+    Interject,
     Look,
     Opening,
     Senses,
@@ -28,6 +30,7 @@ from inference_service.engine.sessions.components import (
 )
 from inference_service.engine.sessions.duplex import DuplexSession, Perceived
 from inference_service.engine.sessions.reference_voice import ReferenceVoice
+from inference_service.errors import UnitRefused
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.media.memo import PROMPTS_KNOWN, VOICES_KNOWN, Memo, digest
 from inference_service.media.pool import Priority
@@ -36,13 +39,22 @@ _MEMORY_MARKER = "\n\nprevious: "
 """Stands before what was said in units that the window dropped."""
 
 
+MOST_TEXT = 2048
+"""Tokens of the texts of one unit."""
+
+
 class DuplexPreprocessor(Preprocessor[Perceived]):
-    """Hears one second after another, and sees pictures."""
+    """Hears one second after another, sees pictures, and reads."""
 
     def __init__(
-        self, senses: Senses, voice: ReferenceVoice, write: Callable[[bool], Opening] | None = None
+        self,
+        senses: Senses,
+        voice: ReferenceVoice,
+        write: Callable[[bool], Opening] | None = None,
+        interject: Interject | None = None,
     ) -> None:
         """`write` gives the session's prompt, with or without a voice in it."""
+        self._interject = interject
         self._senses = senses
         self._hearing = senses.hearing()
         self._write = write
@@ -72,12 +84,23 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
             self._senses.look(data, field=f"duplex.frames[{i}]", max_slices=content.max_slice_nums)
             for i, data in enumerate(content.frames)
         )
+        texts = self._read(content.texts)
         if content.pcm is None:
-            return Perceived(None, pictures)
+            return Perceived(None, pictures, texts)
         if len(content.pcm) > SAMPLE_RATE:
             raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(content.pcm)}.")
         pcm = np.pad(content.pcm, (0, SAMPLE_RATE - len(content.pcm)))
-        return Perceived(torch.from_numpy(self._hearing.feed(pcm)), pictures)
+        return Perceived(torch.from_numpy(self._hearing.feed(pcm)), pictures, texts)
+
+    def _read(self, texts: Sequence[StandaloneText]) -> tuple[int, ...]:
+        ids: list[int] = []
+        for text in texts:
+            assert self._interject is not None
+            ids += self._interject(text)
+        if len(ids) > MOST_TEXT:
+            problem = f"have {len(ids)} tokens; at most {MOST_TEXT} go into one unit"
+            raise UnitRefused(Reason.INPUT_TOO_LONG, f"duplex.texts {problem}.", "duplex.texts")
+        return tuple(ids)
 
 
 class DuplexKind(SessionKind[DuplexSession]):
@@ -109,7 +132,7 @@ class DuplexKind(SessionKind[DuplexSession]):
             slot,
             sink,
             Context(self._runtime.language, slot, setup.window, self._runtime.info.context_limit),
-            DuplexPreprocessor(components.senses, voice, write),
+            DuplexPreprocessor(components.senses, voice, write, components.interject),
             setup=setup,
             tokenizer=self._components.tokenizer,
             sampler=TextSampler(
@@ -169,11 +192,10 @@ class DuplexKind(SessionKind[DuplexSession]):
         heard = self._heard(hearing)
         for session, unit in both:
             with blame(session):
-                carried = [*session.context.carry(), self._components.tokenizer.special.unit]
                 views = self._look(unit.pictures, session.seen) if unit.pictures else ()
                 seen = [rows for view in views for rows in view]
                 audio, ear = heard.get(session.slot, (Rows.of_ids([]), session.ear))
-                session.start_unit(carried, seen, audio, ear)
+                session.start_unit(session.context.carry(), seen, audio, ear)
 
     def _heard(self, hearing: list[tuple[DuplexSession, Tensor]]) -> dict[int, tuple[Rows, Any]]:
         """By slot, the rows of the second and the ear's state after it."""

@@ -17,6 +17,7 @@ from inference_service.api.engine import (
     Finalized,
     Prefilled,
     Ready,
+    Rewound,
     UnitUsage,
 )
 from inference_service.api.setups import (
@@ -43,6 +44,7 @@ class QueuedEngine:
     orders: deque[tuple[str, int]] = field(default_factory=deque)
     history: list[tuple[str, int]] = field(default_factory=list)
     rejected: dict[int, Failure] = field(default_factory=dict)
+    rewinds: list[tuple[int, int | None]] = field(default_factory=list)
     cancelled: int = 0
     closes: int = 0
 
@@ -66,6 +68,10 @@ class QueuedEngine:
     def cancel(self, unit: int) -> None:
         self.cancelled = max(self.cancelled, unit)
 
+    def rewind(self, unit: int, heard_samples: int | None) -> None:
+        self.rewinds.append((unit, heard_samples))
+        self._order("rewind", unit)
+
     def close(self) -> None:
         self.closes += 1
         self.orders.clear()
@@ -82,6 +88,8 @@ class QueuedEngine:
                     return Done(unit, End.FAILED, None, tokens, failure=failure)
                 end = End.CANCELLED if unit <= self.cancelled else end
                 return Done(unit, end, None, tokens)
+            case "rewind":
+                return Rewound(unit, tokens, 1)
             case _:
                 return Finalized(unit, tokens, 0, UnitUsage(input_audio_tokens=10 * unit))
 

@@ -34,7 +34,6 @@ NOTHING = Status(
     cpu_cores=0.0,
     loop_lag_ms=0.0,
     inflight_bytes=0,
-    speech_detector="energy",
 )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import io
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc.aio
@@ -17,6 +17,7 @@ from antiphon.semconv import Reason, server_options
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
+from inference_service.api import setups
 from inference_service.api.engine import SessionFailed
 from inference_service.rpc import server
 from tests.support.scripted_engine import (
@@ -31,6 +32,7 @@ from tests.support.scripted_engine import (
 from tests.ws_adapter.support.stage import until
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.actions import RunUnit
+from ws_adapter.protocol.core.answer import StandaloneText
 from ws_adapter.protocol.core.config import DuplexConfig, Mode, SessionSetup
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -39,7 +41,9 @@ from ws_adapter.protocol.core.signals import (
     Piece,
     Prefilled,
     Ready,
+    Rewound,
     Signal,
+    TextPurpose,
     Timings,
     UnitDone,
     UnitEnd,
@@ -483,3 +487,68 @@ def test_prefill_of_a_unit_without_pictures_says_nothing_of_slices() -> None:
 
     assert not request.duplex.frames
     assert not request.duplex.HasField("max_slice_nums")
+
+
+async def test_rewind_is_answered_behind_what_was_said_before_it() -> None:
+    engine = ScriptedEngine(speak("Hello"), info=EVERYTHING)
+    async with worker(engine) as (caller, _):
+        streams = await caller.attach()
+        streams.open(SETUP, 600.0)
+        streams.run(RunUnit(1, SECOND, False))
+        await until(lambda: caller.heard(Finalized))
+        streams.rewind(1, 480)
+        streams.rewind(1, None)
+        streams.rewind(2, None)
+        await until(lambda: len(caller.heard(Rewound)) == 3)
+
+        tokens = engine.session.context_tokens
+        refused = Rewound(2, tokens, 0, Reason.PARAMS_INVALID)  # at once, whatever waits for the engine
+        told = caller.heard(Rewound)
+        assert refused in told
+        assert [answer for answer in told if answer != refused] == [Rewound(1, tokens, 1)] * 2
+        assert [call for call in engine.session.calls if call[0] == "rewind"] == [
+            ("rewind", 1, 480),
+            ("rewind", 1, None),
+        ]
+        streams.release()
+        await streams.ended()
+
+
+async def test_answer_to_a_rewind_waits_behind_a_unit_whose_input_is_not_answered() -> None:
+    heard: list[Signal] = []
+    streams = SessionStreams(Channel("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
+    streams._on_generate(pb.GenerateResponse(unit=2, text=pb.TextDelta(text="Hello")))
+    streams._on_generate(pb.GenerateResponse(unit=1, rewound=pb.UnitsRewound(rewound_units=1)))
+    assert not heard
+    streams._on_prefill(pb.PrefillResponse(unit=2, prefilled=pb.Prefilled(context_tokens=9)))
+    assert [type(signal) for signal in heard] == [Prefilled, Piece, Rewound]
+
+
+async def test_texts_travel_with_their_unit_to_a_model_that_reads_them() -> None:
+    purposes = frozenset({setups.TextPurpose.THINKING})
+    engine = ScriptedEngine(info=replace(EVERYTHING, text_purposes=purposes))
+    note = StandaloneText(TextPurpose.THINKING, "The user is called Ada.")
+    order = StandaloneText(TextPurpose.INSTRUCTIONS, "Be brief.")
+    async with worker(engine) as (caller, _):
+        streams = await caller.attach()
+        streams.open(SETUP, 600.0)
+        await until(lambda: caller.heard(Ready))
+        assert caller.heard(Ready)[0].text_purposes == {TextPurpose.THINKING}
+        streams.run(RunUnit(1, SECOND, False, texts=(note,)))
+        streams.run(RunUnit(2, SECOND, False, texts=(order,)))
+        await until(lambda: len(caller.heard(Finalized)) == 2)
+
+        content = engine.session.given[1]
+        assert isinstance(content, setups.UnitInput)
+        assert content.texts == (setups.StandaloneText(setups.TextPurpose.THINKING, note.text),)
+        assert [(done.failure, done.field) for done in caller.heard(UnitDone)] == [
+            (None, ""),
+            (Reason.CONTENT_UNSUPPORTED, "duplex.texts[0]"),
+        ]
+        streams.release()
+        await streams.ended()
+
+
+def test_purposes_have_the_names_of_the_contract() -> None:
+    names = {f"TEXT_PURPOSE_{purpose.name}": number for purpose, number in messages.PURPOSES.items()}
+    assert dict(pb.TextPurpose.items()) == {"TEXT_PURPOSE_UNSPECIFIED": 0, **names}

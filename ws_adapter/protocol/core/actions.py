@@ -5,7 +5,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from ws_adapter.protocol.core.answer import Answer
+from ws_adapter.protocol.core.answer import Answer, StandaloneText
 from ws_adapter.protocol.core.config import WorkerSetup
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.wire.codec import Samples
@@ -43,7 +43,7 @@ class RunUnit(Struct, frozen=True):
     """Give a unit to the worker; `unit` counts from 1.
 
     `audio` is one second of float32 at 16 kHz; `frames` are encoded pictures, of which the model may make
-    `max_slice_nums` slices each.
+    `max_slice_nums` slices each. It reads `texts` before it hears anything of it.
     """
 
     unit: int
@@ -53,6 +53,7 @@ class RunUnit(Struct, frozen=True):
     max_slice_nums: int | None = None
     accepted_at: float = 0.0
     """When its second was complete; 0 is now."""
+    texts: tuple[StandaloneText, ...] = ()
 
 
 class RunTurn(Struct, frozen=True):
@@ -94,6 +95,16 @@ class CancelUnits(Struct, frozen=True):
     """End every unit at the worker up to and including `unit`."""
 
     unit: int
+
+
+class Rewind(Struct, frozen=True):
+    """Take back what the model said after so many samples of a unit's sound, None for all of them.
+
+    The unit is finalised. `Rewound` answers it, before anything that is said of a unit that is run later.
+    """
+
+    unit: int
+    heard_samples: int | None = None
 
 
 class Withdraw(Struct, frozen=True):
@@ -143,6 +154,7 @@ Action: TypeAlias = (
     | Run
     | Relate
     | CancelUnits
+    | Rewind
     | Withdraw
     | Apart
     | Detect

@@ -4,9 +4,23 @@ from enum import Enum, auto
 
 from msgspec import Struct, field
 
-from ws_adapter.protocol.core.signals import NO_TIMINGS, Piece, Prefilled, Timings, UnitDone
+from ws_adapter.protocol.core.signals import NO_TIMINGS, Piece, Prefilled, TextPurpose, Timings, UnitDone
 from ws_adapter.protocol.wire.errors import ErrorCode
 from ws_adapter.protocol.wire.events import NO_TOKENS, TokenUsage
+
+
+class StandaloneText(Struct, frozen=True):
+    """A text that the model reads before it hears a unit."""
+
+    purpose: TextPurpose
+    text: str
+    event_id: str | None = None
+    """What the client calls the event that brought it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of it in UTF-8: no tokenizer makes more tokens of it."""
+        return len(self.text.encode())
 
 
 class Unit(Struct, eq=False):
@@ -28,6 +42,7 @@ class Unit(Struct, eq=False):
     injected_silence: bool = False
     frames: tuple[bytes, ...] = ()
     max_slice_nums: int | None = None
+    texts: tuple[StandaloneText, ...] = ()
     is_dropped: bool = False
     """It cannot run, or came too late."""
     is_muted: bool = False

@@ -46,6 +46,15 @@ class Timings(Struct, frozen=True):
 NO_TIMINGS: Final = Timings()
 
 
+class TextPurpose(StrEnum):
+    """What a text for a model that is listening is for."""
+
+    INSTRUCTIONS = auto()
+    THINKING = auto()
+    COMMENTARY = auto()
+    TOOL_RESULT = auto()
+
+
 class Ready(Struct, frozen=True):
     """The session takes units. `ignored_fields` are paths in `antiphon.v1.SessionConfig`.
 
@@ -58,6 +67,8 @@ class Ready(Struct, frozen=True):
     generate_audio: bool
     ignored_fields: tuple[str, ...] = ()
     speaks: bool = True
+    text_purposes: frozenset[TextPurpose] = frozenset()
+    """Of texts that the model reads while it listens."""
 
     @property
     def tokens(self) -> TokenUsage:
@@ -120,6 +131,18 @@ class Finalized(Struct, frozen=True):
     unit: int
 
 
+class Rewound(Struct, frozen=True):
+    """The context is as if nothing had been said after `unit`; with a `failure` it is as it was.
+
+    `units` had something that was taken back.
+    """
+
+    unit: int
+    context_tokens: int
+    units: int = 0
+    failure: Reason | None = None
+
+
 class GoingAway(Struct, frozen=True):
     """The worker will end the session in `time_left_s` seconds."""
 
@@ -132,4 +155,4 @@ class Failed(Struct, frozen=True):
     reason: Reason
 
 
-Signal: TypeAlias = Ready | Prefilled | Piece | UnitDone | Finalized | GoingAway | Failed
+Signal: TypeAlias = Ready | Prefilled | Piece | UnitDone | Finalized | Rewound | GoingAway | Failed

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import CancelUnits, RunUnit, Withdraw
 from ws_adapter.protocol.core.answer import Answer, Outcome, Unit
-from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Ready, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Ready, Rewound, UnitDone, UnitEnd
 from ws_adapter.protocol.duplex.input import Append, SilenceTail, UnitCutter
 from ws_adapter.protocol.wire.errors import (
     CONTEXT_IS_FULL,
@@ -81,7 +81,7 @@ class UnitFlow:
         self._put(units)
         return actions + self.advance(now)
 
-    def signal(self, signal: Prefilled | Piece | UnitDone | Finalized, now: float) -> list[Step]:
+    def signal(self, signal: Prefilled | Piece | UnitDone | Finalized | Rewound, now: float) -> list[Step]:
         """The worker has news of a unit."""
         match signal:
             case Prefilled():

@@ -17,6 +17,14 @@ class SessionMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SESSION_MODE_TRANSCRIBE: _ClassVar[SessionMode]
     SESSION_MODE_TOKENS: _ClassVar[SessionMode]
 
+class TextPurpose(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TEXT_PURPOSE_UNSPECIFIED: _ClassVar[TextPurpose]
+    TEXT_PURPOSE_INSTRUCTIONS: _ClassVar[TextPurpose]
+    TEXT_PURPOSE_THINKING: _ClassVar[TextPurpose]
+    TEXT_PURPOSE_COMMENTARY: _ClassVar[TextPurpose]
+    TEXT_PURPOSE_TOOL_RESULT: _ClassVar[TextPurpose]
+
 class ToolMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TOOL_MODE_UNSPECIFIED: _ClassVar[ToolMode]
@@ -61,6 +69,11 @@ SESSION_MODE_AUDIO: SessionMode
 SESSION_MODE_VIDEO: SessionMode
 SESSION_MODE_TRANSCRIBE: SessionMode
 SESSION_MODE_TOKENS: SessionMode
+TEXT_PURPOSE_UNSPECIFIED: TextPurpose
+TEXT_PURPOSE_INSTRUCTIONS: TextPurpose
+TEXT_PURPOSE_THINKING: TextPurpose
+TEXT_PURPOSE_COMMENTARY: TextPurpose
+TEXT_PURPOSE_TOOL_RESULT: TextPurpose
 TOOL_MODE_UNSPECIFIED: ToolMode
 TOOL_MODE_AUTO: ToolMode
 TOOL_MODE_NONE: ToolMode
@@ -129,14 +142,24 @@ class SessionConfig(_message.Message):
     def __init__(self, mode: _Optional[_Union[SessionMode, str]] = ..., model: _Optional[str] = ..., system_prompt: _Optional[str] = ..., voice: _Optional[_Union[_common_pb2.Voice, _Mapping]] = ..., duplex: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., window: _Optional[_Union[_common_pb2.WindowConfig, _Mapping]] = ..., seed: _Optional[int] = ..., max_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., idle_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., language: _Optional[str] = ...) -> None: ...
 
 class DuplexInput(_message.Message):
-    __slots__ = ("audio", "frames", "max_slice_nums")
+    __slots__ = ("audio", "frames", "max_slice_nums", "texts")
     AUDIO_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     MAX_SLICE_NUMS_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
     audio: _common_pb2.AudioChunk
     frames: _containers.RepeatedCompositeFieldContainer[_common_pb2.Image]
     max_slice_nums: int
-    def __init__(self, audio: _Optional[_Union[_common_pb2.AudioChunk, _Mapping]] = ..., frames: _Optional[_Iterable[_Union[_common_pb2.Image, _Mapping]]] = ..., max_slice_nums: _Optional[int] = ...) -> None: ...
+    texts: _containers.RepeatedCompositeFieldContainer[StandaloneText]
+    def __init__(self, audio: _Optional[_Union[_common_pb2.AudioChunk, _Mapping]] = ..., frames: _Optional[_Iterable[_Union[_common_pb2.Image, _Mapping]]] = ..., max_slice_nums: _Optional[int] = ..., texts: _Optional[_Iterable[_Union[StandaloneText, _Mapping]]] = ...) -> None: ...
+
+class StandaloneText(_message.Message):
+    __slots__ = ("purpose", "text")
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    purpose: TextPurpose
+    text: str
+    def __init__(self, purpose: _Optional[_Union[TextPurpose, str]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class TurnInput(_message.Message):
     __slots__ = ("messages", "tts", "image", "omni_mode", "enable_thinking", "use_tts_template", "tools", "tool_choice", "parallel_tool_calls")
@@ -263,7 +286,7 @@ class PrefillResponse(_message.Message):
     def __init__(self, unit: _Optional[int] = ..., ready: _Optional[_Union[SessionReady, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ItemError, _Mapping]] = ...) -> None: ...
 
 class SessionReady(_message.Message):
-    __slots__ = ("worker_id", "model", "prompt_tokens", "context_limit", "max_units_in_flight", "input_sample_rate_hz", "output_sample_rate_hz", "unit_duration", "effective", "ignored_fields")
+    __slots__ = ("worker_id", "model", "prompt_tokens", "context_limit", "max_units_in_flight", "input_sample_rate_hz", "output_sample_rate_hz", "unit_duration", "effective", "ignored_fields", "text_purposes")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +297,7 @@ class SessionReady(_message.Message):
     UNIT_DURATION_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_FIELD_NUMBER: _ClassVar[int]
     IGNORED_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_PURPOSES_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     model: str
     prompt_tokens: int
@@ -284,7 +308,8 @@ class SessionReady(_message.Message):
     unit_duration: _duration_pb2.Duration
     effective: SessionConfig
     ignored_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., context_limit: _Optional[int] = ..., max_units_in_flight: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., unit_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., effective: _Optional[_Union[SessionConfig, _Mapping]] = ..., ignored_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    text_purposes: _containers.RepeatedScalarFieldContainer[TextPurpose]
+    def __init__(self, worker_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., context_limit: _Optional[int] = ..., max_units_in_flight: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., unit_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., effective: _Optional[_Union[SessionConfig, _Mapping]] = ..., ignored_fields: _Optional[_Iterable[str]] = ..., text_purposes: _Optional[_Iterable[_Union[TextPurpose, str]]] = ...) -> None: ...
 
 class Prefilled(_message.Message):
     __slots__ = ("context_tokens", "usage", "timings", "vision_slices")
@@ -299,14 +324,16 @@ class Prefilled(_message.Message):
     def __init__(self, context_tokens: _Optional[int] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., timings: _Optional[_Union[_common_pb2.Timings, _Mapping]] = ..., vision_slices: _Optional[int] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("unit", "run", "cancel")
+    __slots__ = ("unit", "run", "cancel", "rewind")
     UNIT_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    REWIND_FIELD_NUMBER: _ClassVar[int]
     unit: int
     run: GenerateUnit
     cancel: CancelUnits
-    def __init__(self, unit: _Optional[int] = ..., run: _Optional[_Union[GenerateUnit, _Mapping]] = ..., cancel: _Optional[_Union[CancelUnits, _Mapping]] = ...) -> None: ...
+    rewind: RewindUnits
+    def __init__(self, unit: _Optional[int] = ..., run: _Optional[_Union[GenerateUnit, _Mapping]] = ..., cancel: _Optional[_Union[CancelUnits, _Mapping]] = ..., rewind: _Optional[_Union[RewindUnits, _Mapping]] = ...) -> None: ...
 
 class GenerateUnit(_message.Message):
     __slots__ = ("force_listen", "sampling")
@@ -320,8 +347,14 @@ class CancelUnits(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class RewindUnits(_message.Message):
+    __slots__ = ("heard_samples",)
+    HEARD_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    heard_samples: int
+    def __init__(self, heard_samples: _Optional[int] = ...) -> None: ...
+
 class GenerateResponse(_message.Message):
-    __slots__ = ("unit", "text", "audio", "done", "go_away", "tool_call", "thinking")
+    __slots__ = ("unit", "text", "audio", "done", "go_away", "tool_call", "thinking", "rewound")
     UNIT_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     AUDIO_FIELD_NUMBER: _ClassVar[int]
@@ -329,6 +362,7 @@ class GenerateResponse(_message.Message):
     GO_AWAY_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALL_FIELD_NUMBER: _ClassVar[int]
     THINKING_FIELD_NUMBER: _ClassVar[int]
+    REWOUND_FIELD_NUMBER: _ClassVar[int]
     unit: int
     text: TextDelta
     audio: _common_pb2.AudioChunk
@@ -336,7 +370,8 @@ class GenerateResponse(_message.Message):
     go_away: GoAway
     tool_call: ToolCallDelta
     thinking: TextDelta
-    def __init__(self, unit: _Optional[int] = ..., text: _Optional[_Union[TextDelta, _Mapping]] = ..., audio: _Optional[_Union[_common_pb2.AudioChunk, _Mapping]] = ..., done: _Optional[_Union[UnitDone, _Mapping]] = ..., go_away: _Optional[_Union[GoAway, _Mapping]] = ..., tool_call: _Optional[_Union[ToolCallDelta, _Mapping]] = ..., thinking: _Optional[_Union[TextDelta, _Mapping]] = ...) -> None: ...
+    rewound: UnitsRewound
+    def __init__(self, unit: _Optional[int] = ..., text: _Optional[_Union[TextDelta, _Mapping]] = ..., audio: _Optional[_Union[_common_pb2.AudioChunk, _Mapping]] = ..., done: _Optional[_Union[UnitDone, _Mapping]] = ..., go_away: _Optional[_Union[GoAway, _Mapping]] = ..., tool_call: _Optional[_Union[ToolCallDelta, _Mapping]] = ..., thinking: _Optional[_Union[TextDelta, _Mapping]] = ..., rewound: _Optional[_Union[UnitsRewound, _Mapping]] = ...) -> None: ...
 
 class ToolCallDelta(_message.Message):
     __slots__ = ("index", "id", "name", "arguments", "complete")
@@ -351,6 +386,16 @@ class ToolCallDelta(_message.Message):
     arguments: str
     complete: bool
     def __init__(self, index: _Optional[int] = ..., id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ..., complete: bool = ...) -> None: ...
+
+class UnitsRewound(_message.Message):
+    __slots__ = ("context_tokens", "rewound_units", "error")
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REWOUND_UNITS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    context_tokens: int
+    rewound_units: int
+    error: _common_pb2.ItemError
+    def __init__(self, context_tokens: _Optional[int] = ..., rewound_units: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.ItemError, _Mapping]] = ...) -> None: ...
 
 class TextDelta(_message.Message):
     __slots__ = ("text", "token_ids")

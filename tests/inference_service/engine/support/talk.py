@@ -140,7 +140,7 @@ class Talk:
             ear = [talk.ear[0] + 1]
             seen = [Rows.of(torch.zeros(PICTURE_TOKENS + 2, HIDDEN))] * pictures
             audio = Rows.of(torch.zeros(audio_rows, HIDDEN))
-            talk.start_unit([*carried, self.special.unit], seen, audio, ear)
+            talk.start_unit(carried, seen, audio, ear)
             picture = [self.special.image, *[-2] * PICTURE_TOKENS, self.special.image_end]
             rows = [self.special.unit, *picture * pictures, *[-1] * audio_rows]
             self._forward([*carried, *rows], poisoned=poisoned)

@@ -111,6 +111,63 @@ export function sessionModeToJSON(object: SessionMode): string {
   }
 }
 
+/** What a text for a listening model is for. */
+export enum TextPurpose {
+  /** TEXT_PURPOSE_UNSPECIFIED - Not given. Refused. */
+  TEXT_PURPOSE_UNSPECIFIED = 0,
+  /** TEXT_PURPOSE_INSTRUCTIONS - How the model is to behave from now on. */
+  TEXT_PURPOSE_INSTRUCTIONS = 1,
+  /** TEXT_PURPOSE_THINKING - Something to know and not to speak about. */
+  TEXT_PURPOSE_THINKING = 2,
+  /** TEXT_PURPOSE_COMMENTARY - Something to know, which the model may speak about at once. */
+  TEXT_PURPOSE_COMMENTARY = 3,
+  /** TEXT_PURPOSE_TOOL_RESULT - What a tool gave that the model had called. */
+  TEXT_PURPOSE_TOOL_RESULT = 4,
+  UNRECOGNIZED = -1,
+}
+
+export function textPurposeFromJSON(object: any): TextPurpose {
+  switch (object) {
+    case 0:
+    case "TEXT_PURPOSE_UNSPECIFIED":
+      return TextPurpose.TEXT_PURPOSE_UNSPECIFIED;
+    case 1:
+    case "TEXT_PURPOSE_INSTRUCTIONS":
+      return TextPurpose.TEXT_PURPOSE_INSTRUCTIONS;
+    case 2:
+    case "TEXT_PURPOSE_THINKING":
+      return TextPurpose.TEXT_PURPOSE_THINKING;
+    case 3:
+    case "TEXT_PURPOSE_COMMENTARY":
+      return TextPurpose.TEXT_PURPOSE_COMMENTARY;
+    case 4:
+    case "TEXT_PURPOSE_TOOL_RESULT":
+      return TextPurpose.TEXT_PURPOSE_TOOL_RESULT;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return TextPurpose.UNRECOGNIZED;
+  }
+}
+
+export function textPurposeToJSON(object: TextPurpose): string {
+  switch (object) {
+    case TextPurpose.TEXT_PURPOSE_UNSPECIFIED:
+      return "TEXT_PURPOSE_UNSPECIFIED";
+    case TextPurpose.TEXT_PURPOSE_INSTRUCTIONS:
+      return "TEXT_PURPOSE_INSTRUCTIONS";
+    case TextPurpose.TEXT_PURPOSE_THINKING:
+      return "TEXT_PURPOSE_THINKING";
+    case TextPurpose.TEXT_PURPOSE_COMMENTARY:
+      return "TEXT_PURPOSE_COMMENTARY";
+    case TextPurpose.TEXT_PURPOSE_TOOL_RESULT:
+      return "TEXT_PURPOSE_TOOL_RESULT";
+    case TextPurpose.UNRECOGNIZED:
+    default:
+      return "UNRECOGNIZED";
+  }
+}
+
 /** Whether the model calls tools. */
 export enum ToolMode {
   /** TOOL_MODE_UNSPECIFIED - Not given. */
@@ -464,7 +521,22 @@ export interface DuplexInput {
   /** Up to 4 camera frames in time order. VIDEO only. */
   frames: Image[];
   /** Most slices that a frame is cut into, 1 to 9; unset means the session's value. */
-  maxSliceNums?: number | undefined;
+  maxSliceNums?:
+    | number
+    | undefined;
+  /**
+   * Texts that the model reads before it hears this unit, in order. They belong to the unit: the window drops them
+   * with it, and a unit that fails leaves nothing of them.
+   */
+  texts: StandaloneText[];
+}
+
+/** A text for a model that is listening, which is no turn of a chat. */
+export interface StandaloneText {
+  /** What it is for. One that is not among `text_purposes` of SessionReady fails the unit with CONTENT_UNSUPPORTED. */
+  purpose: TextPurpose;
+  /** Plain text; nothing in it becomes a special token. At most 2048 tokens in one unit, all its texts together. */
+  text: string;
 }
 
 /** Input of one unit in CHAT. It is complete in itself: the worker drops the KV of earlier units first. */
@@ -659,6 +731,8 @@ export interface SessionReady {
     | undefined;
   /** Fields that were given but have no effect, by path, for example `duplex.listen_top_k`. */
   ignoredFields: string[];
+  /** What a StandaloneText of this session may be for. */
+  textPurposes: TextPurpose[];
 }
 
 /** The input of a unit is in the context. */
@@ -677,9 +751,9 @@ export interface Prefilled {
   visionSlices: number;
 }
 
-/** Runs one unit, or cancels units. */
+/** Runs one unit, cancels units, or takes back what was said in some. */
 export interface GenerateRequest {
-  /** The unit to run; with `cancel` the last unit to end. 1 or more. */
+  /** The unit to run; with `cancel` the last unit to end, with `rewind` the last one that was heard. 1 or more. */
   unit: bigint;
   /** What to do with it. */
   action:
@@ -689,6 +763,9 @@ export interface GenerateRequest {
     | //
     /** End units, out of turn. */
     { $case: "cancel"; value: CancelUnits }
+    | //
+    /** Take back what nobody heard, in turn. AUDIO and VIDEO only. */
+    { $case: "rewind"; value: RewindUnits }
     | undefined;
 }
 
@@ -705,6 +782,20 @@ export interface GenerateUnit {
  * speaking, never hearing: the units' Prefill still runs, and may even arrive later.
  */
 export interface CancelUnits {
+}
+
+/**
+ * Rolls the context back to what the user really heard: what the model said after that never was. What it heard and
+ * read itself stays, as if it had been silent meanwhile; a turn that is cut so is closed, and the next words begin on a
+ * clean voice. Acts between the units whose `run` was read before it and the first one after, and is answered by
+ * `rewound`. `unit` must be finalised when this is read.
+ */
+export interface RewindUnits {
+  /**
+   * Samples of the audio of `unit` that were heard; unset means all. Which of its words they are cannot be told of
+   * speech that is made of a unit's words at once: of a unit that was not heard to its end all words are taken back.
+   */
+  heardSamples?: bigint | undefined;
 }
 
 /** A piece of what a unit says. Any fields together; `done` is in the unit's last message. */
@@ -738,7 +829,11 @@ export interface GenerateResponse {
    * What the model thinks before it answers, before the text of this message: never part of the answer, never
    * spoken. Without `token_ids`.
    */
-  thinking: TextDelta | undefined;
+  thinking:
+    | TextDelta
+    | undefined;
+  /** The answer to `rewind`; `unit` is the one named there, and nothing else is in this message. */
+  rewound: UnitsRewound | undefined;
 }
 
 /**
@@ -759,6 +854,19 @@ export interface ToolCallDelta {
    * model wrote it wrong: it must not be carried out.
    */
   complete: boolean;
+}
+
+/** What became of a `rewind`: exactly one for each. */
+export interface UnitsRewound {
+  /** Tokens of context now. */
+  contextTokens: number;
+  /** Units of which something that was said is no longer in the context. */
+  rewoundUnits: number;
+  /**
+   * Instead, if nothing has changed: PARAMS_INVALID for a unit that is not finalised, that the window has dropped or
+   * that lies too many units back; CONTENT_UNSUPPORTED for a session that is not full duplex.
+   */
+  error: ItemError | undefined;
 }
 
 /** Text that a unit adds. */
@@ -1320,7 +1428,7 @@ export const SessionConfig: MessageFns<SessionConfig> = {
 };
 
 function createBaseDuplexInput(): DuplexInput {
-  return { audio: undefined, frames: [], maxSliceNums: undefined };
+  return { audio: undefined, frames: [], maxSliceNums: undefined, texts: [] };
 }
 
 export const DuplexInput: MessageFns<DuplexInput> = {
@@ -1333,6 +1441,9 @@ export const DuplexInput: MessageFns<DuplexInput> = {
     }
     if (message.maxSliceNums !== undefined) {
       writer.uint32(24).uint32(message.maxSliceNums);
+    }
+    for (const v of message.texts) {
+      StandaloneText.encode(v!, writer.uint32(34).fork()).join();
     }
     return writer;
   },
@@ -1374,6 +1485,14 @@ export const DuplexInput: MessageFns<DuplexInput> = {
             message.maxSliceNums = reader.uint32();
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.texts.push(StandaloneText.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1395,6 +1514,7 @@ export const DuplexInput: MessageFns<DuplexInput> = {
         : isSet(object.max_slice_nums)
         ? globalThis.Number(object.max_slice_nums)
         : undefined,
+      texts: globalThis.Array.isArray(object?.texts) ? object.texts.map((e: any) => StandaloneText.fromJSON(e)) : [],
     };
   },
 
@@ -1409,6 +1529,9 @@ export const DuplexInput: MessageFns<DuplexInput> = {
     if (message.maxSliceNums !== undefined) {
       obj.maxSliceNums = Math.round(message.maxSliceNums);
     }
+    if (message.texts?.length) {
+      obj.texts = message.texts.map((e) => StandaloneText.toJSON(e));
+    }
     return obj;
   },
 
@@ -1422,6 +1545,92 @@ export const DuplexInput: MessageFns<DuplexInput> = {
       : undefined;
     message.frames = object.frames?.map((e) => Image.fromPartial(e)) || [];
     message.maxSliceNums = object.maxSliceNums ?? undefined;
+    message.texts = object.texts?.map((e) => StandaloneText.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseStandaloneText(): StandaloneText {
+  return { purpose: 0, text: "" };
+}
+
+export const StandaloneText: MessageFns<StandaloneText> = {
+  encode(message: StandaloneText, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.purpose !== 0) {
+      writer.uint32(8).int32(message.purpose);
+    }
+    if (message.text !== "") {
+      writer.uint32(18).string(message.text);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): StandaloneText {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseStandaloneText();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.purpose = reader.int32() as any;
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.text = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): StandaloneText {
+    return {
+      purpose: isSet(object.purpose) ? textPurposeFromJSON(object.purpose) : 0,
+      text: isSet(object.text) ? globalThis.String(object.text) : "",
+    };
+  },
+
+  toJSON(message: StandaloneText): unknown {
+    const obj: any = {};
+    if (message.purpose !== 0) {
+      obj.purpose = textPurposeToJSON(message.purpose);
+    }
+    if (message.text !== "") {
+      obj.text = message.text;
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<StandaloneText>): StandaloneText {
+    return StandaloneText.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<StandaloneText>): StandaloneText {
+    const message = createBaseStandaloneText();
+    message.purpose = object.purpose ?? 0;
+    message.text = object.text ?? "";
     return message;
   },
 };
@@ -2827,6 +3036,7 @@ function createBaseSessionReady(): SessionReady {
     unitDuration: undefined,
     effective: undefined,
     ignoredFields: [],
+    textPurposes: [],
   };
 }
 
@@ -2861,6 +3071,13 @@ export const SessionReady: MessageFns<SessionReady> = {
     }
     for (const v of message.ignoredFields) {
       writer.uint32(82).string(v!);
+    }
+    if (message.textPurposes.length !== 0) {
+      writer.uint32(90).fork();
+      for (const v of message.textPurposes) {
+        writer.int32(v);
+      }
+      writer.join();
     }
     return writer;
   },
@@ -2958,6 +3175,24 @@ export const SessionReady: MessageFns<SessionReady> = {
             message.ignoredFields.push(reader.string());
             continue;
           }
+          case 11: {
+            if (tag === 88) {
+              message.textPurposes.push(reader.int32() as any);
+
+              continue;
+            }
+
+            if (tag === 90) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.textPurposes.push(reader.int32() as any);
+              }
+
+              continue;
+            }
+
+            break;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3014,6 +3249,11 @@ export const SessionReady: MessageFns<SessionReady> = {
         : globalThis.Array.isArray(object?.ignored_fields)
         ? object.ignored_fields.map((e: any) => globalThis.String(e))
         : [],
+      textPurposes: globalThis.Array.isArray(object?.textPurposes)
+        ? object.textPurposes.map((e: any) => textPurposeFromJSON(e))
+        : globalThis.Array.isArray(object?.text_purposes)
+        ? object.text_purposes.map((e: any) => textPurposeFromJSON(e))
+        : [],
     };
   },
 
@@ -3049,6 +3289,9 @@ export const SessionReady: MessageFns<SessionReady> = {
     if (message.ignoredFields?.length) {
       obj.ignoredFields = message.ignoredFields;
     }
+    if (message.textPurposes?.length) {
+      obj.textPurposes = message.textPurposes.map((e) => textPurposeToJSON(e));
+    }
     return obj;
   },
 
@@ -3071,6 +3314,7 @@ export const SessionReady: MessageFns<SessionReady> = {
       ? SessionConfig.fromPartial(object.effective)
       : undefined;
     message.ignoredFields = object.ignoredFields?.map((e) => e) || [];
+    message.textPurposes = object.textPurposes?.map((e) => e) || [];
     return message;
   },
 };
@@ -3221,6 +3465,9 @@ export const GenerateRequest: MessageFns<GenerateRequest> = {
       case "cancel":
         CancelUnits.encode(message.action.value, writer.uint32(26).fork()).join();
         break;
+      case "rewind":
+        RewindUnits.encode(message.action.value, writer.uint32(34).fork()).join();
+        break;
     }
     return writer;
   },
@@ -3262,6 +3509,14 @@ export const GenerateRequest: MessageFns<GenerateRequest> = {
             message.action = { $case: "cancel", value: CancelUnits.decode(reader, reader.uint32()) };
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.action = { $case: "rewind", value: RewindUnits.decode(reader, reader.uint32()) };
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3281,6 +3536,8 @@ export const GenerateRequest: MessageFns<GenerateRequest> = {
         ? { $case: "run", value: GenerateUnit.fromJSON(object.run) }
         : isSet(object.cancel)
         ? { $case: "cancel", value: CancelUnits.fromJSON(object.cancel) }
+        : isSet(object.rewind)
+        ? { $case: "rewind", value: RewindUnits.fromJSON(object.rewind) }
         : undefined,
     };
   },
@@ -3294,6 +3551,8 @@ export const GenerateRequest: MessageFns<GenerateRequest> = {
       obj.run = GenerateUnit.toJSON(message.action.value);
     } else if (message.action?.$case === "cancel") {
       obj.cancel = CancelUnits.toJSON(message.action.value);
+    } else if (message.action?.$case === "rewind") {
+      obj.rewind = RewindUnits.toJSON(message.action.value);
     }
     return obj;
   },
@@ -3314,6 +3573,12 @@ export const GenerateRequest: MessageFns<GenerateRequest> = {
       case "cancel": {
         if (object.action?.value !== undefined && object.action?.value !== null) {
           message.action = { $case: "cancel", value: CancelUnits.fromPartial(object.action.value) };
+        }
+        break;
+      }
+      case "rewind": {
+        if (object.action?.value !== undefined && object.action?.value !== null) {
+          message.action = { $case: "rewind", value: RewindUnits.fromPartial(object.action.value) };
         }
         break;
       }
@@ -3465,6 +3730,84 @@ export const CancelUnits: MessageFns<CancelUnits> = {
   },
 };
 
+function createBaseRewindUnits(): RewindUnits {
+  return { heardSamples: undefined };
+}
+
+export const RewindUnits: MessageFns<RewindUnits> = {
+  encode(message: RewindUnits, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.heardSamples !== undefined) {
+      if (BigInt.asUintN(64, message.heardSamples) !== message.heardSamples) {
+        throw new globalThis.Error("value provided for field message.heardSamples of type uint64 too large");
+      }
+      writer.uint32(8).uint64(message.heardSamples);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RewindUnits {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRewindUnits();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.heardSamples = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): RewindUnits {
+    return {
+      heardSamples: isSet(object.heardSamples)
+        ? BigInt(object.heardSamples)
+        : isSet(object.heard_samples)
+        ? BigInt(object.heard_samples)
+        : undefined,
+    };
+  },
+
+  toJSON(message: RewindUnits): unknown {
+    const obj: any = {};
+    if (message.heardSamples !== undefined) {
+      obj.heardSamples = message.heardSamples.toString();
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<RewindUnits>): RewindUnits {
+    return RewindUnits.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RewindUnits>): RewindUnits {
+    const message = createBaseRewindUnits();
+    message.heardSamples = (object.heardSamples !== undefined && object.heardSamples !== null)
+      ? BigInt(object.heardSamples)
+      : undefined;
+    return message;
+  },
+};
+
 function createBaseGenerateResponse(): GenerateResponse {
   return {
     unit: 0n,
@@ -3474,6 +3817,7 @@ function createBaseGenerateResponse(): GenerateResponse {
     goAway: undefined,
     toolCall: undefined,
     thinking: undefined,
+    rewound: undefined,
   };
 }
 
@@ -3502,6 +3846,9 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
     }
     if (message.thinking !== undefined) {
       TextDelta.encode(message.thinking, writer.uint32(58).fork()).join();
+    }
+    if (message.rewound !== undefined) {
+      UnitsRewound.encode(message.rewound, writer.uint32(66).fork()).join();
     }
     return writer;
   },
@@ -3575,6 +3922,14 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
             message.thinking = TextDelta.decode(reader, reader.uint32());
             continue;
           }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.rewound = UnitsRewound.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3604,6 +3959,7 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
         ? ToolCallDelta.fromJSON(object.tool_call)
         : undefined,
       thinking: isSet(object.thinking) ? TextDelta.fromJSON(object.thinking) : undefined,
+      rewound: isSet(object.rewound) ? UnitsRewound.fromJSON(object.rewound) : undefined,
     };
   },
 
@@ -3630,6 +3986,9 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
     if (message.thinking !== undefined) {
       obj.thinking = TextDelta.toJSON(message.thinking);
     }
+    if (message.rewound !== undefined) {
+      obj.rewound = UnitsRewound.toJSON(message.rewound);
+    }
     return obj;
   },
 
@@ -3652,6 +4011,9 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
       : undefined;
     message.thinking = (object.thinking !== undefined && object.thinking !== null)
       ? TextDelta.fromPartial(object.thinking)
+      : undefined;
+    message.rewound = (object.rewound !== undefined && object.rewound !== null)
+      ? UnitsRewound.fromPartial(object.rewound)
       : undefined;
     return message;
   },
@@ -3786,6 +4148,117 @@ export const ToolCallDelta: MessageFns<ToolCallDelta> = {
     message.name = object.name ?? "";
     message.arguments = object.arguments ?? "";
     message.complete = object.complete ?? false;
+    return message;
+  },
+};
+
+function createBaseUnitsRewound(): UnitsRewound {
+  return { contextTokens: 0, rewoundUnits: 0, error: undefined };
+}
+
+export const UnitsRewound: MessageFns<UnitsRewound> = {
+  encode(message: UnitsRewound, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.contextTokens !== 0) {
+      writer.uint32(8).uint32(message.contextTokens);
+    }
+    if (message.rewoundUnits !== 0) {
+      writer.uint32(16).uint32(message.rewoundUnits);
+    }
+    if (message.error !== undefined) {
+      ItemError.encode(message.error, writer.uint32(26).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): UnitsRewound {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseUnitsRewound();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.contextTokens = reader.uint32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.rewoundUnits = reader.uint32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.error = ItemError.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): UnitsRewound {
+    return {
+      contextTokens: isSet(object.contextTokens)
+        ? globalThis.Number(object.contextTokens)
+        : isSet(object.context_tokens)
+        ? globalThis.Number(object.context_tokens)
+        : 0,
+      rewoundUnits: isSet(object.rewoundUnits)
+        ? globalThis.Number(object.rewoundUnits)
+        : isSet(object.rewound_units)
+        ? globalThis.Number(object.rewound_units)
+        : 0,
+      error: isSet(object.error) ? ItemError.fromJSON(object.error) : undefined,
+    };
+  },
+
+  toJSON(message: UnitsRewound): unknown {
+    const obj: any = {};
+    if (message.contextTokens !== 0) {
+      obj.contextTokens = Math.round(message.contextTokens);
+    }
+    if (message.rewoundUnits !== 0) {
+      obj.rewoundUnits = Math.round(message.rewoundUnits);
+    }
+    if (message.error !== undefined) {
+      obj.error = ItemError.toJSON(message.error);
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<UnitsRewound>): UnitsRewound {
+    return UnitsRewound.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<UnitsRewound>): UnitsRewound {
+    const message = createBaseUnitsRewound();
+    message.contextTokens = object.contextTokens ?? 0;
+    message.rewoundUnits = object.rewoundUnits ?? 0;
+    message.error = (object.error !== undefined && object.error !== null)
+      ? ItemError.fromPartial(object.error)
+      : undefined;
     return message;
   },
 };

@@ -1,0 +1,117 @@
+"""A conversation with a real model, unit after unit, without the engine's thread."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from inference_service.api.engine import Done, End, Event, Piece, Rewound
+from inference_service.api.setups import DuplexSetup, StandaloneText, UnitInput, UnitOverrides, Window
+from inference_service.engine.session import QueuedUnit, Stage
+from inference_service.engine.sessions.duplex import DuplexSession
+from inference_service.engine.tick import Tick
+from inference_service.families.duplex_runtime import DuplexRuntime
+from tests.inference_service.engine.test_crowd import Sound, runtime
+from tests.inference_service.engine.test_shares import sound
+from tests.support.drawing import jpeg
+
+ALL = None
+
+
+class Talker:
+    """A conversation in a slot, unit after unit; it takes the likeliest token, and forced listens."""
+
+    def __init__(
+        self,
+        slot: int = 0,
+        *,
+        window: Window | None = None,
+        where: DuplexRuntime | None = None,
+        prompt: str = "Be brief, and kind to whoever asks.",
+    ) -> None:
+        self.where = where or runtime()
+        duplex = replace(self.where.info.duplex_defaults, force_listen_count=0, temperature=0.0)
+        setup = DuplexSetup(prompt, duplex, window or Window(), 1, sees=True)
+        session = self.where.open("talker", slot, setup, lambda event: None)
+        assert isinstance(session, DuplexSession)
+        self.session, self.told, self.sent = session, list[Event](), 0
+        assert self.where.start(session) is None
+        self.tick = Tick(self.where)
+        self.work()
+
+    def work(self, *others: "Talker") -> None:
+        """Ticks until nobody has anything to do."""
+        everybody = [self, *others]
+        while self.tick.has_work([talker.session for talker in everybody]):
+            self.tick.run([talker.session for talker in everybody])
+            for talker in everybody:
+                talker.told += talker.session.events
+                talker.session.events.clear()
+
+    def hear(
+        self,
+        *,
+        seed: int | None = None,
+        pictures: int = 0,
+        pcm: Sound | None = None,
+        texts: Sequence[StandaloneText] = (),
+    ) -> None:
+        """The next second comes."""
+        self.sent += 1
+        frames = tuple(jpeg("red", "circle", (64, 48)) for _ in range(pictures))
+        content = UnitInput(
+            sound(self.sent if seed is None else seed) if pcm is None else pcm, frames, texts=tuple(texts)
+        )
+        prepared = self.session.preprocessor.prepare(content)
+        self.session.queue.prefill(QueuedUnit(self.sent, prepared, time.monotonic()))
+
+    def decide(self, *, force_listen: bool = False) -> None:
+        """The newest unit may be decided, and closed."""
+        self.session.queue.generate(self.sent, force_listen, UnitOverrides())
+        self.session.queue.finalize(self.sent)
+
+    def unit(self, **how: Any) -> None:
+        """A whole unit."""
+        listens = how.pop("force_listen", False)
+        self.hear(**how)
+        self.decide(force_listen=listens)
+        self.work()
+
+    def rewind(self, unit: int, heard_samples: int | None = ALL) -> Rewound:
+        self.session.queue.rewind(unit, heard_samples)
+        self.work()
+        return self.answers[-1]
+
+    @property
+    def answers(self) -> list[Rewound]:
+        return [event for event in self.told if isinstance(event, Rewound)]
+
+    @property
+    def ends(self) -> list[End]:
+        return [event.end for event in self.told if isinstance(event, Done)]
+
+    def said(self, unit: int) -> str:
+        """In words."""
+        return "".join(event.text for event in self.told if isinstance(event, Piece) and event.unit == unit)
+
+    def samples(self, unit: int) -> int:
+        """Of what it said in a unit."""
+        pieces = [event for event in self.told if isinstance(event, Piece) and event.unit == unit]
+        return sum(len(piece.audio) for piece in pieces if piece.audio is not None)
+
+    def after(self, seed: int = 77) -> Tensor:
+        """Hidden state [hidden] behind one more second: what the next decision is made from."""
+        self.hear(seed=seed)
+        self.work()
+        assert self.session.stage is Stage.HEARD
+        assert self.session.last_hidden is not None
+        state = self.session.last_hidden.clone()
+        self.decide(force_listen=True)
+        self.work()
+        return state
+
+    def leave(self) -> None:
+        self.session.leave()
+        self.where.clear(self.session.slot)

@@ -1,0 +1,88 @@
+"""`rewind` on a real server: asked for on Generate and answered there."""
+
+import pytest
+
+from antiphon.semconv import Reason
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.rpc import replies
+from inference_service.session.units import Stream
+from tests.inference_service.conftest import Served
+from tests.inference_service.support.caller import Caller
+from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine
+
+
+async def rewind(caller: Caller, unit: int, **fields: int) -> pb.GenerateResponse:
+    """The answer to it, which must be the next one."""
+    await caller.write(Stream.GENERATE, pb.GenerateRequest(unit=unit, rewind=pb.RewindUnits(**fields)))
+    answer: pb.GenerateResponse = await caller.read(Stream.GENERATE)
+    return answer
+
+
+async def test_what_was_not_heard_is_taken_back_and_the_session_goes_on(served: Served) -> None:
+    engine = ScriptedEngine(*TALK)
+    async with served(engine) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        for unit in (1, 2, 3, 4):
+            await caller.unit(unit)
+
+        answer = await rewind(caller, 3, heard_samples=9_600)
+
+        assert answer.unit == 3
+        assert answer.HasField("rewound")
+        assert not answer.rewound.HasField("error")
+        assert answer.rewound.rewound_units == 1
+        assert answer.rewound.context_tokens == engine.session.context_tokens
+        assert ("rewind", 3, 9_600) in engine.session.calls
+        assert (await caller.unit(5)).done.end == pb.UNIT_END_TURN
+
+
+async def test_all_samples_are_heard_where_none_are_named(served: Served) -> None:
+    engine = ScriptedEngine(*TALK)
+    async with served(engine) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.unit(1)
+        await rewind(caller, 1)
+        await rewind(caller, 1, heard_samples=0)
+    assert [call for call in engine.session.calls if call[0] == "rewind"] == [
+        ("rewind", 1, None),
+        ("rewind", 1, 0),
+    ]
+
+
+async def test_a_unit_that_is_not_finalised_is_refused_in_the_answer(served: Served) -> None:
+    async with served(ScriptedEngine(*TALK)) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.unit(1)
+        answer = await rewind(caller, 2)
+        assert (answer.unit, answer.rewound.error.reason) == (2, Reason.PARAMS_INVALID)
+        assert answer.rewound.error.field == "unit"
+        assert (await caller.unit(2)).done.end == pb.UNIT_END_LISTEN
+
+
+async def test_a_session_that_is_not_full_duplex_cannot_go_back(served: Served) -> None:
+    async with served(ScriptedEngine(info=EVERYTHING)) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure(mode=pb.SESSION_MODE_TOKENS)
+        await caller.unit(1, pb.StreamInput(text="Once"))
+        answer = await rewind(caller, 1)
+        assert answer.rewound.error.reason == Reason.CONTENT_UNSUPPORTED
+        assert (await caller.unit(2, pb.StreamInput(text="more"))).finalize.unit == 2
+
+
+async def test_a_rewind_to_unit_0_ends_the_session(served: Served) -> None:
+    async with served(ScriptedEngine()) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.write(Stream.GENERATE, pb.GenerateRequest(unit=0, rewind=pb.RewindUnits()))
+        assert (await caller.end()).reason == Reason.PAYLOAD_INVALID
+
+
+@pytest.mark.parametrize("first", ["text", "rewound"])
+def test_an_answer_to_a_rewind_is_never_joined_to_what_a_unit_says(first: str) -> None:
+    text = pb.GenerateResponse(unit=3, text=pb.TextDelta(text="a"))
+    rewound = pb.GenerateResponse(unit=3, rewound=pb.UnitsRewound(rewound_units=1))
+    waiting, more = (text, rewound) if first == "text" else (rewound, text)
+    assert not replies.absorb(waiting, more)

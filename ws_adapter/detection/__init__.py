@@ -1,1 +1,0 @@
-"""Hears whether somebody speaks, for all sessions of an adapter."""

@@ -14,6 +14,8 @@ from antiphon.semconv import SERVICE_ADAPTER
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry, start
+from ws_adapter.detection.detector import Detector
+from ws_adapter.detection.scorer import best_scorer
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.snapshot import Snapshot
@@ -118,6 +120,7 @@ class Adapter:
         self._reload = parts.reload
         if parts.recorder is not None:
             parts.recorder.start()
+        logger.info("speech is detected by %s", parts.services.detector.name)
         parts.services.registry.start()
         parts.services.load.start()
         watching = [
@@ -135,6 +138,7 @@ class Adapter:
             await parts.server.close()
             await parts.administration.close()
             parts.services.readers.close()
+            parts.services.detector.close()
             parts.services.load.stop()
             for task in watching:
                 task.cancel()
@@ -198,8 +202,8 @@ def _assemble(
         session_limits_s=options.session_limits_s,
     )
     dispatcher = InProcessDispatcher(registry, clock, rules, options.worker_key)
-    services = Services(options, dispatcher, registry, clock, load, Readers())
-    snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock)
+    services = Services(options, dispatcher, registry, clock, load, Readers(), Detector(best_scorer()))
+    snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, services.detector.name)
     handshake = Handshake(options, access, telemetry, metrics, snapshot)
     pages = Pages(services, access, voice, {} if options.no_page else read_files())
     server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)

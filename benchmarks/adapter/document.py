@@ -35,7 +35,12 @@ would be a dependency for one figure.
 {live}
 
 A client of [Live](live.md) sends 50 pieces of 20 ms instead of one event, in PCM at 24 kHz, and hears five of
-200 ms. The interruption is a burst of loud sound; an answer that is stopped loses what was not sent yet.
+200 ms. The interruption is half a second of speech; an answer that is stopped loses what was not sent yet.
+
+Whether the user speaks over an answer is heard beside the event loop, by Silero VAD where `antiphon[vad]` is
+installed, else by loudness; on Live only while there is an answer. Alone its windows come three at a time:
+
+{speech}
 
 What limits it. Counted by `strace`, bare `grpc.aio` streams make 23 system calls a unit and switch threads
 about ten times; the whole adapter, which speaks gRPC on its one thread, makes 4 and
@@ -181,7 +186,7 @@ The ear hears a second and the vocoder says one, of sessions together and one af
 
 def write() -> None:
     """Writes the page."""
-    names = ("cost", "live", "codec", "density", "overload", "idle")
+    names = ("cost", "live", "speech", "codec", "density", "overload", "idle")
     figures = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in names}
     text = _TEXT.format(**{name: section(figures[name]) for name in names})
     if NEIGHBOURS.exists():

@@ -1,7 +1,7 @@
 """What a second of a Live session costs, in pieces of 20 ms, beside a unit that comes as one event; and how
 soon an answer stops when the user speaks over it.
 
-Both crowds speak in real time on the same adapter, in turn. Interruptions are bursts of loud sound, one
+Both crowds speak in real time on the same adapter, in turn. Interruptions are half a second of speech, one
 session after another: what counts is the time from the burst to the last sound of the answer.
 """
 
@@ -11,10 +11,13 @@ import json
 import statistics
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import soxr
 
+from antiphon.audio.wav import read_wav
 from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.client import Client, converse, text_frame
 from benchmarks.load.payload import APPEND
@@ -26,6 +29,7 @@ MOST_TIMES: Final = 2.5
 MOST_MS: Final = 50.0
 
 _PATH: Final = "/v1/live/sessions"
+_RECORDING: Final = Path(__file__).parents[2] / "tests/recordings/stop.wav"
 _RATE_HZ: Final = 24_000
 _QUIET: Final = 0.004
 _SETTLES_S: Final = 3.0
@@ -39,6 +43,14 @@ _SILENCE: Final = b'"delta":"' + b"A" * 256
 def piece(seconds: float, level: float) -> bytes:
     """A frame that appends so much noise."""
     samples = np.random.default_rng(1).uniform(-level, level, round(seconds * _RATE_HZ))
+    audio = base64.b64encode((samples * 32_767).astype("<i2").tobytes()).decode()
+    return text_frame(json.dumps({"type": "session.input_audio.append", "audio": audio}).encode())
+
+
+def _burst() -> bytes:
+    """A frame in which somebody speaks."""
+    said = read_wav(_RECORDING).astype(np.float32)[16_000 : round((1 + _BURST_S) * 16_000)]
+    samples = soxr.resample(said, 16_000, _RATE_HZ)
     audio = base64.b64encode((samples * 32_767).astype("<i2").tobytes()).decode()
     return text_frame(json.dumps({"type": "session.input_audio.append", "audio": audio}).encode())
 
@@ -90,7 +102,7 @@ async def _cost(
 
 async def _stops(talkers: list[Talker], count: int) -> list[float]:
     """Milliseconds from a burst of speech to the last sound of the answer."""
-    second, burst = piece(1.0, _QUIET), piece(_BURST_S, 0.5)
+    second, burst = piece(1.0, _QUIET), _burst()
     took = []
     for number in range(count):
         talker = talkers[number % len(talkers)]

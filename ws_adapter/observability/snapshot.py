@@ -37,6 +37,7 @@ class Snapshot:
         load: Load,
         metrics: Metrics,
         clock: Clock,
+        speech_detector: str,
     ) -> None:
         self.status = PoolStatus(0, 0, 0, 0)
         self.view = QueueView(0, (), ())
@@ -46,6 +47,7 @@ class Snapshot:
         self.load = load
         self.metrics = metrics
         self.clock = clock
+        self.speech_detector = speech_detector
         self._dispatcher = dispatcher
         self._recent = Recent()
         self.history: deque[Moment] = deque(maxlen=MOMENTS)

@@ -67,6 +67,8 @@ class Status(Struct, frozen=True):
     cpu_cores: float
     loop_lag_ms: float
     inflight_bytes: int
+    speech_detector: str
+    """What hears whether somebody speaks: `silero` or `energy`."""
     history: list[Moment] = []
     """The last five minutes, oldest first."""
 
@@ -92,6 +94,7 @@ def read_status(snapshot: Snapshot) -> Status:
         cpu_cores=round(snapshot.load.cpu, 3),
         loop_lag_ms=round(snapshot.load.loop_lag_s * 1000, 2),
         inflight_bytes=snapshot.load.inflight_bytes,
+        speech_detector=snapshot.speech_detector,
         history=list(snapshot.history),
     )
 

@@ -20,7 +20,7 @@ def render(status: Status) -> str:
     else:
         state = page.toned("no worker is ready", "bad")
     at = datetime.datetime.fromtimestamp(status.time, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    note = f"version {escape(status.version)} &middot; {at}"
+    note = f"version {escape(status.version)} &middot; speech by {status.speech_detector} &middot; {at}"
     slots = page.section("Slots", page.slots(status.slots))
     drain = "" if status.is_draining else f'<a class="button" href="{DRAIN}">Drain&hellip;</a>'
     parts = (

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ws_adapter.detection.detector import Detector
 from ws_adapter.dispatch.base import Dispatcher
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock
@@ -12,7 +13,7 @@ from ws_adapter.worker.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Where slots come from, what the process can bear, and who reads what is long."""
+    """Where slots come from, what the process can bear, who reads what is long, and who hears speech."""
 
     options: AdapterOptions
     dispatcher: Dispatcher
@@ -20,3 +21,4 @@ class Services:
     clock: Clock
     load: Load
     readers: Readers
+    detector: Detector

@@ -4,10 +4,12 @@ import asyncio
 import logging
 import sys
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from antiphon.semconv import Reason
+from ws_adapter.detection.detector import Listener
 from ws_adapter.dispatch.base import POOL
 from ws_adapter.observability.metrics import DISCONNECTED
 from ws_adapter.observability.session_telemetry import SessionTelemetry
@@ -17,6 +19,7 @@ from ws_adapter.protocol.core.actions import (
     Apart,
     CancelUnits,
     CloseSocket,
+    Detect,
     LeaveSlot,
     Note,
     OpenWorkerSession,
@@ -94,6 +97,8 @@ class Session:
         """Reads a message beside the event loop; those that come meanwhile wait."""
         self._sending: asyncio.Task[None] | None = None
         """Gives the newest unit to the worker, and those before it, while one of them is made into bytes."""
+        self._listener: Listener | None = None
+        """Hears speech for the machine, from the first time that it asks for it."""
         self._slot: Slot | None = None
         """The one that the machine has, or waits for."""
         self._slots: list[Slot] = []
@@ -130,6 +135,8 @@ class Session:
             await self._socket.wait_closed()
         finally:
             self._machine.disconnected()
+            if self._listener is not None:
+                self._listener.close()
             self._hold()
             self._arm()
             self._leave_slot()
@@ -181,6 +188,8 @@ class Session:
                 self._streams.rewind(action.unit, action.heard_samples)
             case OpenWorkerSession() if self._streams is not None:
                 self._streams.open(action.setup, self._source.config_limit_s)
+            case Detect():
+                self._detect(action)
             case Withdraw():
                 taken = self._outbox.withdraw(action.response_id)
                 self._perform(self._machine.withdrawn(taken))
@@ -217,9 +226,19 @@ class Session:
             if self._sending is asyncio.current_task():
                 self._sending = None
 
+    def _detect(self, detect: Detect) -> None:
+        if self._listener is None:
+            self._listener = self._services.detector.listen(self._detected, self.failed)
+        self._listener.give(detect.samples)
+
+    def _detected(self, scores: Sequence[float]) -> None:
+        self._perform(self._machine.detected(scores, self._clock.now()))
+
     def _hold(self) -> None:
         """Counts the input that waits, or is at the worker, among what all sessions hold."""
         held = self._machine.held_bytes
+        if self._listener is not None:
+            held += self._listener.held_bytes
         self._load.inflight_bytes += held - self._held
         self._held = held
 

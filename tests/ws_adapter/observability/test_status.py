@@ -34,6 +34,7 @@ NOTHING = Status(
     cpu_cores=0.0,
     loop_lag_ms=0.0,
     inflight_bytes=0,
+    speech_detector="energy",
 )
 
 

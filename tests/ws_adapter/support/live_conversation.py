@@ -10,11 +10,13 @@ from antiphon.semconv import Reason
 from tests.support.schemas import Event, Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, SPEECH, ready_signal
+from tests.ws_adapter.support.hearing import Hearing
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
     CancelUnits,
     CloseSocket,
+    Detect,
     LeaveSlot,
     OpenWorkerSession,
     RunUnit,
@@ -54,6 +56,7 @@ class LiveConversation:
         self.has_slot = False
         self.closed: CloseSocket | None = None
         self._finished = 0
+        self._hearing = Hearing()
         self._observer = Observer("/v1/live/sessions")
         self.dialect = Live(
             "sess_0123456789ab", Limits(**limits), lambda: catalogue, lambda: "0a", lambda at: at + 10_000
@@ -112,6 +115,8 @@ class LiveConversation:
                     self.has_slot = False
                 case Apart(work=work):
                     self._do(work()(self.now))
+                case Detect(samples=samples):
+                    self._do(self.dialect.detected(self._hearing.scores(samples), self.now))
                 case CloseSocket():
                     self.closed = action
         return self.sent[before:]

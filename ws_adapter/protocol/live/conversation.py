@@ -4,9 +4,9 @@ from collections import deque
 from typing import Final
 
 from ws_adapter.protocol.core.answer import Answer, Outcome
+from ws_adapter.protocol.core.speech import SpeechEdges
 from ws_adapter.protocol.duplex.flow import UnitFlow
 from ws_adapter.protocol.live.events import LiveUsage
-from ws_adapter.protocol.live.gate import Gate
 from ws_adapter.protocol.live.playout import Playout
 from ws_adapter.protocol.live.settings import Settings
 from ws_adapter.protocol.live.sound import Ear, Mouth
@@ -14,6 +14,10 @@ from ws_adapter.protocol.wire.codec import Samples
 
 MOST_UNTOLD: Final = 8
 """Answers that may wait for an event to go with."""
+
+
+INTERRUPTS_MS: Final = 250
+"""So much speech over an answer ends it: a cough or a word of assent is shorter."""
 
 
 class Conversation:
@@ -26,7 +30,8 @@ class Conversation:
         self.most_bytes = settings.format.bytes_per_s * most_s
         """Of one append."""
         self.ear = Ear(settings.format)
-        self.gate = Gate()
+        self.speech = interruption()
+        """What the user says over the answer that is being said."""
         self.playout = Playout(settings.format)
         self.answers: deque[Answer] = deque(maxlen=MOST_UNTOLD)
         """Of units of which no event has told yet."""
@@ -57,3 +62,8 @@ class Conversation:
         """The model is silent from now on."""
         self.playout.drop()
         self._mouth.stop()
+
+
+def interruption() -> SpeechEdges:
+    """Hears when speech over an answer has become an interruption."""
+    return SpeechEdges(speech_ms=INTERRUPTS_MS)

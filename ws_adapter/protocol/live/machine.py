@@ -3,13 +3,14 @@
 Events in, actions out; nothing here does I/O or reads a clock. All times are seconds of one monotonic clock.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import (
     Action,
+    Detect,
     LeaveSlot,
     OpenWorkerSession,
     Send,
@@ -19,7 +20,7 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Deaf, Place
+from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal
 from ws_adapter.protocol.core.state import State
@@ -27,7 +28,7 @@ from ws_adapter.protocol.duplex.deadlines import Deadlines
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow
 from ws_adapter.protocol.duplex.input import LONGEST_TEXT, Append
 from ws_adapter.protocol.live import events
-from ws_adapter.protocol.live.conversation import Conversation
+from ws_adapter.protocol.live.conversation import Conversation, interruption
 from ws_adapter.protocol.live.events import (
     AudioAppend,
     AudioMute,
@@ -60,7 +61,7 @@ LONGEST_S: Final = 10 * 365 * 86_400.0
 _CLOSED: Final = Verdict(None, "", errors.USER_STOP, CloseCode.NORMAL)
 
 
-class Live(Deaf):
+class Live:
     """See `Machine`. It has a slot from its `session.start` to its end.
 
     `catalogue` tells what the workers serve, None while none is known; `new_token` makes ids differ; `unix`
@@ -212,6 +213,17 @@ class Live(Deaf):
         """See `Machine.disconnected`."""
         self.state, self.is_over = State.CLOSED, True
 
+    def detected(self, scores: Sequence[float], now: float) -> list[Action]:
+        """See `Machine.detected`: who speaks over an answer ends it."""
+        conversation = self._conversation
+        if self.is_over or conversation is None or not conversation.is_saying(self._flow):
+            return []
+        conversation.speech.hear(scores)
+        if not conversation.speech.speaks:
+            return []
+        conversation.stop()
+        return self._said(self._flow.interrupt(), now)
+
     # ---------------------------------------------------------------------------------------- time
 
     def tick(self, now: float, others_wait: bool) -> list[Action]:
@@ -223,7 +235,7 @@ class Live(Deaf):
             verdict = self._end
         if verdict is not None:
             return self._conclude(verdict)
-        steps: list[Step] = []
+        steps: list[Step | Detect] = []
         if self._conversation is not None and self._end is None:
             if is_due(self._flow.deadline, now):
                 steps += self._hear(self._conversation.ear.rest(), now)
@@ -320,16 +332,16 @@ class Live(Deaf):
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
         return self._said(self._hear(samples, now), now) if samples.size else []
 
-    def _hear(self, samples: Samples, now: float) -> list[Step]:
-        """The user's sound goes to the model; who speaks over an answer ends it."""
+    def _hear(self, samples: Samples, now: float) -> list[Step | Detect]:
+        """The user's sound goes to the model; during an answer it may be speech that ends it."""
         conversation = self._conversation
         if conversation is None or not samples.size:
             return []
-        steps: list[Step] = []
-        is_speech = self._limits.interrupts_on_speech and conversation.gate.hears_speech(samples)
-        if is_speech and conversation.is_saying(self._flow):
-            conversation.stop()
-            steps += self._flow.interrupt()
+        steps: list[Step | Detect] = []
+        if self._limits.interrupts_on_speech and conversation.is_saying(self._flow):
+            steps.append(Detect(samples))
+        else:
+            conversation.speech = interruption()
         return [*steps, *self._put(Clip(samples), now)]
 
     def _put(self, clip: Clip, now: float) -> list[Step]:
@@ -361,7 +373,7 @@ class Live(Deaf):
 
     # ------------------------------------------------------------------------------------- telling it
 
-    def _said(self, steps: Iterable[Step], now: float) -> list[Action]:
+    def _said(self, steps: Iterable[Step | Detect], now: float) -> list[Action]:
         """Steps of the flow as actions, then what is due to be heard, up to the end of the session."""
         conversation = self._conversation
         if conversation is None:

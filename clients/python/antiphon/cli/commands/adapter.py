@@ -210,6 +210,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ws_adapter.app import serve
     from ws_adapter.options import AdapterOptions
     from ws_adapter.process.allocator import keep_freed_memory
+    from ws_adapter.process.blas import use_one_thread
     from ws_adapter.process.errors import ConfigurationError
 
     configure_log(arguments)
@@ -218,6 +219,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
     keep_freed_memory()
+    use_one_thread()
     gc.freeze()  # a collection that looks through all that was imported would be felt by every session
     return asyncio.run(serve(options))
 

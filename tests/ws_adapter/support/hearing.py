@@ -1,0 +1,27 @@
+"""A session's speech detector without a thread: by loudness, at once."""
+
+import numpy as np
+
+from ws_adapter.detection.energy import Energy
+from ws_adapter.protocol.core.speech import WINDOW
+from ws_adapter.protocol.wire.codec import Samples
+
+
+class Hearing:
+    """What `Machine.detected` is told of each `Detect`."""
+
+    def __init__(self) -> None:
+        self._scorer = Energy()
+        self._memory = self._scorer.begin()
+        self._rest = np.zeros(0, np.float32)
+
+    def scores(self, samples: Samples) -> list[float]:
+        """Of each window that is whole now."""
+        sound = np.concatenate([self._rest, samples])
+        count = sound.size // WINDOW
+        self._rest = sound[count * WINDOW :]
+        if not count:
+            return []
+        (found,) = self._scorer.score([self._memory], [sound[: count * WINDOW].reshape(count, WINDOW)])
+        scores: list[float] = found.tolist()
+        return scores

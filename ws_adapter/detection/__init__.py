@@ -1,0 +1,1 @@
+"""Hears whether somebody speaks, for all sessions of an adapter."""

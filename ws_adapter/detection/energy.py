@@ -1,0 +1,47 @@
+"""Hears speech by loudness alone: over what is usual for a session. Needs nothing beyond numpy."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ws_adapter.protocol.wire.codec import Samples
+
+LOUD: Final = 0.02
+"""What a window has at least, root mean square, that may be speech: -34 dBFS."""
+
+ABOVE_USUAL: Final = 4.0
+"""And so many times what is usual, 12 dB."""
+
+_SETTLES: Final = 0.0128
+"""How fast what is usual follows, for each window: its time constant is 2.5 s."""
+
+
+class Energy:
+    """See `Scorer`. What is as loud as speech has to be at least gets a score of 0.5."""
+
+    name: Final = "energy"
+
+    class Memory:
+        """The usual level of one session, of windows that are not loud."""
+
+        def __init__(self) -> None:
+            self.usual = LOUD / ABOVE_USUAL
+
+    def begin(self) -> Memory:
+        """See `Scorer.begin`."""
+        return self.Memory()
+
+    def score(self, memories: Sequence[Memory], windows: Sequence[Samples]) -> list[Samples]:
+        """See `Scorer.score`."""
+        return [_score(memory, given) for memory, given in zip(memories, windows, strict=True)]
+
+
+def _score(memory: Energy.Memory, windows: Samples) -> Samples:
+    scores = []
+    for level in np.sqrt(np.einsum("ij,ij->i", windows, windows) / windows.shape[1]).tolist():
+        bar = max(LOUD, ABOVE_USUAL * memory.usual)
+        if level < bar:
+            memory.usual += _SETTLES * (level - memory.usual)
+        scores.append(level / (level + bar))
+    return np.array(scores, np.float32)

@@ -100,6 +100,7 @@ def holders(stack: ExitStack, address: str, count: int) -> list[ClientConnection
     sockets = [stack.enter_context(connect(url)) for _ in range(count)]
     for held in sockets:
         held.recv(timeout=10)
+        held.send('{"type": "session.init", "payload": {}}')  # a place without settings is given up soon
     return sockets
 
 

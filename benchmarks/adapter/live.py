@@ -33,6 +33,7 @@ _RECORDING: Final = Path(__file__).parents[2] / "tests/recordings/stop.wav"
 _RATE_HZ: Final = 24_000
 _QUIET: Final = 0.004
 _SETTLES_S: Final = 3.0
+_DETECTOR: Final = "detector"
 _BURST_S: Final = 0.6
 _AFTER_S: Final = 0.5
 """The next second of the model's speech comes later."""
@@ -92,12 +93,15 @@ async def _pace(clients: list[Client], frame: bytes, period_s: float, seconds: f
 
 async def _cost(
     process: Process, clients: list[Client], frame: bytes, period_s: float, seconds: float
-) -> float:
-    """CPU-microseconds of the adapter for a second of one session."""
+) -> tuple[float, float]:
+    """CPU-microseconds of the adapter for a second of one session, and of its speech detector."""
     await _pace(clients, frame, period_s, _SETTLES_S)
-    cpu = process.cpu_s()
+    detector = process.thread_cpu_s(_DETECTOR)
+    cpu = process.cpu_s() - detector
     await _pace(clients, frame, period_s, seconds)
-    return (process.cpu_s() - cpu) / seconds / len(clients) * 1e6
+    heard = process.thread_cpu_s(_DETECTOR) - detector
+    spent = process.cpu_s() - cpu - detector - heard
+    return spent / seconds / len(clients) * 1e6, heard / seconds / len(clients) * 1e6
 
 
 async def _stops(talkers: list[Talker], count: int) -> list[float]:
@@ -129,18 +133,24 @@ async def measure(is_short: bool) -> Report:
         for talker in talkers:
             await talker.connect(process.port)
         live = [talker.client for talker in talkers if talker.client is not None]
-        idle = await _cost(process, live, text_frame(b'{"type":"session.input_audio.unmute"}'), 60.0, seconds)
-        found: dict[str, list[float]] = {"one event": [], "Live": []}
+        idle, _ = await _cost(
+            process, live, text_frame(b'{"type":"session.input_audio.unmute"}'), 60.0, seconds
+        )
+        found: dict[str, list[float]] = {"one event": [], "Live": [], "detector": []}
         for _ in range(rounds):
-            found["one event"].append(await _cost(process, units, text_frame(APPEND), 1.0, seconds) - idle)
-            found["Live"].append(await _cost(process, live, piece(1 / PIECES, _QUIET), 1.0 / PIECES, seconds))
+            cost, _ = await _cost(process, units, text_frame(APPEND), 1.0, seconds)
+            found["one event"].append(cost - idle)
+            cost, heard = await _cost(process, live, piece(1 / PIECES, _QUIET), 1.0 / PIECES, seconds)
+            found["Live"].append(cost)
+            found["detector"].append(heard)
         took = sorted(await _stops(talkers, stops))
-    unit, second = (statistics.median(values) for values in found.values())
+    unit, second, heard = (statistics.median(values) for values in found.values())
     p50, p99 = took[len(took) // 2], took[min(len(took) - 1, int(0.99 * len(took)))]
     rows: list[tuple[Any, ...]] = [
         ("a unit of /ws/duplex, one event", unit, 1.0),
         (f"a second of Live, {PIECES} events", second, second / unit),
         ("of it, silence to a client that sends nothing", idle, idle / unit),
+        ("beside it, the detector's thread, which hears over answers", heard, heard / unit),
     ]
     return Report(
         "live",

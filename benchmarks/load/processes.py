@@ -36,6 +36,12 @@ class Process:
         # The clock of a process, as clock_getcpuclockid(3) makes it.
         return time.clock_gettime((~self.pid << 3) | 2)
 
+    def thread_cpu_s(self, name: str) -> float:
+        """Of its threads that the system knows by that name."""
+        tasks = [task for task in Path(f"/proc/{self.pid}/task").iterdir()]
+        named = [task for task in tasks if (task / "comm").read_text().strip() == name]
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in named) / 1e9
+
     def resident_bytes(self) -> int:
         """Its memory."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

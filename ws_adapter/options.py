@@ -131,6 +131,12 @@ class AdapterOptions:
     """0 switches the limit off."""
 
     session_limit_video_s: float = 300.0
+    session_limit_realtime_s: float = 3600.0
+    """Of sessions on `/v1/realtime?model=`, whose clients are told when they expire."""
+
+    realtime_wait_s: float = Limits.realtime_wait_s
+    """How long a session on `/v1/realtime?model=` waits for a slot: its clients give up after 10 s."""
+
     pause_timeout_s: float = Limits.pause_timeout_s
     """How long a client may pause if it does not say for how long, 1 to 300."""
 
@@ -155,7 +161,8 @@ class AdapterOptions:
     max_append_s: float = Limits.max_append_s
     max_message_mib: float = 16.0
     max_chat_message_mib: float = 32.0
-    """Of a chat, whose messages hold whole histories with their pictures and clips."""
+    """Of a chat, whose messages hold whole histories with their pictures and clips, and of Realtime, where
+    15 MiB of audio may come at once."""
 
     max_inflight_mib: float = 128.0
     """Input and output of all sessions together beyond which new input is dropped undecoded, 0 for any."""
@@ -270,6 +277,7 @@ class AdapterOptions:
             Kind.AUDIO_DUPLEX: self.session_limit_audio_s,
             Kind.OMNI_DUPLEX: self.session_limit_video_s,
             Kind.CHAT: 0.0,
+            Kind.REALTIME: self.session_limit_realtime_s,
             Kind.TRANSCRIPTION: 0.0,
         }
 
@@ -289,6 +297,7 @@ class AdapterOptions:
             max_waiting_bytes=round(self.max_waiting_mib * _MIB),
             silence_tail_units=self.silence_tail_units,
             max_append_s=self.max_append_s,
+            realtime_wait_s=self.realtime_wait_s,
             interrupts_on_speech=self.live_interrupt == "speech",
         )
 
@@ -304,7 +313,8 @@ class AdapterOptions:
 
     def message_bytes_of(self, kind: Kind) -> int:
         """Largest frame that a client may send."""
-        return round((self.max_chat_message_mib if kind is Kind.CHAT else self.max_message_mib) * _MIB)
+        is_long = kind in (Kind.CHAT, Kind.REALTIME)
+        return round((self.max_chat_message_mib if is_long else self.max_message_mib) * _MIB)
 
     @property
     def recordings_max_bytes(self) -> int:
@@ -334,12 +344,14 @@ _POSITIVE = (
     "outbox_audio_s",
     "outbox_mib",
     "slow_consumer_s",
+    "realtime_wait_s",
 )
 _NOT_NEGATIVE = (
     "queue_max_wait_s",
     "no_worker_grace_s",
     "session_limit_audio_s",
     "session_limit_video_s",
+    "session_limit_realtime_s",
     "connections_per_address",
     "opens_per_min_per_address",
     "frames_per_s_per_address",

@@ -1665,3 +1665,750 @@ export namespace Live {
   /** What went wrong, for programs. */
   type Code = "context_window_full" | "inference_failed" | "invalid_api_key" | "invalid_frame" | "invalid_json" | "invalid_value" | "missing_required_parameter" | "model_not_found" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limit_exceeded" | "service_unavailable" | "session_already_started" | "session_not_started" | "slow_consumer" | "unknown_parameter" | "unsupported" | "unsupported_mode";
 }
+
+/** The dialect of /v1/realtime?model=. */
+export namespace RealtimeGa {
+  /** What a client may send. */
+  type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | OutputClear | ItemCreate | ItemRetrieve | ItemTruncate | ItemDelete | ResponseCreate | ResponseCancel;
+  /** What the server sends. */
+  type ServerEvent = SessionCreated | SessionUpdated | ConversationCreated | ItemAdded | ItemDone | ItemRetrieved | ItemTruncated | ItemDeleted | AudioCommitted | AudioCleared | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | SpeechStarted | SpeechStopped | TimeoutTriggered | Error;
+  /** Change what is given, all of it or nothing. */
+  interface SessionUpdate {
+    type: "session.update";
+    session: SessionFields;
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** What a session is to be. */
+  interface SessionFields {
+    /** Only realtime: a session stays what it is. */
+    type: "realtime" | "transcription";
+    /** Only the model of the URL. */
+    model?: string | null;
+    /** Either audio, which comes with its transcript, or text. */
+    output_modalities?: Array<"audio" | "text"> | null;
+    /** What the model is told before everything else; empty for nothing. */
+    instructions?: string | null;
+    audio?: AudioFields | null;
+    include?: Array<"item.input_audio_transcription.logprobs"> | null;
+    tools?: Array<FunctionTool> | null;
+    tool_choice?: "auto" | "none" | "required" | ToolOfChoice | null;
+    parallel_tool_calls?: boolean | null;
+    max_output_tokens?: number | "inf" | null;
+    truncation?: "auto" | "disabled" | RetentionRatio | null;
+    prompt?: StoredPrompt | null;
+    tracing?: "auto" | TracingConfig | null;
+    reasoning?: Reasoning | null;
+  }
+  /** Sound in both directions. */
+  interface AudioFields {
+    input?: InputFields | null;
+    output?: OutputFields | null;
+  }
+  /** What is sent. */
+  interface InputFields {
+    format?: PcmFormat | PcmuFormat | PcmaFormat | null;
+    transcription?: TranscriptionConfig | null;
+    noise_reduction?: NoiseReduction | null;
+    turn_detection?: ServerVad | SemanticVad | null;
+  }
+  /** Little-endian int16. */
+  interface PcmFormat {
+    type: "audio/pcm";
+    rate?: 24000 | null;
+  }
+  /** G.711 at 8 kHz with the law of North America and Japan. */
+  interface PcmuFormat {
+    type: "audio/pcmu";
+    rate?: 8000 | null;
+  }
+  /** G.711 at 8 kHz with the law of everywhere else. */
+  interface PcmaFormat {
+    type: "audio/pcma";
+    rate?: 8000 | null;
+  }
+  /** What writes down what the user says. Nobody does it here: it is accepted and stays off. */
+  interface TranscriptionConfig {
+    model?: string | null;
+    language?: string | null;
+    languages?: Array<string> | null;
+    prompt?: string | null;
+    keywords?: Array<string> | null;
+    delay?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
+  }
+  /** Where the microphone is. It is accepted, and the model hears what was sent. */
+  interface NoiseReduction {
+    type?: "far_field" | "near_field" | null;
+    strength?: number | null;
+  }
+  /** The server hears when the user begins and ends. */
+  interface ServerVad {
+    type: "server_vad";
+    threshold?: number | null;
+    prefix_padding_ms?: number | null;
+    silence_duration_ms?: number | null;
+    create_response?: boolean | null;
+    interrupt_response?: boolean | null;
+    idle_timeout_ms?: number | null;
+  }
+  /** The model itself decides when it speaks. */
+  interface SemanticVad {
+    type: "semantic_vad";
+    eagerness?: "auto" | "high" | "low" | "medium" | null;
+    create_response?: boolean | null;
+    interrupt_response?: boolean | null;
+  }
+  /** What is received. */
+  interface OutputFields {
+    format?: PcmFormat | PcmuFormat | PcmaFormat | null;
+    /** A registered voice, or one of OpenAI's names, which stand for the model's own voice. */
+    voice?: string | VoiceId | null;
+    /** Only 1: the model speaks as fast as it does. */
+    speed?: number | null;
+  }
+  /** A voice that is registered with the server. */
+  interface VoiceId {
+    id: string;
+  }
+  /** A function of the client's that the model may call. */
+  interface FunctionTool {
+    type: "function";
+    name: string;
+    description?: string | null;
+    /** JSON Schema of its arguments. */
+    parameters?: Record<string, unknown> | null;
+  }
+  /** The one that is to be called. */
+  interface ToolOfChoice {
+    type: "function";
+    name: string;
+  }
+  /** How much of the conversation stays when it has become too long. */
+  interface RetentionRatio {
+    type: "retention_ratio";
+    retention_ratio: number;
+    token_limits?: TokenLimits | null;
+  }
+  /** How much of the conversation may be kept. */
+  interface TokenLimits {
+    post_instructions?: number | null;
+  }
+  /** A prompt that OpenAI keeps; there are none here. */
+  interface StoredPrompt {
+    id: string;
+    version?: string | null;
+    variables?: Record<string, unknown> | null;
+  }
+  /** What a trace is called. It is accepted: sessions are traced as the server's operator has it. */
+  interface TracingConfig {
+    workflow_name?: string | null;
+    group_id?: string | null;
+    metadata?: Record<string, unknown> | null;
+  }
+  /** How long the model may think. It is accepted. */
+  interface Reasoning {
+    effort?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
+  }
+  /** What the microphone hears. There is no answer to it. */
+  interface AudioAppend {
+    type: "input_audio_buffer.append";
+    /** Base64 of raw mono audio in the input format; it may be cut anywhere. */
+    audio: Base64;
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** What was appended becomes an item. */
+  interface AudioCommit {
+    type: "input_audio_buffer.commit";
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** What was appended is forgotten. */
+  interface AudioClear {
+    type: "input_audio_buffer.clear";
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** What is not sent yet of the answer is not sent any more. There is no answer to it. */
+  interface OutputClear {
+    type: "output_audio_buffer.clear";
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** Add an item to the conversation. */
+  interface ItemCreate {
+    type: "conversation.item.create";
+    item: GivenMessage | GivenCall | GivenCallOutput;
+    /** Behind which item, or `root` for the front; absent for the end. */
+    previous_item_id?: string | null;
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** What somebody said. */
+  interface GivenMessage {
+    type: "message";
+    role: "assistant" | "system" | "user";
+    /** Input of the user, text of the system, output of the assistant. */
+    content: Array<InputTextPart | InputAudioPart | InputImagePart | OutputTextPart | OutputAudioPart>;
+    /** A name of the client's own; else one is made up. */
+    id?: string | null;
+    object?: "realtime.item" | null;
+    status?: "completed" | "in_progress" | "incomplete" | null;
+  }
+  /** Something written. */
+  interface InputTextPart {
+    type: "input_text";
+    text: string;
+  }
+  /** Something said, in the input format of the session. Without audio its transcript is taken. */
+  interface InputAudioPart {
+    type: "input_audio";
+    /** Base64. */
+    audio?: Base64 | null;
+    transcript?: string | null;
+  }
+  /** A picture of at most 1 MiB and 4 megapixels. */
+  interface InputImagePart {
+    type: "input_image";
+    /** A `data:` URI with the base64 of a JPEG, PNG or WebP file. */
+    image_url: Base64;
+    /** How closely it is to be looked at; the model looks at it as it does. */
+    detail?: "auto" | "high" | "low" | null;
+  }
+  /** Something the model wrote. */
+  interface OutputTextPart {
+    type: "output_text";
+    text: string;
+  }
+  /** Something the model said, of which only the words are taken. */
+  interface OutputAudioPart {
+    type: "output_audio";
+    transcript: string;
+    /** Only absent: what the model has said cannot be made up. */
+    audio?: string | null;
+  }
+  /** A call that the model made. */
+  interface GivenCall {
+    type: "function_call";
+    name: string;
+    /** A JSON object. */
+    arguments: string;
+    call_id?: string | null;
+    /** A name of the client's own; else one is made up. */
+    id?: string | null;
+    object?: "realtime.item" | null;
+    status?: "completed" | "in_progress" | "incomplete" | null;
+  }
+  /** What came of it. */
+  interface GivenCallOutput {
+    type: "function_call_output";
+    call_id: string;
+    output: string;
+    /** A name of the client's own; else one is made up. */
+    id?: string | null;
+    object?: "realtime.item" | null;
+    status?: "completed" | "in_progress" | "incomplete" | null;
+  }
+  /** Tell an item, with its audio. */
+  interface ItemRetrieve {
+    type: "conversation.item.retrieve";
+    item_id: string;
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** The user has heard so much of an answer and no more. */
+  interface ItemTruncate {
+    type: "conversation.item.truncate";
+    item_id: string;
+    content_index: number;
+    audio_end_ms: number;
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** Forget an item. */
+  interface ItemDelete {
+    type: "conversation.item.delete";
+    item_id: string;
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** The model is to answer. */
+  interface ResponseCreate {
+    type: "response.create";
+    response?: ResponseFields | null;
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** What is different in one answer. */
+  interface ResponseFields {
+    /** Either audio, which comes with its transcript, or text. */
+    output_modalities?: Array<"audio" | "text"> | null;
+    instructions?: string | null;
+    audio?: ResponseAudioFields | null;
+    tools?: Array<FunctionTool> | null;
+    tool_choice?: "auto" | "none" | "required" | ToolOfChoice | null;
+    parallel_tool_calls?: boolean | null;
+    max_output_tokens?: number | "inf" | null;
+    /** With none it joins no conversation, and may run beside the one that does. */
+    conversation?: "auto" | "none" | null;
+    /** What the model is told instead of the conversation. */
+    input?: Array<GivenMessage | GivenCall | GivenCallOutput | ItemReference> | null;
+    /** The client's own notes, which come back. */
+    metadata?: Record<string, unknown> | null;
+    prompt?: StoredPrompt | null;
+    reasoning?: Reasoning | null;
+  }
+  /** How one answer sounds. */
+  interface ResponseAudioFields {
+    output?: ResponseOutputFields | null;
+  }
+  /** How one answer sounds. */
+  interface ResponseOutputFields {
+    format?: PcmFormat | PcmuFormat | PcmaFormat | null;
+    voice?: string | VoiceId | null;
+  }
+  /** An item of the conversation. */
+  interface ItemReference {
+    type: "item_reference";
+    /** A name of the client's own; else one is made up. */
+    id: string;
+  }
+  /** It is to answer no more. */
+  interface ResponseCancel {
+    type: "response.cancel";
+    response_id?: string | null;
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** The first event: the session has a slot. */
+  interface SessionCreated {
+    type: "session.created";
+    event_id: string;
+    session: SessionResource;
+  }
+  /** A session as it is. */
+  interface SessionResource {
+    type?: "realtime";
+    object?: "realtime.session";
+    id: string;
+    model: string;
+    /** Unix seconds of its end. */
+    expires_at: number;
+    output_modalities: Array<"audio" | "text">;
+    instructions: string;
+    audio: AudioResource;
+    include: Array<string> | null;
+    tools: Array<Record<string, unknown>>;
+    /** As it was given. */
+    tool_choice: "auto" | "none" | "required" | Record<string, unknown>;
+    parallel_tool_calls: boolean;
+    max_output_tokens: number | "inf";
+    /** As it was given. */
+    truncation: "auto" | "disabled" | Record<string, unknown>;
+    prompt?: null;
+    /** As it was given. */
+    tracing: "auto" | Record<string, unknown> | null;
+    /** As it was given. */
+    reasoning: Record<string, unknown> | null;
+  }
+  /** Sound in both directions. */
+  interface AudioResource {
+    input: InputResource;
+    output: OutputResource;
+  }
+  /** What is sent. */
+  interface InputResource {
+    format: Format;
+    transcription?: null;
+    /** As it was given. */
+    noise_reduction: Record<string, unknown> | null;
+    turn_detection: ServerVadResource | SemanticVadResource | null;
+  }
+  /** Raw mono audio: little-endian int16, or one of the laws of G.711. */
+  interface Format {
+    type: "audio/pcm" | "audio/pcma" | "audio/pcmu";
+    rate?: 24000;
+  }
+  /** The server hears when the user begins and ends. */
+  interface ServerVadResource {
+    type: "server_vad";
+    threshold: number;
+    prefix_padding_ms: number;
+    silence_duration_ms: number;
+    create_response: boolean;
+    interrupt_response: boolean;
+    idle_timeout_ms: number | null;
+  }
+  /** The model itself decides when it speaks. */
+  interface SemanticVadResource {
+    type: "semantic_vad";
+    eagerness: "auto" | "high" | "low" | "medium";
+    create_response: boolean;
+    interrupt_response: boolean;
+  }
+  /** What is received. */
+  interface OutputResource {
+    format: Format;
+    voice: string;
+    speed: number;
+  }
+  /** A change is made; the session is this. */
+  interface SessionUpdated {
+    type: "session.updated";
+    event_id: string;
+    session: SessionResource;
+  }
+  /** Comes right after `session.created`. */
+  interface ConversationCreated {
+    type: "conversation.created";
+    event_id: string;
+    conversation: Conversation;
+  }
+  /** The one conversation of a session. */
+  interface Conversation {
+    id: string;
+    object?: "realtime.conversation";
+  }
+  /** An item is in the conversation; one of an answer is empty yet. */
+  interface ItemAdded {
+    type: "conversation.item.added";
+    event_id: string;
+    previous_item_id: string | null;
+    item: MessageItem | CallItem | CallOutputItem;
+  }
+  /** What somebody said. */
+  interface MessageItem {
+    type: "message";
+    id: string;
+    object?: "realtime.item";
+    status: "completed" | "in_progress" | "incomplete";
+    role: "assistant" | "system" | "user";
+    content: Array<Text | Heard | Seen | Written | Spoken>;
+  }
+  /** Something written. */
+  interface Text {
+    type: "input_text";
+    text: string;
+  }
+  /** Something the user said. */
+  interface Heard {
+    type: "input_audio";
+    transcript: string | null;
+    /** Base64, only where the item is retrieved: what the model has heard of it, in the input format. */
+    audio?: string;
+  }
+  /** A picture. */
+  interface Seen {
+    type: "input_image";
+    /** Only where the item is retrieved. */
+    image_url?: string;
+    detail?: "auto" | "high" | "low";
+  }
+  /** Something the model wrote. */
+  interface Written {
+    type: "output_text";
+    text: string;
+  }
+  /** Something the model said. */
+  interface Spoken {
+    type: "output_audio";
+    transcript: string;
+    /** Base64, only where the item is retrieved and as long as it is kept. */
+    audio?: string;
+  }
+  /** A call that the model made. */
+  interface CallItem {
+    type: "function_call";
+    id: string;
+    object?: "realtime.item";
+    status: "completed" | "in_progress" | "incomplete";
+    name: string;
+    call_id: string;
+    arguments: string;
+  }
+  /** What came of it. */
+  interface CallOutputItem {
+    type: "function_call_output";
+    id: string;
+    object?: "realtime.item";
+    status: "completed" | "in_progress" | "incomplete";
+    call_id: string;
+    output: string;
+  }
+  /** An item is whole, or will not become so. */
+  interface ItemDone {
+    type: "conversation.item.done";
+    event_id: string;
+    previous_item_id: string | null;
+    item: MessageItem | CallItem | CallOutputItem;
+  }
+  /** An item with its audio. */
+  interface ItemRetrieved {
+    type: "conversation.item.retrieved";
+    event_id: string;
+    item: MessageItem | CallItem | CallOutputItem;
+  }
+  /** An answer is cut in the model's memory. */
+  interface ItemTruncated {
+    type: "conversation.item.truncated";
+    event_id: string;
+    item_id: string;
+    content_index: number;
+    audio_end_ms: number;
+  }
+  /** An item is forgotten. */
+  interface ItemDeleted {
+    type: "conversation.item.deleted";
+    event_id: string;
+    item_id: string;
+  }
+  /** What was appended becomes this item. */
+  interface AudioCommitted {
+    type: "input_audio_buffer.committed";
+    event_id: string;
+    previous_item_id: string | null;
+    item_id: string;
+  }
+  /** What was appended is forgotten. */
+  interface AudioCleared {
+    type: "input_audio_buffer.cleared";
+    event_id: string;
+  }
+  /** The model is asked. */
+  interface ResponseCreated {
+    type: "response.created";
+    event_id: string;
+    response: ResponseResource;
+  }
+  /** A response as it is. */
+  interface ResponseResource {
+    id: string;
+    object?: "realtime.response";
+    status: "cancelled" | "completed" | "failed" | "in_progress" | "incomplete";
+    status_details: StatusDetails | null;
+    output: Array<MessageItem | CallItem | CallOutputItem>;
+    conversation_id: string | null;
+    output_modalities: Array<"audio" | "text">;
+    max_output_tokens: number | "inf";
+    audio: ResponseAudio;
+    usage: Usage | null;
+    metadata: Record<string, unknown> | null;
+  }
+  /** Why a response is not complete. */
+  interface StatusDetails {
+    type: "cancelled" | "failed" | "incomplete";
+    reason?: "client_cancelled" | "max_output_tokens" | "turn_detected";
+    error?: ResponseError;
+  }
+  /** Why a response failed. */
+  interface ResponseError {
+    type: string;
+    code: string;
+    message: string;
+  }
+  /** How it sounds. */
+  interface ResponseAudio {
+    output: ResponseOutput;
+  }
+  /** How it sounds. */
+  interface ResponseOutput {
+    format: Format;
+    voice: string;
+  }
+  /** Tokens of a response; of one that was broken off, those that were known then. */
+  interface Usage {
+    total_tokens: number;
+    input_tokens: number;
+    output_tokens: number;
+    input_token_details: InputTokens;
+    output_token_details: OutputTokens;
+  }
+  /** Input tokens by kind; those that were cached count among them. */
+  interface InputTokens {
+    text_tokens: number;
+    audio_tokens: number;
+    image_tokens: number;
+    cached_tokens: number;
+  }
+  /** Output tokens by kind. */
+  interface OutputTokens {
+    text_tokens: number;
+    audio_tokens: number;
+  }
+  /** A response is over, however it ended. */
+  interface ResponseDone {
+    type: "response.done";
+    event_id: string;
+    response: ResponseResource;
+  }
+  /** An item of a response begins. */
+  interface OutputItemAdded {
+    type: "response.output_item.added";
+    event_id: string;
+    response_id: string;
+    output_index: number;
+    item: MessageItem | CallItem | CallOutputItem;
+  }
+  /** An item of a response is over. */
+  interface OutputItemDone {
+    type: "response.output_item.done";
+    event_id: string;
+    response_id: string;
+    output_index: number;
+    item: MessageItem | CallItem | CallOutputItem;
+  }
+  /** A part of an item begins. */
+  interface ContentPartAdded {
+    type: "response.content_part.added";
+    event_id: string;
+    response_id: string;
+    item_id: string;
+    output_index: number;
+    content_index: number;
+    part: AudioContent | TextContent;
+  }
+  /** Something said. */
+  interface AudioContent {
+    type: "audio";
+    transcript: string;
+  }
+  /** Something written. */
+  interface TextContent {
+    type: "text";
+    text: string;
+  }
+  /** A part of an item is over. */
+  interface ContentPartDone {
+    type: "response.content_part.done";
+    event_id: string;
+    response_id: string;
+    item_id: string;
+    output_index: number;
+    content_index: number;
+    part: AudioContent | TextContent;
+  }
+  /** More to be heard. */
+  interface AudioDelta {
+    type: "response.output_audio.delta";
+    event_id: string;
+    response_id: string;
+    item_id: string;
+    output_index: number;
+    content_index: number;
+    /** Base64 of raw mono audio in the output format. */
+    delta: Base64;
+  }
+  /** No more is to be heard. */
+  interface AudioDone {
+    type: "response.output_audio.done";
+    event_id: string;
+    response_id: string;
+    item_id: string;
+    output_index: number;
+    content_index: number;
+  }
+  /** More words of what is heard. */
+  interface TranscriptDelta {
+    type: "response.output_audio_transcript.delta";
+    event_id: string;
+    response_id: string;
+    item_id: string;
+    output_index: number;
+    content_index: number;
+    delta: string;
+  }
+  /** All words of what was heard. */
+  interface TranscriptDone {
+    type: "response.output_audio_transcript.done";
+    event_id: string;
+    response_id: string;
+    item_id: string;
+    output_index: number;
+    content_index: number;
+    transcript: string;
+  }
+  /** More is written. */
+  interface TextDelta {
+    type: "response.output_text.delta";
+    event_id: string;
+    response_id: string;
+    item_id: string;
+    output_index: number;
+    content_index: number;
+    delta: string;
+  }
+  /** All that was written. */
+  interface TextDone {
+    type: "response.output_text.done";
+    event_id: string;
+    response_id: string;
+    item_id: string;
+    output_index: number;
+    content_index: number;
+    text: string;
+  }
+  /** More of what a tool is called with. */
+  interface ArgumentsDelta {
+    type: "response.function_call_arguments.delta";
+    event_id: string;
+    response_id: string;
+    item_id: string;
+    output_index: number;
+    call_id: string;
+    delta: string;
+  }
+  /** A tool is to be called with this, a JSON object. */
+  interface ArgumentsDone {
+    type: "response.function_call_arguments.done";
+    event_id: string;
+    response_id: string;
+    item_id: string;
+    output_index: number;
+    call_id: string;
+    arguments: string;
+    name: string;
+  }
+  /** The user speaks: what is heard of the model had better stop. */
+  interface SpeechStarted {
+    type: "input_audio_buffer.speech_started";
+    event_id: string;
+    /** In all audio that was ever appended, the padding before speech included. */
+    audio_start_ms: number;
+    /** Of the item that it will become. */
+    item_id: string;
+  }
+  /** The user has spoken. */
+  interface SpeechStopped {
+    type: "input_audio_buffer.speech_stopped";
+    event_id: string;
+    audio_end_ms: number;
+    item_id: string;
+  }
+  /** The user has been silent for so long that the model speaks again. */
+  interface TimeoutTriggered {
+    type: "input_audio_buffer.timeout_triggered";
+    event_id: string;
+    audio_start_ms: number;
+    audio_end_ms: number;
+    item_id: string;
+  }
+  /** An event was refused, a response failed, or the connection closes. */
+  interface Error {
+    type: "error";
+    event_id: string;
+    error: ErrorBody;
+  }
+  /** What went wrong. */
+  interface ErrorBody {
+    type: "authentication_error" | "invalid_request_error" | "rate_limit_error" | "server_error";
+    code: Code | null;
+    /** For people: names the field, what was expected and what came. */
+    message: string;
+    /** Path of the field at fault, from the root of the event. */
+    param: string | null;
+    /** The `event_id` of the event at fault, if that had one. */
+    event_id: string | null;
+  }
+  /** What went wrong, for programs. */
+  type Code = "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
+}

@@ -25,6 +25,7 @@ from tests.ws_adapter.support import conversation
 from tests.ws_adapter.support.judgement import refusal
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.live.events import Code as LiveCode
+from ws_adapter.protocol.realtime_ga.wire.events import Code as GaCode
 from ws_adapter.protocol.transcription.events import Code
 from ws_adapter.protocol.wire import codec
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode
@@ -96,6 +97,7 @@ def test_codes_are_all_explained() -> None:
     assert set(codes.ERRORS) == set(ErrorCode)
     assert set(codes.UTTERANCE_ERRORS) == set(Code)
     assert set(codes.LIVE_ERRORS) == set(LiveCode)
+    assert set(codes.GA_ERRORS) == set(GaCode)
     assert set(codes.CLOSES) == {*CloseCode, 1002, 1009}
 
 
@@ -195,6 +197,10 @@ def example(dialect: str, name: str) -> Event:
         ("transcription", "error", {"error": {"code": "invalid_audio"}}),
         ("live", "session.started", {"event_id": ...}),
         ("live", "session.closed", {"reason": "user_stop"}),
+        ("realtime_ga", "response.done", {"response": {"id": "resp_1", "status": "completed"}}),
+        ("realtime_ga", "conversation.item.added", {"previous_item_id": ...}),
+        ("realtime_ga", "response.content_part.added", {"part": {"type": "audio", "transcript": None}}),
+        ("realtime_ga", "error", {"error": {"type": "server_error", "message": ""}}),
         ("live", "session.output_transcript.delta", {"start_ms": 0.5}),
         ("live", "error", {"error": {"type": "client_error", "code": "unsupported", "message": ""}}),
     ],
@@ -242,6 +248,10 @@ def test_audio_may_miss_where_the_model_is_told_to_listen(given: Event) -> None:
         ("transcription", {"type": "input_audio_buffer.commit", "final": "maybe"}),
         ("transcription", {"type": "response.create"}),
         ("live", {"type": "session.start"}),
+        ("realtime_ga", {"type": "session.update", "session": {"type": "realtime", "temperature": 1}}),
+        ("realtime_ga", {"type": "session.update", "session": {"instructions": "Be brief."}}),
+        ("realtime_ga", {"type": "conversation.item.truncate", "item_id": "item_1", "content_index": 0}),
+        ("realtime_ga", {"type": "response.create", "response": {"conversation": "main"}}),
         ("live", {"type": "session.start", "session": {"model": ""}}),
         ("live", {"type": "session.start", "session": {"model": "antiphon-mini", "tools": []}}),
         ("live", {"type": "session.start", "session": {"model": "m", "audio": {"format": {"type": "mp3"}}}}),

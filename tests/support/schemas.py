@@ -16,7 +16,16 @@ from referencing import Registry, Resource
 from tests.support import openai_types
 
 FOLDER: Final = Path(__file__).parents[2] / "docs/protocol"
-DIALECTS: Final = ("realtime", "realtime_chat", "earlier", "duplex", "chat", "transcription", "live")
+DIALECTS: Final = (
+    "realtime",
+    "realtime_chat",
+    "earlier",
+    "duplex",
+    "chat",
+    "transcription",
+    "live",
+    "realtime_ga",
+)
 
 _CLIENT: Final = "ClientEvent"
 _SERVER: Final = "ServerEvent"
@@ -89,6 +98,8 @@ def examples(dialect: str) -> list[Event]:
 def _spoken_on(path: str) -> tuple[str, ...]:
     if "/live/" in path:
         return ("live",)
+    if "model=" in path and "mode=" not in path:
+        return ("realtime_ga",)
     if "transcription" in path:
         return ("transcription",)
     if path.startswith("/ws/"):
@@ -117,7 +128,7 @@ def _fault(dialect: str, side: str, event: Any) -> str | None:
         return f"no {side} of {dialect}: type {name!r}, kind {kind!r}"
     for error in validator.iter_errors(event):
         return f"{name}, {error.json_path}: {error.message:.300}"
-    return openai_types.fault(side, event) if dialect == "live" else None
+    return openai_types.fault(dialect, side, event)
 
 
 @cache

@@ -12,6 +12,7 @@ BASE_S: Final[dict[Kind, float]] = {
     Kind.AUDIO_DUPLEX: 120.0,
     Kind.OMNI_DUPLEX: 90.0,
     Kind.CHAT: 15.0,
+    Kind.REALTIME: 180.0,
     Kind.TRANSCRIPTION: 30.0,
 }
 """Length of a session of which nothing at all is known, and the most that is guessed."""

@@ -56,6 +56,7 @@ OPERATIONS: Final = {
     Kind.AUDIO_DUPLEX: "duplex",
     Kind.OMNI_DUPLEX: "duplex",
     Kind.CHAT: "chat",
+    Kind.REALTIME: "chat",
     Kind.TRANSCRIPTION: "transcription",
 }
 """What the model does, in the words of the conventions for generative AI."""

@@ -17,7 +17,7 @@ from antiphon.telemetry.logs import SessionFields
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.tracing import MOST_LINKS, SessionTrace
 from ws_adapter.process.clock import Clock
-from ws_adapter.protocol.core.actions import Run, RunSegment, RunUnit
+from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import Piece, UnitDone, UnitEnd
@@ -42,6 +42,8 @@ class _Unit(Struct, eq=False):
     """Of its input; 0 for a turn of a chat, which may take its time."""
     ends_utterance: bool | None
     """None unless it is a chunk of an utterance."""
+    is_turn: bool
+    """Of a chat: it is answered whole."""
     span: Span
     has_text: bool = False
     has_audio: bool = False
@@ -100,7 +102,7 @@ class UnitTelemetry:
         span: Span = INVALID_SPAN
         if trace.is_sampled:
             span = trace.unit(now, now - accepted_at, run.unit)
-        self._running[run.unit] = _Unit(accepted_at, now, audio_s, ends, span)
+        self._running[run.unit] = _Unit(accepted_at, now, audio_s, ends, isinstance(run, RunTurn), span)
         self._fields.unit = run.unit
         if span is not INVALID_SPAN:
             return format_traceparent(span.get_span_context())
@@ -205,9 +207,8 @@ class UnitTelemetry:
         self.units += 1
         self.input_tokens += given
         self.output_tokens += made
-        is_whole = self._kind is Kind.CHAT
         turn = self._turn
-        if is_whole or unit.ends_utterance is not None:
+        if unit.is_turn or unit.ends_utterance is not None:
             turn = self._turn_of(unit)  # also if nothing was said
         if turn is None:
             return
@@ -216,7 +217,7 @@ class UnitTelemetry:
         if unit.span is not INVALID_SPAN and len(turn.units) < MOST_LINKS:
             turn.units.append(unit.span.get_span_context())
         goes_on = done.end is UnitEnd.CHUNK if unit.ends_utterance is None else not unit.ends_utterance
-        if is_whole or not goes_on:
+        if unit.is_turn or not goes_on:
             self._end_turn(turn, now, done.end)
 
     def _turn_of(self, unit: _Unit) -> _Turn:

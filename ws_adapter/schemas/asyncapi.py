@@ -9,7 +9,13 @@ from typing import Final
 
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.schemas.catalogue import DIALECTS, Dialect, Json
-from ws_adapter.schemas.codes import close_table, error_table, live_error_table, utterance_error_table
+from ws_adapter.schemas.codes import (
+    close_table,
+    error_table,
+    ga_error_table,
+    live_error_table,
+    utterance_error_table,
+)
 from ws_adapter.schemas.definitions import bundle, events, type_and_kind
 from ws_adapter.server.access import KEY_SUBPROTOCOL
 
@@ -68,6 +74,14 @@ CHANNELS: Final[Mapping[str, Json]] = {
         "`session.start` chooses; unknown fields of a client are refused.",
         "query": {},
     },
+    "realtimeGa": {
+        "address": "/v1/realtime",
+        "title": "Realtime GA",
+        "description": "OpenAI's protocol of turns. With `model` in the query, or the subprotocol "
+        "`realtime`, and without `mode`. The session has its slot with `session.created`; unknown fields of "
+        "a client are refused.",
+        "query": {"model": {"type": "string", "description": "One of `/v1/models`."}},
+    },
 }
 """Where WebSockets are spoken: fields of an AsyncAPI channel, and the query parameters that mean something
 there, of which others are ignored."""
@@ -94,9 +108,9 @@ _SECURITY: Final[Mapping[str, Json]] = {
 
 _RULES: Final = """\
 Speech over WebSocket. A frame is one JSON object in text with a string `type`; unknown fields are ignored in
-both directions, but for those of a client of Live. Integers are written without a fraction. Audio goes in at
-16 kHz and comes out as float32 at 24 kHz, in base64; in Live a session chooses. In full duplex what a client
-sends is cut into units of one second, and every unit is answered.
+both directions, but for those of a client of Live and Realtime GA. Integers are written without a fraction.
+Audio goes in at 16 kHz and comes out as float32 at 24 kHz, in base64; in Live and Realtime GA a session
+chooses. In full duplex what a client sends is cut into units of one second, and every unit is answered.
 
 An event that is refused changes nothing: it is answered by one `error`, and may be sent again corrected. An
 `error` or the last event of the session precedes every Close that the server starts, unless the table says
@@ -113,6 +127,10 @@ otherwise.
 ## Error codes of Live
 
 {live_errors}
+
+## Error codes of Realtime GA
+
+{ga_errors}
 
 ## Close codes
 
@@ -131,6 +149,7 @@ def document(version: str, examples: Mapping[str, Sequence[Json]]) -> Json:
                 errors=error_table(),
                 utterance_errors=utterance_error_table(),
                 live_errors=live_error_table(),
+                ga_errors=ga_error_table(),
                 closes=close_table(),
             ),
             "license": {"name": "Apache-2.0"},
@@ -176,11 +195,10 @@ def _channel(name: str) -> Json:
 def _operation(dialect: Dialect, channel: str, action: str) -> Json:
     side = bundle(dialect)["$defs"][_ACTIONS[action]]
     names = [choice["$ref"].rpartition("/")[2] for choice in side["oneOf"]]
-    opening = f"The opening event is `{dialect.opener}`." if dialect.opener else "A client sends one request."
     return {
         "action": action,
         "title": dialect.title,
-        "summary": f"{side['description']} {opening}",
+        "summary": f"{side['description']} {dialect.opening}",
         "channel": {"$ref": f"#/channels/{channel}"},
         "messages": [{"$ref": f"#/channels/{channel}/messages/{dialect.name}.{name}"} for name in names],
     }

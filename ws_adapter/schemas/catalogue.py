@@ -8,6 +8,8 @@ from msgspec import Struct
 from ws_adapter.protocol.chat import realtime_chat_events, ws_chat_events
 from ws_adapter.protocol.duplex import earlier_events, realtime_events, ws_duplex_events
 from ws_adapter.protocol.live import events as live_events
+from ws_adapter.protocol.realtime_ga.wire import client_events
+from ws_adapter.protocol.realtime_ga.wire import events as ga_events
 from ws_adapter.protocol.transcription import events
 
 Json: TypeAlias = dict[str, Any]
@@ -18,7 +20,8 @@ Json: TypeAlias = dict[str, Any]
 class Dialect:
     """One public protocol and the structs of its events. `channels` are keys of `asyncapi.CHANNELS`.
 
-    `opener` is the event with which a session begins; None where a client sends one request without a name.
+    `opener` is the event with which a session begins; None where a client sends one request without a name,
+    empty where the server begins.
     """
 
     name: str
@@ -27,6 +30,13 @@ class Dialect:
     channels: tuple[str, ...]
     client_events: tuple[type[Struct], ...]
     server_events: tuple[type[Struct], ...]
+
+    @property
+    def opening(self) -> str:
+        """How a session begins, for people."""
+        if self.opener is None:
+            return "A client sends one request."
+        return f"The opening event is `{self.opener}`." if self.opener else "The server begins."
 
     @property
     def file(self) -> str:
@@ -90,5 +100,13 @@ DIALECTS: Final = (
         ("live",),
         get_args(live_events.ClientEvent),
         live_events.SERVER_EVENTS,
+    ),
+    Dialect(
+        "realtime_ga",
+        "The dialect of /v1/realtime?model=",
+        "",
+        ("realtimeGa",),
+        get_args(client_events.ClientEvent),
+        ga_events.SERVER_EVENTS,
     ),
 )

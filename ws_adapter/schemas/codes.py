@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ws_adapter.protocol.live.events import Code as LiveCode
+from ws_adapter.protocol.realtime_ga.wire.events import Code as GaCode
 from ws_adapter.protocol.transcription.events import Code
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode
 
@@ -88,8 +89,43 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
 }
 """Each `error.code` of Live. Without a close code the session goes on and the event has changed nothing."""
 
+GA_ERRORS: Final[Mapping[GaCode, str]] = {
+    GaCode.INVALID_JSON: "the frame is not JSON",
+    GaCode.INVALID_EVENT: "a binary frame, or JSON that is no object",
+    GaCode.INVALID_VALUE: "a field cannot be used, or `type` names no event; `param` names the field",
+    GaCode.INVALID_TYPE: "a field has a value of another JSON type; `param` names it",
+    GaCode.MISSING_PARAMETER: "a required field is absent, null or empty; `param` names it",
+    GaCode.UNKNOWN_PARAMETER: "there is no such field; `param` names it",
+    GaCode.INVALID_SESSION_TYPE: "a session cannot become one of another type",
+    GaCode.CANNOT_UPDATE_VOICE: "the model has spoken: it keeps its voice",
+    GaCode.COMMIT_EMPTY: "less than 100 ms of audio wait",
+    GaCode.BUFFER_FULL: "120 s of audio wait: no more is taken before that is committed or cleared",
+    GaCode.DUPLICATE_ITEM: "there is an item with this id",
+    GaCode.TRUNCATE_UNKNOWN: "there is no item with this id",
+    GaCode.RETRIEVE_UNKNOWN: "there is no item with this id",
+    GaCode.DELETE_UNKNOWN: "there is no item with this id",
+    GaCode.CONVERSATION_FULL: "the conversation has 256 items, or 24 MiB of text, pictures and clips as "
+    "float32 at 16 kHz; delete some",
+    GaCode.ACTIVE_RESPONSE: "a response of the conversation is not done, or 8 wait outside it",
+    GaCode.CANCEL_NOT_ACTIVE: "there is no such response that is not done",
+    GaCode.MISSING_MODEL: "the URL names no model; close 4000",
+    GaCode.INVALID_MODEL: "the model is not served, or not for this; close 4000",
+    GaCode.RATE_LIMITED: "more than 1000 events in 5 s, 20 errors in 1 s, 1000 small frames, or too much "
+    "from the client's address; close 1008. Or an item is retrieved while what was sent before is not read",
+    GaCode.INVALID_KEY: "the key is missing, unknown or was withdrawn; close 3000",
+    GaCode.SESSION_EXPIRED: "the session has reached its time limit; close 1001",
+    GaCode.OVERLOADED: "no slot or no worker, or the server is too busy or shutting down; close 1013, but "
+    "for a response that fails and a session that goes on",
+    GaCode.INFERENCE_FAILED: "the model failed at a response, which fails; the session goes on",
+    GaCode.SLOW_CONSUMER: "60 s of an answer wait for a client that does not read: the response fails",
+    GaCode.INTERNAL: "a response failed with its worker, and the next one takes another; as the end of a "
+    "session, close 1011",
+}
+"""Each `error.code` of Realtime GA. Without a close code the session goes on and the event does nothing."""
+
 CLOSES: Final[Mapping[int, str]] = {
     CloseCode.NORMAL: "the session is over: by the client, a clock or a full context",
+    CloseCode.GOING_AWAY: "the time of the session is up (only in Realtime GA)",
     1002: "broken WebSocket framing (without an event before it)",
     CloseCode.UNSUPPORTED_DATA: "not JSON, or a binary frame",
     CloseCode.INVALID_UTF8: "a text frame that is not UTF-8 (without an event before it)",
@@ -99,6 +135,7 @@ CLOSES: Final[Mapping[int, str]] = {
     CloseCode.SERVICE_RESTART: "the server is shutting down; connect again",
     CloseCode.TRY_AGAIN_LATER: "no slot or no worker; try again later",
     CloseCode.UNAUTHORIZED: "the key was withdrawn",
+    CloseCode.INVALID_REQUEST: "no model, or one that is not served (only in Realtime GA)",
 }
 """Each close code that a client may see."""
 
@@ -121,6 +158,12 @@ def utterance_error_table() -> str:
 def live_error_table() -> str:
     """The error codes of Live as a table in Markdown."""
     rows = [f"| `{code}` | {said} |" for code, said in LIVE_ERRORS.items()]
+    return "\n".join(["| code | meaning |", "|---|---|", *rows])
+
+
+def ga_error_table() -> str:
+    """The error codes of Realtime GA as a table in Markdown."""
+    rows = [f"| `{code}` | {said} |" for code, said in GA_ERRORS.items()]
     return "\n".join(["| code | meaning |", "|---|---|", *rows])
 
 

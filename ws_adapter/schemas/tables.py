@@ -4,7 +4,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from ws_adapter.schemas.catalogue import DIALECTS, Dialect, Json
-from ws_adapter.schemas.codes import close_table, error_table, live_error_table, utterance_error_table
+from ws_adapter.schemas.codes import (
+    close_table,
+    error_table,
+    ga_error_table,
+    live_error_table,
+    utterance_error_table,
+)
 from ws_adapter.schemas.definitions import bundle, events, type_and_kind
 
 _HEAD: Final = """\
@@ -12,7 +18,7 @@ _HEAD: Final = """\
 
 Made by `make schemas` from the definitions that the server decodes with. **R**: always there. What is not
 required is absent when it has no value; from a client, `null` means the same. Unknown fields of a client are
-ignored, but for Live, where they are refused.
+ignored, but for Live and Realtime GA, where they are refused.
 """
 
 
@@ -22,6 +28,7 @@ def page() -> str:
         f"## Error codes\n\n{error_table()}\n",
         f"## Error codes of transcription\n\n{utterance_error_table()}\n",
         f"## Error codes of Live\n\n{live_error_table()}\n",
+        f"## Error codes of Realtime GA\n\n{ga_error_table()}\n",
         f"## Close codes\n\n{close_table()}\n",
     ]
     return "\n".join([_HEAD, *(_dialect(dialect) for dialect in DIALECTS), *codes])
@@ -30,10 +37,9 @@ def page() -> str:
 def _dialect(dialect: Dialect) -> str:
     document = bundle(dialect)
     definitions: dict[str, Json] = document["$defs"]
-    opening = f"Opened by `{dialect.opener}`." if dialect.opener else "A client sends one request."
     sections = [
         f"## {dialect.title}",
-        f"{opening} Schema: [{dialect.file}]({dialect.file}).",
+        f"{dialect.opening} Schema: [{dialect.file}]({dialect.file}).",
     ]
     for side, heading in (("ClientEvent", "The client sends"), ("ServerEvent", "The server sends")):
         sections.append(f"### {heading}")

@@ -21,6 +21,9 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.duplex import ws_duplex_events
 from ws_adapter.protocol.live import events as live_events
 from ws_adapter.protocol.live.refusals import CODES
+from ws_adapter.protocol.realtime_ga.wire import events as ga_events
+from ws_adapter.protocol.realtime_ga.wire.refusals import CODES as GA_CODES
+from ws_adapter.protocol.realtime_ga.wire.refusals import end_of
 from ws_adapter.protocol.transcription import events
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import encode
@@ -112,11 +115,14 @@ class Handshake:
         upgrade.end(code, is_ours=code.is_servers)
         self.rejected(_REJECTIONS.get(refusal.verdict, Rejection.MODE))
         self._metrics.failed(code, is_servers=code.is_servers)
-        event = _refusal(refusal)
+        event, reason = _refusal(refusal), str(code)
+        if refusal.dialect is Dialect.REALTIME_GA:
+            end = end_of(refusal.verdict)
+            close, reason = end.close, end.reason
         event.identify(upgrade.trace_id)
         with suppress(Disconnected):
             await connection.send_text(encode(event))
-            await connection.close(close, code)
+            await connection.close(close, reason)
 
 
 _REJECTIONS: Final = {
@@ -142,3 +148,5 @@ def _refusal(refusal: Misdirected) -> ServerEvent:
             return events.Error(error=message, code=events.Code(code))
         case Dialect.LIVE:
             return live_events.error(CODES[code], message, "event_refused", None, None)
+        case Dialect.REALTIME_GA:
+            return ga_events.error("event_refused", GA_CODES[code], message)

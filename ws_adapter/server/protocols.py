@@ -15,6 +15,7 @@ from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
 from ws_adapter.protocol.live.machine import Live
+from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.web.routes import Dialect, Selection
@@ -132,6 +133,18 @@ def _live(wanted: _Wanted) -> Machine:
     )
 
 
+def _realtime_ga(wanted: _Wanted) -> Machine:
+    clock = wanted.clock
+    return RealtimeGa(
+        wanted.session_id,
+        wanted.selection.model or "",
+        wanted.limits,
+        wanted.catalogue,
+        new_token,
+        lambda at: clock.unix() + at - clock.now(),
+    )
+
+
 MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_Wanted], Machine]]] = {
     (Dialect.REALTIME, Mode.AUDIO): _realtime,
     (Dialect.REALTIME, Mode.VIDEO): _realtime,
@@ -141,5 +154,6 @@ MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_Wanted], Machine]]] = {
     (Dialect.CHAT, Mode.CHAT): _chat,
     (Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION): _transcription,
     (Dialect.LIVE, Mode.AUDIO): _live,
+    (Dialect.REALTIME_GA, Mode.CHAT): _realtime_ga,
 }
 """What makes the machine of each kind of session."""

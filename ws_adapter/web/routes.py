@@ -88,6 +88,8 @@ class Dialect(StrEnum):
     """`/v1/transcription`, and `/v1/realtime` by its query."""
     LIVE = "live"
     """`/v1/live/sessions`."""
+    REALTIME_GA = "realtime_ga"
+    """`/v1/realtime?model=`."""
 
 
 _KINDS: Final = {
@@ -103,18 +105,20 @@ class Selection:
     """What a WebSocket is going to be.
 
     `label` is what the path calls the session; None if it names none. With `announces_slot` the client is
-    told of its slot also if it did not have to wait for it.
+    told of its slot also if it did not have to wait for it. `model` is what the query names; with None the
+    first event does.
     """
 
     dialect: Dialect
     mode: Mode
     label: str | None = None
     announces_slot: bool = True
+    model: str | None = None
 
     @property
     def kind(self) -> Kind:
         """What the session is to the queue."""
-        return _KINDS[self.mode]
+        return Kind.REALTIME if self.dialect is Dialect.REALTIME_GA else _KINDS[self.mode]
 
 
 @dataclass(frozen=True)
@@ -182,9 +186,8 @@ def _realtime(
     if _first(query, "intent") == Mode.TRANSCRIPTION:
         return _TRANSCRIBING
     if (SUBPROTOCOL in offered or "model" in query) and default_mode is not Mode.TRANSCRIPTION:
-        message = f"this protocol is not served here; {_remedy(set(Mode))}"
-        verdict = Verdict(ErrorCode.UNSUPPORTED_PROTOCOL, message, None, CloseCode.POLICY_VIOLATION)
-        return Misdirected(Dialect.REALTIME, verdict)
+        model = _first(query, "model")
+        return Selection(Dialect.REALTIME_GA, Mode.CHAT, announces_slot=False, model=model)
     return _in_mode(default_mode)
 
 

@@ -48,6 +48,8 @@ class WorkerInfo:
     modes: frozenset[Mode]
     calls_tools: bool = False
     """Whether its chats take tools."""
+    speaks: bool = True
+    hears: bool = True
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,9 @@ class Worker:
         self._upload_channel.close()
 
     def channel_for(self, kind: Kind) -> Channel:
-        """The channel for a session of this kind: others would have to wait for what a chat uploads."""
+        """The channel for a session of this kind: others would have to wait for what those upload."""
         is_same = self.info is not None and self.info.worker_id == self._uploads_to
-        return self._upload_channel if kind is Kind.CHAT and is_same else self.channel
+        return self._upload_channel if kind in _UPLOADING and is_same else self.channel
 
     def suspect(self) -> None:
         """The worker failed a session: gives it none until it has answered again."""
@@ -190,7 +192,14 @@ class Worker:
             return None
         voices = frozenset(answer.voice_ids)
         return WorkerInfo(
-            answer.worker_id, answer.model, answer.slots, voices, frozenset(modes), answer.calls_tools
+            answer.worker_id,
+            answer.model,
+            answer.slots,
+            voices,
+            frozenset(modes),
+            answer.calls_tools,
+            answer.output_sample_rate_hz > 0,
+            answer.input_sample_rate_hz > 0,
         )
 
     def _know(self, info: WorkerInfo | None) -> None:
@@ -203,6 +212,9 @@ class Worker:
             self.info = info
             self._changed()
 
+
+_UPLOADING: Final = frozenset({Kind.CHAT, Kind.REALTIME})
+"""Kinds of sessions that send whole conversations."""
 
 _CONDITIONS: Final = {
     pb.WORKER_STATE_LOADING: Condition.LOADING,
@@ -290,4 +302,6 @@ class Registry:
             frozenset().union(*(info.voices for info in infos)),
             frozenset().union(*(info.modes for info in infos)),
             any(info.calls_tools for info in infos),
+            frozenset(info.model for info in infos if not info.speaks),
+            frozenset(info.model for info in infos if not info.hears),
         )

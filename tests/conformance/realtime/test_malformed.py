@@ -309,8 +309,6 @@ async def test_selection(stack: Stack, words: Words, target: str, mode: str) -> 
     [
         ("/v1/realtime?mode=chaos", None, "unsupported_mode"),
         ("/v1/realtime?mode=AUDIO", None, "unsupported_mode"),
-        ("/v1/realtime?model=gpt", None, "unsupported_protocol"),
-        ("/v1/realtime", ["realtime"], "unsupported_protocol"),
     ],
 )
 async def test_selection_that_is_not_served(

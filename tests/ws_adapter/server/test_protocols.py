@@ -16,6 +16,7 @@ PATHS = (
     "/ws/chat",
     "/v1/transcription",
     "/v1/live/sessions",
+    "/v1/realtime?model=antiphon-mini",
 )
 
 
@@ -23,7 +24,7 @@ def selections() -> Iterator[Selection]:
     """Whatever a client can ask for."""
     for path in PATHS:
         for mode in Mode:
-            for target in (path, f"{path}?mode={mode}"):
+            for target in (path, f"{path}{'&' if '?' in path else '?'}mode={mode}"):
                 found = select(target, [], mode, None if mode is not Mode.TRANSCRIPTION else set(Mode))
                 if isinstance(found, Selection):
                     yield found

@@ -15,6 +15,8 @@ from ws_adapter.protocol.duplex.earlier import Earlier
 from ws_adapter.protocol.duplex.realtime import Realtime
 from ws_adapter.protocol.duplex.vocabulary import Begin, HoldFrame, Input, Vocabulary
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
+from ws_adapter.protocol.realtime_ga.wire.frames import Fault as GaFault
+from ws_adapter.protocol.realtime_ga.wire.frames import decode as decode_ga
 from ws_adapter.protocol.transcription.commands import ChooseModel, Rejection, read_command
 from ws_adapter.protocol.wire.errors import ErrorCode, Refusal
 from ws_adapter.protocol.wire.events import ErrorEvent
@@ -38,6 +40,8 @@ def refusal(dialect: str, event: Event) -> Refusal | None:
         return _rejection(event)
     if dialect == "live":
         return _refused_live(event)
+    if dialect == "realtime_ga":
+        return _malformed_ga(event)
     if dialect in ("chat", "realtime_chat"):
         return _refused_by(Chat(Limits(), lambda: CATALOGUE) if dialect == "chat" else _chat(event), event)
     try:
@@ -82,6 +86,12 @@ def _refused_live(event: Event) -> Refusal | None:
         if answer["type"] == "error":
             return Refusal(ErrorCode.INVALID_PAYLOAD, answer["error"]["message"])
     return None
+
+
+def _malformed_ga(event: Event) -> Refusal | None:
+    """By its form alone: what else is taken hangs on the session and its model."""
+    decoded = decode_ga(json.dumps(event).encode(), drops_input=False)
+    return decoded.refusal if isinstance(decoded, GaFault) else None
 
 
 def _rejection(event: Event) -> Refusal | None:

@@ -100,12 +100,18 @@ def test_rule_2_other_intents_mean_nothing() -> None:
         ("/v1/realtime?model=", []),
     ],
 )
-def test_rule_4_openai_clients_are_told_of_mode(target: str, offered: list[str]) -> None:
-    refusal = refused(target, *offered)
+def test_rule_4_openai_clients_are_served_in_their_dialect(target: str, offered: list[str]) -> None:
+    found = chosen(target, *offered)
 
-    assert refusal.verdict.code is ErrorCode.UNSUPPORTED_PROTOCOL
-    assert refusal.verdict.close is CloseCode.POLICY_VIOLATION
-    assert "?mode=" in refusal.verdict.message
+    assert (found.dialect, found.mode, found.kind) == (Dialect.REALTIME_GA, Mode.CHAT, Kind.REALTIME)
+    assert found.model == ("gpt-realtime" if "gpt" in target else "")
+
+
+@pytest.mark.parametrize("mode", ["audio", "video", "chat"])
+def test_a_mode_goes_before_a_model_and_a_subprotocol(mode: str) -> None:
+    found = chosen(f"/v1/realtime?model=gpt-realtime&mode={mode}", "realtime")
+
+    assert (found.dialect, found.mode) == (Dialect.REALTIME, mode)
 
 
 def test_rule_4_does_not_hold_where_transcription_is_the_default() -> None:
@@ -269,7 +275,6 @@ def url(stage: Stage, target: str) -> str:
     ("target", "code"),
     [
         ("/v1/realtime?mode=half_duplex", "unsupported_mode"),
-        ("/v1/realtime?model=gpt-realtime", "unsupported_protocol"),
     ],
 )
 async def test_refusals_by_url_come_after_the_upgrade(target: str, code: str) -> None:

@@ -107,6 +107,10 @@ class Catalogue:
     modes: Set[Mode] = frozenset(Mode)
     calls_tools: bool = False
     """Whether the chats of any worker take tools."""
+    voiceless: Set[str] = frozenset()
+    """Models that only write."""
+    deaf: Set[str] = frozenset()
+    """Models that hear nothing."""
 
 
 def read_config(given: dict[str, Any], path: str) -> ConfigFields:

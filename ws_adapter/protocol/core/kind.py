@@ -11,4 +11,6 @@ class Kind(StrEnum):
     """With a camera."""
     CHAT = "chat"
     """One turn of it."""
+    REALTIME = "realtime"
+    """A conversation of turns, from its beginning to its end."""
     TRANSCRIPTION = "transcription"

@@ -82,6 +82,10 @@ class Ear:
         """Of audio that waits for more."""
         return len(self._waiting)
 
+    def wait(self, data: bytes) -> None:
+        """What is to be heard together with what comes."""
+        self._waiting += data
+
     def hear(self, data: bytes) -> Samples:
         """What can be heard now, maybe nothing."""
         self._waiting += data
@@ -95,6 +99,13 @@ class Ear:
         samples = self.format.decode(bytes(self._waiting[:whole]))
         del self._waiting[:whole]
         return samples if self._resampler is None else self._resampler.resample_chunk(samples)
+
+    def end(self) -> Samples:
+        """All that is left, with what the resampler holds back: nothing comes any more."""
+        samples = self.rest()
+        if self._resampler is None:
+            return samples
+        return np.concatenate([samples, self._resampler.resample_chunk(NO_AUDIO.samples, last=True)])
 
 
 class Mouth:

@@ -11,6 +11,7 @@ class CloseCode(IntEnum):
     """Why the server closes a WebSocket (RFC 6455 section 7.4; 3000 is from its registry)."""
 
     NORMAL = 1000
+    GOING_AWAY = 1001
     UNSUPPORTED_DATA = 1003
     INVALID_UTF8 = 1007
     POLICY_VIOLATION = 1008
@@ -19,6 +20,7 @@ class CloseCode(IntEnum):
     SERVICE_RESTART = 1012
     TRY_AGAIN_LATER = 1013
     UNAUTHORIZED = 3000
+    INVALID_REQUEST = 4000
 
 
 class ErrorCode(StrEnum):
@@ -89,6 +91,10 @@ class UnknownField(Refusal):
 
     def __init__(self, param: str) -> None:
         super().__init__(ErrorCode.INVALID_PAYLOAD, f"{param}: there is no such field here", param)
+
+
+class WrongType(Refusal):
+    """A value of another JSON type than its field has."""
 
 
 class InvalidUtf8(Exception):

@@ -5,11 +5,12 @@ which field does not, what was expected and what came, so that no library text r
 """
 
 import math
+import re
 from typing import Any, Final
 
 from msgspec import inspect
 
-from ws_adapter.protocol.wire.errors import Refusal, UnknownField, invalid, missing
+from ws_adapter.protocol.wire.errors import Refusal, UnknownField, WrongType, invalid, missing
 
 _SHOWN_CHARACTERS: Final = 40
 
@@ -54,12 +55,24 @@ def _fault(value: object, shape: inspect.Type, path: str) -> Refusal | None:
                 _fault(value.get(f.encode_name), f.type, _join(path, f.encode_name)) for f in fields
             )
         case inspect.ListType(item_type=item) if isinstance(value, list):
-            return _first(_fault(entry, item, f"{path}[{i}]") for i, entry in enumerate(value))
-        case inspect.DictType() if isinstance(value, dict):
-            return None
+            return _length_fault(value, shape, path) or _first(
+                _fault(entry, item, f"{path}[{i}]") for i, entry in enumerate(value)
+            )
+        case inspect.DictType(key_type=key, value_type=item) if isinstance(value, dict):
+            return _length_fault(value, shape, path) or _first(
+                _fault(name, key, path) or _fault(entry, item, _join(path, shown(name).strip('"')))
+                for name, entry in value.items()
+            )
     if _is_within(value, shape):
         return None
-    return invalid(path or "event", f"expected {_expected(shape)}, got {_got(value, shape)}")
+    return _wrong(value, shape, path or "event", f"expected {_expected(shape)}, got {_got(value, shape)}")
+
+
+def _wrong(value: object, shape: inspect.Type, path: str, what: str) -> Refusal:
+    refusal = invalid(path, what)
+    if _is_alike(value, shape):
+        return refusal
+    return WrongType(refusal.code, refusal.message, refusal.param)
 
 
 def _unknown_field(value: dict[str, Any], shape: inspect.StructType, path: str) -> Refusal | None:
@@ -71,6 +84,16 @@ def _unknown_field(value: dict[str, Any], shape: inspect.StructType, path: str) 
     return UnknownField(_join(path, shown(name).strip('"'))) if name is not None else None
 
 
+def _length_fault(
+    value: list[Any] | dict[str, Any], shape: inspect.ListType | inspect.DictType, path: str
+) -> Refusal | None:
+    least, most = shape.min_length or 0, shape.max_length
+    if least <= len(value) and (most is None or len(value) <= most):
+        return None
+    bounds = f"{least}" if least == most else f"at least {least}" if len(value) < least else f"at most {most}"
+    return invalid(path, f"expected {bounds} entries, got {len(value)}")
+
+
 def _union_fault(value: object, types: tuple[inspect.Type, ...], path: str) -> Refusal | None:
     types = tuple(shape.type if isinstance(shape, inspect.Metadata) else shape for shape in types)
     tagged = [shape for shape in types if isinstance(shape, inspect.StructType) and shape.tag is not None]
@@ -80,7 +103,7 @@ def _union_fault(value: object, types: tuple[inspect.Type, ...], path: str) -> R
     if alike:
         return _fault(value, alike[0], path)
     expected = " or ".join(_expected(shape) for shape in types if not isinstance(shape, inspect.NoneType))
-    return invalid(path, f"expected {expected}, got {shown(value)}")
+    return _wrong(value, types[0], path, f"expected {expected}, got {shown(value)}")
 
 
 def _tagged_fault(value: dict[str, Any], types: list[inspect.StructType], path: str) -> Refusal | None:
@@ -134,8 +157,9 @@ def _is_within(value: object, shape: inspect.Type) -> bool:
     match shape, value:
         case inspect.LiteralType(values=values), _:
             return value in values
-        case inspect.StrType(max_length=int(longest)), str():
-            return len(value) <= longest
+        case inspect.StrType(min_length=least, max_length=most, pattern=pattern), str():
+            is_long = most is None or len(value) <= most
+            return is_long and len(value) >= (least or 0) and (not pattern or bool(re.search(pattern, value)))
         case ((inspect.IntType() | inspect.FloatType()), int() | float()):
             return (
                 _is_finite(value)
@@ -162,6 +186,8 @@ def _expected(shape: inspect.Type) -> str:
             return f"an integer{_range(shape)}"
         case inspect.FloatType():
             return f"a number{_range(shape)}"
+        case inspect.StrType(pattern=str(pattern)):
+            return f"a string that matches {pattern}"
         case inspect.StrType(max_length=int(longest)):
             return f"a string of at most {longest} characters"
         case inspect.StrType():

@@ -46,6 +46,8 @@ class Limits:
     max_append_s: float = 60.0
     interrupts_on_speech: bool = True
     """Of a Live session: whether an answer ends when the user speaks over it, whatever the model does."""
+    realtime_wait_s: float = 8.0
+    """How long a Realtime session waits for a slot: its clients give up after 10."""
 
 
 class RateWindow:

@@ -20,6 +20,7 @@ from tests.ws_adapter.support.judgement import refusal
 AUDIO = "AAAAAI/C9Tw="
 VOICE = pcm(0.5)
 PICTURE = pictured()
+ITEM = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
 
 MINIMAL: dict[str, list[Event]] = {
     "realtime": [
@@ -54,6 +55,17 @@ MINIMAL: dict[str, list[Event]] = {
         {"type": "session.update", "session": {}},
         {"type": "session.input_audio.append", "audio": AUDIO},
         *({"type": f"session.{name}"} for name in ("input_audio.mute", "input_audio.unmute", "close")),
+    ],
+    "realtime_ga": [
+        {"type": "session.update", "session": {"type": "realtime"}},
+        {"type": "input_audio_buffer.append", "audio": AUDIO},
+        *({"type": f"input_audio_buffer.{name}"} for name in ("commit", "clear")),
+        {"type": "output_audio_buffer.clear"},
+        {"type": "conversation.item.create", "item": ITEM},
+        *({"type": f"conversation.item.{name}", "item_id": "item_1"} for name in ("retrieve", "delete")),
+        {"type": "conversation.item.truncate", "item_id": "item_1", "content_index": 0, "audio_end_ms": 0},
+        {"type": "response.create"},
+        {"type": "response.cancel"},
     ],
 }
 

@@ -128,6 +128,18 @@ def _add_session_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("sessions").add_argument
     add("--session-limit-audio-s", type=seconds, metavar="S", help="longest session, 0: any (default 600)")
     add("--session-limit-video-s", type=seconds, metavar="S", help="longest session, 0: any (default 300)")
+    add(
+        "--session-limit-realtime-s",
+        type=seconds,
+        metavar="S",
+        help="longest session on /v1/realtime?model=, 0: any (default 3600)",
+    )
+    add(
+        "--realtime-wait-s",
+        type=seconds,
+        metavar="S",
+        help="wait of such a session for a slot, below the 10 s of its clients (default 8)",
+    )
     add("--init-timeout-s", type=positive_float, metavar="S", help="from slot to first event (default 20)")
     add("--pause-timeout-s", type=positive_float, metavar="S", help="pause if none is asked for (default 60)")
     add("--duplex-idle-s", type=positive_float, metavar="S", help="idle while others wait (default 60)")

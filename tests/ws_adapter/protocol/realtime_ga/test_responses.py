@@ -1,0 +1,558 @@
+"""Responses of Realtime: the ladder of their events, their ends, and what the model is told."""
+
+import base64
+from typing import Any
+
+import pytest
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Event
+from tests.ws_adapter.support import tokens as counted
+from tests.ws_adapter.support.realtime_ga_conversation import (
+    AUDIO,
+    WEATHER,
+    RealtimeGaConversation,
+    append,
+    heard,
+    message,
+    sound,
+    told,
+)
+from ws_adapter.protocol.core.signals import Finish, Piece, UnitEnd
+from ws_adapter.protocol.core.turn import Call, Message, Speech
+from ws_adapter.protocol.live.sound import Format
+
+CREATE: Event = {"type": "response.create"}
+CANCEL: Event = {"type": "response.cancel", "event_id": "stop"}
+COMMIT: Event = {"type": "input_audio_buffer.commit", "event_id": "c1"}
+
+RESPONSE_KEYS = {
+    "id",
+    "object",
+    "status",
+    "status_details",
+    "output",
+    "conversation_id",
+    "output_modalities",
+    "max_output_tokens",
+    "audio",
+    "usage",
+    "metadata",
+}
+
+
+def talking(**session: Any) -> RealtimeGaConversation:
+    """A session whose client commits, and has said something."""
+    conversation = RealtimeGaConversation()
+    conversation.begin(**session)
+    conversation.client(message())
+    return conversation
+
+
+def done(events: list[Event]) -> Event:
+    (event,) = [event for event in events if event["type"] == "response.done"]
+    response: Event = event["response"]
+    return response
+
+
+# ----------------------------------------------------------------------------------------- the ladders
+
+
+def test_a_manual_turn_becomes_an_item_and_no_response() -> None:
+    session = RealtimeGaConversation()
+    session.begin()
+    assert session.client(append(1.0)) == []
+
+    committed, added, item_done = session.client(COMMIT)
+
+    assert told([committed, added, item_done]) == [
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+    ]
+    assert committed["previous_item_id"] is None
+    assert committed["item_id"] == added["item"]["id"] == item_done["item"]["id"]
+    assert item_done["item"]["content"] == [{"type": "input_audio", "transcript": None}]
+    assert session.runs == []
+
+
+def test_a_spoken_response_climbs_the_ladder() -> None:
+    session = talking()
+
+    events = session.respond(metadata={"client_event_id": "1"})
+    events += session.say("Seven") + session.say(" apples.")
+    events += session.finish(tokens=counted.tokens(5, 10, 0, 4, 3, 25))
+
+    assert told(events) == [
+        "response.created",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+        *["response.output_audio_transcript.delta", AUDIO] * 2,
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+    created, final = events[0]["response"], done(events)
+    assert set(created) == set(final) == RESPONSE_KEYS
+    assert (created["status"], created["usage"], created["output"]) == ("in_progress", None, [])
+    assert created["metadata"] == final["metadata"] == {"client_event_id": "1"}
+    assert (final["status"], final["status_details"]) == ("completed", None)
+    assert final["usage"] == {
+        "total_tokens": 43,
+        "input_tokens": 15,
+        "output_tokens": 28,
+        "input_token_details": {
+            "text_tokens": 5,
+            "audio_tokens": 10,
+            "image_tokens": 0,
+            "cached_tokens": 4,
+        },
+        "output_token_details": {"text_tokens": 3, "audio_tokens": 25},
+    }
+    (item,) = final["output"]
+    assert item["content"] == [{"type": "output_audio", "transcript": "Seven apples."}]
+    assert item["status"] == "completed"
+    assert events[1]["item"]["content"] == []
+    assert events[2]["previous_item_id"] == session.sent[3]["item"]["id"]
+    assert len(heard(events)) == 2 * 48_000
+    assert {event["item_id"] for event in events if "item_id" in event} == {item["id"]}
+
+
+def test_a_written_response_climbs_the_ladder() -> None:
+    session = talking(output_modalities=["text"])
+
+    events = session.respond()
+    events += session.worker(Piece(1, "Seven", b""), Piece(1, " apples.", b"")) + session.finish()
+
+    assert told(events)[3:] == [
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+    assert done(events)["output"][0]["content"] == [{"type": "output_text", "text": "Seven apples."}]
+    assert not session.turn.speaks
+
+
+def test_a_call_of_a_tool_climbs_the_ladder() -> None:
+    session = talking(tools=[WEATHER])
+
+    events = session.respond() + session.call(arguments='{"city":"Rome"}') + session.finish()
+
+    assert told(events) == [
+        "response.created",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+    begun = events[1]["item"]
+    assert (begun["status"], begun["name"], begun["call_id"], begun["arguments"]) == (
+        "in_progress",
+        "weather",
+        "call_1",
+        "",
+    )
+    assert (events[5]["arguments"], events[5]["name"]) == ('{"city":"Rome"}', "weather")
+    assert events[7]["item"]["status"] == "completed"
+    assert done(events)["output"] == [events[7]["item"]]
+    assert [tool.name for tool in session.turn.tools] == ["weather"]
+
+
+def test_words_and_a_call_share_a_response() -> None:
+    session = talking(tools=[WEATHER])
+    session.respond()
+
+    events = session.say("Let me see.") + session.call() + session.finish()
+
+    message_item, call = done(events)["output"]
+    assert (message_item["type"], call["type"]) == ("message", "function_call")
+    assert [e["output_index"] for e in events if e["type"] == "response.output_item.done"] == [0, 1]
+
+
+def test_what_came_of_a_call_may_come_before_the_response_is_done_and_is_told_the_model() -> None:
+    session = talking(tools=[WEATHER])
+    session.respond()
+    session.say("Let me see.")
+    session.call()
+
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "sun"}
+    answers = session.client({"type": "conversation.item.create", "item": output})
+    session.finish()
+    session.respond()
+
+    assert told(answers) == ["conversation.item.added", "conversation.item.done"]
+    assert session.turn.messages[1:] == (
+        Message("user", ("Hello",)),
+        Message("assistant", ("Let me see.",), (Call("call_1", "weather", "{}"),)),
+        Message("tool", ("sun",), call_id="call_1"),
+    )
+
+
+def test_a_call_that_was_cut_off_is_incomplete_and_never_told_the_model() -> None:
+    session = talking(tools=[WEATHER])
+    session.respond()
+    session.call(arguments='{"c')
+    unit = session.runs[-1].unit
+    session.client(CANCEL)
+    session.finish(UnitEnd.CANCELLED)
+    assert unit == 1
+
+    session.respond()
+
+    assert [message.role for message in session.turn.messages] == ["system", "user", "assistant"]
+
+
+def test_a_result_of_no_call_is_refused() -> None:
+    session = talking()
+    output = {"type": "function_call_output", "call_id": "call_9", "output": ""}
+
+    (answer,) = session.client({"type": "conversation.item.create", "item": output})
+
+    assert (answer["error"]["code"], answer["error"]["param"]) == ("invalid_value", "item.call_id")
+
+
+# --------------------------------------------------------------------------------- what the model is told
+
+
+def test_the_model_is_told_the_whole_conversation() -> None:
+    session = RealtimeGaConversation()
+    session.begin(instructions="Be brief.")
+    session.client(message("Mind the gap", "system"))
+    session.client(append(1.0))
+    session.client(COMMIT)
+    session.answer("Seven")
+    session.client(message("And now?"))
+
+    session.respond()
+
+    system, gap, said, answered, asked = session.turn.messages
+    assert system == Message("system", ("Be brief.",))
+    assert gap == Message("system", ("Mind the gap",))
+    (clip,) = said.parts
+    assert isinstance(clip, Speech)
+    assert abs(len(clip.data) - 64_000) <= 4 * 40
+    assert answered == Message("assistant", ("Seven",))
+    assert asked == Message("user", ("And now?",))
+    assert session.turn.speaks
+    assert session.turn.generation.max_new_tokens == 4096
+
+
+def test_a_response_may_differ_from_its_session() -> None:
+    session = talking(instructions="Be brief.", tools=[WEATHER])
+
+    session.respond(
+        instructions="Be long.", output_modalities=["text"], max_output_tokens=7, tools=[], tool_choice="none"
+    )
+
+    assert session.turn.messages[0] == Message("system", ("Be long.",))
+    assert session.turn.generation.max_new_tokens == 7
+    assert session.turn.tools == ()
+    assert not session.turn.speaks
+
+
+def test_an_empty_conversation_can_be_answered() -> None:
+    session = RealtimeGaConversation()
+    session.begin(instructions="")
+
+    events = session.answer("Hello!")
+
+    assert told(events)[-1] == "response.done"
+    assert session.turn.messages == (Message("system", ("You are a helpful assistant.",)),)
+
+
+# ------------------------------------------------------------------------------------------ out of band
+
+
+def test_a_response_outside_the_conversation_joins_nothing() -> None:
+    session = talking()
+    first = session.sent[-1]["item"]["id"]
+
+    events = session.respond(
+        conversation="none",
+        output_modalities=["text"],
+        input=[{"type": "item_reference", "id": first}, message("Sum up.")["item"]],
+    )
+    events += session.say("So.") + session.finish()
+
+    assert not [event for event in events if event["type"].startswith("conversation.")]
+    assert done(events)["conversation_id"] is None
+    assert session.turn.messages[1:] == (Message("user", ("Hello",)), Message("user", ("Sum up.",)))
+    session.respond()
+    assert len(session.turn.messages) == 2
+
+
+def test_no_input_is_another_thing_than_empty_input() -> None:
+    session = talking()
+
+    session.answer(conversation="none", input=[])
+    assert len(session.turn.messages) == 1
+    session.answer(conversation="none", input=None)
+    assert len(session.turn.messages) == 2
+
+
+def test_an_unknown_reference_refuses_the_response() -> None:
+    session = talking()
+
+    (answer,) = session.client(
+        {"type": "response.create", "response": {"input": [{"type": "item_reference", "id": "item_9"}]}}
+    )
+
+    assert answer["error"]["param"] == "response.input[0].id"
+    assert session.runs == []
+
+
+def test_a_response_outside_the_conversation_does_not_block_the_one_in_it() -> None:
+    session = talking()
+    session.respond(conversation="none")
+
+    created = session.client(CREATE)
+    again = session.client(CREATE)
+    beside = session.client({"type": "response.create", "response": {"conversation": "none"}})
+
+    assert told(created) == told(beside) == ["response.created"]
+    assert told(again) == ["error:conversation_already_has_active_response"]
+    session.finish()
+    assert session.runs[-1].turn.messages[-1] == Message("user", ("Hello",))
+    session.say("In it.")
+    assert [
+        e["response"]["conversation_id"] is None for e in session.finish() if e["type"] == "response.done"
+    ] == [False]
+    assert len(session.runs) == 3
+
+
+def test_responses_that_wait_are_bounded() -> None:
+    session = talking()
+    session.respond()
+    beside = {"type": "response.create", "response": {"conversation": "none"}}
+
+    answers = [told(session.client(beside))[0] for _ in range(9)]
+
+    assert answers == ["response.created"] * 8 + ["error:conversation_already_has_active_response"]
+
+
+# ------------------------------------------------------------------------------------------------ ends
+
+
+def test_a_cancel_ends_the_response_at_once_and_at_the_worker() -> None:
+    session = talking()
+    (created,) = session.respond()
+    session.say("Seven")
+
+    events = session.client(CANCEL)
+
+    assert told(events) == [
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+    final = done(events)
+    assert final["id"] == created["response"]["id"]
+    assert final["status_details"] == {"type": "cancelled", "reason": "client_cancelled"}
+    assert final["output"][0]["status"] == "incomplete"
+    assert session.cancelled == [1]
+    assert session.say(" apples") == session.finish(UnitEnd.CANCELLED) == []
+
+
+def test_a_response_that_waits_can_be_cancelled_by_name() -> None:
+    session = talking()
+    session.respond()
+    (waiting,) = session.client({"type": "response.create", "response": {"conversation": "none"}})
+
+    events = session.client({"type": "response.cancel", "response_id": waiting["response"]["id"]})
+
+    assert told(events) == ["response.done"]
+    assert session.cancelled == []
+
+
+def test_cancelling_nothing_is_said_in_words_that_clients_know() -> None:
+    session = talking()
+
+    (answer,) = session.client(CANCEL)
+
+    assert answer["error"]["code"] == "response_cancel_not_active"
+    assert answer["error"]["message"].startswith("Cancellation failed")
+    assert answer["error"]["event_id"] == "stop"
+
+
+def test_the_next_response_waits_for_the_worker_to_close_the_cancelled_one() -> None:
+    session = talking()
+    session.respond()
+    session.client(CANCEL)
+
+    assert told(session.client(CREATE)) == ["response.created"]
+    assert len(session.runs) == 1
+    session.finish(UnitEnd.CANCELLED)
+
+    assert [run.unit for run in session.runs] == [1, 2]
+
+
+def test_usage_of_a_cancelled_response_is_what_was_known() -> None:
+    session = talking()
+    session.respond()
+    session.prefill(40)
+
+    assert done(session.client(CANCEL))["usage"]["input_tokens"] == 40
+
+
+@pytest.mark.parametrize(
+    "finish", [{"finish": Finish.LENGTH}, {"end": UnitEnd.CONTEXT_FULL}], ids=["length", "context"]
+)
+def test_an_answer_that_was_cut_is_incomplete(finish: dict[str, Any]) -> None:
+    session = talking()
+    session.respond()
+    session.say()
+
+    final = done(session.finish(**finish))
+
+    assert final["status"] == "incomplete"
+    assert final["status_details"] == {"type": "incomplete", "reason": "max_output_tokens"}
+    assert final["output"][0]["status"] == "incomplete"
+
+
+def test_a_failure_is_an_error_and_still_the_end_of_the_response() -> None:
+    session = talking()
+    session.respond()
+    session.say()
+
+    events = session.finish(UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
+
+    assert told(events)[0] == "error:inference_failed"
+    assert events[0]["error"]["type"] == "server_error"
+    final = done(events)
+    assert (final["status"], final["status_details"]["error"]["code"]) == ("failed", "inference_failed")
+    assert session.closed is None
+
+
+def test_failures_in_a_row_end_the_session() -> None:
+    session = talking()
+    for _ in range(3):
+        session.respond()
+        session.finish(UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
+        if session.closed is not None:
+            break
+
+    assert session.closed is not None
+    assert (session.closed.code, session.closed.reason) == (1011, "server_error.internal_error")
+
+
+def test_a_lost_worker_fails_the_response_and_the_next_one_takes_another() -> None:
+    session = talking()
+    session.respond()
+    session.say()
+
+    events = session.fail(Reason.WORKER_LOST)
+
+    assert done(events)["status"] == "failed"
+    assert not session.has_slot
+    session.client(CREATE)
+    assert session.has_slot
+    session.grant()
+    session.ready()
+    assert session.turn.messages[-1] == Message("assistant", ("Seven",))
+
+
+def test_no_deltas_after_the_end() -> None:
+    session = talking()
+    session.answer()
+
+    assert session.worker(Piece(1, "more", b"")) == []
+
+
+# ----------------------------------------------------------------------------------------- the sound
+
+
+@pytest.mark.parametrize("encoding", ["audio/pcmu", "audio/pcma"])
+def test_g711_goes_both_ways(encoding: Any) -> None:
+    format = Format(encoding, 8000)
+    session = RealtimeGaConversation()
+    told_session = session.begin(
+        audio={
+            "input": {"turn_detection": None, "format": {"type": encoding}},
+            "output": {"format": {"type": encoding}},
+        }
+    )
+    session.client(append(1.0, format=format))
+    session.client(COMMIT)
+
+    events = session.answer()
+
+    assert told_session["audio"]["input"]["format"] == {"type": encoding}
+    (clip,) = session.turn.messages[-1].parts
+    assert isinstance(clip, Speech)
+    assert abs(len(clip.data) - 64_000) <= 4 * 40
+    assert abs(len(heard(events)) - 8_000) <= 8
+
+
+def test_audio_may_be_cut_anywhere() -> None:
+    whole, cut = RealtimeGaConversation(), RealtimeGaConversation()
+    data = base64.b64decode(sound(0.5, 0.3))
+    for session, size in ((whole, len(data)), (cut, 777)):
+        session.begin()
+        for at in range(0, len(data), size):
+            piece = base64.b64encode(data[at : at + size]).decode()
+            assert session.client({"type": "input_audio_buffer.append", "audio": piece}) == []
+        session.client(COMMIT)
+        session.respond()
+
+    (one,), (other,) = whole.turn.messages[-1].parts, cut.turn.messages[-1].parts
+    assert isinstance(one, Speech)
+    assert isinstance(other, Speech)
+    assert len(one.data) == len(other.data)
+
+
+def test_what_the_client_does_not_read_waits_and_is_bounded() -> None:
+    session = talking()
+    session.respond()
+    session.do(session.dialect.congested(True, session.now))
+
+    assert session.say("One", 2.0) == session.say("Two", 2.0) == session.finish() == []
+    assert session.dialect.held_bytes == 4 * 96_000
+    session.do(session.dialect.congested(False, session.now))
+    events = session.wait(0.0)
+
+    assert told(events)[-1] == "response.done"
+    assert len(heard(events)) == 4 * 48_000
+
+
+def test_an_answer_that_nobody_reads_fails_at_a_minute() -> None:
+    session = talking()
+    session.respond()
+    session.do(session.dialect.congested(True, session.now))
+
+    events = [event for _ in range(61) for event in session.say("Word", 1.0)]
+
+    assert told(events) == ["error:slow_consumer", "response.done"]
+    assert session.cancelled == [1]
+    assert session.dialect.held_bytes == 0
+
+
+def test_what_is_not_sent_yet_can_be_flushed() -> None:
+    session = talking()
+    session.respond()
+    session.say("One")
+    session.do(session.dialect.congested(True, session.now))
+    session.say("Two")
+
+    assert session.client({"type": "output_audio_buffer.clear"}) == []
+    session.do(session.dialect.congested(False, session.now))
+    session.wait(0.0)
+    events = session.finish()
+
+    assert done(events)["output"][0]["content"][0]["transcript"] == "OneTwo"
+    assert len(heard(session.sent)) == 48_000

@@ -1,0 +1,289 @@
+"""What a Realtime session is: told whole, changed whole or not at all."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.schemas import Event
+from tests.ws_adapter.support.realtime_ga_conversation import (
+    CATALOGUE,
+    MANUAL,
+    WEATHER,
+    RealtimeGaConversation,
+    append,
+    message,
+    told,
+    update,
+)
+from ws_adapter.protocol.core.config import Catalogue
+
+VAD: Event = {
+    "type": "server_vad",
+    "threshold": 0.5,
+    "prefix_padding_ms": 300,
+    "silence_duration_ms": 500,
+    "create_response": True,
+    "interrupt_response": True,
+    "idle_timeout_ms": None,
+}
+PCM: Event = {"type": "audio/pcm", "rate": 24000}
+
+
+def granted(**options: Any) -> RealtimeGaConversation:
+    session = RealtimeGaConversation(**options)
+    session.grant()
+    return session
+
+
+def test_session_created_is_first_and_tells_everything() -> None:
+    session = RealtimeGaConversation()
+
+    assert session.sent == []
+    created, conversation = session.grant()
+
+    assert created["type"] == "session.created"
+    assert created["session"] == {
+        "type": "realtime",
+        "object": "realtime.session",
+        "id": "sess_0123456789ab",
+        "model": "antiphon-mini",
+        "expires_at": 1000 + 10_000 + 3600,
+        "output_modalities": ["audio"],
+        "instructions": "You are a helpful assistant.",
+        "audio": {
+            "input": {
+                "format": PCM,
+                "transcription": None,
+                "noise_reduction": None,
+                "turn_detection": VAD,
+            },
+            "output": {"format": PCM, "voice": "alloy", "speed": 1.0},
+        },
+        "include": None,
+        "tools": [],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "max_output_tokens": "inf",
+        "truncation": "auto",
+        "prompt": None,
+        "tracing": None,
+        "reasoning": None,
+    }
+    assert conversation["type"] == "conversation.created"
+
+
+def test_what_is_absent_stays_and_what_is_null_is_off() -> None:
+    session = granted()
+    session.client(
+        update(instructions="Be brief.", audio={"input": {"noise_reduction": {"type": "near_field"}}})
+    )
+
+    (updated,) = session.client(
+        update(audio={"input": {"turn_detection": {"type": "server_vad", "threshold": 0.8}}})
+    )
+    (off,) = session.client(update(audio={"input": {"turn_detection": None, "noise_reduction": None}}))
+
+    assert updated["session"]["instructions"] == "Be brief."
+    assert updated["session"]["audio"]["input"]["noise_reduction"] == {"type": "near_field"}
+    assert updated["session"]["audio"]["input"]["turn_detection"] == {**VAD, "threshold": 0.8}
+    assert off["session"]["audio"]["input"]["turn_detection"] is None
+    assert off["session"]["audio"]["input"]["noise_reduction"] is None
+
+
+def test_turn_detection_that_is_switched_on_again_has_its_defaults() -> None:
+    session = granted()
+    session.client(update(audio={"input": {"turn_detection": {"type": "server_vad", "threshold": 0.9}}}))
+    session.client(update(audio={"input": {"turn_detection": None}}))
+
+    (updated,) = session.client(update(audio={"input": {"turn_detection": {"type": "server_vad"}}}))
+
+    assert updated["session"]["audio"]["input"]["turn_detection"] == VAD
+
+
+def test_empty_clears() -> None:
+    session = granted()
+    session.client(update(instructions="Be brief.", tools=[WEATHER]))
+
+    (updated,) = session.client(update(instructions="", tools=[]))
+
+    assert (updated["session"]["instructions"], updated["session"]["tools"]) == ("", [])
+
+
+def test_interrupt_response_is_always_echoed() -> None:
+    session = granted()
+
+    (updated,) = session.client(
+        update(audio={"input": {"turn_detection": {"type": "server_vad", "interrupt_response": False}}})
+    )
+
+    assert updated["session"]["audio"]["input"]["turn_detection"]["interrupt_response"] is False
+    assert updated["session"]["audio"]["input"]["turn_detection"]["create_response"] is True
+
+
+def test_what_unmodified_clients_send_at_the_beginning_is_accepted() -> None:
+    session = granted()
+
+    answers = session.client(
+        update(
+            model="antiphon-mini",
+            tracing="auto",
+            audio={
+                "input": {
+                    "format": PCM,
+                    "transcription": {"model": "gpt-4o-mini-transcribe"},
+                    "noise_reduction": None,
+                    "turn_detection": {"type": "server_vad"},
+                },
+                "output": {"format": PCM, "voice": "marin", "speed": 1},
+            },
+            output_modalities=["audio"],
+            tool_choice="auto",
+            tools=[],
+        )
+    )
+
+    assert told(answers) == ["session.updated"]
+    assert answers[0]["session"]["audio"]["input"]["transcription"] is None
+    assert answers[0]["session"]["audio"]["output"]["voice"] == "marin"
+    assert answers[0]["session"]["tracing"] == "auto"
+
+
+REFUSED: list[tuple[Event, str, str]] = [
+    ({"model": "another"}, "invalid_value", "session.model"),
+    ({"type": "transcription"}, "invalid_session_type", "session.type"),
+    ({"type": None}, "missing_required_parameter", "session.type"),
+    ({"temperature": 0.7}, "unknown_parameter", "session.temperature"),
+    ({"instructions": 7}, "invalid_type", "session.instructions"),
+    ({"output_modalities": ["audio", "text"]}, "invalid_value", "session.output_modalities"),
+    ({"output_modalities": ["video"]}, "invalid_value", "session.output_modalities[0]"),
+    ({"max_output_tokens": 5000}, "invalid_value", "session.max_output_tokens"),
+    ({"prompt": {"id": "pmpt_1"}}, "invalid_value", "session.prompt"),
+    ({"tools": [{"type": "mcp", "name": "x"}]}, "invalid_value", "session.tools[0].type"),
+    ({"tools": [WEATHER, WEATHER]}, "invalid_value", "session.tools[1].name"),
+    ({"tool_choice": "required"}, "invalid_value", "session.tool_choice"),
+    ({"audio": {"output": {"voice": "nobody"}}}, "invalid_value", "session.audio.output.voice"),
+    ({"audio": {"output": {"speed": 1.2}}}, "invalid_value", "session.audio.output.speed"),
+    ({"audio": {"output": {"loud": 1}}}, "unknown_parameter", "session.audio.output.loud"),
+    (
+        {"audio": {"input": {"format": {"type": "audio/mp3"}}}},
+        "invalid_value",
+        "session.audio.input.format.type",
+    ),
+    (
+        {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 16000}}}},
+        "invalid_value",
+        "session.audio.input.format.rate",
+    ),
+    (
+        {"audio": {"input": {"turn_detection": {"type": "server_vad", "threshold": 2}}}},
+        "invalid_value",
+        "session.audio.input.turn_detection.threshold",
+    ),
+    (
+        {"audio": {"input": {"turn_detection": {"threshold": 0.5}}}},
+        "missing_required_parameter",
+        "session.audio.input.turn_detection.type",
+    ),
+    (
+        {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}},
+        "invalid_value",
+        "session.audio.input.turn_detection.type",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "code", "param"), REFUSED)
+def test_a_wrong_field_refuses_the_whole_update(change: Event, code: str, param: str) -> None:
+    session = granted()
+    (before,) = session.client(update())
+
+    (answer,) = session.client(
+        {
+            "type": "session.update",
+            "event_id": "e1",
+            "session": {"type": "realtime", "instructions": "X", **change},
+        }
+    )
+    (after,) = session.client(update())
+
+    assert (answer["error"]["code"], answer["error"]["param"]) == (code, param)
+    assert answer["error"]["type"] == "invalid_request_error"
+    assert answer["error"]["event_id"] == "e1"
+    assert after["session"] == before["session"]
+
+
+def test_the_voice_stays_once_the_model_has_spoken() -> None:
+    session = RealtimeGaConversation()
+    session.begin(audio={"input": {"turn_detection": None}, "output": {"voice": "amber"}})
+    session.client(message())
+    session.answer()
+
+    (refused,) = session.client(update(audio={"output": {"voice": "marin"}}))
+    (same,) = session.client(update(audio={"output": {"voice": "amber"}}))
+
+    assert refused["error"]["code"] == "cannot_update_voice"
+    assert same["type"] == "session.updated"
+    assert session.configured[0].setup.voice.voice_id == "amber"  # type: ignore[union-attr]
+
+
+def test_another_voice_before_the_model_speaks_takes_another_session_at_the_worker() -> None:
+    session = RealtimeGaConversation()
+    session.begin()
+    session.wait(20.0)
+    session.ready()
+    assert len(session.configured) == 1
+
+    session.client(update(audio={"output": {"voice": "amber"}}))
+    session.client({"type": "response.create"})
+    session.grant()
+    session.ready()
+
+    assert [opened.setup.voice.voice_id for opened in session.configured] == [None, "amber"]  # type: ignore[union-attr]
+    assert len(session.runs) == 1
+
+
+def test_the_input_format_stays_once_audio_has_come() -> None:
+    session = RealtimeGaConversation()
+    session.begin()
+    session.client(append(0.2))
+
+    (answer,) = session.client(update(audio={"input": {"format": {"type": "audio/pcmu"}}}))
+
+    assert (answer["error"]["code"], answer["error"]["param"]) == (
+        "invalid_value",
+        "session.audio.input.format",
+    )
+
+
+def test_a_model_without_a_voice_writes() -> None:
+    catalogue = Catalogue({"antiphon-mini"}, frozenset(), voiceless={"antiphon-mini"}, deaf={"antiphon-mini"})
+    session = RealtimeGaConversation(catalogue=catalogue)
+    told_session = session.begin(output_modalities=["audio"])
+    assert told_session["output_modalities"] == ["text"]
+
+    (answer,) = session.client(append(0.2))
+    assert (answer["error"]["code"], answer["error"]["param"]) == ("invalid_value", "audio")
+    assert session.client(append(0.2)) == []
+
+    session.client(message())
+    created = session.respond(output_modalities=["audio"])[0]
+    assert created["response"]["output_modalities"] == ["text"]
+    assert not session.turn.speaks
+
+
+def test_tools_are_for_models_that_call_them() -> None:
+    session = RealtimeGaConversation(catalogue=Catalogue(CATALOGUE.models, CATALOGUE.voices))
+    session.begin()
+
+    (answer,) = session.client(update(tools=[WEATHER]))
+
+    assert (answer["error"]["code"], answer["error"]["param"]) == ("invalid_value", "session.tools")
+
+
+def test_an_update_that_says_nothing_changes_nothing() -> None:
+    session = RealtimeGaConversation()
+    told_session = session.begin()
+
+    (updated,) = session.client({"type": "session.update", "session": MANUAL})
+
+    assert updated["session"] == told_session

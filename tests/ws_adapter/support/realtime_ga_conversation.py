@@ -1,0 +1,252 @@
+"""The GA dialect of OpenAI's Realtime in a jar."""
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Event, Observer
+from tests.ws_adapter.support import tokens as counted
+from tests.ws_adapter.support.conversation import SPEECH, ready_signal
+from ws_adapter.protocol.core.actions import (
+    Action,
+    Apart,
+    CancelUnits,
+    CloseSocket,
+    Detect,
+    LeaveSlot,
+    OpenWorkerSession,
+    RunTurn,
+    Send,
+    TakeSlot,
+)
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.signals import (
+    NO_TIMINGS,
+    CallDelta,
+    Failed,
+    Finalized,
+    Piece,
+    Prefilled,
+    Signal,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.core.speech import WINDOW
+from ws_adapter.protocol.core.turn import Turn
+from ws_adapter.protocol.live.sound import PCM_24K, Format
+from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.limits import Limits
+
+CATALOGUE = Catalogue(models={"antiphon-mini"}, voices={"amber"}, calls_tools=True)
+AUDIO = "response.output_audio.delta"
+MANUAL: Event = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+WEATHER: Event = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+
+
+def update(**session: Any) -> Event:
+    """A `session.update`."""
+    return {"type": "session.update", "session": {"type": "realtime", **session}}
+
+
+def sound(seconds: float = 1.0, level: float = 0.1, format: Format = PCM_24K) -> str:
+    """Base64 of equal samples."""
+    samples = np.full(round(seconds * format.rate_hz), level, np.float32)
+    return base64.b64encode(format.encode(samples)).decode()
+
+
+def append(seconds: float = 1.0, level: float = 0.1, format: Format = PCM_24K) -> Event:
+    return {"type": "input_audio_buffer.append", "audio": sound(seconds, level, format)}
+
+
+def message(text: str = "Hello", role: str = "user", **fields: Any) -> Event:
+    """A `conversation.item.create`."""
+    kind = "output_text" if role == "assistant" else "input_text"
+    item = {"type": "message", "role": role, "content": [{"type": kind, "text": text}], **fields}
+    return {"type": "conversation.item.create", "item": item}
+
+
+class RealtimeGaConversation:
+    """One session with a clock of its own; `sent` holds the events as a client would parse them."""
+
+    def __init__(
+        self, model: str = "antiphon-mini", catalogue: Catalogue | None = CATALOGUE, **limits: Any
+    ) -> None:
+        self.now = 1000.0
+        self.sent: list[Event] = []
+        self.runs: list[RunTurn] = []
+        self.cancelled: list[int] = []
+        self.configured: list[OpenWorkerSession] = []
+        self.detecting = 0
+        """Samples that were given to the detector and not told of."""
+        self.has_slot = False
+        self.closed: CloseSocket | None = None
+        self._tokens = 0
+        self._observer = Observer("/v1/realtime?model=antiphon-mini")
+        self.dialect = RealtimeGa(
+            "sess_0123456789ab",
+            model,
+            Limits(**{"session_limit_s": 3600.0, **limits}),
+            lambda: catalogue,
+            self._new_token,
+            lambda at: at + 10_000,
+        )
+        self.do(self.dialect.opened(self.now))
+
+    def _new_token(self) -> str:
+        self._tokens += 1
+        return f"{self._tokens:012x}"
+
+    # ------------------------------------------------------------------------------------------ driving
+
+    def client(self, event: Event | bytes) -> list[Event]:
+        """Sends one event; what it causes at once. One that is accepted has to be one that may be sent."""
+        frame = event if isinstance(event, bytes) else json.dumps(event).encode()
+        told = self.do(self.dialect.text_frame(frame, self.now))
+        is_refused = any(answer["type"] == "error" for answer in told)
+        if isinstance(event, dict) and not is_refused and not self.dialect.is_waiting:
+            self._observer.client_was_heard(event)
+        return told
+
+    def worker(self, *signals: Signal) -> list[Event]:
+        before = len(self.sent)
+        for signal in signals:
+            if isinstance(signal, UnitDone):
+                self._done = signal.unit
+            self.do(self.dialect.signal(signal, self.now))
+        return self.sent[before:]
+
+    def grant(self) -> list[Event]:
+        return self.do(self.dialect.granted(self.now))
+
+    def wait(self, seconds: float, others_wait: bool = False) -> list[Event]:
+        """Lets time pass, ticking exactly at each deadline on the way."""
+        before, until = len(self.sent), self.now + seconds
+        while (due := self.dialect.deadline) is not None and due <= until:
+            self.now = max(self.now, due)
+            self.do(self.dialect.tick(self.now, others_wait))
+        self.now = until
+        return self.sent[before:]
+
+    def do(self, actions: list[Action]) -> list[Event]:
+        before = len(self.sent)
+        for action in actions:
+            assert self.closed is None, f"{action} after the end"
+            match action:
+                case Send():
+                    self.sent.append(json.loads(encode(action.event)))
+                    self._observer.server_said(self.sent[-1])
+                case RunTurn():
+                    assert self.has_slot
+                    self.runs.append(action)
+                case CancelUnits(unit=unit):
+                    self.cancelled.append(unit)
+                case OpenWorkerSession():
+                    self.configured.append(action)
+                case Detect(samples=samples):
+                    self.detecting += samples.size
+                case TakeSlot():
+                    assert not self.has_slot
+                    self.has_slot = True
+                case LeaveSlot():
+                    assert self.has_slot
+                    self.has_slot = False
+                case Apart(work=work):
+                    self.do(work()(self.now))
+                case CloseSocket():
+                    self.closed = action
+                case _:
+                    raise TypeError(action)
+        return self.sent[before:]
+
+    # -------------------------------------------------------------------------------------- short cuts
+
+    def begin(self, **session: Any) -> Event:
+        """Through to the first settings; returns the session as it is then."""
+        self.grant()
+        self.client({"type": "session.update", "session": {**MANUAL, **session}})
+        session_told: Event = self.sent[-1]["session"]
+        return session_told
+
+    @property
+    def turn(self) -> Turn:
+        """What the worker was asked last."""
+        return self.runs[-1].turn
+
+    def respond(self, **response: Any) -> list[Event]:
+        """A `response.create`, as far as to the worker."""
+        before = len(self.sent)
+        self.client({"type": "response.create", "response": response})
+        self.ready()
+        return self.sent[before:]
+
+    def ready(self, **fields: Any) -> None:
+        """The worker has taken the settings that it was told last, if it was told any."""
+        if len(self.configured) > self._ready:
+            self._ready = len(self.configured)
+            self.worker(ready_signal(**fields))
+
+    _ready = 0
+    _done = 0
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a turn is at the worker."""
+        return bool(self.runs) and self._done != self.runs[-1].unit
+
+    def say(self, text: str = "Seven", seconds: float = 1.0) -> list[Event]:
+        """The worker says more of the turn that runs."""
+        audio = SPEECH * int(seconds) + SPEECH[: round(len(SPEECH) * (seconds % 1)) // 4 * 4]
+        return self.worker(Piece(self.runs[-1].unit, text, audio))
+
+    def call(self, name: str = "weather", arguments: str = "{}", id: str = "call_1") -> list[Event]:
+        """The worker calls a tool."""
+        unit = self.runs[-1].unit
+        begin, rest = arguments[:1], arguments[1:]
+        return self.worker(
+            Piece(unit, "", b"", call=CallDelta(0, id, name, begin)),
+            Piece(unit, "", b"", call=CallDelta(0, arguments=rest, complete=True)),
+        )
+
+    def finish(self, end: UnitEnd = UnitEnd.TURN, **done: Any) -> list[Event]:
+        """The worker is done with the turn that runs."""
+        unit = self.runs[-1].unit
+        done = {"context_tokens": 119, "tokens": counted.tokens(input_audio=10, output_text=3), **done}
+        return self.worker(UnitDone(unit, end, **done), Finalized(unit))
+
+    def answer(self, text: str = "Seven", **response: Any) -> list[Event]:
+        """A whole response."""
+        before = len(self.sent)
+        self.respond(**response)
+        self.say(text)
+        self.finish()
+        return self.sent[before:]
+
+    def prefill(self, input_tokens: int = 40) -> None:
+        self.worker(Prefilled(self.runs[-1].unit, NO_TIMINGS, tokens=counted.tokens(input_tokens)))
+
+    def detect(self, score: float, seconds: float) -> list[Event]:
+        """The user speaks, or is silent, for so long, as probably as that."""
+        before = len(self.sent)
+        self.client(append(seconds))
+        windows, self.detecting = divmod(self.detecting, WINDOW)
+        self.do(self.dialect.detected([score] * windows, self.now))
+        return self.sent[before:]
+
+    def fail(self, reason: Reason) -> list[Event]:
+        return self.worker(Failed(reason))
+
+
+def told(events: list[Event]) -> list[str]:
+    """`type` of each event, `error:CODE` of errors."""
+    return [
+        f"error:{event['error']['code']}" if event["type"] == "error" else event["type"] for event in events
+    ]
+
+
+def heard(events: list[Event]) -> bytes:
+    """All that was to be heard."""
+    return b"".join(base64.b64decode(event["delta"]) for event in events if event["type"] == AUDIO)

@@ -1,0 +1,1 @@
+"""OpenAI's protocol of turns, Realtime, in the dialect of its general availability."""

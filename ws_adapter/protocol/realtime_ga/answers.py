@@ -1,0 +1,208 @@
+"""The responses of a session: one at a time at the worker, whatever waits for it and for the client."""
+
+from collections import deque
+from typing import Final, Literal
+
+from ws_adapter.protocol.chat.reply import failure
+from ws_adapter.protocol.core.actions import Action, Send
+from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ, Piece, Prefilled, UnitDone, UnitEnd
+from ws_adapter.protocol.realtime_ga.response import Response
+from ws_adapter.protocol.realtime_ga.wire.events import Code, type_of
+from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, code_of
+from ws_adapter.protocol.realtime_ga.wire.resources import ResponseError
+from ws_adapter.protocol.realtime_ga.wire.teller import Teller
+from ws_adapter.protocol.realtime_ga.worker_slot import Hold, WorkerSlot
+from ws_adapter.protocol.wire.errors import ErrorCode, Refusal
+
+MOST_BESIDE: Final = 8
+"""Responses outside the conversation that may wait."""
+
+MOST_UNSENT_S: Final = 60.0
+"""Of an answer that may wait for a client that does not read."""
+
+AT_ONCE_S: Final = 1.0
+"""Of it that is sent at a time when the client reads again."""
+
+_BYTES_PER_S: Final = 4 * OUTPUT_RATE_HZ
+
+
+class Answers:
+    """See above. `wait_s`: how long one may wait for a slot."""
+
+    def __init__(self, teller: Teller, wait_s: float) -> None:
+        self.slot = WorkerSlot()
+        self.active: Response | None = None
+        """The one that joins the conversation."""
+        self.is_congested = False
+        self.resumes_at: float | None = None
+        """When more is sent of what has waited for the client."""
+        self.failures = 0
+        """In a row."""
+        self.has_spoken = False
+        """Whether anything was to be heard of the model."""
+        self.plays_until = 0.0
+        """When all is heard that was sent, if it is played at once."""
+        self._teller = teller
+        self._wait_s = wait_s
+        self._waiting: deque[Response] = deque()
+        self._running: Response | None = None
+        self._unsent: deque[Piece | UnitDone] = deque()
+        self._unsent_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Of what waits for the client."""
+        return self._unsent_bytes
+
+    @property
+    def are_none(self) -> bool:
+        """Whether nothing is asked of the model."""
+        return self.active is None and self._running is None and not self._waiting
+
+    def check(self, *, is_beside: bool) -> None:
+        """Raises `Refusal` unless there may be another one."""
+        if not is_beside and self.active is not None:
+            message = f"Conversation already has an active response in progress: {self.active.id}"
+            raise Denied(Code.ACTIVE_RESPONSE, message)
+        if is_beside and sum(response.is_beside for response in self._waiting) >= MOST_BESIDE:
+            message = f"{MOST_BESIDE} responses outside the conversation wait already; wait for one"
+            raise Denied(Code.ACTIVE_RESPONSE, message)
+
+    def create(self, response: Response) -> list[Action]:
+        """The model is asked; the conversation goes before what is beside it."""
+        if response.is_beside:
+            self._waiting.append(response)
+        else:
+            self.active = response
+            self._waiting.appendleft(response)
+        return response.created()
+
+    def advance(self, now: float) -> list[Action]:
+        """What brings the next one to the worker, or the session to one."""
+        slot = self.slot
+        if not self._waiting or self._running is not None:
+            return []
+        setup = self._waiting[0].asked.setup
+        actions: list[Action] = []
+        if slot.hold is Hold.READY and slot.setup != setup:
+            actions += slot.leave()  # another voice needs another session at the worker
+        match slot.hold:
+            case Hold.NONE:
+                actions += slot.want(now + self._wait_s)
+            case Hold.HELD:
+                actions += slot.open(setup)
+            case Hold.READY:
+                self._running = self._waiting.popleft()
+                actions += slot.run(self._running.asked.turn)
+        return actions
+
+    # ----------------------------------------------------------------------------- ends of responses
+
+    def find(self, response_id: str | None) -> Response | None:
+        """The one that is meant, if it is not over; None is the active one."""
+        if response_id is None:
+            return self.active
+        asked = [self.active, self._running, *self._waiting]
+        return next((one for one in asked if one is not None and one.id == response_id), None)
+
+    def cancel(
+        self, response: Response, reason: Literal["turn_detected", "client_cancelled"]
+    ) -> list[Action]:
+        """Not another word of it, and nothing more is made of it at the worker."""
+        stops = self.slot.cancel() if response is self._running else []
+        told = response.cancelled(reason)
+        self._forget(response)
+        return [*stops, *told]
+
+    def fail(self, response: Response, code: Code, message: str) -> list[Action]:
+        """An error, and the end of one."""
+        error = ResponseError(type_of(code), code, message)
+        told = [self._teller.error(code, message), *response.failed(error)]
+        self._forget(response)
+        return told
+
+    def fail_all(self, code: Code, message: str) -> list[Action]:
+        """There is nobody to answer."""
+        asked = [self._running, *self._waiting]
+        return [act for one in asked if one is not None for act in self.fail(one, code, message)]
+
+    def _forget(self, response: Response) -> None:
+        if response is self.active:
+            self.active = None
+        if response is self._running:
+            self._running = None
+            self._unsent.clear()
+            self._unsent_bytes = 0
+        elif response in self._waiting:
+            self._waiting.remove(response)
+
+    # ------------------------------------------------------------------------------------ the worker
+
+    def signal(self, signal: Prefilled | Piece | UnitDone, now: float) -> list[Action]:
+        """What the worker says of a turn; of one that was broken off nothing is told."""
+        response = self._running
+        if response is None or signal.unit != self.slot.unit:
+            return []
+        if isinstance(signal, Prefilled):
+            response.prefilled(signal)
+            return []
+        if not self.is_congested and not self._unsent:
+            return self._tell(response, signal, now)
+        self._unsent.append(signal)
+        if isinstance(signal, Piece):
+            self._unsent_bytes += len(signal.audio)
+            if self._unsent_bytes > MOST_UNSENT_S * _BYTES_PER_S:
+                message = f"{MOST_UNSENT_S:g} s of the answer wait for a client that does not read"
+                return [*self.slot.cancel(), *self.fail(response, Code.SLOW_CONSUMER, message)]
+        return []
+
+    def congested(self, is_congested: bool, now: float) -> None:
+        """Whether the client does not read."""
+        self.is_congested = is_congested
+        self.resumes_at = now if self._unsent and not is_congested else None
+
+    def resume(self, now: float) -> list[Action]:
+        """Some of what has waited for the client."""
+        told: list[Action] = []
+        sent = 0
+        while self._unsent and self._running is not None and sent < AT_ONCE_S * _BYTES_PER_S:
+            signal = self._unsent.popleft()
+            size = len(signal.audio) if isinstance(signal, Piece) else 0
+            sent += size
+            self._unsent_bytes -= size
+            told += self._tell(self._running, signal, now)
+        self.resumes_at = now if self._unsent else None
+        return told
+
+    def flush(self) -> None:
+        """What is not sent yet is not to be heard any more."""
+        self._unsent = deque(
+            Piece(signal.unit, signal.text, b"") if isinstance(signal, Piece) else signal
+            for signal in self._unsent
+        )
+        self._unsent_bytes = 0
+
+    def _tell(self, response: Response, signal: Piece | UnitDone, now: float) -> list[Action]:
+        told = response.said(signal) if isinstance(signal, Piece) else self._end(response, signal)
+        seconds = sum(act.audio_s or 0.0 for act in told if isinstance(act, Send))
+        if seconds:
+            self.has_spoken, self.plays_until = True, max(now, self.plays_until) + seconds
+        return told
+
+    def _end(self, response: Response, signal: UnitDone) -> list[Action]:
+        refusal = self._failure(signal)
+        self.failures = self.failures + 1 if refusal and refusal.code is ErrorCode.INFERENCE_ERROR else 0
+        if refusal is not None:
+            return self.fail(response, code_of(refusal) or Code.INFERENCE_FAILED, refusal.message)
+        told = response.done(signal)
+        self._forget(response)
+        return told
+
+    @staticmethod
+    def _failure(signal: UnitDone) -> Refusal | None:
+        match signal.end:
+            case UnitEnd.FAILED:
+                return failure(signal)
+            case UnitEnd.CANCELLED:
+                return Refusal(ErrorCode.INFERENCE_ERROR, "the worker broke the answer off; ask again")
+        return None

@@ -1,0 +1,96 @@
+"""What a response is to be: the settings of the session, and what is different in this one."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from ws_adapter.protocol.core.config import DEFAULT_PROMPT, Catalogue
+from ws_adapter.protocol.core.turn import Generation, Message, Turn
+from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, Conversation, Entry, messages_of
+from ws_adapter.protocol.realtime_ga.given import read_item
+from ws_adapter.protocol.realtime_ga.response import Asked
+from ws_adapter.protocol.realtime_ga.settings import (
+    Settings,
+    check_voice,
+    format_of,
+    name_of,
+    voice_of,
+)
+from ws_adapter.protocol.realtime_ga.wire.client_events import ResponseFields
+from ws_adapter.protocol.realtime_ga.wire.events import Code
+from ws_adapter.protocol.realtime_ga.wire.fields import MAX_TOKENS, ResponseOutputFields
+from ws_adapter.protocol.realtime_ga.wire.items import ItemReference
+from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
+from ws_adapter.protocol.realtime_ga.wire.tools import read_choice, read_tools
+from ws_adapter.protocol.wire.errors import invalid
+
+NOTHING_DIFFERENT: Final = ResponseFields()
+
+
+def read_input(given: ResponseFields, settings: Settings, conversation: Conversation) -> list[Message] | None:
+    """What the model is told instead of the conversation, None for that. Raises `Refusal`."""
+    if given.input is None:
+        return None
+    entries: list[Entry] = []
+    for i, item in enumerate(given.input):
+        path = f"response.input[{i}]"
+        if isinstance(item, ItemReference):
+            entries.append(conversation.find(item.id or "", Code.INVALID_VALUE, f"{path}.id"))
+        else:
+            entries.append(read_item(item, "", settings.input_format, settings.abilities, path))
+    if sum(entry.size for entry in entries) > MOST_BYTES:
+        most = f"{MOST_BYTES // 2**20} MiB of text, pictures and clips as float32 at 16 kHz"
+        raise invalid("response.input", f"expected at most {most}, got more")
+    return messages_of(entries)
+
+
+def ask(
+    given: ResponseFields,
+    told: Iterable[Message] | None,
+    settings: Settings,
+    conversation: Conversation,
+    catalogue: Catalogue | None,
+    *,
+    has_spoken: bool,
+) -> Asked:
+    """Raises `Refusal`. `told` is what `read_input` has read; `has_spoken`: the session keeps its voice."""
+    if given.prompt is not None:
+        raise invalid("response.prompt", "expected null: no prompts are stored here")
+    output = (given.audio.output if given.audio is not None else None) or ResponseOutputFields()
+    path = "response.audio.output.voice"
+    check_voice(output.voice, catalogue, path)
+    voice = name_of(output.voice) or settings.voice_name
+    is_beside = given.conversation == "none"
+    if has_spoken and voice != settings.voice_name and not is_beside:
+        raise Denied(Code.CANNOT_UPDATE_VOICE, f"{path}: the model has spoken: it keeps its voice", path)
+    modality = given.output_modalities[0] if given.output_modalities else settings.modality
+    if not settings.abilities.speaks:
+        modality = "text"
+    most = given.max_output_tokens or settings.max_output_tokens
+    fields = settings.fields
+    offered = fields.tools if given.tools is None else given.tools
+    tools = read_tools(offered or (), "response.tools", calls_tools=settings.abilities.calls_tools)
+    choice = given.tool_choice or (fields.tool_choice if given.tools is None else None) or "auto"
+    parallel = fields.parallel_tool_calls if given.parallel_tool_calls is None else given.parallel_tool_calls
+    instructions = settings.instructions if given.instructions is None else given.instructions
+    messages = list(conversation.messages() if told is None else told)
+    if instructions or not messages:
+        messages.insert(0, Message("system", (instructions or DEFAULT_PROMPT,)))
+    turn = Turn(
+        messages=tuple(messages),
+        generation=Generation(max_new_tokens=MAX_TOKENS if most == "inf" else int(most)),
+        speaks=modality == "audio",
+        tools=tools,
+        tool_choice=read_choice(choice, tools, "response.tool_choice") if tools else "auto",
+        parallel_tool_calls=parallel is not False,
+    )
+    return Asked(
+        turn=turn,
+        setup=replace(settings.setup, voice=voice_of(voice)),
+        modality=modality,
+        format=format_of(output.format or settings.output.format),
+        voice=voice,
+        max_output_tokens=most,
+        conversation=None if is_beside else conversation,
+        metadata=given.metadata,
+    )

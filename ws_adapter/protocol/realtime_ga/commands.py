@@ -1,0 +1,124 @@
+"""What each event of a client does to a session that has begun."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from ws_adapter.protocol.core.actions import Action
+from ws_adapter.protocol.realtime_ga.answers import Answers
+from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, read_input
+from ws_adapter.protocol.realtime_ga.dialogue import Dialogue
+from ws_adapter.protocol.realtime_ga.given import read_item
+from ws_adapter.protocol.realtime_ga.retrieval import with_media
+from ws_adapter.protocol.realtime_ga.wire import events
+from ws_adapter.protocol.realtime_ga.wire.client_events import (
+    AudioAppend,
+    AudioClear,
+    AudioCommit,
+    ClientEvent,
+    ItemCreate,
+    ItemDelete,
+    ItemRetrieve,
+    ItemTruncate,
+    OutputClear,
+    ResponseCancel,
+    ResponseCreate,
+    SessionUpdate,
+)
+from ws_adapter.protocol.realtime_ga.wire.events import Code
+from ws_adapter.protocol.realtime_ga.wire.items import Item
+from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
+from ws_adapter.protocol.realtime_ga.wire.teller import Teller
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.codec import CutBase64, decode_base64
+from ws_adapter.protocol.wire.errors import ErrorCode, Refusal
+from ws_adapter.protocol.wire.limits import LARGE_FRAME
+
+
+class Later(Struct, frozen=True):
+    """Of an event of `size` bytes: `read` may take long and changes nothing, `then` goes on with what it
+    returns. Both may raise `Refusal`."""
+
+    size: int
+    read: Callable[[], Any]
+    then: Callable[[Any], list[Action]]
+
+
+class Commands:
+    """See above. Where one raises `Refusal`, nothing has changed."""
+
+    def __init__(self, teller: Teller, answers: Answers) -> None:
+        self._teller = teller
+        self._answers = answers
+        self._refuses_audio = False
+        """Whether the client was told that its audio is not taken."""
+
+    def obey(self, event: ClientEvent, dialogue: Dialogue, size: int) -> list[Action] | Later:
+        """Does what an event says whose frame had `size` bytes."""
+        match event:
+            case AudioAppend():
+                return self._append(event, dialogue, size)
+            case SessionUpdate():
+                return dialogue.update(event)
+            case AudioCommit():
+                self._refuses_audio = False
+                return dialogue.commit()
+            case AudioClear():
+                self._refuses_audio = False
+                return dialogue.clear()
+            case OutputClear():
+                self._answers.flush()
+            case ItemCreate():
+                return self._create_item(event, dialogue, size)
+            case ItemRetrieve():
+                return self._retrieve(event, dialogue)
+            case ItemTruncate():
+                return dialogue.truncate(event)
+            case ItemDelete():
+                return dialogue.delete(event)
+            case ResponseCreate():
+                fields = event.response or NOTHING_DIFFERENT
+                read = partial(read_input, fields, dialogue.settings, dialogue.conversation)
+                return Later(size, read, lambda given: dialogue.respond(fields, given))
+            case ResponseCancel():
+                return dialogue.cancel(event)
+        return []
+
+    def _append(self, event: AudioAppend, dialogue: Dialogue, size: int) -> list[Action] | Later:
+        assert event.audio is not None
+        try:
+            if isinstance(event.audio, CutBase64) and event.audio.data is None:
+                raise Refusal(ErrorCode.SERVICE_UNAVAILABLE, errors.OVERLOADED.message)
+            dialogue.check_audio(0)
+            data = decode_base64(event.audio, "audio")
+            dialogue.check_audio(len(data))
+        except Refusal:
+            if self._refuses_audio:
+                return []  # it was said before: sound comes all the time
+            self._refuses_audio = True
+            raise
+        self._refuses_audio = False
+        if size <= LARGE_FRAME:
+            return dialogue.heard(dialogue.buffer.append(data))
+        return Later(size, partial(dialogue.buffer.append, data), dialogue.heard)
+
+    def _create_item(self, event: ItemCreate, dialogue: Dialogue, size: int) -> Later:
+        assert event.item is not None
+        new_id, settings = self._teller.new_id("item"), dialogue.settings
+        read = partial(read_item, event.item, new_id, settings.input_format, settings.abilities, "item")
+        return Later(size, read, lambda entry: dialogue.create_item(event, entry))
+
+    def _retrieve(self, event: ItemRetrieve, dialogue: Dialogue) -> Later:
+        assert event.item_id is not None
+        entry = dialogue.conversation.find(event.item_id, Code.RETRIEVE_UNKNOWN)
+        if self._answers.is_congested:
+            raise Denied(Code.RATE_LIMITED, "read what was sent before; then items can be retrieved")
+        size = len(entry.sound) + entry.size
+        seconds = size / dialogue.buffer.format.bytes_per_s
+
+        def tell(item: Item) -> list[Action]:
+            return [self._teller.sound(events.ItemRetrieved, seconds, item=item)]
+
+        return Later(size, partial(with_media, entry, dialogue.settings.input_format), tell)

@@ -1,0 +1,276 @@
+"""What a session does from `session.created` on: its settings, its input, its items and its answers."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ws_adapter.protocol.core.actions import Action, Detect
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.turn import Message, Speech
+from ws_adapter.protocol.realtime_ga.answers import Answers
+from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, ask
+from ws_adapter.protocol.realtime_ga.conversation import Conversation, Entry, told
+from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of
+from ws_adapter.protocol.realtime_ga.listening import Began, Listening
+from ws_adapter.protocol.realtime_ga.response import Response
+from ws_adapter.protocol.realtime_ga.settings import Settings
+from ws_adapter.protocol.realtime_ga.wire import events, resources
+from ws_adapter.protocol.realtime_ga.wire.client_events import (
+    ItemCreate,
+    ItemDelete,
+    ItemTruncate,
+    ResponseCancel,
+    ResponseFields,
+    SessionUpdate,
+)
+from ws_adapter.protocol.realtime_ga.wire.events import Code
+from ws_adapter.protocol.realtime_ga.wire.fields import ServerVad
+from ws_adapter.protocol.realtime_ga.wire.items import CallOutputItem, Heard, MessageItem
+from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
+from ws_adapter.protocol.realtime_ga.wire.teller import Teller
+from ws_adapter.protocol.wire.codec import Samples
+from ws_adapter.protocol.wire.errors import Refusal, invalid
+from ws_adapter.protocol.wire.faults import shown
+
+OVERSHOOT_MS: Final = 100
+"""So much later than its end the playing of an answer may be said to have stopped: clocks differ."""
+
+
+_TAIL_BYTES: Final = 4096
+"""What a resampler may still hold back at the end of a sound."""
+
+
+class Dialogue:
+    """See above. Where a method raises `Refusal`, nothing has changed."""
+
+    def __init__(
+        self,
+        session_id: str,
+        settings: Settings,
+        expires_at: int,
+        teller: Teller,
+        answers: Answers,
+        catalogue: Callable[[], Catalogue | None],
+    ) -> None:
+        self.settings = settings
+        self.buffer = InputBuffer(settings.input_format)
+        self.conversation = Conversation(teller.new_id("conv"))
+        self.idle_at: float | None = None
+        """When the model speaks again because the user does not."""
+        self._session_id = session_id
+        self._expires_at = expires_at
+        self._teller = teller
+        self._answers = answers
+        self._catalogue = catalogue
+        self._has_input = False
+        self._listening = self._new_listening()
+        self._item_id = ""
+        """What the turn will be that the user speaks."""
+        self._owes_answer = False
+        """Whether a turn has ended that is answered after the present response."""
+
+    def created(self) -> list[Action]:
+        """The first events."""
+        session = self.settings.resource(self._session_id, self._expires_at)
+        conversation = resources.Conversation(id=self.conversation.id)
+        return [
+            self._teller.event(events.SessionCreated, session=session),
+            self._teller.event(events.ConversationCreated, conversation=conversation),
+        ]
+
+    def update(self, event: SessionUpdate) -> list[Action]:
+        """Changes the settings."""
+        assert event.session is not None
+        old = self.settings
+        self.settings = old.changed(
+            event.session, self._catalogue(), has_spoken=self._answers.has_spoken, has_input=self._has_input
+        )
+        if self.settings.input_format != old.input_format:
+            self.buffer = InputBuffer(self.settings.input_format)
+        if self.settings.turn_detection != old.turn_detection:
+            self.idle_at = None
+            self._listening = self._new_listening()
+        session = self.settings.resource(self._session_id, self._expires_at)
+        return [self._teller.event(events.SessionUpdated, session=session)]
+
+    # --------------------------------------------------------------------------------- what is heard
+
+    def check_audio(self, size: int) -> None:
+        """Raises `Refusal` if so many bytes of audio cannot be taken."""
+        if not self.settings.abilities.hears:
+            raise invalid("audio", "the model cannot hear; send text")
+        self.buffer.check_room(size)
+
+    def heard(self, samples: Samples) -> list[Action]:
+        """What was appended to the buffer."""
+        self._has_input = True
+        return [Detect(samples)] if self._listening is not None and samples.size else []
+
+    def detected(self, scores: Sequence[float], now: float) -> list[Action]:
+        """Somebody speaks, or does no more."""
+        if self._listening is None:
+            return []
+        actions: list[Action] = []
+        for edge in self._listening.hear(scores):
+            if isinstance(edge, Began):
+                actions += self._speech_started(edge.at)
+            else:
+                actions += self._speech_stopped(edge.at, now)
+        return actions
+
+    def _speech_started(self, at: int) -> list[Action]:
+        self.idle_at, self._item_id = None, self._teller.new_id("item")
+        self.buffer.forget(at)
+        actions: list[Action] = [
+            self._teller.event(events.SpeechStarted, audio_start_ms=ms_of(at), item_id=self._item_id)
+        ]
+        vad, active = self._vad, self._answers.active
+        if active is not None and vad is not None and vad.interrupt_response:
+            actions += self._answers.cancel(active, "turn_detected")
+        return actions
+
+    def _speech_stopped(self, at: int, now: float) -> list[Action]:
+        item_id, self._item_id = self._item_id, ""
+        actions: list[Action] = [
+            self._teller.event(events.SpeechStopped, audio_end_ms=ms_of(at), item_id=item_id)
+        ]
+        try:
+            actions += self._commit(self.buffer.take(at), item_id)
+        except Refusal as refusal:  # there is no event of the client to refuse
+            code = refusal.name if isinstance(refusal, Denied) else None
+            return [*actions, self._teller.error(code, refusal.message)]
+        if self._vad is not None and self._vad.create_response:
+            self._owes_answer = True
+        return actions
+
+    def commit(self) -> list[Action]:
+        """The client says that the user has said all."""
+        item_id, listening = self._item_id or self._teller.new_id("item"), self._listening
+        self.conversation.check_room(self.buffer.held_bytes + _TAIL_BYTES)
+        data = self.buffer.take_all() if listening is None else self.buffer.take_whole()
+        self._item_id, self._listening = "", self._new_listening()
+        return self._commit(data, item_id)
+
+    def clear(self) -> list[Action]:
+        """What waits is forgotten."""
+        if self._listening is None:
+            self.buffer.clear()
+        else:
+            self.buffer.forget(self.buffer.end)
+            self._item_id, self._listening = "", self._new_listening()
+        return [self._teller.event(events.AudioCleared)]
+
+    def timed_out(self) -> list[Action]:
+        """The user has said nothing for so long that the model speaks again."""
+        self.idle_at = None
+        item_id, begin, end = self._teller.new_id("item"), self.buffer.begin, self.buffer.end
+        fields = {"audio_start_ms": ms_of(begin), "audio_end_ms": ms_of(end), "item_id": item_id}
+        actions: list[Action] = [self._teller.event(events.TimeoutTriggered, **fields)]
+        try:
+            actions += self._commit(self.buffer.take(end), item_id)
+        except Refusal as refusal:
+            return [*actions, self._teller.error(None, refusal.message)]
+        self._owes_answer = True
+        return actions
+
+    def _commit(self, data: bytes, item_id: str) -> list[Action]:
+        """An item of what was heard. Raises `Refusal` if there is no room for it."""
+        self.conversation.check_room(len(data))
+        item = MessageItem(id=item_id, status="completed", role="user", content=[Heard(transcript=None)])
+        before = self.conversation.last_id
+        committed = self._teller.event(events.AudioCommitted, previous_item_id=before, item_id=item_id)
+        return [committed, *self._add(Entry(item, (Speech(data),) if data else ()))]
+
+    @property
+    def _vad(self) -> ServerVad | None:
+        return self._listening.vad if self._listening is not None else None
+
+    def _new_listening(self) -> Listening | None:
+        vad = self.settings.turn_detection
+        return Listening(vad, self.buffer) if isinstance(vad, ServerVad) else None
+
+    # -------------------------------------------------------------------------------- the conversation
+
+    def create_item(self, event: ItemCreate, entry: Entry) -> list[Action]:
+        """Adds what the client has made up, which was read as `entry`."""
+        item = entry.item
+        if item.id in self.conversation:
+            message = f"item.id: there is an item {shown(item.id)} in the conversation"
+            raise Denied(Code.DUPLICATE_ITEM, message, "item.id")
+        if isinstance(item, CallOutputItem) and not self.conversation.has_call(item.call_id):
+            raise invalid("item.call_id", f"the model has not made a call {shown(item.call_id)}")
+        self.conversation.check_room(entry.size)
+        return self._add(entry, event.previous_item_id or None)
+
+    def _add(self, entry: Entry, after: str | None = None) -> list[Action]:
+        self.conversation.add(entry, after)
+        self._has_input = True
+        before = self.conversation.before(entry.item.id)
+        return [
+            self._teller.event(shape, previous_item_id=before, item=told(entry.item))
+            for shape in (events.ItemAdded, events.ItemDone)
+        ]
+
+    def truncate(self, event: ItemTruncate) -> list[Action]:
+        """The user has heard no more of an answer than this."""
+        assert event.item_id is not None
+        assert event.content_index is not None
+        assert event.audio_end_ms is not None
+        entry = self.conversation.find(event.item_id, Code.TRUNCATE_UNKNOWN)
+        if entry.transcript is None:
+            raise Denied(None, "Only model output audio messages can be truncated", "item_id")
+        if event.content_index != 0:
+            raise invalid("content_index", f"expected 0, got {event.content_index}")
+        if event.audio_end_ms > entry.transcript.ms + OVERSHOOT_MS:
+            what = f"Audio content of {entry.transcript.ms}ms is already shorter than {event.audio_end_ms}ms"
+            raise Denied(Code.INVALID_VALUE, what, "audio_end_ms")
+        entry.truncate(event.audio_end_ms)
+        fields = {name: getattr(event, name) for name in ("item_id", "content_index", "audio_end_ms")}
+        return [self._teller.event(events.ItemTruncated, **fields)]
+
+    def delete(self, event: ItemDelete) -> list[Action]:
+        """Forgets an item."""
+        assert event.item_id is not None
+        self.conversation.delete(event.item_id)
+        return [self._teller.event(events.ItemDeleted, item_id=event.item_id)]
+
+    # ----------------------------------------------------------------------------------- the answers
+
+    def respond(self, fields: ResponseFields, input: list[Message] | None) -> list[Action]:
+        """Asks the model, as a client wants it; `input` is what was read of its fields."""
+        self._answers.check(is_beside=fields.conversation == "none")
+        asked = ask(
+            fields,
+            input,
+            self.settings,
+            self.conversation,
+            self._catalogue(),
+            has_spoken=self._answers.has_spoken,
+        )
+        if asked.conversation is not None:
+            self._owes_answer, self.idle_at = False, None
+            asked.conversation.check_room(0)
+        return self._answers.create(Response(asked, self._teller))
+
+    def cancel(self, event: ResponseCancel) -> list[Action]:
+        """The client wants to hear no more."""
+        response = self._answers.find(event.response_id)
+        if response is None:
+            raise Denied(Code.CANCEL_NOT_ACTIVE, "Cancellation failed: no active response found")
+        return self._answers.cancel(response, "client_cancelled")
+
+    def answer_turn(self) -> list[Action]:
+        """Answers a turn that ended while the model could not answer."""
+        if not self._owes_answer or self._answers.active is not None:
+            return []
+        self._owes_answer = False
+        try:
+            return self.respond(NOTHING_DIFFERENT, None)
+        except Refusal as refusal:
+            return [self._teller.error(Code.CONVERSATION_FULL, refusal.message)]
+
+    def answered(self, now: float) -> None:
+        """A response is over: the user's time begins when it has been heard."""
+        vad = self._vad
+        if vad is not None and vad.idle_timeout_ms and self._listening and not self._listening.is_speech:
+            assert isinstance(vad.idle_timeout_ms, int)
+            self.idle_at = max(now, self._answers.plays_until) + vad.idle_timeout_ms / 1000

@@ -1,0 +1,115 @@
+"""What the microphone heard and is in no item yet.
+
+Places in it are samples of float32 at 16 kHz, counted from the first audio that was ever appended.
+"""
+
+from collections import deque
+from typing import Final
+
+import numpy as np
+
+from ws_adapter.protocol.live.sound import INPUT_RATE_HZ, Ear, Format
+from ws_adapter.protocol.realtime_ga.wire.events import Code
+from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
+from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
+
+LEAST_MS: Final = 100
+"""Of what a client can commit."""
+
+MOST_S: Final = 120.0
+"""Of what may wait."""
+
+
+class InputBuffer:
+    """Takes audio in `format`, and holds it as the model is to hear it: float32 at 16 kHz."""
+
+    def __init__(self, format: Format) -> None:
+        self.format = format
+        self.begin = 0
+        """Where what is held begins."""
+        self.end = 0
+        """Where it ends: what the resampler holds back, up to 30 ms, is not in it yet."""
+        self._ear = Ear(format)
+        self._held: deque[Samples] = deque()
+        self._bytes = 0.0
+        """As they were appended, of what is held."""
+        self._appended = 0
+
+    @property
+    def ms(self) -> float:
+        """How much is held, as it was appended."""
+        return self._bytes * 1000 / self.format.bytes_per_s
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory."""
+        return 4 * (self.end - self.begin) + self._ear.waiting_bytes
+
+    def check_room(self, size: int) -> None:
+        """Raises `Refusal` if so many bytes more would be too many."""
+        if (self._bytes + size) / self.format.bytes_per_s > MOST_S:
+            message = f"{MOST_S:g} s of audio wait, the most that may; commit or clear them"
+            raise Denied(Code.BUFFER_FULL, message, "audio")
+
+    def append(self, data: bytes) -> Samples:
+        """More of it, cut anywhere; what can be heard of it now."""
+        self._bytes += len(data)
+        self._appended += len(data)
+        return self._hold(self._ear.hear(data))
+
+    def take(self, end: int) -> bytes:
+        """What is held up to there, which then is not held any more."""
+        samples = np.concatenate([NO_AUDIO.samples, *self._held])
+        size = min(max(0, end - self.begin), samples.size)
+        self.forget(end)
+        data: bytes = samples[:size].astype("<f4", copy=False).tobytes()
+        return data
+
+    def take_whole(self) -> bytes:
+        """All that is held, in the middle of a sound. Raises `Refusal` if it is too short."""
+        self._check_length()
+        return self.take(self.end)
+
+    def take_all(self) -> bytes:
+        """All that is held, at the end of a sound. Raises `Refusal` if it is too short."""
+        self._check_length()
+        self._hold(self._ear.end())
+        data = self.take(self.end)
+        self.clear()
+        return data
+
+    def _check_length(self) -> None:
+        if self.ms < LEAST_MS:
+            text = (
+                "Error committing input audio buffer: buffer too small. Expected at least "
+                f"{LEAST_MS}ms of audio, but buffer only has {self.ms:.2f}ms of audio."
+            )
+            raise Denied(Code.COMMIT_EMPTY, text)
+
+    def forget(self, until: int) -> None:
+        """What was before is not held any more."""
+        while self._held and self.begin < until:
+            first = self._held.popleft()
+            size = min(first.size, until - self.begin)
+            self.begin += size
+            self._bytes = max(0.0, self._bytes - size * self.format.bytes_per_s / INPUT_RATE_HZ)
+            if size < first.size:
+                self._held.appendleft(first[size:])
+
+    def clear(self) -> None:
+        """Nothing is held; what comes is another sound."""
+        self._ear = Ear(self.format)
+        self._held.clear()
+        self._bytes = 0.0
+        self.begin = self.end = self._appended * INPUT_RATE_HZ // self.format.bytes_per_s
+
+    def _hold(self, samples: Samples) -> Samples:
+        if samples.size:
+            self._held.append(samples)
+            self.end += samples.size
+        return samples
+
+
+def ms_of(place: int) -> int:
+    """When something is, from the first audio on."""
+    return max(0, place) * 1000 // INPUT_RATE_HZ

@@ -1,0 +1,66 @@
+"""Hears when the user begins and ends to speak, where the server is to tell (`server_vad`)."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW, SpeechEdges, Started
+from ws_adapter.protocol.realtime_ga.input_buffer import MOST_S, InputBuffer
+from ws_adapter.protocol.realtime_ga.wire.fields import ServerVad
+
+LONGEST_S: Final = MOST_S - 30.0
+"""Of speech without a pause: then it is taken as one turn, and what follows is another."""
+
+_REACH: Final = RATE_HZ // 2
+"""Samples before what was heard last that may turn out to be the beginning of speech."""
+
+
+class Began(Struct, frozen=True):
+    """The user speaks; the turn begins at this place in the buffer, its padding included."""
+
+    at: int
+
+
+class Ended(Struct, frozen=True):
+    """The user has spoken, the silence that tells so included."""
+
+    at: int
+
+
+class Listening:
+    """From one place in the buffer on, with one set of settings."""
+
+    def __init__(self, vad: ServerVad, buffer: InputBuffer) -> None:
+        self.vad = vad
+        self.is_speech = False
+        """Whether the user speaks."""
+        self._buffer = buffer
+        self._start(buffer.end)
+
+    def _start(self, at: int) -> None:
+        assert self.vad.threshold is not None
+        assert self.vad.silence_duration_ms is not None
+        self._edges = SpeechEdges(self.vad.threshold, self.vad.silence_duration_ms)
+        self._from = self._heard = at
+
+    def hear(self, scores: Sequence[float]) -> list[Began | Ended]:
+        """What these scores tell of the windows that come next; the buffer forgets what is of no use."""
+        assert self.vad.prefix_padding_ms is not None
+        padding = self.vad.prefix_padding_ms * RATE_HZ // 1000
+        told: list[Began | Ended] = []
+        self._heard += len(scores) * WINDOW
+        for edge in self._edges.hear(scores):
+            self.is_speech = isinstance(edge, Started)
+            if isinstance(edge, Started):
+                told.append(Began(max(self._buffer.begin, self._from + edge.at - padding)))
+            else:
+                told.append(Ended(self._from + edge.known_at))
+        if not self.is_speech:
+            if not told:
+                self._buffer.forget(self._heard - padding - _REACH)
+        elif self._heard - self._buffer.begin > LONGEST_S * RATE_HZ:
+            told.append(Ended(self._heard))
+            self.is_speech = False
+            self._start(self._heard)
+        return told

@@ -1,0 +1,388 @@
+"""The state machine of OpenAI's Realtime on `/v1/realtime?model=`: items, turns and responses.
+
+Events in, actions out; nothing here does I/O or reads a clock. All times are seconds of one monotonic clock.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from antiphon.semconv import Reason
+from ws_adapter.protocol.core.actions import Action, CloseSocket, Send
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.reading import Reading
+from ws_adapter.protocol.core.signals import (
+    Failed,
+    Finalized,
+    GoingAway,
+    Piece,
+    Prefilled,
+    Ready,
+    Signal,
+    UnitDone,
+)
+from ws_adapter.protocol.realtime_ga.answers import Answers
+from ws_adapter.protocol.realtime_ga.commands import Commands, Later
+from ws_adapter.protocol.realtime_ga.dialogue import Dialogue
+from ws_adapter.protocol.realtime_ga.settings import Abilities, Settings
+from ws_adapter.protocol.realtime_ga.wire import events
+from ws_adapter.protocol.realtime_ga.wire.client_events import (
+    AudioAppend,
+    ClientEvent,
+    ItemCreate,
+    ResponseCreate,
+)
+from ws_adapter.protocol.realtime_ga.wire.events import Code
+from ws_adapter.protocol.realtime_ga.wire.frames import Fault, decode
+from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, End, code_of, end_of, model_end
+from ws_adapter.protocol.realtime_ga.wire.teller import Teller
+from ws_adapter.protocol.realtime_ga.worker_slot import Hold
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import (
+    FAILURES_IN_A_ROW,
+    GAVE_UP,
+    VERDICTS,
+    CloseCode,
+    ErrorCode,
+    Refusal,
+    Verdict,
+)
+from ws_adapter.protocol.wire.faults import shown
+from ws_adapter.protocol.wire.limits import LARGE_FRAME, Limits, errors_window, events_window, is_due
+
+LONGEST_S: Final = 10 * 365 * 86_400.0
+"""When a session expires that has no limit."""
+
+IDLE_S: Final = 60.0
+"""How long a session keeps its slot that others wait for while nothing is asked of the model."""
+
+MOST_EARLY: Final = 1000
+MOST_EARLY_BYTES: Final = 2**20
+"""Events that may come before a session has its slot."""
+
+
+class RealtimeGa:
+    """See `Machine`. It is told nothing but errors before it has a slot, and keeps it while it is of use.
+
+    `model` is that of the URL. `catalogue` tells what the workers serve, None while none is known;
+    `new_token` makes ids differ; `unix` makes a time of the session's clock one of the calendar.
+    """
+
+    drops_stale: ClassVar = False
+
+    def __init__(
+        self,
+        session_id: str,
+        model: str,
+        limits: Limits,
+        catalogue: Callable[[], Catalogue | None],
+        new_token: Callable[[], str],
+        unix: Callable[[float], float],
+    ) -> None:
+        self.is_over = False
+        self._session_id = session_id
+        self._model = model
+        self._limits = limits
+        self._catalogue = catalogue
+        self._unix = unix
+        self._teller = Teller(new_token)
+        self._answers = Answers(self._teller, limits.realtime_wait_s)
+        self._commands = Commands(self._teller, self._answers)
+        self._dialogue: Dialogue | None = None
+        self._reading = Reading()
+        self._limit_at: float | None = None
+        self._unused_at: float | None = None
+        """When the slot is given back if others wait."""
+        self._early: deque[tuple[ClientEvent | Fault, int]] = deque()
+        """What came before there was a slot, and its length: clients do not wait for `session.created`."""
+        self._early_bytes = 0
+        self._events = events_window()
+        self._errors = errors_window()
+
+    @property
+    def is_waiting(self) -> bool:
+        """See `Machine.is_waiting`."""
+        return self._dialogue is None
+
+    @property
+    def held_bytes(self) -> int:
+        """See `Machine.held_bytes`."""
+        if self.is_over:
+            return 0
+        if self._dialogue is None:
+            return self._early_bytes + self._reading.held_bytes
+        return self._dialogue.buffer.held_bytes + self._answers.held_bytes + self._reading.held_bytes
+
+    @property
+    def deadline(self) -> float | None:
+        """See `Machine.deadline`."""
+        if self.is_over:
+            return None
+        idle_at = self._dialogue.idle_at if self._dialogue is not None else None
+        answers = self._answers
+        times = (self._limit_at, answers.slot.due_at, answers.resumes_at, self._unused_at, idle_at)
+        return min((at for at in times if at is not None), default=None)
+
+    # -------------------------------------------------------------------------------------- the slot
+
+    def opened(self, now: float) -> list[Action]:
+        """See `Machine.opened`."""
+        if (wrong := self._wrong_model()) is not None:
+            return self._conclude(wrong)
+        return self._answers.slot.want(now + self._limits.realtime_wait_s)
+
+    def queued(self, place: Place) -> list[Action]:
+        """See `Machine.queued`: the protocol has no word for it."""
+        return []
+
+    def granted(self, now: float) -> list[Action]:
+        """See `Machine.granted`."""
+        if self.is_over or self._answers.slot.hold is Hold.NONE:
+            return []
+        self._answers.slot.granted(now)
+        if self._dialogue is not None:
+            return self._then([], now)
+        if (wrong := self._wrong_model()) is not None:
+            return self._conclude(wrong)
+        limit_s = self._limits.session_limit_s
+        self._limit_at = now + limit_s if limit_s else None
+        expires_at = int(self._unix(now + (limit_s or LONGEST_S)))
+        settings = Settings(self._model, Abilities.of(self._model, self._catalogue()))
+        self._dialogue = Dialogue(
+            self._session_id, settings, expires_at, self._teller, self._answers, self._catalogue
+        )
+        actions = self._then(self._dialogue.created(), now)
+        while self._early and not self.is_over:
+            event, _ = self._early.popleft()
+            actions += self._take(False, 0, event, now)
+        return actions
+
+    def displaced(self) -> None:
+        """See `Machine.displaced`: `granted` or `refused` follows, in time."""
+
+    def refused(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.refused`: a session that has begun asks again when it needs one."""
+        if self._dialogue is None or verdict.code not in _PASSING:
+            return self.ended(verdict)
+        self._answers.slot.lost()
+        return self._answers.fail_all(Code.OVERLOADED, verdict.message)
+
+    def signal(self, signal: Signal, now: float) -> list[Action]:
+        """See `Machine.signal`."""
+        if self.is_over:
+            return []
+        slot = self._answers.slot
+        actions: list[Action] = []
+        match signal:
+            case Ready():
+                slot.begun(signal)
+            case Prefilled() | Piece() | UnitDone():
+                actions = self._answers.signal(signal, now)
+            case Finalized():
+                actions = slot.finalized()
+            case GoingAway():
+                actions = slot.going_away()
+            case Failed():
+                return self._worker_failed(signal.reason, now)
+        if self._answers.failures >= FAILURES_IN_A_ROW:
+            return [*actions, *self._conclude(end_of(GAVE_UP))]
+        return self._then(actions, now)
+
+    def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
+        """The worker is lost, and the response with it; the next one takes another."""
+        if reason is Reason.MODEL_NOT_FOUND:
+            message = f"the model {shown(self._model)} is not served here; /v1/models lists those that are"
+            return self._conclude(model_end(Code.INVALID_MODEL, message))
+        verdict = VERDICTS[reason]
+        code = Code.INVALID_VALUE if reason in errors.CORRECTABLE else Code.INTERNAL
+        told = self._answers.fail_all(code, verdict.message)
+        return self._then([*self._answers.slot.leave(), *told], now)
+
+    def _wrong_model(self) -> End | None:
+        catalogue = self._catalogue()
+        if not self._model:
+            message = "no model is named; connect to /v1/realtime?model= with one of /v1/models"
+            return model_end(Code.MISSING_MODEL, message)
+        if catalogue is not None and self._model not in catalogue.models:
+            served = " or ".join(sorted(catalogue.models)) or "no model by name"
+            return model_end(Code.INVALID_MODEL, f"model: expected {served}, got {shown(self._model)}")
+        return None
+
+    # ------------------------------------------------------------------------------------ the client
+
+    def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
+        """See `Machine.text_frame`."""
+        if self.is_over:
+            return []
+        if not self._events.allow(now):
+            return self._conclude(end_of(self._events.flood))
+        take = partial(self._take, drops_input, len(frame))
+        if len(frame) <= LARGE_FRAME:
+            return take(decode(frame, drops_input), now)
+        return self._reading.apart(len(frame), partial(decode, frame, drops_input), take)
+
+    def binary_frame(self, now: float) -> list[Action]:
+        """See `Machine.binary_frame`."""
+        refusal = Denied(Code.INVALID_EVENT, errors.BINARY_FRAME.message)
+        return [] if self.is_over else self._refuse(refusal, None, now)
+
+    def congested(self, is_congested: bool, now: float) -> list[Action]:
+        """See `Machine.congested`: what the model says waits here."""
+        self._answers.congested(is_congested, now)
+        return []
+
+    def withdrawn(self, sends: list[Send]) -> list[Action]:
+        """See `Machine.withdrawn`: never asked for."""
+        return []
+
+    def slow_consumer(self) -> list[Action]:
+        """See `Machine.slow_consumer`."""
+        return self.ended(errors.SLOW)
+
+    def disconnected(self) -> None:
+        """See `Machine.disconnected`."""
+        self.is_over = True
+
+    def detected(self, scores: Sequence[float], now: float) -> list[Action]:
+        """See `Machine.detected`."""
+        if self.is_over or self._dialogue is None:
+            return []
+        return self._then(self._dialogue.detected(scores, now), now)
+
+    # ---------------------------------------------------------------------------------------- time
+
+    def tick(self, now: float, others_wait: bool) -> list[Action]:
+        """See `Machine.tick`."""
+        if self.is_over:
+            return []
+        if is_due(self._limit_at, now):
+            minutes = self._limits.session_limit_s / 60
+            message = f"Your session hit the maximum duration of {minutes:g} minutes."
+            return self._conclude(end_of(Verdict(None, message, errors.TIMEOUT, None)))
+        slot, dialogue = self._answers.slot, self._dialogue
+        actions: list[Action] = []
+        if is_due(slot.due_at, now):
+            if slot.hold is Hold.WANTED and dialogue is None:
+                return self._conclude(end_of(errors.QUEUE_TIMEOUT))
+            if slot.hold is Hold.WANTED:
+                actions += [
+                    *slot.leave(),
+                    *self._answers.fail_all(Code.OVERLOADED, errors.QUEUE_TIMEOUT.message),
+                ]
+            elif dialogue is not None:
+                actions += slot.open(dialogue.settings.setup)
+        if is_due(self._answers.resumes_at, now):
+            actions += self._answers.resume(now)
+        if dialogue is not None and is_due(dialogue.idle_at, now):
+            actions += dialogue.timed_out()
+        if is_due(self._unused_at, now):
+            self._unused_at = now + IDLE_S
+            actions += slot.leave() if others_wait and self._answers.are_none else []
+        return self._then(actions, now)
+
+    def ended(self, verdict: Verdict) -> list[Action]:
+        """See `Machine.ended`."""
+        return [] if self.is_over else self._conclude(end_of(verdict))
+
+    def shut_down(self) -> list[Action]:
+        """See `Machine.shut_down`."""
+        return self.ended(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
+
+    # ------------------------------------------------------------------------------ the state table
+
+    def _take(self, drops_input: bool, size: int, event: ClientEvent | Fault, now: float) -> list[Action]:
+        if self.is_over:
+            return []
+        if self._dialogue is None:
+            return self._hold(event, size)
+        if isinstance(event, Fault):
+            if event.refusal is None:
+                return self._conclude(end_of(errors.NOT_UTF8))
+            return self._refuse(event.refusal, event.event_id, now)
+        try:
+            if drops_input and isinstance(event, ItemCreate | ResponseCreate):
+                raise Refusal(ErrorCode.SERVICE_UNAVAILABLE, errors.OVERLOADED.message)
+            if not isinstance(event, AudioAppend):
+                self._unused_at = now + IDLE_S
+            done = self._commands.obey(event, self._dialogue, size)
+            if isinstance(done, Later):
+                done = self._read(event, done, now)
+            return self._then(done, now)
+        except Refusal as refusal:
+            return self._refuse(refusal, event.event_id, now)
+
+    def _hold(self, event: ClientEvent | Fault, size: int) -> list[Action]:
+        """Until there is a slot."""
+        self._early.append((event, size))
+        self._early_bytes += size
+        if self._early_bytes <= MOST_EARLY_BYTES and len(self._early) <= MOST_EARLY:
+            return []
+        message = "too much came before the session had a slot; wait for session.created"
+        return self._conclude(
+            end_of(Verdict(ErrorCode.SERVICE_UNAVAILABLE, message, None, CloseCode.TRY_AGAIN_LATER))
+        )
+
+    def _read(self, event: ClientEvent, later: Later, now: float) -> list[Action]:
+        """Reads what may be long, beside the event loop if it is, and goes on with it."""
+        if later.size <= LARGE_FRAME:
+            return later.then(later.read())
+
+        def attempt() -> Any:
+            try:
+                return later.read()
+            except Refusal as refusal:
+                return refusal
+
+        def go_on(result: Any, now: float) -> list[Action]:
+            if self.is_over:
+                return []
+            try:
+                if isinstance(result, Refusal):
+                    raise result
+                return self._then(later.then(result), now)
+            except Refusal as refusal:
+                return self._refuse(refusal, event.event_id, now)
+
+        return self._reading.apart(later.size, attempt, go_on)
+
+    def _then(self, actions: list[Action], now: float) -> list[Action]:
+        """What follows from what was done: turns are answered, and a worker is looked for that does."""
+        dialogue, answers = self._dialogue, self._answers
+        if dialogue is None:
+            return actions
+        if any(isinstance(act, Send) and isinstance(act.event, events.ResponseDone) for act in actions):
+            dialogue.answered(now)
+        actions = [*actions, *dialogue.answer_turn(), *answers.advance(now)]
+        if answers.are_none:
+            self._unused_at = self._unused_at or now + IDLE_S
+        else:
+            self._unused_at = None
+        return actions
+
+    # ------------------------------------------------------------------------------------- telling it
+
+    def _refuse(self, refusal: Refusal, event_id: str | None, now: float) -> list[Action]:
+        if not self._errors.allow(now):
+            return self._conclude(end_of(self._errors.flood))
+        return [self._teller.error(code_of(refusal), refusal.message, refusal.param, event_id)]
+
+    def _conclude(self, end: End) -> list[Action]:
+        self.is_over = True
+        told: list[Action] = []
+        if end.code is not None:
+            told.append(self._teller.error(end.code, end.message))
+        return [*told, CloseSocket(end.close, end.reason)]
+
+
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.QUEUE_FULL,
+        ErrorCode.QUEUE_TIMEOUT,
+        ErrorCode.SERVICE_UNAVAILABLE,
+        ErrorCode.WORKER_BUSY,
+        ErrorCode.WORKER_CONNECT_FAILED,
+    }
+)
+"""Why there may be no slot now."""

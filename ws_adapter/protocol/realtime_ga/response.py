@@ -1,0 +1,291 @@
+"""One response: what its client is told of it, from `response.created` to `response.done`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ws_adapter.protocol.core.actions import Action, Send
+from ws_adapter.protocol.core.config import WorkerSetup
+from ws_adapter.protocol.core.signals import CallDelta, Finish, Piece, Prefilled, UnitDone, UnitEnd
+from ws_adapter.protocol.core.turn import Turn
+from ws_adapter.protocol.live.sound import Format, Mouth
+from ws_adapter.protocol.realtime_ga.conversation import Conversation, Entry, told
+from ws_adapter.protocol.realtime_ga.settings import told_format
+from ws_adapter.protocol.realtime_ga.transcript import Transcript
+from ws_adapter.protocol.realtime_ga.wire import events
+from ws_adapter.protocol.realtime_ga.wire.items import CallItem, Item, MessageItem, Spoken, Status, Written
+from ws_adapter.protocol.realtime_ga.wire.resources import (
+    InputTokens,
+    Modality,
+    OutputTokens,
+    ResponseAudio,
+    ResponseError,
+    ResponseOutput,
+    ResponseResource,
+    StatusDetails,
+    Usage,
+)
+from ws_adapter.protocol.realtime_ga.wire.teller import Teller
+from ws_adapter.protocol.wire.events import NO_TOKENS, TokenUsage
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a response is to be. `conversation` is what it joins, None for none."""
+
+    turn: Turn
+    setup: WorkerSetup
+    modality: Modality
+    format: Format
+    voice: str
+    max_output_tokens: int | str
+    conversation: Conversation | None
+    metadata: dict[str, str] | None = None
+
+
+class Response:
+    """The events of a response, in the order of the protocol; they end with `ended`, and only with it."""
+
+    def __init__(self, asked: Asked, teller: Teller) -> None:
+        self.asked = asked
+        self.id = teller.new_id("resp")
+        self.is_over = False
+        self.has_spoken = False
+        """Whether there is sound in it."""
+        self._teller = teller
+        self._mouth = Mouth(asked.format)
+        self._output: list[Entry] = []
+        self._open: Entry | None = None
+        """The item that more is said of."""
+        self._read: TokenUsage = NO_TOKENS
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether it joins no conversation."""
+        return self.asked.conversation is None
+
+    def created(self) -> list[Action]:
+        """The model is asked."""
+        return [self._teller.event(events.ResponseCreated, response=self._resource("in_progress"))]
+
+    def prefilled(self, signal: Prefilled) -> None:
+        """The model has read its turn."""
+        self._read = signal.tokens
+
+    def said(self, piece: Piece) -> list[Action]:
+        """More of the answer."""
+        if self.is_over:
+            return []
+        told: list[Action] = []
+        if piece.text or piece.audio:
+            entry = self._open
+            if entry is None or isinstance(entry.item, CallItem):
+                told += [*self._end_open("completed"), *self._begin_message()]
+            entry = self._output[-1]
+            if piece.text:
+                told.append(self._write(entry, piece.text))
+            if piece.audio and self.asked.modality == "audio":
+                told += self._speak(entry, self._mouth.say(piece.audio, ends_turn=False))
+        if piece.call is not None:
+            told += self._call(piece.call)
+        return told
+
+    def done(self, signal: UnitDone) -> list[Action]:
+        """The model has said all."""
+        is_cut = signal.finish is Finish.LENGTH or signal.end is UnitEnd.CONTEXT_FULL
+        if is_cut:
+            details = StatusDetails("incomplete", "max_output_tokens")
+            return self.end("incomplete", details, signal.tokens)
+        return self.end("completed", None, signal.tokens)
+
+    def cancelled(self, reason: Literal["turn_detected", "client_cancelled"]) -> list[Action]:
+        """Nobody wants to hear the rest."""
+        return self.end("cancelled", StatusDetails("cancelled", reason), self._read)
+
+    def failed(self, error: ResponseError) -> list[Action]:
+        """The rest will not come."""
+        return self.end("failed", StatusDetails("failed", error=error), self._read)
+
+    def end(
+        self,
+        status: Literal["completed", "cancelled", "incomplete", "failed"],
+        details: StatusDetails | None,
+        tokens: TokenUsage,
+    ) -> list[Action]:
+        """Closes what is open, from the inside out."""
+        if self.is_over:
+            return []
+        told = self._end_open("completed" if status == "completed" else "incomplete")
+        self.is_over = True
+        response = self._resource(status, details, _usage(tokens))
+        return [*told, self._teller.event(events.ResponseDone, response=response)]
+
+    # -------------------------------------------------------------------------------------- its items
+
+    def _end_open(self, status: Status) -> list[Action]:
+        entry, self._open = self._open, None
+        if entry is None:
+            return []
+        return (
+            self._end_message(entry, status)
+            if isinstance(entry.item, MessageItem)
+            else self._end_item(entry, "incomplete")
+        )
+
+    def _call(self, delta: CallDelta) -> list[Action]:
+        told: list[Action] = []
+        if delta.id or self._open is None or not isinstance(self._open.item, CallItem):
+            item = CallItem(
+                id=self._teller.new_id("item"),
+                status="in_progress",
+                name=delta.name,
+                call_id=delta.id,
+                arguments="",
+            )
+            told += [*self._end_open("completed"), *self._begin(Entry(item))]
+        entry = self._output[-1]
+        assert isinstance(entry.item, CallItem)
+        if delta.arguments:
+            entry.item.arguments += delta.arguments
+            told.append(self._of_call(events.ArgumentsDelta, entry, entry.item, delta=delta.arguments))
+        if delta.complete:
+            arguments, name = entry.item.arguments, entry.item.name
+            told.append(
+                self._of_call(events.ArgumentsDone, entry, entry.item, arguments=arguments, name=name)
+            )
+            self._open = None
+            told += self._end_item(entry, "completed")
+        return told
+
+    def _begin_message(self) -> list[Action]:
+        item = MessageItem(id=self._teller.new_id("item"), status="in_progress", role="assistant", content=[])
+        is_spoken = self.asked.modality == "audio"
+        entry = Entry(item, transcript=Transcript(self.asked.format.bytes_per_s) if is_spoken else None)
+        told = self._begin(entry)
+        content = events.AudioContent("") if is_spoken else events.TextContent("")
+        told.append(self._of_part(events.ContentPartAdded, entry, part=content))
+        item.content = [Spoken(transcript="") if is_spoken else Written(text="")]
+        return told
+
+    def _begin(self, entry: Entry) -> list[Action]:
+        self._output.append(entry)
+        self._open = entry
+        actions: list[Action] = [self._of_item(events.OutputItemAdded, entry)]
+        if (conversation := self.asked.conversation) is not None:
+            before = conversation.last_id
+            conversation.add(entry)
+            item = told(entry.item)
+            actions.append(self._teller.event(events.ItemAdded, previous_item_id=before, item=item))
+        return actions
+
+    def _write(self, entry: Entry, text: str) -> Send:
+        assert isinstance(entry.item, MessageItem)
+        if entry.transcript is None:
+            (part,) = entry.item.content
+            assert isinstance(part, Written)
+            entry.item.content = [Written(text=part.text + text)]
+            return self._of_part(events.TextDelta, entry, delta=text)
+        entry.transcript.write(text)
+        return self._of_part(events.TranscriptDelta, entry, delta=text)
+
+    def _speak(self, entry: Entry, data: bytes) -> list[Action]:
+        if not data or entry.transcript is None:
+            return []
+        self.has_spoken = True
+        room = entry.transcript.sound(len(data))
+        entry.sound += data[:room]
+        seconds = len(data) / self.asked.format.bytes_per_s
+        return [self._of_part(events.AudioDelta, entry, seconds, delta=data)]
+
+    def _end_message(self, entry: Entry, status: Status) -> list[Action]:
+        assert isinstance(entry.item, MessageItem)
+        told: list[Action] = []
+        if entry.transcript is not None:
+            if status == "completed":
+                told += self._speak(entry, self._mouth.say(b"", ends_turn=True))
+            words = entry.transcript.all
+            told.append(self._of_part(events.AudioDone, entry))
+            told.append(self._of_part(events.TranscriptDone, entry, transcript=words))
+            told.append(self._of_part(events.ContentPartDone, entry, part=events.AudioContent(words)))
+            entry.write()
+        else:
+            (part,) = entry.item.content
+            assert isinstance(part, Written)
+            told.append(self._of_part(events.TextDone, entry, text=part.text))
+            told.append(self._of_part(events.ContentPartDone, entry, part=events.TextContent(part.text)))
+        return [*told, *self._end_item(entry, status)]
+
+    def _end_item(self, entry: Entry, status: Status) -> list[Action]:
+        entry.item.status = status
+        actions: list[Action] = []
+        conversation = self.asked.conversation
+        if conversation is not None and entry.item.id in conversation:
+            conversation.keep_sound()
+            before = conversation.before(entry.item.id)
+            item = told(entry.item)
+            actions.append(self._teller.event(events.ItemDone, previous_item_id=before, item=item))
+        return [*actions, self._of_item(events.OutputItemDone, entry)]
+
+    # ----------------------------------------------------------------------------------- telling it
+
+    def _of_item(
+        self, shape: type[events.OutputItemAdded] | type[events.OutputItemDone], entry: Entry
+    ) -> Send:
+        index = self._output.index(entry)
+        return self._teller.event(shape, response_id=self.id, output_index=index, item=told(entry.item))
+
+    def _of_part(
+        self,
+        shape: type[events.RealtimeEvent],
+        entry: Entry,
+        audio_s: float | None = None,
+        **fields: object,
+    ) -> Send:
+        return self._teller.sound(
+            shape,
+            audio_s,
+            response_id=self.id,
+            item_id=entry.item.id,
+            output_index=self._output.index(entry),
+            content_index=0,
+            **fields,
+        )
+
+    def _of_call(
+        self, shape: type[events.RealtimeEvent], entry: Entry, item: CallItem, **fields: str
+    ) -> Send:
+        index = self._output.index(entry)
+        return self._teller.event(
+            shape, response_id=self.id, item_id=item.id, output_index=index, call_id=item.call_id, **fields
+        )
+
+    def _resource(
+        self,
+        status: Literal["in_progress", "completed", "cancelled", "incomplete", "failed"],
+        details: StatusDetails | None = None,
+        usage: Usage | None = None,
+    ) -> ResponseResource:
+        asked = self.asked
+        output: list[Item] = [told(entry.item) for entry in self._output]
+        return ResponseResource(
+            id=self.id,
+            status=status,
+            status_details=details,
+            output=output,
+            conversation_id=asked.conversation.id if asked.conversation is not None else None,
+            output_modalities=[asked.modality],
+            max_output_tokens=asked.max_output_tokens,  # type: ignore[arg-type]
+            audio=ResponseAudio(output=ResponseOutput(format=told_format(asked.format), voice=asked.voice)),
+            usage=usage,
+            metadata=asked.metadata,
+        )
+
+
+def _usage(tokens: TokenUsage) -> Usage:
+    given, made = tokens.input_token_details, tokens.output_token_details
+    return Usage(
+        tokens.total_tokens,
+        tokens.input_tokens,
+        tokens.output_tokens,
+        InputTokens(given.text_tokens, given.audio_tokens, given.vision_tokens, given.cached_tokens),
+        OutputTokens(made.text_tokens, made.audio_tokens),
+    )

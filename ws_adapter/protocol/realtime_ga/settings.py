@@ -1,0 +1,264 @@
+"""What a session is: changes are merged into it whole or not at all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from ws_adapter.protocol.core.config import DEFAULT_PROMPT, Catalogue, ChatSetup
+from ws_adapter.protocol.live.settings import BUILT_IN_VOICES
+from ws_adapter.protocol.live.sound import PCM_24K, Format
+from ws_adapter.protocol.media.reference_voice import NO_VOICE, Voice
+from ws_adapter.protocol.realtime_ga.wire import resources
+from ws_adapter.protocol.realtime_ga.wire.events import Code
+from ws_adapter.protocol.realtime_ga.wire.fields import (
+    AudioFields,
+    AudioFormat,
+    InputFields,
+    OutputFields,
+    PcmFormat,
+    PcmuFormat,
+    SemanticVad,
+    ServerVad,
+    SessionFields,
+    TurnDetection,
+    VoiceId,
+)
+from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
+from ws_adapter.protocol.realtime_ga.wire.resources import Modality
+from ws_adapter.protocol.realtime_ga.wire.tools import read_choice, read_tools
+from ws_adapter.protocol.wire.errors import invalid
+from ws_adapter.protocol.wire.faults import shown
+
+OWN_VOICE: Final = "alloy"
+"""What the model's own voice is called for a client that names none."""
+
+_SERVER_VAD: Final = ServerVad(0.5, 300, 500, True, True, None)
+_SEMANTIC_VAD: Final = SemanticVad("auto", True, True)
+
+_INITIAL: Final = SessionFields(
+    type="realtime",
+    output_modalities=["audio"],
+    instructions=DEFAULT_PROMPT,
+    audio=AudioFields(
+        InputFields(PcmFormat(24000), None, None, _SERVER_VAD), OutputFields(PcmFormat(24000), OWN_VOICE, 1.0)
+    ),
+    include=None,
+    tools=[],
+    tool_choice="auto",
+    parallel_tool_calls=True,
+    max_output_tokens="inf",
+    truncation="auto",
+    tracing=None,
+)
+
+S = TypeVar("S", bound=Struct)
+
+
+def merged(old: S, new: S) -> S:
+    """`old` with what `new` gives: objects field by field, but for those that are now of another kind."""
+    changes = {}
+    for name, default in zip(new.__struct_fields__, _defaults(new), strict=True):
+        given, kept = getattr(new, name), getattr(old, name)
+        if given is UNSET or (given is None and default is None):
+            continue
+        is_same = isinstance(given, Struct) and type(given) is type(kept)
+        changes[name] = merged(kept, given) if is_same else given
+    return msgspec.structs.replace(old, **changes)
+
+
+def _defaults(value: Struct) -> Sequence[Any]:
+    return [field.default for field in msgspec.structs.fields(value)]
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What the model of a session can do."""
+
+    speaks: bool = True
+    hears: bool = True
+    calls_tools: bool = False
+
+    @classmethod
+    def of(cls, model: str, catalogue: Catalogue | None) -> "Abilities":
+        """What is known of it; where nothing is, it speaks and hears."""
+        if catalogue is None:
+            return cls()
+        return cls(model not in catalogue.voiceless, model not in catalogue.deaf, catalogue.calls_tools)
+
+
+class Settings:
+    """What a session is at a time, for its client and for the worker."""
+
+    def __init__(self, model: str, abilities: Abilities, fields: SessionFields = _INITIAL) -> None:
+        self.model, self.abilities, self.fields = model, abilities, fields
+        assert fields.audio is not None
+        assert fields.audio.input is not None
+        assert fields.audio.output is not None
+        self.input, self.output = fields.audio.input, fields.audio.output
+        self.input_format = format_of(self.input.format)
+
+    @property
+    def turn_detection(self) -> TurnDetection | None:
+        """Who tells when the user has said all; None: the client does."""
+        detection = self.input.turn_detection
+        return detection if isinstance(detection, Struct) else None
+
+    @property
+    def modality(self) -> Modality:
+        """What answers are; a model without a voice writes."""
+        assert self.fields.output_modalities is not None
+        return self.fields.output_modalities[0] if self.abilities.speaks else "text"
+
+    @property
+    def instructions(self) -> str:
+        """What the model is told first."""
+        return self.fields.instructions or ""
+
+    @property
+    def max_output_tokens(self) -> int | str:
+        """Of an answer, or `inf`."""
+        assert self.fields.max_output_tokens is not None
+        return self.fields.max_output_tokens
+
+    @property
+    def voice_name(self) -> str:
+        """The voice as the client knows it."""
+        return name_of(self.output.voice) or OWN_VOICE
+
+    @cached_property
+    def setup(self) -> ChatSetup:
+        """What the session is to be at a worker."""
+        return ChatSetup(voice=voice_of(self.voice_name), model=self.model)
+
+    def changed(
+        self, new: SessionFields, catalogue: Catalogue | None, *, has_spoken: bool, has_input: bool
+    ) -> "Settings":
+        """The settings with a change. Raises `Refusal`, and then nothing of it holds.
+
+        `has_spoken`: the model has, with its voice. `has_input`: audio or items have come.
+        """
+        if new.type != "realtime":
+            message = (
+                "session.type: a session cannot become another; connect again with ?intent=transcription"
+            )
+            raise Denied(Code.INVALID_SESSION_TYPE, message, "session.type")
+        if new.model is not None and new.model != self.model:
+            message = f"expected {shown(self.model)}, the model of the URL, got {shown(new.model)}"
+            raise invalid("session.model", message)
+        new = msgspec.structs.replace(new, model=None)
+        made = Settings(self.model, self.abilities, merged(self.fields, _completed(new, self)))
+        made._check(new, catalogue)
+        if has_spoken and made.voice_name != self.voice_name:
+            message = "session.audio.output.voice: the model has spoken: it keeps its voice"
+            raise Denied(Code.CANNOT_UPDATE_VOICE, message, "session.audio.output.voice")
+        if has_input and made.input_format != self.input_format:
+            raise invalid("session.audio.input.format", "audio has come: it keeps its format")
+        return made
+
+    def _check(self, new: SessionFields, catalogue: Catalogue | None) -> None:
+        if new.prompt is not None:
+            raise invalid("session.prompt", "expected null: no prompts are stored here")
+        if self.output.speed != 1.0:
+            raise invalid("session.audio.output.speed", f"expected 1, got {self.output.speed:g}")
+        if isinstance(self.turn_detection, SemanticVad):
+            message = "expected server_vad or null: the model does not take turns by itself here"
+            raise invalid("session.audio.input.turn_detection.type", message)
+        check_voice(self.output.voice, catalogue, "session.audio.output.voice")
+        tools = read_tools(self.fields.tools or (), "session.tools", calls_tools=self.abilities.calls_tools)
+        if new.tool_choice is not None:
+            read_choice(new.tool_choice, tools, "session.tool_choice")
+
+    def resource(self, session_id: str, expires_at: int) -> resources.SessionResource:
+        """The session as its client is told of it, with all that holds."""
+        fields = self.fields
+        assert fields.parallel_tool_calls is not None
+        return resources.SessionResource(
+            id=session_id,
+            model=self.model,
+            expires_at=expires_at,
+            output_modalities=[self.modality],
+            instructions=self.instructions,
+            audio=resources.AudioResource(
+                input=resources.InputResource(
+                    format=told_format(self.input_format),
+                    noise_reduction=_as_given(self.input.noise_reduction),
+                    turn_detection=_told_detection(self.turn_detection),
+                ),
+                output=resources.OutputResource(
+                    format=told_format(format_of(self.output.format)), voice=self.voice_name, speed=1.0
+                ),
+            ),
+            include=_as_given(fields.include),
+            tools=_as_given(fields.tools),
+            tool_choice=_as_given(fields.tool_choice),
+            parallel_tool_calls=fields.parallel_tool_calls,
+            max_output_tokens=_as_given(fields.max_output_tokens),
+            truncation=_as_given(fields.truncation),
+            tracing=_as_given(fields.tracing),
+            reasoning=_as_given(fields.reasoning),
+        )
+
+
+def _completed(new: SessionFields, old: Settings) -> SessionFields:
+    """A change with the defaults of a turn detection that is switched on or of another kind."""
+    if new.audio is None or new.audio.input is None:
+        return new
+    given = new.audio.input.turn_detection
+    if not isinstance(given, Struct) or type(given) is type(old.turn_detection):
+        return new
+    whole = merged(_SERVER_VAD, given) if isinstance(given, ServerVad) else merged(_SEMANTIC_VAD, given)
+    replace = msgspec.structs.replace
+    return replace(new, audio=replace(new.audio, input=replace(new.audio.input, turn_detection=whole)))
+
+
+def format_of(given: AudioFormat | None) -> Format:
+    """The format that a client means."""
+    match given:
+        case None | PcmFormat():
+            return PCM_24K
+        case PcmuFormat():
+            return Format("audio/pcmu", 8000)
+    return Format("audio/pcma", 8000)
+
+
+def told_format(format: Format) -> resources.Format:
+    """A format as clients are told of it."""
+    return resources.Format(format.encoding, 24000 if format == PCM_24K else None)
+
+
+def name_of(voice: str | VoiceId | None) -> str:
+    """The name of a voice, empty for none."""
+    return (voice.id if isinstance(voice, VoiceId) else voice) or ""
+
+
+def check_voice(voice: str | VoiceId | None, catalogue: Catalogue | None, param: str) -> None:
+    """Raises `Refusal` for a voice that nobody has. Without a catalogue the worker is left to judge."""
+    name = name_of(voice)
+    if not name or name in BUILT_IN_VOICES or catalogue is None or name in catalogue.voices:
+        return
+    served = " or ".join(sorted(catalogue.voices)) or "one of OpenAI's names"
+    raise invalid(param, f"expected {served}, got {shown(name)}")
+
+
+def voice_of(name: str) -> Voice:
+    """What the worker is told: OpenAI's names stand for the model's own voice, which goes without."""
+    return NO_VOICE if not name or name in BUILT_IN_VOICES else Voice(voice_id=name)
+
+
+def _told_detection(
+    given: TurnDetection | None,
+) -> resources.ServerVadResource | resources.SemanticVadResource | None:
+    match given:
+        case ServerVad():
+            return msgspec.convert(msgspec.to_builtins(given), resources.ServerVadResource)
+        case SemanticVad():
+            return msgspec.convert(msgspec.to_builtins(given), resources.SemanticVadResource)
+    return None
+
+
+def _as_given(value: Any) -> Any:
+    return None if value is UNSET else msgspec.to_builtins(value)

@@ -1,0 +1,75 @@
+"""The words of a spoken answer, and where in its sound they are.
+
+A model says its words and their sound in pieces, the words of a piece before its sound. What is not known is
+where in a piece a word is: its words are taken to be spread over its sound evenly, and a word counts as heard
+when its end was.
+"""
+
+import re
+from typing import Final
+
+_WORD: Final = re.compile(r"\s*\S+\s*")
+
+
+class Transcript:
+    """Of one answer, whose sound is `bytes_per_s`."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._pieces: list[tuple[int, str]] = []
+        """Where the sound of each begins, in bytes, and its words."""
+        self._bytes = 0
+        self._heard_bytes: int | None = None
+        """After how much of the sound it was cut."""
+
+    @property
+    def ms(self) -> int:
+        """How long the answer is, up to its cut."""
+        size = self._bytes if self._heard_bytes is None else min(self._heard_bytes, self._bytes)
+        return size * 1000 // self._bytes_per_s
+
+    def write(self, text: str) -> None:
+        """More words. Those that come before a sound belong to it together."""
+        if self._pieces and self._pieces[-1][0] == self._bytes:
+            text = self._pieces.pop()[1] + text
+        self._pieces.append((self._bytes, text))
+
+    def sound(self, size: int) -> int:
+        """More sound; how much of it is before the cut."""
+        before, self._bytes = self._bytes, self._bytes + size
+        return size if self._heard_bytes is None else min(size, max(0, self._heard_bytes - before))
+
+    def cut(self, ms: int) -> int:
+        """Nothing after `ms` was heard; returns where that is, in bytes."""
+        size = ms * self._bytes_per_s // 1000
+        self._heard_bytes = size if self._heard_bytes is None else min(size, self._heard_bytes)
+        return self._heard_bytes
+
+    @property
+    def all(self) -> str:
+        """The words, whatever was heard of them."""
+        return "".join(text for _, text in self._pieces)
+
+    @property
+    def text(self) -> str:
+        """The words, up to the cut."""
+        if self._heard_bytes is None:
+            return self.all
+        ends = [begin for begin, _ in self._pieces[1:]] + [self._bytes]
+        return "".join(
+            _part(text, self._heard_bytes - begin, end - begin)
+            for (begin, text), end in zip(self._pieces, ends, strict=False)
+        )
+
+
+def _part(text: str, heard: int, whole: int) -> str:
+    """The words that end within the first `heard` of a piece that is `whole` long."""
+    if heard <= 0:
+        return ""
+    if heard >= whole:
+        return text
+    most = len(text) * heard // whole
+    ends = [
+        found.end() for found in _WORD.finditer(text) if len(found.group().rstrip()) + found.start() <= most
+    ]
+    return text[: ends[-1]] if ends else ""

@@ -1,0 +1,170 @@
+"""What a client may send: the eleven events of the protocol.
+
+The names and forms are those of the official SDK (`openai.types.realtime`). Other than in the dialects beside
+it, a field that is not known is refused, wherever it stands.
+"""
+
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from ws_adapter.protocol.realtime_ga.wire.fields import (
+    Instructions,
+    Metadata,
+    Modalities,
+    NoPrompt,
+    Reasoning,
+    ResponseAudioFields,
+    SessionFields,
+    Tokens,
+    ToolChoice,
+    Tools,
+)
+from ws_adapter.protocol.realtime_ga.wire.items import (
+    GivenCall,
+    GivenCallOutput,
+    GivenItem,
+    GivenMessage,
+    ItemReference,
+)
+
+MAX_EVENT_ID_CHARACTERS: Final = 512
+MAX_INPUT_ITEMS: Final = 256
+
+EventId: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=MAX_EVENT_ID_CHARACTERS,
+        description="The client's name for this event; an error about it has it as `error.event_id`.",
+    ),
+]
+
+
+class _Event(Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, kw_only=True):
+    """What all have."""
+
+    event_id: EventId | None = None
+
+
+class SessionUpdate(_Event, frozen=True, tag="session.update", forbid_unknown_fields=True):
+    """Change what is given, all of it or nothing."""
+
+    session: SessionFields | None = None
+
+    REQUIRED: ClassVar = ("session",)
+
+
+class AudioAppend(_Event, frozen=True, tag="input_audio_buffer.append", forbid_unknown_fields=True):
+    """What the microphone hears. There is no answer to it."""
+
+    audio: (
+        Annotated[
+            str,
+            Meta(
+                description="Base64 of raw mono audio in the input format; it may be cut anywhere.",
+                extra_json_schema={"contentEncoding": "base64"},
+            ),
+        ]
+        | None
+    ) = None
+
+    REQUIRED: ClassVar = ("audio",)
+
+
+class AudioCommit(_Event, frozen=True, tag="input_audio_buffer.commit", forbid_unknown_fields=True):
+    """What was appended becomes an item."""
+
+
+class AudioClear(_Event, frozen=True, tag="input_audio_buffer.clear", forbid_unknown_fields=True):
+    """What was appended is forgotten."""
+
+
+class OutputClear(_Event, frozen=True, tag="output_audio_buffer.clear", forbid_unknown_fields=True):
+    """What is not sent yet of the answer is not sent any more. There is no answer to it."""
+
+
+class ItemCreate(_Event, frozen=True, tag="conversation.item.create", forbid_unknown_fields=True):
+    """Add an item to the conversation."""
+
+    item: GivenItem | None = None
+    previous_item_id: str | None = None
+    """Behind which item, or `root` for the front; absent for the end."""
+
+    REQUIRED: ClassVar = ("item",)
+
+
+class ItemRetrieve(_Event, frozen=True, tag="conversation.item.retrieve", forbid_unknown_fields=True):
+    """Tell an item, with its audio."""
+
+    item_id: str | None = None
+
+    REQUIRED: ClassVar = ("item_id",)
+
+
+class ItemTruncate(_Event, frozen=True, tag="conversation.item.truncate", forbid_unknown_fields=True):
+    """The user has heard so much of an answer and no more."""
+
+    item_id: str | None = None
+    content_index: Annotated[int, Meta(ge=0)] | None = None
+    audio_end_ms: Annotated[int, Meta(ge=0)] | None = None
+
+    REQUIRED: ClassVar = ("item_id", "content_index", "audio_end_ms")
+
+
+class ItemDelete(_Event, frozen=True, tag="conversation.item.delete", forbid_unknown_fields=True):
+    """Forget an item."""
+
+    item_id: str | None = None
+
+    REQUIRED: ClassVar = ("item_id",)
+
+
+class ResponseFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is different in one answer."""
+
+    output_modalities: Modalities | None = None
+    instructions: Instructions | None = None
+    audio: ResponseAudioFields | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: Tokens | None = None
+    conversation: Literal["auto", "none"] | None = None
+    """With none it joins no conversation, and may run beside the one that does."""
+    input: (
+        Annotated[
+            list[GivenMessage | GivenCall | GivenCallOutput | ItemReference], Meta(max_length=MAX_INPUT_ITEMS)
+        ]
+        | None
+    ) = None
+    """What the model is told instead of the conversation."""
+    metadata: Metadata | None = None
+    prompt: NoPrompt | None = None
+    reasoning: Reasoning | None = None
+
+
+class ResponseCreate(_Event, frozen=True, tag="response.create", forbid_unknown_fields=True):
+    """The model is to answer."""
+
+    response: ResponseFields | None = None
+
+
+class ResponseCancel(_Event, frozen=True, tag="response.cancel", forbid_unknown_fields=True):
+    """It is to answer no more."""
+
+    response_id: str | None = None
+
+
+ClientEvent: TypeAlias = (
+    SessionUpdate
+    | AudioAppend
+    | AudioCommit
+    | AudioClear
+    | OutputClear
+    | ItemCreate
+    | ItemRetrieve
+    | ItemTruncate
+    | ItemDelete
+    | ResponseCreate
+    | ResponseCancel
+)

@@ -1,0 +1,345 @@
+"""What the server sends: events of the official SDK (`openai.types.realtime`), of those that voice needs.
+
+Fields that the protocol has at all times are written out, null where they have no value; all others are
+absent then.
+"""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from ws_adapter.protocol.realtime_ga.wire.items import Item
+from ws_adapter.protocol.realtime_ga.wire.resources import Conversation, ResponseResource, SessionResource
+from ws_adapter.protocol.wire.events import Count, Fault, ServerEvent
+
+
+class Code(StrEnum):
+    """What went wrong, for programs."""
+
+    # The client's; the event changes nothing.
+    INVALID_JSON = "invalid_json"
+    INVALID_EVENT = "invalid_event"
+    INVALID_VALUE = "invalid_value"
+    INVALID_TYPE = "invalid_type"
+    MISSING_PARAMETER = "missing_required_parameter"
+    UNKNOWN_PARAMETER = "unknown_parameter"
+    INVALID_SESSION_TYPE = "invalid_session_type"
+    CANNOT_UPDATE_VOICE = "cannot_update_voice"
+    COMMIT_EMPTY = "input_audio_buffer_commit_empty"
+    BUFFER_FULL = "input_audio_buffer_full"
+    DUPLICATE_ITEM = "item_create_duplicate_item_id"
+    TRUNCATE_UNKNOWN = "item_truncate_invalid_item_id"
+    RETRIEVE_UNKNOWN = "item_retrieve_invalid_item_id"
+    DELETE_UNKNOWN = "item_delete_invalid_item_id"
+    CONVERSATION_FULL = "conversation_full"
+    ACTIVE_RESPONSE = "conversation_already_has_active_response"
+    CANCEL_NOT_ACTIVE = "response_cancel_not_active"
+    # The client's; the connection closes.
+    MISSING_MODEL = "missing_model"
+    INVALID_MODEL = "invalid_model"
+    RATE_LIMITED = "rate_limit_exceeded"
+    INVALID_KEY = "invalid_api_key"
+    SESSION_EXPIRED = "session_expired"
+    # The server's.
+    OVERLOADED = "server_overloaded"
+    INFERENCE_FAILED = "inference_failed"
+    SLOW_CONSUMER = "slow_consumer"
+    INTERNAL = "internal_error"
+
+
+ErrorType: TypeAlias = Literal[
+    "invalid_request_error", "server_error", "rate_limit_error", "authentication_error"
+]
+
+_TYPES: Final[dict[Code, ErrorType]] = {
+    Code.RATE_LIMITED: "rate_limit_error",
+    Code.OVERLOADED: "server_error",
+    Code.INFERENCE_FAILED: "server_error",
+    Code.INTERNAL: "server_error",
+}
+
+
+def type_of(code: Code | None) -> ErrorType:
+    """Whose fault an error is."""
+    return _TYPES.get(code, "invalid_request_error") if code is not None else "invalid_request_error"
+
+
+# ----------------------------------------------------------------------------------------------- events
+
+
+class RealtimeEvent(ServerEvent, kw_only=True):
+    """What all events have."""
+
+    event_id: str
+
+
+class SessionCreated(RealtimeEvent, kw_only=True, tag="session.created"):
+    """The first event: the session has a slot."""
+
+    session: SessionResource
+
+
+class SessionUpdated(RealtimeEvent, kw_only=True, tag="session.updated"):
+    """A change is made; the session is this."""
+
+    session: SessionResource
+
+
+class ConversationCreated(RealtimeEvent, kw_only=True, tag="conversation.created"):
+    """Comes right after `session.created`."""
+
+    conversation: Conversation
+
+
+class ItemAdded(RealtimeEvent, kw_only=True, tag="conversation.item.added"):
+    """An item is in the conversation; one of an answer is empty yet."""
+
+    previous_item_id: str | None
+    item: Item
+
+
+class ItemDone(RealtimeEvent, kw_only=True, tag="conversation.item.done"):
+    """An item is whole, or will not become so."""
+
+    previous_item_id: str | None
+    item: Item
+
+
+class ItemRetrieved(RealtimeEvent, kw_only=True, tag="conversation.item.retrieved"):
+    """An item with its audio."""
+
+    item: Item
+
+
+class ItemTruncated(RealtimeEvent, kw_only=True, tag="conversation.item.truncated"):
+    """An answer is cut in the model's memory."""
+
+    item_id: str
+    content_index: Count
+    audio_end_ms: Count
+
+
+class ItemDeleted(RealtimeEvent, kw_only=True, tag="conversation.item.deleted"):
+    """An item is forgotten."""
+
+    item_id: str
+
+
+class AudioCommitted(RealtimeEvent, kw_only=True, tag="input_audio_buffer.committed"):
+    """What was appended becomes this item."""
+
+    previous_item_id: str | None
+    item_id: str
+
+
+class AudioCleared(RealtimeEvent, kw_only=True, tag="input_audio_buffer.cleared"):
+    """What was appended is forgotten."""
+
+
+class ResponseCreated(RealtimeEvent, kw_only=True, tag="response.created"):
+    """The model is asked."""
+
+    response: ResponseResource
+
+
+class ResponseDone(RealtimeEvent, kw_only=True, tag="response.done"):
+    """A response is over, however it ended."""
+
+    response: ResponseResource
+
+
+class OutputItemAdded(RealtimeEvent, kw_only=True, tag="response.output_item.added"):
+    """An item of a response begins."""
+
+    response_id: str
+    output_index: Count
+    item: Item
+
+
+class OutputItemDone(RealtimeEvent, kw_only=True, tag="response.output_item.done"):
+    """An item of a response is over."""
+
+    response_id: str
+    output_index: Count
+    item: Item
+
+
+class AudioContent(Struct, tag_field="type", tag="audio"):
+    """Something said."""
+
+    transcript: str
+
+
+class TextContent(Struct, tag_field="type", tag="text"):
+    """Something written."""
+
+    text: str
+
+
+class _OfPart(RealtimeEvent, kw_only=True):
+    """Where in a response it belongs."""
+
+    response_id: str
+    item_id: str
+    output_index: Count
+    content_index: Count
+
+
+class ContentPartAdded(_OfPart, kw_only=True, tag="response.content_part.added"):
+    """A part of an item begins."""
+
+    part: AudioContent | TextContent
+
+
+class ContentPartDone(_OfPart, kw_only=True, tag="response.content_part.done"):
+    """A part of an item is over."""
+
+    part: AudioContent | TextContent
+
+
+class AudioDelta(_OfPart, kw_only=True, tag="response.output_audio.delta"):
+    """More to be heard."""
+
+    delta: Annotated[bytes, Meta(description="Base64 of raw mono audio in the output format.")]
+
+
+class AudioDone(_OfPart, kw_only=True, tag="response.output_audio.done"):
+    """No more is to be heard."""
+
+
+class TranscriptDelta(_OfPart, kw_only=True, tag="response.output_audio_transcript.delta"):
+    """More words of what is heard."""
+
+    delta: str
+
+
+class TranscriptDone(_OfPart, kw_only=True, tag="response.output_audio_transcript.done"):
+    """All words of what was heard."""
+
+    transcript: str
+
+
+class TextDelta(_OfPart, kw_only=True, tag="response.output_text.delta"):
+    """More is written."""
+
+    delta: str
+
+
+class TextDone(_OfPart, kw_only=True, tag="response.output_text.done"):
+    """All that was written."""
+
+    text: str
+
+
+class _OfCall(RealtimeEvent, kw_only=True):
+    """Where in a response it belongs."""
+
+    response_id: str
+    item_id: str
+    output_index: Count
+    call_id: str
+
+
+class ArgumentsDelta(_OfCall, kw_only=True, tag="response.function_call_arguments.delta"):
+    """More of what a tool is called with."""
+
+    delta: str
+
+
+class ArgumentsDone(_OfCall, kw_only=True, tag="response.function_call_arguments.done"):
+    """A tool is to be called with this, a JSON object."""
+
+    arguments: str
+    name: str
+
+
+class SpeechStarted(RealtimeEvent, kw_only=True, tag="input_audio_buffer.speech_started"):
+    """The user speaks: what is heard of the model had better stop."""
+
+    audio_start_ms: Count
+    """In all audio that was ever appended, the padding before speech included."""
+    item_id: str
+    """Of the item that it will become."""
+
+
+class SpeechStopped(RealtimeEvent, kw_only=True, tag="input_audio_buffer.speech_stopped"):
+    """The user has spoken."""
+
+    audio_end_ms: Count
+    item_id: str
+
+
+class TimeoutTriggered(RealtimeEvent, kw_only=True, tag="input_audio_buffer.timeout_triggered"):
+    """The user has been silent for so long that the model speaks again."""
+
+    audio_start_ms: Count
+    audio_end_ms: Count
+    item_id: str
+
+
+class ErrorBody(Struct, kw_only=True):
+    """What went wrong."""
+
+    type: ErrorType
+    code: Code | None
+    message: str
+    """For people: names the field, what was expected and what came."""
+    param: str | None
+    """Path of the field at fault, from the root of the event."""
+    event_id: str | None
+    """The `event_id` of the event at fault, if that had one."""
+
+
+class Error(RealtimeEvent, kw_only=True, tag="error"):
+    """An event was refused, a response failed, or the connection closes."""
+
+    error: ErrorBody
+
+    tells_trouble: ClassVar = True
+
+    @property
+    def fault(self) -> Fault:
+        """See `ServerEvent.fault`."""
+        return Fault(self.error.code or "refused", self.error.type == "server_error")
+
+
+def error(
+    own_id: str, code: Code | None, message: str, param: str | None = None, event_id: str | None = None
+) -> Error:
+    """An error with `own_id`; `event_id` is what the client calls the event at fault."""
+    body = ErrorBody(type=type_of(code), code=code, message=message, param=param, event_id=event_id)
+    return Error(event_id=own_id, error=body)
+
+
+SERVER_EVENTS: Final = (
+    SessionCreated,
+    SessionUpdated,
+    ConversationCreated,
+    ItemAdded,
+    ItemDone,
+    ItemRetrieved,
+    ItemTruncated,
+    ItemDeleted,
+    AudioCommitted,
+    AudioCleared,
+    ResponseCreated,
+    ResponseDone,
+    OutputItemAdded,
+    OutputItemDone,
+    ContentPartAdded,
+    ContentPartDone,
+    AudioDelta,
+    AudioDone,
+    TranscriptDelta,
+    TranscriptDone,
+    TextDelta,
+    TextDone,
+    ArgumentsDelta,
+    ArgumentsDone,
+    SpeechStarted,
+    SpeechStopped,
+    TimeoutTriggered,
+    Error,
+)
+"""Everything that the server may send in this dialect."""

@@ -1,0 +1,232 @@
+"""What a client may ask of a session and of a response; see `events` for how it is read.
+
+In a change a field that is absent, or null where null means nothing, stays as it is; null where the field may
+be off switches it off. Those fields are `UNSET` where they are absent.
+"""
+
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ws_adapter.protocol.wire.events import MAX_PROMPT_CHARACTERS
+
+MAX_TOOLS: Final = 128
+MAX_TOKENS: Final = 4096
+"""Of an answer."""
+
+Modalities: TypeAlias = Annotated[
+    list[Literal["text", "audio"]],
+    Meta(
+        min_length=1,
+        max_length=1,
+        description="Either audio, which comes with its transcript, or text.",
+    ),
+]
+Tokens: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | Literal["inf"]
+
+
+class PcmFormat(Struct, frozen=True, tag_field="type", tag="audio/pcm", forbid_unknown_fields=True):
+    """Little-endian int16."""
+
+    rate: Literal[24000] | None = None
+
+
+class PcmuFormat(Struct, frozen=True, tag_field="type", tag="audio/pcmu", forbid_unknown_fields=True):
+    """G.711 at 8 kHz with the law of North America and Japan."""
+
+    rate: Literal[8000] | None = None
+
+
+class PcmaFormat(Struct, frozen=True, tag_field="type", tag="audio/pcma", forbid_unknown_fields=True):
+    """G.711 at 8 kHz with the law of everywhere else."""
+
+    rate: Literal[8000] | None = None
+
+
+AudioFormat: TypeAlias = PcmFormat | PcmuFormat | PcmaFormat
+
+
+class TranscriptionConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """What writes down what the user says. Nobody does it here: it is accepted and stays off."""
+
+    model: str | None = None
+    language: str | None = None
+    languages: list[str] | None = None
+    prompt: str | None = None
+    keywords: list[str] | None = None
+    delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+
+
+class NoiseReduction(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the microphone is. It is accepted, and the model hears what was sent."""
+
+    type: Literal["near_field", "far_field"] | None = None
+    strength: float | None = None
+
+
+class ServerVad(Struct, frozen=True, tag_field="type", tag="server_vad", forbid_unknown_fields=True):
+    """The server hears when the user begins and ends."""
+
+    threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
+    prefix_padding_ms: Annotated[int, Meta(ge=0, le=5000)] | None = None
+    silence_duration_ms: Annotated[int, Meta(ge=0, le=10_000)] | None = None
+    create_response: bool | None = None
+    interrupt_response: bool | None = None
+    idle_timeout_ms: Annotated[int, Meta(ge=1000, le=600_000)] | UnsetType | None = UNSET
+
+
+class SemanticVad(Struct, frozen=True, tag_field="type", tag="semantic_vad", forbid_unknown_fields=True):
+    """The model itself decides when it speaks."""
+
+    eagerness: Literal["auto", "low", "medium", "high"] | None = None
+    create_response: bool | None = None
+    interrupt_response: bool | None = None
+
+
+TurnDetection: TypeAlias = ServerVad | SemanticVad
+
+
+class InputFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is sent."""
+
+    format: AudioFormat | None = None
+    transcription: TranscriptionConfig | UnsetType | None = UNSET
+    noise_reduction: NoiseReduction | UnsetType | None = UNSET
+    turn_detection: TurnDetection | UnsetType | None = UNSET
+
+
+class VoiceId(Struct, frozen=True, forbid_unknown_fields=True):
+    """A voice that is registered with the server."""
+
+    id: str | None = None
+
+    REQUIRED: ClassVar = ("id",)
+
+
+class OutputFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is received."""
+
+    format: AudioFormat | None = None
+    voice: str | VoiceId | None = None
+    """A registered voice, or one of OpenAI's names, which stand for the model's own voice."""
+    speed: Annotated[float, Meta(ge=0.25, le=1.5)] | None = None
+    """Only 1: the model speaks as fast as it does."""
+
+
+class AudioFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """Sound in both directions."""
+
+    input: InputFields | None = None
+    output: OutputFields | None = None
+
+
+class FunctionTool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A function of the client's that the model may call."""
+
+    type: Literal["function"] | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")] | None = None
+    description: Annotated[str, Meta(max_length=4096)] | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON Schema of its arguments."""
+
+    REQUIRED: ClassVar = ("type", "name")
+
+
+class ToolOfChoice(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The one that is to be called."""
+
+    type: Literal["function"] | None = None
+    name: str | None = None
+
+    REQUIRED: ClassVar = ("type", "name")
+
+
+Tools: TypeAlias = Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)]
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | ToolOfChoice
+
+
+class TokenLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How much of the conversation may be kept."""
+
+    post_instructions: Annotated[int, Meta(ge=0)] | None = None
+
+
+class RetentionRatio(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How much of the conversation stays when it has become too long."""
+
+    type: Literal["retention_ratio"] | None = None
+    retention_ratio: Annotated[float, Meta(ge=0, le=1)] | None = None
+    token_limits: TokenLimits | None = None
+
+    REQUIRED: ClassVar = ("type", "retention_ratio")
+
+
+class TracingConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a trace is called. It is accepted: sessions are traced as the server's operator has it."""
+
+    workflow_name: str | None = None
+    group_id: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Reasoning(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How long the model may think. It is accepted."""
+
+    effort: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+
+
+class StoredPrompt(Struct, frozen=True, forbid_unknown_fields=True):
+    """A prompt that OpenAI keeps; there are none here."""
+
+    id: str | None = None
+    version: str | None = None
+    variables: dict[str, Any] | None = None
+
+    REQUIRED: ClassVar = ("id",)
+
+
+NoPrompt: TypeAlias = Annotated[StoredPrompt, Meta(description="Only null: no prompts are stored here.")]
+Instructions: TypeAlias = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)]
+
+
+class SessionFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a session is to be."""
+
+    type: Literal["realtime", "transcription"] | None = None
+    """Only realtime: a session stays what it is."""
+    model: str | None = None
+    """Only the model of the URL."""
+    output_modalities: Modalities | None = None
+    instructions: Instructions | None = None
+    """What the model is told before everything else; empty for nothing."""
+    audio: AudioFields | None = None
+    include: list[Literal["item.input_audio_transcription.logprobs"]] | UnsetType | None = UNSET
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: Tokens | None = None
+    truncation: Literal["auto", "disabled"] | RetentionRatio | None = None
+    prompt: NoPrompt | None = None
+    tracing: Literal["auto"] | TracingConfig | UnsetType | None = UNSET
+    reasoning: Reasoning | None = None
+
+    REQUIRED: ClassVar = ("type",)
+
+
+class ResponseOutputFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """How one answer sounds."""
+
+    format: AudioFormat | None = None
+    voice: str | VoiceId | None = None
+
+
+class ResponseAudioFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """How one answer sounds."""
+
+    output: ResponseOutputFields | None = None
+
+
+Metadata: TypeAlias = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16, description="The client's own notes, which come back."),
+]

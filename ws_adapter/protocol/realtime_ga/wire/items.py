@@ -1,0 +1,198 @@
+"""Items of a conversation as clients give them and are told of them, and parts of which messages are made."""
+
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+MAX_ID_CHARACTERS: Final = 64
+
+ItemId: TypeAlias = Annotated[
+    str, Meta(max_length=MAX_ID_CHARACTERS, description="A name of the client's own; else one is made up.")
+]
+Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+_BASE64: Final = {"contentEncoding": "base64"}
+
+# ----------------------------------------------------------------------------------------------- client
+
+
+class InputTextPart(Struct, frozen=True, tag_field="type", tag="input_text", forbid_unknown_fields=True):
+    """Something written."""
+
+    text: str | None = None
+
+    REQUIRED: ClassVar = ("text",)
+
+
+class InputAudioPart(Struct, frozen=True, tag_field="type", tag="input_audio", forbid_unknown_fields=True):
+    """Something said, in the input format of the session. Without audio its transcript is taken."""
+
+    audio: Annotated[str, Meta(description="Base64.", extra_json_schema=_BASE64)] | None = None
+    transcript: str | None = None
+
+
+class InputImagePart(Struct, frozen=True, tag_field="type", tag="input_image", forbid_unknown_fields=True):
+    """A picture of at most 1 MiB and 4 megapixels."""
+
+    image_url: (
+        Annotated[
+            str,
+            Meta(
+                description="A `data:` URI with the base64 of a JPEG, PNG or WebP file.",
+                extra_json_schema=_BASE64,
+            ),
+        ]
+        | None
+    ) = None
+    detail: Literal["auto", "low", "high"] | None = None
+    """How closely it is to be looked at; the model looks at it as it does."""
+
+    REQUIRED: ClassVar = ("image_url",)
+
+
+class OutputTextPart(Struct, frozen=True, tag_field="type", tag="output_text", forbid_unknown_fields=True):
+    """Something the model wrote."""
+
+    text: str | None = None
+
+    REQUIRED: ClassVar = ("text",)
+
+
+class OutputAudioPart(Struct, frozen=True, tag_field="type", tag="output_audio", forbid_unknown_fields=True):
+    """Something the model said, of which only the words are taken."""
+
+    transcript: str | None = None
+    audio: str | None = None
+    """Only absent: what the model has said cannot be made up."""
+
+    REQUIRED: ClassVar = ("transcript",)
+
+
+GivenPart: TypeAlias = InputTextPart | InputAudioPart | InputImagePart | OutputTextPart | OutputAudioPart
+
+
+class GivenMessage(Struct, frozen=True, tag_field="type", tag="message", forbid_unknown_fields=True):
+    """What somebody said."""
+
+    role: Literal["user", "assistant", "system"] | None = None
+    content: list[GivenPart] | None = None
+    """Input of the user, text of the system, output of the assistant."""
+    id: ItemId | None = None
+    object: Literal["realtime.item"] | None = None
+    status: Status | None = None
+
+    REQUIRED: ClassVar = ("role", "content")
+
+
+class GivenCall(Struct, frozen=True, tag_field="type", tag="function_call", forbid_unknown_fields=True):
+    """A call that the model made."""
+
+    name: str | None = None
+    arguments: str | None = None
+    """A JSON object."""
+    call_id: Annotated[str, Meta(max_length=MAX_ID_CHARACTERS)] | None = None
+    id: ItemId | None = None
+    object: Literal["realtime.item"] | None = None
+    status: Status | None = None
+
+    REQUIRED: ClassVar = ("name", "arguments")
+
+
+class GivenCallOutput(
+    Struct, frozen=True, tag_field="type", tag="function_call_output", forbid_unknown_fields=True
+):
+    """What came of it."""
+
+    call_id: Annotated[str, Meta(max_length=MAX_ID_CHARACTERS)] | None = None
+    output: Annotated[str, Meta(extra_json_schema={"minLength": 0})] | None = None
+    id: ItemId | None = None
+    object: Literal["realtime.item"] | None = None
+    status: Status | None = None
+
+    REQUIRED: ClassVar = ("call_id", "output")
+    MAY_BE_EMPTY: ClassVar = ("output",)
+
+
+class ItemReference(Struct, frozen=True, tag_field="type", tag="item_reference", forbid_unknown_fields=True):
+    """An item of the conversation."""
+
+    id: ItemId | None = None
+
+    REQUIRED: ClassVar = ("id",)
+
+
+GivenItem: TypeAlias = GivenMessage | GivenCall | GivenCallOutput
+
+# ----------------------------------------------------------------------------------------------- server
+
+
+class Text(Struct, kw_only=True, tag_field="type", tag="input_text"):
+    """Something written."""
+
+    text: str
+
+
+class Heard(Struct, kw_only=True, tag_field="type", tag="input_audio"):
+    """Something the user said."""
+
+    transcript: str | None
+    audio: str | UnsetType = UNSET
+    """Base64, only where the item is retrieved: what the model has heard of it, in the input format."""
+
+
+class Seen(Struct, kw_only=True, tag_field="type", tag="input_image"):
+    """A picture."""
+
+    image_url: str | UnsetType = UNSET
+    """Only where the item is retrieved."""
+    detail: Literal["auto", "low", "high"] | UnsetType = UNSET
+
+
+class Written(Struct, kw_only=True, tag_field="type", tag="output_text"):
+    """Something the model wrote."""
+
+    text: str
+
+
+class Spoken(Struct, kw_only=True, tag_field="type", tag="output_audio"):
+    """Something the model said."""
+
+    transcript: str
+    audio: str | UnsetType = UNSET
+    """Base64, only where the item is retrieved and as long as it is kept."""
+
+
+Part: TypeAlias = Text | Heard | Seen | Written | Spoken
+
+
+class MessageItem(Struct, kw_only=True, tag_field="type", tag="message"):
+    """What somebody said."""
+
+    id: str
+    object: Literal["realtime.item"] = "realtime.item"
+    status: Status
+    role: Literal["user", "assistant", "system"]
+    content: list[Part]
+
+
+class CallItem(Struct, kw_only=True, tag_field="type", tag="function_call"):
+    """A call that the model made."""
+
+    id: str
+    object: Literal["realtime.item"] = "realtime.item"
+    status: Status
+    name: str
+    call_id: str
+    arguments: str
+
+
+class CallOutputItem(Struct, kw_only=True, tag_field="type", tag="function_call_output"):
+    """What came of it."""
+
+    id: str
+    object: Literal["realtime.item"] = "realtime.item"
+    status: Status
+    call_id: str
+    output: str
+
+
+Item: TypeAlias = MessageItem | CallItem | CallOutputItem

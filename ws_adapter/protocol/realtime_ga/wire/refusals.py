@@ -1,0 +1,101 @@
+"""What is refused, and why a session ended, in the words of Realtime."""
+
+from typing import Final
+
+from ws_adapter.protocol.realtime_ga.wire.events import Code, type_of
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import (
+    CloseCode,
+    ErrorCode,
+    Refusal,
+    UnknownField,
+    Verdict,
+    WrongType,
+)
+
+CODES: Final = {
+    ErrorCode.NOT_READY: Code.OVERLOADED,
+    ErrorCode.UNKNOWN_EVENT: Code.INVALID_VALUE,
+    ErrorCode.MISSING_FIELD: Code.MISSING_PARAMETER,
+    ErrorCode.INVALID_PAYLOAD: Code.INVALID_VALUE,
+    ErrorCode.INVALID_EVENT: Code.INVALID_VALUE,
+    ErrorCode.INVALID_JSON: Code.INVALID_JSON,
+    ErrorCode.INVALID_FRAME: Code.INVALID_EVENT,
+    ErrorCode.RATE_LIMITED: Code.RATE_LIMITED,
+    ErrorCode.UNSUPPORTED_MODE: Code.INVALID_MODEL,
+    ErrorCode.UNAUTHORIZED: Code.INVALID_KEY,
+    ErrorCode.QUEUE_CANCELLED: Code.OVERLOADED,
+    ErrorCode.QUEUE_FULL: Code.OVERLOADED,
+    ErrorCode.QUEUE_TIMEOUT: Code.OVERLOADED,
+    ErrorCode.SERVICE_UNAVAILABLE: Code.OVERLOADED,
+    ErrorCode.WORKER_BUSY: Code.OVERLOADED,
+    ErrorCode.WORKER_CONNECT_FAILED: Code.OVERLOADED,
+    ErrorCode.INFERENCE_ERROR: Code.INFERENCE_FAILED,
+}
+"""What our codes are called here."""
+
+_ENDS: Final = {
+    errors.TIMEOUT: (Code.SESSION_EXPIRED, CloseCode.GOING_AWAY),
+    errors.BACKEND_ERROR: (Code.INTERNAL, CloseCode.INTERNAL_ERROR),
+}
+"""What is said before the end of a session that had begun, and how it closes; others close without a word."""
+
+SILENT: Final = {errors.SHUTDOWN: Code.OVERLOADED, errors.SLOW_CONSUMER: Code.SLOW_CONSUMER}
+"""What stands in the reason of those."""
+
+
+class Denied(Refusal):
+    """A refusal that the protocol has a name of its own for; None is one without."""
+
+    def __init__(self, name: Code | None, message: str, param: str | None = None) -> None:
+        super().__init__(ErrorCode.INVALID_PAYLOAD, message, param)
+        self.name = name
+
+
+def code_of(refusal: Refusal) -> Code | None:
+    """What a refusal is called."""
+    match refusal:
+        case Denied():
+            return refusal.name
+        case UnknownField():
+            return Code.UNKNOWN_PARAMETER
+        case WrongType():
+            return Code.INVALID_TYPE
+    return CODES[refusal.code]
+
+
+class End(Exception):
+    """How a connection closes: what is said before, if anything, and the close code and reason."""
+
+    def __init__(self, code: Code | None, message: str, close: CloseCode, reason: str) -> None:
+        super().__init__(message)
+        self.code, self.message, self.close, self.reason = code, message, close, reason
+
+
+def end_of(verdict: Verdict) -> End:
+    """What a verdict means here: the reason is `TYPE.CODE`, by which clients know what to do."""
+    close = verdict.close or CloseCode.INTERNAL_ERROR
+    if verdict.code is ErrorCode.UNSUPPORTED_MODE:
+        close = CloseCode.INVALID_REQUEST
+    if close is CloseCode.INVALID_UTF8:
+        return End(None, "", close, verdict.message)
+    if verdict.code is None and verdict.closed in SILENT:
+        return End(None, "", close, _reason(SILENT[verdict.closed]))
+    if verdict.code is not None:
+        code = CODES[verdict.code]
+        if verdict.closed == errors.BACKEND_ERROR:
+            code = Code.INTERNAL
+        if verdict.code is ErrorCode.QUEUE_CANCELLED:
+            close = CloseCode.NORMAL
+    else:
+        code, close = _ENDS.get(verdict.closed or "", (Code.INTERNAL, close))
+    return End(code, verdict.message, close, _reason(code))
+
+
+def model_end(code: Code, message: str) -> End:
+    """The end of a session that was asked for with no model, or with one that nobody serves."""
+    return End(code, message, CloseCode.INVALID_REQUEST, _reason(code))
+
+
+def _reason(code: Code) -> str:
+    return f"{type_of(code)}.{code}"

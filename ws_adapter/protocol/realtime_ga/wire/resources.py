@@ -1,0 +1,166 @@
+"""What is told of a session, a conversation and a response, in the forms of the official SDK.
+
+Fields that the protocol has at all times are written out, null where they have no value; all others are
+absent then.
+"""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from ws_adapter.protocol.realtime_ga.wire.items import Item
+from ws_adapter.protocol.wire.events import Count
+
+Modality: TypeAlias = Literal["text", "audio"]
+AsGiven: TypeAlias = Annotated[dict[str, Any], Meta(description="As it was given.")]
+
+
+class Format(Struct, omit_defaults=True):
+    """Raw mono audio: little-endian int16, or one of the laws of G.711."""
+
+    type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+    rate: Literal[24000] | None = None
+
+
+class ServerVadResource(Struct, kw_only=True, tag_field="type", tag="server_vad"):
+    """The server hears when the user begins and ends."""
+
+    threshold: float
+    prefix_padding_ms: Count
+    silence_duration_ms: Count
+    create_response: bool
+    interrupt_response: bool
+    idle_timeout_ms: Count | None
+
+
+class SemanticVadResource(Struct, kw_only=True, tag_field="type", tag="semantic_vad"):
+    """The model itself decides when it speaks."""
+
+    eagerness: Literal["auto", "low", "medium", "high"]
+    create_response: bool
+    interrupt_response: bool
+
+
+class InputResource(Struct, kw_only=True):
+    """What is sent."""
+
+    format: Format
+    transcription: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
+    noise_reduction: AsGiven | None
+    turn_detection: ServerVadResource | SemanticVadResource | None
+
+
+class OutputResource(Struct, kw_only=True):
+    """What is received."""
+
+    format: Format
+    voice: str
+    speed: float
+
+
+class AudioResource(Struct, kw_only=True):
+    """Sound in both directions."""
+
+    input: InputResource
+    output: OutputResource
+
+
+class SessionResource(Struct, kw_only=True):
+    """A session as it is."""
+
+    type: Literal["realtime"] = "realtime"
+    object: Literal["realtime.session"] = "realtime.session"
+    id: str
+    model: str
+    expires_at: Count
+    """Unix seconds of its end."""
+    output_modalities: list[Modality]
+    instructions: str
+    audio: AudioResource
+    include: list[str] | None
+    tools: list[AsGiven]
+    tool_choice: Literal["auto", "none", "required"] | AsGiven
+    parallel_tool_calls: bool
+    max_output_tokens: int | Literal["inf"]
+    truncation: Literal["auto", "disabled"] | AsGiven
+    prompt: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
+    tracing: Literal["auto"] | AsGiven | None
+    reasoning: AsGiven | None
+
+
+class Conversation(Struct, kw_only=True):
+    """The one conversation of a session."""
+
+    id: str
+    object: Literal["realtime.conversation"] = "realtime.conversation"
+
+
+class ResponseError(Struct, omit_defaults=True):
+    """Why a response failed."""
+
+    type: str
+    code: str
+    message: str
+
+
+class StatusDetails(Struct, omit_defaults=True):
+    """Why a response is not complete."""
+
+    type: Literal["cancelled", "incomplete", "failed"]
+    reason: Literal["turn_detected", "client_cancelled", "max_output_tokens"] | None = None
+    error: ResponseError | None = None
+
+
+class InputTokens(Struct):
+    """Input tokens by kind; those that were cached count among them."""
+
+    text_tokens: Count
+    audio_tokens: Count
+    image_tokens: Count
+    cached_tokens: Count
+
+
+class OutputTokens(Struct):
+    """Output tokens by kind."""
+
+    text_tokens: Count
+    audio_tokens: Count
+
+
+class Usage(Struct):
+    """Tokens of a response; of one that was broken off, those that were known then."""
+
+    total_tokens: Count
+    input_tokens: Count
+    output_tokens: Count
+    input_token_details: InputTokens
+    output_token_details: OutputTokens
+
+
+class ResponseOutput(Struct, kw_only=True):
+    """How it sounds."""
+
+    format: Format
+    voice: str
+
+
+class ResponseAudio(Struct, kw_only=True):
+    """How it sounds."""
+
+    output: ResponseOutput
+
+
+class ResponseResource(Struct, kw_only=True):
+    """A response as it is."""
+
+    id: str
+    object: Literal["realtime.response"] = "realtime.response"
+    status: Literal["in_progress", "completed", "cancelled", "incomplete", "failed"]
+    status_details: StatusDetails | None
+    output: list[Item]
+    conversation_id: str | None
+    output_modalities: list[Modality]
+    max_output_tokens: int | Literal["inf"]
+    audio: ResponseAudio
+    usage: Usage | None
+    metadata: dict[str, str] | None

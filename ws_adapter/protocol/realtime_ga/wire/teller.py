@@ -1,0 +1,38 @@
+"""Makes events: each with a name that no other of the session has."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ws_adapter.protocol.core.actions import Send
+from ws_adapter.protocol.realtime_ga.wire.events import Code, RealtimeEvent, error
+
+
+class Teller:
+    """Of one session; `new_token` makes ids differ."""
+
+    def __init__(self, new_token: Callable[[], str]) -> None:
+        self._new_token = new_token
+        self._ids = new_token()
+        self._told = 0
+
+    def new_id(self, kind: str) -> str:
+        """A name for a thing of this kind, such as `item_0123456789ab`."""
+        return f"{kind}_{self._new_token()}"
+
+    def event(self, shape: type[RealtimeEvent], **fields: Any) -> Send:
+        """An event of this shape."""
+        return self.sound(shape, None, **fields)
+
+    def sound(self, shape: type[RealtimeEvent], seconds: float | None, **fields: Any) -> Send:
+        """The same of one with so much audio in it."""
+        return Send(shape(event_id=self._new_event_id(), **fields), audio_s=seconds)
+
+    def error(
+        self, code: Code | None, message: str, param: str | None = None, event_id: str | None = None
+    ) -> Send:
+        """An error; `event_id` is what the client calls the event at fault."""
+        return Send(error(self._new_event_id(), code, message, param, event_id))
+
+    def _new_event_id(self) -> str:
+        self._told += 1
+        return f"event_{self._ids}{self._told}"

@@ -1,0 +1,100 @@
+"""The slot of a session: taken when it opens, and again when it is needed after it was lost."""
+
+from enum import Enum, auto
+from typing import Final
+
+from ws_adapter.protocol.core.actions import (
+    Action,
+    CancelUnits,
+    LeaveSlot,
+    OpenWorkerSession,
+    RunTurn,
+    TakeSlot,
+)
+from ws_adapter.protocol.core.config import WorkerSetup
+from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.protocol.core.turn import Turn
+
+OPENS_S: Final = 15.0
+"""How long a worker may wait to be told what the session is; clients say that at their beginning."""
+
+
+class Hold(Enum):
+    """How far it is."""
+
+    NONE = auto()
+    WANTED = auto()
+    """In the queue."""
+    HELD = auto()
+    """A worker waits to be told what the session is."""
+    OPENING = auto()
+    READY = auto()
+    RUNNING = auto()
+    """A turn is at the worker."""
+
+
+class WorkerSlot:
+    """Its methods return what brings it there."""
+
+    def __init__(self) -> None:
+        self.hold = Hold.NONE
+        self.ready: Ready | None = None
+        self.setup: WorkerSetup | None = None
+        """What the worker was told."""
+        self.unit = 0
+        """The last one that was run."""
+        self.due_at: float | None = None
+        """When it has to be there, or to be opened."""
+        self._is_going_away = False
+
+    def want(self, by: float) -> list[Action]:
+        """The session needs one, at the latest then."""
+        self.hold, self.due_at = Hold.WANTED, by
+        return [TakeSlot()]
+
+    def granted(self, now: float) -> None:
+        """A worker waits."""
+        self.hold, self.due_at = Hold.HELD, now + OPENS_S
+        self.unit, self.setup, self.ready = 0, None, None
+        self._is_going_away = False
+
+    def open(self, setup: WorkerSetup) -> list[Action]:
+        """The worker is told what the session is."""
+        self.hold, self.setup, self.due_at = Hold.OPENING, setup, None
+        return [OpenWorkerSession(setup)]
+
+    def begun(self, ready: Ready) -> None:
+        """It takes turns."""
+        self.hold, self.ready = Hold.READY, ready
+
+    def run(self, turn: Turn) -> list[Action]:
+        """It answers one."""
+        self.hold = Hold.RUNNING
+        self.unit += 1
+        return [RunTurn(self.unit, turn)]
+
+    def cancel(self) -> list[Action]:
+        """It stops answering."""
+        return [CancelUnits(self.unit)] if self.hold is Hold.RUNNING else []
+
+    def finalized(self) -> list[Action]:
+        """The turn is closed."""
+        if self.hold is Hold.RUNNING:
+            self.hold = Hold.READY
+        return self.leave() if self._is_going_away else []
+
+    def going_away(self) -> list[Action]:
+        """The worker is about to leave: what runs may come to its end."""
+        self._is_going_away = True
+        return self.leave() if self.hold in (Hold.HELD, Hold.READY) else []
+
+    def lost(self) -> None:
+        """There is none."""
+        self.hold, self.due_at, self._is_going_away = Hold.NONE, None, False
+
+    def leave(self) -> list[Action]:
+        """Gives it back, or the place in the queue."""
+        if self.hold is Hold.NONE:
+            return []
+        self.lost()
+        return [LeaveSlot()]

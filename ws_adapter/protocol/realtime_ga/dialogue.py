@@ -65,6 +65,8 @@ class Dialogue:
         self._listening = self._new_listening()
         self._item_id = ""
         """What the turn will be that the user speaks."""
+        self._has_prompted = False
+        """Whether the model spoke last because the user did not."""
         self._owes_answer = False
         """Whether a turn has ended that is answered after the present response."""
 
@@ -118,7 +120,8 @@ class Dialogue:
         return actions
 
     def _speech_started(self, at: int) -> list[Action]:
-        self.idle_at, self._item_id = None, self._teller.new_id("item")
+        self.idle_at, self._has_prompted = None, False
+        self._item_id = self._teller.new_id("item")
         self.buffer.forget(at)
         actions: list[Action] = [
             self._teller.event(events.SpeechStarted, audio_start_ms=ms_of(at), item_id=self._item_id)
@@ -161,7 +164,7 @@ class Dialogue:
 
     def timed_out(self) -> list[Action]:
         """The user has said nothing for so long that the model speaks again."""
-        self.idle_at = None
+        self.idle_at, self._has_prompted = None, True
         item_id, begin, end = self._teller.new_id("item"), self.buffer.begin, self.buffer.end
         fields = {"audio_start_ms": ms_of(begin), "audio_end_ms": ms_of(end), "item_id": item_id}
         actions: list[Action] = [self._teller.event(events.TimeoutTriggered, **fields)]
@@ -270,7 +273,9 @@ class Dialogue:
 
     def answered(self, now: float) -> None:
         """A response is over: the user's time begins when it has been heard."""
-        vad = self._vad
-        if vad is not None and vad.idle_timeout_ms and self._listening and not self._listening.is_speech:
-            assert isinstance(vad.idle_timeout_ms, int)
-            self.idle_at = max(now, self._answers.plays_until) + vad.idle_timeout_ms / 1000
+        listening = self._listening
+        if listening is None or listening.is_speech or self._has_prompted:
+            return
+        if timeout_ms := listening.vad.idle_timeout_ms:
+            assert isinstance(timeout_ms, int)
+            self.idle_at = max(now, self._answers.plays_until) + timeout_ms / 1000

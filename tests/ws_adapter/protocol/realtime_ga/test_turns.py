@@ -1,0 +1,254 @@
+"""Turns that the server hears the end of, and what happens when the user speaks over the model."""
+
+from typing import Any
+
+from tests.support.schemas import Event
+from tests.ws_adapter.support.realtime_ga_conversation import (
+    AUDIO,
+    RealtimeGaConversation,
+    append,
+    message,
+    told,
+    update,
+)
+from ws_adapter.protocol.core.signals import UnitEnd
+from ws_adapter.protocol.core.turn import Speech
+
+SPEAKS, SILENT = 0.9, 0.02
+
+COMMITTED = ["input_audio_buffer.committed", "conversation.item.added", "conversation.item.done"]
+CLOSING = [
+    "response.output_audio.done",
+    "response.output_audio_transcript.done",
+    "response.content_part.done",
+    "conversation.item.done",
+    "response.output_item.done",
+    "response.done",
+]
+
+
+def hearing(**vad: Any) -> RealtimeGaConversation:
+    """A session that hears when the user speaks."""
+    session = RealtimeGaConversation()
+    session.grant()
+    detection = {"type": "server_vad", **vad}
+    session.client(update(audio={"input": {"turn_detection": detection}}))
+    return session
+
+
+def speak(session: RealtimeGaConversation, seconds: float = 1.0) -> list[Event]:
+    """The user says something and is silent then; the worker is asked if it is to be."""
+    events = session.detect(SPEAKS, seconds) + session.detect(SILENT, 0.8)
+    session.ready()
+    return events
+
+
+def test_a_turn_is_heard_committed_and_answered() -> None:
+    session = hearing()
+    session.detect(SILENT, 2.0)
+
+    events = speak(session)
+
+    assert told(events) == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        *COMMITTED,
+        "response.created",
+    ]
+    started, stopped, committed, added = events[:4]
+    assert started["item_id"] == stopped["item_id"] == committed["item_id"] == added["item"]["id"]
+    assert abs(started["audio_start_ms"] - 1700) <= 64
+    assert abs(stopped["audio_end_ms"] - 3500) <= 64
+    (clip,) = session.turn.messages[-1].parts
+    assert isinstance(clip, Speech)
+    heard_ms = len(clip.data) // 64
+    assert abs(heard_ms - (stopped["audio_end_ms"] - started["audio_start_ms"])) <= 1
+
+
+def test_padding_and_silence_are_those_of_the_settings() -> None:
+    session = hearing(prefix_padding_ms=1000, silence_duration_ms=200)
+    session.detect(SILENT, 2.0)
+
+    started, stopped = session.detect(SPEAKS, 1.0) + session.detect(SILENT, 0.3)[:1]
+
+    assert abs(started["audio_start_ms"] - 1000) <= 64
+    assert abs(stopped["audio_end_ms"] - 3200) <= 64
+
+
+def test_the_threshold_is_that_of_the_settings() -> None:
+    session = hearing(threshold=0.95)
+
+    assert speak(session) == []
+
+
+def test_without_create_response_a_turn_is_only_committed() -> None:
+    session = hearing(create_response=False)
+
+    events = speak(session)
+
+    assert told(events)[2:] == COMMITTED
+    assert session.runs == []
+
+
+def test_what_is_no_speech_is_not_held() -> None:
+    session = hearing()
+
+    for _ in range(20):
+        session.detect(SILENT, 10.0)
+
+    assert session.dialect.held_bytes < 2 * 64_000
+
+
+def test_speech_over_an_answer_stops_it_and_tells_so_first() -> None:
+    session = hearing()
+    speak(session)
+    session.say("Seven apples")
+
+    events = session.detect(SPEAKS, 0.3)
+
+    assert told(events) == ["input_audio_buffer.speech_started", *CLOSING]
+    response = events[-1]["response"]
+    assert response["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
+    assert response["output"][0]["status"] == "incomplete"
+    assert session.cancelled == [session.runs[-1].unit]
+    assert session.say("more") == session.finish(UnitEnd.CANCELLED) == []
+
+
+def test_no_audio_waits_behind_an_interruption() -> None:
+    session = hearing()
+    speak(session)
+    session.say("One")
+    session.do(session.dialect.congested(True, session.now))
+    session.say("Two")
+
+    events = session.detect(SPEAKS, 0.3)
+    session.do(session.dialect.congested(False, session.now))
+    events += session.wait(1.0)
+
+    assert AUDIO not in told(events)
+    assert session.dialect.held_bytes < 2 * 64_000
+
+
+def test_an_answer_that_may_not_be_interrupted_goes_on_and_the_turn_is_answered_after_it() -> None:
+    session = hearing(interrupt_response=False)
+    speak(session)
+    session.say("Seven")
+
+    events = speak(session)
+    assert told(events) == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        *COMMITTED,
+    ]
+    assert session.say(" apples")
+    events = session.finish()
+
+    assert told(events)[-2:] == ["response.done", "response.created"]
+    assert len(session.turn.messages) == 4
+
+
+def test_speech_after_an_answer_is_done_cancels_nothing() -> None:
+    session = hearing()
+    speak(session)
+    session.say()
+    session.finish()
+
+    assert told(session.detect(SPEAKS, 0.3)) == ["input_audio_buffer.speech_started"]
+
+
+def test_a_client_may_commit_what_the_server_listens_to() -> None:
+    session = hearing()
+    (started,) = session.detect(SPEAKS, 1.0)
+
+    events = session.client({"type": "input_audio_buffer.commit"})
+
+    assert told(events) == COMMITTED
+    assert events[0]["item_id"] == started["item_id"]
+    assert session.detect(SILENT, 2.0) == []
+
+
+def test_what_is_cleared_is_no_turn() -> None:
+    session = hearing()
+    session.detect(SPEAKS, 1.0)
+
+    assert told(session.client({"type": "input_audio_buffer.clear"})) == ["input_audio_buffer.cleared"]
+    assert session.detect(SILENT, 2.0) == []
+
+
+def test_speech_without_a_pause_is_cut_into_turns() -> None:
+    session = hearing(create_response=False)
+
+    events = [event for _ in range(20) for event in session.detect(SPEAKS, 5.0)]
+
+    assert told(events) == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        *COMMITTED,
+        "input_audio_buffer.speech_started",
+    ]
+    assert events[0]["item_id"] != events[-1]["item_id"]
+
+
+def test_a_session_that_stops_listening_hears_no_turns() -> None:
+    session = hearing()
+    session.detect(SPEAKS, 0.05)
+    session.client(update(audio={"input": {"turn_detection": None}}))
+
+    session.client(append(2.0))
+
+    assert session.do(session.dialect.detected([SPEAKS] * 20, session.now)) == []
+
+
+def test_a_session_that_begins_to_listen_counts_from_its_first_audio() -> None:
+    session = RealtimeGaConversation()
+    session.begin()
+    session.client(append(2.0))
+    session.client({"type": "input_audio_buffer.clear"})
+    session.client(
+        update(audio={"input": {"turn_detection": {"type": "server_vad", "prefix_padding_ms": 0}}})
+    )
+    session.detect(SILENT, 1.0)
+
+    (started,) = session.detect(SPEAKS, 0.5)
+
+    assert abs(started["audio_start_ms"] - 3000) <= 64
+
+
+def test_a_user_who_says_nothing_is_spoken_to_once() -> None:
+    session = hearing(idle_timeout_ms=5000)
+    speak(session)
+    session.say("Seven", 2.0)
+    session.finish()
+    session.detect(SILENT, 1.0)
+
+    assert session.wait(6.9) == []
+    events = session.wait(0.2)
+    assert told(events) == ["input_audio_buffer.timeout_triggered", *COMMITTED, "response.created"]
+    assert events[0]["item_id"] == events[1]["item_id"]
+
+    session.say("Are you there?")
+    session.finish()
+    assert session.wait(60.0) == []
+
+
+def test_a_user_who_speaks_is_not_spoken_to() -> None:
+    session = hearing(idle_timeout_ms=5000)
+    speak(session)
+    session.say()
+    session.finish()
+    session.detect(SPEAKS, 0.5)
+
+    assert session.wait(20.0) == []
+
+
+def test_a_turn_for_which_there_is_no_room_is_an_error() -> None:
+    session = hearing()
+    for _ in range(256):
+        session.client(message("x"))
+        session.wait(0.1)
+
+    events = speak(session)
+
+    assert told(events)[-1] == "error:conversation_full"
+    assert "256 items" in events[-1]["error"]["message"]
+    assert session.runs == []

@@ -1387,9 +1387,9 @@ export namespace Transcription {
 /** The dialect of /v1/live/sessions. */
 export namespace Live {
   /** What a client may send. */
-  type ClientEvent = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | SessionClose;
+  type ClientEvent = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | InstructionsAppend | ThinkingAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionStarted | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | AudioMuted | AudioUnmuted | UsageUpdated | SessionClosed | Info | Error;
+  type ServerEvent = SessionStarted | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | UsageUpdated | SessionClosed | Info | Error;
   /** Begin. Nothing else may come before `session.started` has answered it. */
   interface SessionStart {
     type: "session.start";
@@ -1521,6 +1521,26 @@ export namespace Live {
     /** The client's name for this event; answers to it have it as `client_event_id`. */
     event_id?: string | null;
   }
+  /** How the model is to behave from now on; it reads that before the next second. Some models cannot. */
+  interface InstructionsAppend {
+    type: "session.instructions.append";
+    /** At most 2,000 bytes of UTF-8: the protocol allows 500 tokens, which are about as many. */
+    content: string;
+    /** Nothing was delegated. */
+    delegation_id?: null;
+    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    event_id?: string | null;
+  }
+  /** Something to know and not to speak about, which the model reads before the next second. Some cannot. */
+  interface ThinkingAppend {
+    type: "session.thinking.append";
+    /** At most 2,000 bytes of UTF-8: the protocol allows 500 tokens, which are about as many. */
+    content: string;
+    /** Nothing was delegated. */
+    delegation_id?: null;
+    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    event_id?: string | null;
+  }
   /** End, as soon as what the model is saying is said, at the latest after 10 s. */
   interface SessionClose {
     type: "session.close";
@@ -1605,6 +1625,28 @@ export namespace Live {
     event_id: string;
     /** The `event_id` of what it answers, if that had one. */
     client_event_id?: string;
+  }
+  /** The model has read them. */
+  interface InstructionsAppended {
+    type: "session.instructions.appended";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    /** The beginning of the second before which it did. */
+    start_ms: number;
+    /** On the time line of the session. */
+    end_ms: number;
+  }
+  /** The model has read it. */
+  interface ThinkingAppended {
+    type: "session.thinking.appended";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    /** The beginning of the second before which it did. */
+    start_ms: number;
+    /** On the time line of the session. */
+    end_ms: number;
   }
   /** Every 5 s of the conversation, and at its end. */
   interface UsageUpdated {

@@ -225,7 +225,7 @@ def _text(given: pb.StandaloneText, path: str, info: ModelInfo) -> StandaloneTex
     if purpose not in info.text_purposes:
         problem = f"this model reads no {purpose.value} while it listens"
         raise UnitRefused(Reason.CONTENT_UNSUPPORTED, f"{path}: {problem}.", path)
-    if not given.text.strip():
+    if not given.text:
         raise UnitRefused(Reason.PARAMS_INVALID, f"{path}.text is empty.", f"{path}.text")
     return StandaloneText(purpose, given.text)
 

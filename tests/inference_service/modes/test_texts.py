@@ -73,7 +73,7 @@ async def test_what_the_model_does_not_read_fails_the_unit_alone(
     [
         (reading(pb.TEXT_PURPOSE_UNSPECIFIED), "duplex.texts[0].purpose"),
         (reading(99), "duplex.texts[0].purpose"),  # type: ignore[arg-type]
-        (reading(pb.TEXT_PURPOSE_THINKING, " \n"), "duplex.texts[0].text"),
+        (reading(pb.TEXT_PURPOSE_THINKING, ""), "duplex.texts[0].text"),
     ],
 )
 async def test_a_text_that_says_nothing_or_not_what_for_is_refused(

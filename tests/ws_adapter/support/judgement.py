@@ -11,6 +11,7 @@ from ws_adapter.protocol.chat.ws_chat_events import Error
 from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.core.signals import TextPurpose
 from ws_adapter.protocol.duplex.earlier import Earlier
 from ws_adapter.protocol.duplex.realtime import Realtime
 from ws_adapter.protocol.duplex.vocabulary import Begin, HoldFrame, Input, Vocabulary
@@ -81,7 +82,7 @@ def _refused_live(event: Event) -> Refusal | None:
     """In a session that has begun, but for what begins one."""
     session = LiveConversation()
     if event.get("type") != "session.start":
-        session.begin()
+        session.begin(reads=frozenset(TextPurpose))
     for answer in session.client(json.dumps(event).encode()):
         if answer["type"] == "error":
             return Refusal(ErrorCode.INVALID_PAYLOAD, answer["error"]["message"])

@@ -24,7 +24,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, TextPurpose, UnitDone, UnitEnd
 from ws_adapter.protocol.live.machine import Live
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.wire.codec import encode
@@ -123,11 +123,11 @@ class LiveConversation:
 
     # -------------------------------------------------------------------------------------- short cuts
 
-    def begin(self, **session: Any) -> Event:
-        """Through to ACTIVE; returns `session.started`."""
+    def begin(self, *, reads: frozenset[TextPurpose] = frozenset(), **session: Any) -> Event:
+        """Through to ACTIVE, with a model that reads texts for these purposes; returns `session.started`."""
         self.client(start(**session))
         self.grant()
-        return self.worker(ready_signal())[0]
+        return self.worker(ready_signal(text_purposes=reads))[0]
 
     def finish(self, end: UnitEnd = UnitEnd.LISTEN, text: str = "", **done: Any) -> list[Event]:
         """All that the worker says about its oldest unit, which speaks a second if there is a text."""

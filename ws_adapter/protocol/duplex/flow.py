@@ -11,6 +11,7 @@ from ws_adapter.protocol.core.actions import CancelUnits, RunUnit, Withdraw
 from ws_adapter.protocol.core.answer import Answer, Outcome, Unit
 from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Ready, Rewound, UnitDone, UnitEnd
 from ws_adapter.protocol.duplex.input import Append, SilenceTail, UnitCutter
+from ws_adapter.protocol.duplex.texts import TextQueue
 from ws_adapter.protocol.wire.errors import (
     CONTEXT_IS_FULL,
     FAILURES_IN_A_ROW,
@@ -38,6 +39,7 @@ class UnitFlow:
         self._cutter = UnitCutter(limits.unit_flush_s)
         self._backlog = Backlog(limits.max_lag_s, limits.max_waiting_units, limits.max_waiting_bytes)
         self.answers = Answers(self._tail, new_token)
+        self.texts = TextQueue()
         self._window = 0
         self._unfinalized: dict[int, int] = {}
         """Bytes of each unit at the worker."""
@@ -49,7 +51,7 @@ class UnitFlow:
     @property
     def held_bytes(self) -> int:
         """Input that is carried or waits here, or is at the worker."""
-        return self._cutter.size + self._backlog.bytes + self._running_bytes
+        return self._cutter.size + self._backlog.bytes + self._running_bytes + self.texts.bytes
 
     @property
     def deadline(self) -> float | None:
@@ -139,9 +141,12 @@ class UnitFlow:
             self._unfinalized[self._last_number] = size = _size(unit)
             self._running_bytes += size
             self.answers.started(unit, self._last_number)
-            slices = unit.max_slice_nums if unit.frames else None
+            unit.texts = self.texts.take() if self.texts.bytes else ()
+            slices, listens = unit.max_slice_nums if unit.frames else None, unit.force_listen
             runs.append(
-                RunUnit(self._last_number, unit.audio, unit.force_listen, unit.frames, slices, unit.ready_at)
+                RunUnit(
+                    self._last_number, unit.audio, listens, unit.frames, slices, unit.ready_at, unit.texts
+                )
             )
         return [*self.answers.collect(), *runs] if self._window else []
 

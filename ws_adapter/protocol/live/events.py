@@ -9,13 +9,11 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from ws_adapter.protocol.duplex.texts import MOST_BYTES
 from ws_adapter.protocol.wire.events import MAX_PROMPT_CHARACTERS, Count, Fault, ServerEvent
 
 MAX_HISTORY: Final = 128
 """Messages that may stand before a session."""
-
-MAX_APPENDED_CHARACTERS: Final = 8_192
-"""Of a text for a running session: more than 500 tokens are in any language."""
 
 MAX_EVENT_ID_CHARACTERS: Final = 512
 
@@ -264,21 +262,64 @@ class AudioUnmute(
     event_id: EventId | None = None
 
 
+_Content: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=MOST_BYTES,
+        extra_json_schema={"minLength": 1},
+        description="At most 2,000 bytes of UTF-8: the protocol allows 500 tokens, which are about as many.",
+    ),
+]
+_NoDelegation: TypeAlias = Annotated[
+    Any, Meta(description="Nothing was delegated.", extra_json_schema={"type": "null"})
+]
+
+
+class InstructionsAppend(
+    Struct, frozen=True, tag_field="type", tag="session.instructions.append", forbid_unknown_fields=True
+):
+    """How the model is to behave from now on; it reads that before the next second. Some models cannot."""
+
+    content: _Content | None = None
+    delegation_id: _NoDelegation = None
+    event_id: EventId | None = None
+
+    REQUIRED: ClassVar = ("content",)
+
+
+class ThinkingAppend(
+    Struct, frozen=True, tag_field="type", tag="session.thinking.append", forbid_unknown_fields=True
+):
+    """Something to know and not to speak about, which the model reads before the next second. Some cannot."""
+
+    content: _Content | None = None
+    delegation_id: _NoDelegation = None
+    event_id: EventId | None = None
+
+    REQUIRED: ClassVar = ("content",)
+
+
 class SessionClose(Struct, frozen=True, tag_field="type", tag="session.close", forbid_unknown_fields=True):
     """End, as soon as what the model is saying is said, at the latest after 10 s."""
 
     event_id: EventId | None = None
 
 
-ClientEvent: TypeAlias = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | SessionClose
+ClientEvent: TypeAlias = (
+    SessionStart
+    | SessionUpdate
+    | AudioAppend
+    | AudioMute
+    | AudioUnmute
+    | InstructionsAppend
+    | ThinkingAppend
+    | SessionClose
+)
 
-_NO_TEXT: Final = "the model takes no text while it listens"
 _NO_SERVICE: Final = "no other service works for the model here"
 
 UNSERVED: Final = {
-    "session.instructions.append": _NO_TEXT,
-    "session.thinking.append": _NO_TEXT,
-    "session.commentary.append": _NO_TEXT,
+    "session.commentary.append": "the model speaks about nothing that it reads",
     "session.output_audio.fixture.play": "the client has the audio already",
     "response.item.create": _NO_SERVICE,
     "response.create": _NO_SERVICE,
@@ -377,6 +418,22 @@ class AudioUnmuted(LiveEvent, kw_only=True, tag="session.input_audio.unmuted"):
     """The model hears the user."""
 
 
+class InstructionsAppended(LiveEvent, kw_only=True, tag="session.instructions.appended"):
+    """The model has read them."""
+
+    start_ms: Milliseconds
+    """The beginning of the second before which it did."""
+    end_ms: Milliseconds
+
+
+class ThinkingAppended(LiveEvent, kw_only=True, tag="session.thinking.appended"):
+    """The model has read it."""
+
+    start_ms: Milliseconds
+    """The beginning of the second before which it did."""
+    end_ms: Milliseconds
+
+
 class LiveUsage(Struct):
     """Of the session so far."""
 
@@ -458,6 +515,8 @@ SERVER_EVENTS: Final = (
     OutputTranscriptDelta,
     AudioMuted,
     AudioUnmuted,
+    InstructionsAppended,
+    ThinkingAppended,
     UsageUpdated,
     SessionClosed,
     Info,

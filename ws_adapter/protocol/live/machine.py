@@ -18,15 +18,16 @@ from ws_adapter.protocol.core.actions import (
     Withdraw,
     closing,
 )
-from ws_adapter.protocol.core.answer import Answer, Outcome
+from ws_adapter.protocol.core.answer import Answer, Outcome, StandaloneText
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.reading import Reading
-from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal
+from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal, TextPurpose
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.duplex.deadlines import Deadlines
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow
 from ws_adapter.protocol.duplex.input import LONGEST_TEXT, Append
+from ws_adapter.protocol.duplex.texts import MOST_BYTES, MOST_TEXTS
 from ws_adapter.protocol.live import events
 from ws_adapter.protocol.live.conversation import Conversation, interruption
 from ws_adapter.protocol.live.events import (
@@ -35,15 +36,23 @@ from ws_adapter.protocol.live.events import (
     AudioUnmute,
     ClientEvent,
     Code,
+    InstructionsAppend,
     SessionClose,
     SessionResource,
     SessionStart,
     SessionUpdate,
+    ThinkingAppend,
 )
 from ws_adapter.protocol.live.frames import Fault, decode
 from ws_adapter.protocol.live.playout import SLICE_S
 from ws_adapter.protocol.live.refusals import code_of, code_of_end, reason_of, unserved
-from ws_adapter.protocol.live.settings import Settings, delegation, read_settings, refuse_triggers
+from ws_adapter.protocol.live.settings import (
+    Settings,
+    Unsupported,
+    delegation,
+    read_settings,
+    refuse_triggers,
+)
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Clip, CutBase64, Samples, decode_base64
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, Refusal, Verdict, invalid, missing
@@ -57,6 +66,18 @@ USAGE_UNITS: Final = 5
 
 LONGEST_S: Final = 10 * 365 * 86_400.0
 """When a session expires that has no limit."""
+
+UNIT_MS: Final = 1_000
+
+PURPOSES: Final[dict[type, TextPurpose]] = {
+    InstructionsAppend: TextPurpose.INSTRUCTIONS,
+    ThinkingAppend: TextPurpose.THINKING,
+}
+_APPENDED: Final = {
+    TextPurpose.INSTRUCTIONS: events.InstructionsAppended,
+    TextPurpose.THINKING: events.ThinkingAppended,
+}
+"""What acknowledges a text."""
 
 _CLOSED: Final = Verdict(None, "", errors.USER_STOP, CloseCode.NORMAL)
 
@@ -92,6 +113,8 @@ class Live:
         self._settings: Settings | None = None
         self._resource: SessionResource | None = None
         self._conversation: Conversation | None = None
+        self._purposes: frozenset[TextPurpose] = frozenset()
+        """Of texts that the model reads."""
         self._flow = UnitFlow(limits, new_token)
         self._reading = Reading()
         self._deadlines = Deadlines(limits)
@@ -283,6 +306,8 @@ class Live:
             case AudioUnmute():
                 conversation.is_muted = False
                 return [self._event(events.AudioUnmuted, event.event_id)]
+            case InstructionsAppend() | ThinkingAppend():
+                return self._tell_model(event)
             case SessionUpdate():
                 return self._update(event)
 
@@ -303,6 +328,23 @@ class Live:
         if event.session.delegation is not None:
             self._resource.delegation = delegation(event.session.delegation)
         return [self._event(events.SessionUpdated, event.event_id, session=self._resource)]
+
+    def _tell_model(self, event: InstructionsAppend | ThinkingAppend) -> list[Action]:
+        """The model reads it before the next second; then it is acknowledged."""
+        purpose, texts = PURPOSES[type(event)], self._flow.texts
+        if not event.content:
+            raise missing("content", "a text")
+        if event.delegation_id is not None:
+            raise invalid("delegation_id", "expected null: nothing was delegated")
+        text = StandaloneText(purpose, event.content, event.event_id)
+        if text.size > MOST_BYTES:
+            raise invalid("content", f"expected at most {MOST_BYTES} bytes")
+        if purpose not in self._purposes:
+            raise Unsupported("type", "the model reads nothing while it listens")
+        if texts.is_full:
+            raise invalid("content", f"{MOST_TEXTS} texts wait for the next second already")
+        texts.put(text)
+        return []
 
     def _close(self, now: float) -> list[Action]:
         if self._conversation is None:
@@ -351,6 +393,7 @@ class Live:
         if self.state is not State.CONFIGURING or self._settings is None:
             return []
         self.state = State.ACTIVE
+        self._purposes = ready.text_purposes
         self._conversation = Conversation(self._settings, self._limits.max_append_s)
         self._conversation.playout.begin(now)
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
@@ -406,7 +449,12 @@ class Live:
             if not self._errors.allow(now):
                 return self._conclude(self._errors.flood)
             code, message = answer.failure
-            actions += self._refuse(Refusal(code, message), None, now)
+            for event_id in [text.event_id for text in answer.unit.texts] or [None]:
+                actions += self._refuse(Refusal(code, message), event_id, now)
+        else:
+            at = answer.index * UNIT_MS
+            for text in answer.unit.texts:
+                actions.append(self._event(_APPENDED[text.purpose], text.event_id, start_ms=at, end_ms=at))
         if (answer.index + 1) % USAGE_UNITS == 0:
             actions.append(self._usage(conversation))
         return actions

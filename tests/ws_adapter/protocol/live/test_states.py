@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from tests.support.schemas import Event
 from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.live_conversation import LiveConversation, append, start, told
+from ws_adapter.protocol.core.signals import TextPurpose
+from ws_adapter.protocol.duplex.texts import MOST_TEXTS
 
 PAGE = Path(__file__).parents[4] / "docs/live.md"
+READ: Final = frozenset({TextPurpose.INSTRUCTIONS, TextPurpose.THINKING})
 ANYTHING_ELSE: Final = "anything else"
 SLOT: Final = "a worker takes it"
 TIME: Final = "time passes"
@@ -22,6 +25,8 @@ EVENTS: Final[dict[str, Event]] = {
     "session.input_audio.mute": {"type": "session.input_audio.mute"},
     "session.input_audio.unmute": {"type": "session.input_audio.unmute"},
     "session.update": {"type": "session.update", "session": {}},
+    "session.instructions.append": {"type": "session.instructions.append", "content": "Be brief."},
+    "session.thinking.append": {"type": "session.thinking.append", "content": "It rains."},
     "session.close": {"type": "session.close"},
     ANYTHING_ELSE: {"type": "session.dance"},
 }
@@ -49,7 +54,7 @@ def test_the_table_is_whole() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from([*EVENTS, SLOT, SLOT, TIME]), max_size=12))
+@given(st.lists(st.sampled_from([*EVENTS, SLOT, SLOT, TIME]), max_size=MOST_TEXTS + 4))
 def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
     session, state = LiveConversation(), "new"
     for step in steps:
@@ -63,7 +68,7 @@ def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
         elif step == SLOT:
             if state == "waiting":
                 session.grant()
-                assert "session.started" in told(session.worker(ready_signal()))
+                assert "session.started" in told(session.worker(ready_signal(text_purposes=READ)))
                 state = "active"
         else:
             state = follow(session, step, state)

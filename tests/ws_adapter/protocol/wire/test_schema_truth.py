@@ -55,6 +55,7 @@ MINIMAL: dict[str, list[Event]] = {
         {"type": "session.update", "session": {}},
         {"type": "session.input_audio.append", "audio": AUDIO},
         *({"type": f"session.{name}"} for name in ("input_audio.mute", "input_audio.unmute", "close")),
+        *({"type": f"session.{name}.append", "content": "Note."} for name in ("instructions", "thinking")),
     ],
     "realtime_ga": [
         {"type": "session.update", "session": {"type": "realtime"}},

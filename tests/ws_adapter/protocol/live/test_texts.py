@@ -1,0 +1,151 @@
+"""Texts for a Live session that is running: read by models that can, and refused by name for the others."""
+
+import pytest
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Event
+from tests.ws_adapter.support.conversation import ready_signal
+from tests.ws_adapter.support.live_conversation import LiveConversation, append, start, told
+from ws_adapter.protocol.core.signals import TextPurpose, UnitEnd
+from ws_adapter.protocol.duplex.texts import MOST_BYTES, MOST_TEXTS
+
+BOTH = frozenset({TextPurpose.INSTRUCTIONS, TextPurpose.THINKING})
+LISTEN = UnitEnd.LISTEN
+
+
+def text(kind: str = "thinking", content: str = "The user is called Ada.", **fields: object) -> Event:
+    return {"type": f"session.{kind}.append", "content": content, "delegation_id": None, **fields}
+
+
+def live(purposes: frozenset[TextPurpose] = BOTH) -> LiveConversation:
+    """A session that has begun, with a model that reads texts for these purposes."""
+    session = LiveConversation()
+    session.client(start())
+    session.grant()
+    session.worker(ready_signal(text_purposes=purposes))
+    return session
+
+
+@pytest.mark.parametrize("kind", ["instructions", "thinking"])
+def test_text_goes_with_the_next_second_and_is_acknowledged_when_the_model_has_it(kind: str) -> None:
+    session = live()
+    session.talk((LISTEN, ""), (LISTEN, ""))
+
+    assert told(session.client(text(kind, event_id="note"))) == []
+    after = session.talk((LISTEN, ""), (LISTEN, ""))
+
+    assert [[(t.purpose, t.text) for t in run.texts] for run in session.runs[2:]] == [
+        [(TextPurpose(kind), "The user is called Ada.")],
+        [],
+    ]
+    (ack,) = [event for event in after if event["type"] == f"session.{kind}.appended"]
+    assert (ack["client_event_id"], ack["start_ms"], ack["end_ms"]) == ("note", 2000, 2000)
+
+
+def test_texts_are_read_in_their_order() -> None:
+    session = live()
+    for kind, content in (
+        ("instructions", "Be brief."),
+        ("thinking", "It rains."),
+        ("instructions", "Sing."),
+    ):
+        session.client(text(kind, content))
+    after = session.talk((LISTEN, ""))
+
+    assert [t.text for t in session.runs[0].texts] == ["Be brief.", "It rains.", "Sing."]
+    assert [kind for kind in told(after) if kind.endswith("appended")] == [
+        "session.instructions.appended",
+        "session.thinking.appended",
+        "session.instructions.appended",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "purposes"),
+    [
+        ("instructions", frozenset()),
+        ("thinking", frozenset()),
+        ("thinking", frozenset({TextPurpose.INSTRUCTIONS})),
+        ("commentary", BOTH),
+    ],
+)
+def test_what_the_model_does_not_read_is_refused_by_its_name(
+    kind: str, purposes: frozenset[TextPurpose]
+) -> None:
+    session = live(purposes)
+
+    (error,) = session.client(text(kind, event_id="note"))
+
+    assert (error["error"]["code"], error["error"]["client_event_id"]) == ("unsupported", "note")
+    session.talk((LISTEN, ""))
+    assert not session.runs[0].texts
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "param"),
+    [
+        (text(content=""), "missing_required_parameter", "content"),
+        ({"type": "session.thinking.append"}, "missing_required_parameter", "content"),
+        (text(content="é" * (MOST_BYTES // 2 + 1)), "invalid_value", "content"),
+        (text(content="e" * (MOST_BYTES + 1)), "invalid_value", "content"),
+        (text(delegation_id="del_1"), "invalid_value", "delegation_id"),
+        (text(purpose="silent"), "unknown_parameter", "purpose"),
+    ],
+)
+def test_bad_text_is_refused_and_changes_nothing(event: Event, code: str, param: str) -> None:
+    session = live()
+
+    (error,) = session.client(event)
+
+    assert (error["error"]["code"], error["error"]["param"]) == (code, param)
+    session.talk((LISTEN, ""))
+    assert not session.runs[0].texts
+
+
+def test_text_of_the_longest_length_is_taken() -> None:
+    session = live()
+    session.client(text(content="é" * (MOST_BYTES // 2)))
+    session.talk((LISTEN, ""))
+    assert session.runs[0].texts[0].size == MOST_BYTES
+
+
+def test_what_does_not_fit_into_one_second_waits_for_the_next() -> None:
+    session = live()
+    for content in ("a" * 1500, "b" * 1500, "c" * 100):
+        session.client(text(content=content))
+    session.talk((LISTEN, ""), (LISTEN, ""))
+
+    assert [[t.text[0] for t in run.texts] for run in session.runs[:2]] == [["a"], ["b", "c"]]
+
+
+def test_only_so_many_texts_wait_for_a_second_that_does_not_come() -> None:
+    session = live()
+    answers = [told(session.client(text(content=f"note {i}"))) for i in range(MOST_TEXTS + 1)]
+
+    assert answers == [[]] * MOST_TEXTS + [["error:invalid_value"]]
+    assert session.dialect.held_bytes == sum(len(f"note {i}") for i in range(MOST_TEXTS))
+
+
+def test_text_of_a_second_that_fails_is_told_to_whoever_sent_it() -> None:
+    session = live()
+    session.client(text(event_id="note"))
+    session.client(append(1.1))
+
+    after = session.finish(UnitEnd.FAILED, failure=Reason.INPUT_TOO_LONG, field="duplex.texts")
+
+    (error,) = [event for event in after if event["type"] == "error"]
+    assert error["error"]["client_event_id"] == "note"
+    assert "session.thinking.appended" not in told(session.sent)
+
+
+def test_text_is_not_lost_with_a_second_that_comes_too_late() -> None:
+    """It belongs to the next second that the model hears, whichever that is."""
+    session = live()
+    session.client(append(3.2))
+    assert len(session.runs) == 2
+    session.client(text())
+    session.wait(30.0)
+    session.client(append(1.0))
+    session.finish(LISTEN)
+
+    assert [t.text for t in session.runs[2].texts] == ["The user is called Ada."]

@@ -1,0 +1,284 @@
+"""The slot of a Realtime session, and how its connection ends."""
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Event
+from tests.ws_adapter.support.realtime_ga_conversation import (
+    RealtimeGaConversation,
+    append,
+    message,
+    told,
+    update,
+)
+from ws_adapter.protocol.core.signals import GoingAway
+from ws_adapter.protocol.realtime_ga.machine import IDLE_S, MOST_EARLY
+from ws_adapter.protocol.realtime_ga.worker_slot import OPENS_S
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
+
+CREATE: Event = {"type": "response.create"}
+MANUAL = update(audio={"input": {"turn_detection": None}})
+
+
+def ended(session: RealtimeGaConversation) -> tuple[int, str]:
+    assert session.closed is not None
+    return session.closed.code, session.closed.reason
+
+
+def begun(**limits: Any) -> RealtimeGaConversation:
+    session = RealtimeGaConversation(**limits)
+    session.begin()
+    return session
+
+
+# ---------------------------------------------------------------------------------------- the beginning
+
+
+def test_no_model_is_named() -> None:
+    session = RealtimeGaConversation(model="")
+
+    assert told(session.sent) == ["error:missing_model"]
+    assert ended(session) == (4000, "invalid_request_error.missing_model")
+    assert not session.has_slot
+
+
+def test_an_unknown_model() -> None:
+    session = RealtimeGaConversation(model="gpt-realtime")
+
+    assert told(session.sent) == ["error:invalid_model"]
+    assert "antiphon-mini" in session.sent[0]["error"]["message"]
+    assert ended(session) == (4000, "invalid_request_error.invalid_model")
+
+
+def test_a_model_that_only_the_worker_knows_not_to_be_there() -> None:
+    session = RealtimeGaConversation(catalogue=None)
+    session.begin()
+    session.client(CREATE)
+
+    assert told(session.fail(Reason.MODEL_NOT_FOUND)) == ["error:invalid_model"]
+    assert ended(session) == (4000, "invalid_request_error.invalid_model")
+
+
+def test_no_slot_in_time() -> None:
+    session = RealtimeGaConversation()
+
+    assert session.wait(7.9) == []
+    (answer,) = session.wait(0.2)
+
+    assert answer["error"]["code"] == "server_overloaded"
+    assert answer["error"]["type"] == "server_error"
+    assert ended(session) == (1013, "server_error.server_overloaded")
+
+
+@pytest.mark.parametrize("verdict", [VERDICTS[Reason.QUEUE_FULL], errors.NO_WORKER, errors.CONNECT_FAILED])
+def test_no_slot_at_all(verdict: Verdict) -> None:
+    session = RealtimeGaConversation()
+
+    assert told(session.do(session.dialect.refused(verdict))) == ["error:server_overloaded"]
+    assert ended(session) == (1013, "server_error.server_overloaded")
+
+
+def test_what_comes_before_the_slot_is_done_after_session_created() -> None:
+    session = RealtimeGaConversation()
+
+    for event in (MANUAL, message(), {"type": "session.dance"}, CREATE):
+        assert session.client(event) == []
+
+    assert told(session.grant()) == [
+        "session.created",
+        "conversation.created",
+        "session.updated",
+        "conversation.item.added",
+        "conversation.item.done",
+        "error:invalid_value",
+        "response.created",
+    ]
+
+
+def test_what_may_come_before_the_slot_is_bounded() -> None:
+    session = RealtimeGaConversation()
+
+    for _ in range(3):
+        session.client(append(10.0))
+    assert ended(session) == (1013, "server_error.server_overloaded")
+
+    session = RealtimeGaConversation()
+    for i in range(MOST_EARLY + 1):
+        if i == MOST_EARLY // 2:
+            session.wait(6.0)  # so many at once are too many anyway
+        session.client(MANUAL)
+    assert ended(session) == (1013, "server_error.server_overloaded")
+
+
+def test_the_worker_is_told_what_the_session_is_when_it_is_asked_or_soon() -> None:
+    session = begun()
+    assert session.configured == []
+
+    session.wait(OPENS_S)
+    assert len(session.configured) == 1
+    session.ready()
+    session.client(CREATE)
+
+    assert len(session.configured) == 1
+    assert len(session.runs) == 1
+
+
+# --------------------------------------------------------------------------------------------- the slot
+
+
+def test_a_slot_of_no_use_is_given_to_others_and_taken_again() -> None:
+    session = begun()
+    session.answer()
+
+    session.wait(IDLE_S + 1.0, others_wait=True)
+    assert not session.has_slot
+    assert session.closed is None
+
+    assert told(session.client(CREATE)) == ["response.created"]
+    assert session.has_slot
+    session.grant()
+    session.ready()
+    session.say()
+    assert told(session.finish())[-1] == "response.done"
+
+
+def test_a_slot_that_nobody_waits_for_is_kept() -> None:
+    session = begun()
+
+    session.wait(10 * IDLE_S)
+
+    assert session.has_slot
+
+
+def test_a_slot_in_use_is_kept() -> None:
+    session = begun()
+    session.respond()
+
+    session.wait(10 * IDLE_S, others_wait=True)
+
+    assert session.has_slot
+
+
+def test_no_slot_for_a_later_response_fails_it_alone() -> None:
+    session = begun()
+    session.answer()
+    session.wait(IDLE_S + 1.0, others_wait=True)
+    session.client(CREATE)
+
+    events = session.wait(8.0)
+
+    assert told(events) == ["error:server_overloaded", "response.done"]
+    assert events[-1]["response"]["status"] == "failed"
+    assert not session.has_slot
+    assert session.closed is None
+
+    session.client(CREATE)
+    events = session.do(session.dialect.refused(errors.NO_WORKER))
+    assert told(events) == ["error:server_overloaded", "response.done"]
+
+
+def test_a_worker_that_leaves_is_left() -> None:
+    session = begun()
+    session.respond()
+    session.worker(GoingAway(10.0))
+    assert session.has_slot
+
+    session.finish()
+    assert not session.has_slot
+
+
+def test_a_worker_that_leaves_while_it_does_nothing_is_left_at_once() -> None:
+    session = begun()
+
+    session.worker(GoingAway(10.0))
+
+    assert not session.has_slot
+
+
+# ------------------------------------------------------------------------------------------------ ends
+
+
+def test_an_hour_is_over() -> None:
+    session = begun()
+    expires_at = session.sent[0]["session"]["expires_at"]
+
+    assert session.wait(3598.0) == []
+    (answer,) = session.wait(3.0)
+
+    assert session.now + 10_000 >= expires_at
+    assert answer["error"]["code"] == "session_expired"
+    assert "maximum duration of 60 minutes" in answer["error"]["message"]
+    assert ended(session) == (1001, "invalid_request_error.session_expired")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "close", "reason"),
+    [
+        (errors.SERVER_SHUTDOWN, None, 1012, "server_error.server_overloaded"),
+        (errors.SLOW, None, 1008, "invalid_request_error.slow_consumer"),
+        (errors.KEY_WITHDRAWN, "invalid_api_key", 3000, "invalid_request_error.invalid_api_key"),
+        (errors.ADDRESS_FLOOD, "rate_limit_exceeded", 1008, "rate_limit_error.rate_limit_exceeded"),
+        (VERDICTS[Reason.WORKER_LOST], "internal_error", 1011, "server_error.internal_error"),
+        (errors.NOT_UTF8, None, 1007, "invalid UTF-8"),
+    ],
+)
+def test_ends_from_outside(verdict: Verdict, code: str | None, close: int, reason: str) -> None:
+    session = begun()
+    session.respond()
+
+    answers = session.do(session.dialect.ended(verdict))
+
+    assert told(answers) == ([f"error:{code}"] if code else [])
+    assert ended(session) == (close, reason)
+    assert session.dialect.held_bytes == 0
+    assert session.dialect.deadline is None
+
+
+def test_a_drain_tells_those_who_wait_to_come_back() -> None:
+    waiting, talking = RealtimeGaConversation(), begun()
+
+    assert told(waiting.do(waiting.dialect.shut_down())) == ["error:server_overloaded"]
+    assert ended(waiting)[0] == 1013
+    assert talking.do(talking.dialect.shut_down()) == []
+    assert ended(talking)[0] == 1012
+
+
+def test_a_flood_of_errors_is_the_end() -> None:
+    session = begun()
+
+    answers = [session.client({"type": "session.dance"}) for _ in range(21)]
+
+    assert told(answers[-1]) == ["error:rate_limit_exceeded"]
+    assert ended(session) == (1008, "rate_limit_error.rate_limit_exceeded")
+
+
+def test_nothing_is_said_after_the_end() -> None:
+    session = begun()
+    session.respond()
+    session.do(session.dialect.ended(errors.SLOW))
+
+    dialect = session.dialect
+    assert dialect.text_frame(b"{}", session.now) == []
+    assert dialect.binary_frame(session.now) == []
+    assert dialect.detected([0.9] * 9, session.now) == []
+    assert dialect.tick(session.now + 1e6, True) == []
+    assert dialect.granted(session.now) == []
+    assert dialect.shut_down() == []
+
+
+def test_input_that_is_dropped_for_want_of_room_is_told_once() -> None:
+    session = begun()
+
+    def send(event: Event) -> list[str]:
+        frame = json.dumps(event).encode()
+        return told(session.do(session.dialect.text_frame(frame, session.now, drops_input=True)))
+
+    assert send(append(0.2)) == ["error:server_overloaded"]
+    assert send(append(0.2)) == []
+    assert send(message()) == ["error:server_overloaded"]
+    assert session.client(append(0.2)) == []
+    assert session.closed is None

@@ -1,0 +1,86 @@
+"""Sound of a Realtime session in its formats: nothing folded, nothing lost, and how late it is."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ws_adapter.support.realtime_ga_conversation import RealtimeGaConversation, heard
+from ws_adapter.protocol.core.signals import Piece
+from ws_adapter.protocol.core.turn import Speech
+from ws_adapter.protocol.live.sound import PCM_24K, Format
+from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer
+
+PCMU = Format("audio/pcmu", 8000)
+
+
+def tone(hz: float, rate_hz: int, seconds: float = 1.0) -> Any:
+    times = np.arange(round(seconds * rate_hz)) / rate_hz
+    return (0.5 * np.sin(2 * np.pi * hz * times)).astype(np.float32)
+
+
+def loudness(samples: Any) -> float:
+    middle = samples[samples.size // 4 : -samples.size // 4]
+    return float(np.sqrt(np.mean(np.square(middle))))
+
+
+@pytest.mark.parametrize(("hz", "passes"), [(1000.0, True), (6000.0, False)])
+def test_g711_output_is_filtered_before_it_is_thinned(hz: float, passes: bool) -> None:
+    session = RealtimeGaConversation()
+    session.begin(audio={"input": {"turn_detection": None}, "output": {"format": {"type": "audio/pcmu"}}})
+    session.respond()
+    session.worker(Piece(1, "Beep", tone(hz, 24_000).tobytes()))
+    session.finish()
+
+    samples = PCMU.decode(heard(session.sent))
+
+    assert (loudness(samples) > 0.3) == passes
+    assert passes or loudness(samples) < 0.01
+
+
+@pytest.mark.parametrize("format", [PCM_24K, PCMU], ids=["pcm", "pcmu"])
+def test_what_is_committed_is_whole(format: Format) -> None:
+    buffer = InputBuffer(format)
+    data = format.encode(tone(440.0, format.rate_hz))
+    for at in range(0, len(data), 333):
+        buffer.append(data[at : at + 333])
+
+    samples = np.frombuffer(buffer.take_all(), "<f4")
+
+    assert abs(samples.size - 16_000) <= 16
+    assert abs(loudness(samples) - 0.5 / np.sqrt(2)) < 0.02
+    assert buffer.ms == buffer.held_bytes == 0
+
+
+def test_what_is_heard_is_at_most_30_ms_late_besides_what_waits_for_more() -> None:
+    buffer = InputBuffer(PCM_24K)
+
+    samples = sum(buffer.append(PCM_24K.silence(4800)).size for _ in range(10))
+
+    assert 0 <= 16_000 - samples <= 16 * 30
+
+
+def test_places_count_from_the_first_audio_through_commits() -> None:
+    buffer = InputBuffer(PCM_24K)
+    for _ in range(3):
+        buffer.append(PCM_24K.silence(48_000))
+        buffer.take_all()
+
+    assert buffer.begin == buffer.end == 3 * 16_000
+
+
+def test_half_a_sample_waits_for_its_other_half() -> None:
+    session = RealtimeGaConversation()
+    session.begin()
+    data = PCM_24K.encode(np.full(24_000, 0.25, np.float32))
+    for piece in (data[:12_001], data[12_001:]):
+        event = {"type": "input_audio_buffer.append", "audio": base64.b64encode(piece).decode()}
+        assert session.client(event) == []
+    session.client({"type": "input_audio_buffer.commit"})
+    session.respond()
+
+    (clip,) = session.turn.messages[-1].parts
+    assert isinstance(clip, Speech)
+    samples = np.frombuffer(clip.data, "<f4")[1000:-1000]
+    assert np.abs(samples - 0.25).max() < 0.01

@@ -23,12 +23,17 @@ TYPESCRIPT := clients/typescript
 NODE_STAMP := $(TYPESCRIPT)/node_modules/.installed
 BROWSER := clients/browser
 BROWSER_STAMP := $(BROWSER)/node_modules/.installed
+SDKS := tests/sdks
+SDKS_STAMP := $(SDKS)/node_modules/.installed
+# An environment of its own: openai-agents needs an older websockets than the adapter does.
+AGENTS := .venv-agents
+AGENTS_STAMP := $(AGENTS)/.installed
 # Without Node the TypeScript client is left as it is.
 WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test pytest lint format types typescript browser-modules browser screenshots protos check-protos schemas check-schemas fuzz storm pictures train eval bench neighbours clean
+.PHONY: help install run demo check test pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas fuzz storm pictures train eval bench neighbours clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,7 +61,23 @@ check: lint types ## lint, types and the fast tests: to answer within 90 s
 test: lint types check-protos check-schemas pytest ## everything CI checks: lint, types, check-protos, check-schemas, pytest
 
 pytest: install ## the tests alone; ARGS='-k name' narrows them, JOBS=1 runs them one after another
+	@$(MAKE) --no-print-directory sdks || echo "Without OpenAI's clients: the tests that need them are skipped"
 	$(PYTEST) $(ARGS)
+
+$(SDKS_STAMP): $(SDKS)/package.json $(SDKS)/package-lock.json
+	cd $(SDKS) && npm ci --no-progress
+	@touch $@
+
+node-sdks: $(SDKS_STAMP)
+
+$(AGENTS_STAMP): $(SDKS)/agents.txt
+	$(PYTHON) -m venv $(AGENTS)
+	$(AGENTS)/bin/python -m pip install --quiet -c $(SDKS)/agents.txt openai-agents
+	@touch $@
+
+agents: $(AGENTS_STAMP)
+
+sdks: $(if $(WITH_NODE),node-sdks) agents ## install the clients of OpenAI that the tests run, beside .venv
 
 lint: install ## ruff and buf: rules and formatting of Python and protos
 	$(BIN)/ruff check .
@@ -142,7 +163,7 @@ neighbours: install ## measure what neighbours notice of attacks; ARGS='--short 
 	$(BIN)/python -m benchmarks.neighbours $(ARGS)
 
 clean: ## remove .venv, build products and caches
-	rm -rf $(VENV) build dist *.egg-info clients/python/*.egg-info
-	rm -rf $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules
+	rm -rf $(VENV) $(AGENTS) build dist *.egg-info clients/python/*.egg-info
+	rm -rf $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules $(SDKS)/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,6 +32,7 @@ SLOW = (
     "conformance/realtime/test_interrupting.py",
     "conformance/realtime/test_queue.py",
     "conformance/realtime/test_shipped.py",
+    "conformance/realtime_ga/*",
     "conformance/transcription/*",
     "deploy/test_names.py",
     "e2e/*",

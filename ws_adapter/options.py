@@ -10,6 +10,7 @@ from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.process.load import LoadLimits
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Limits
+from ws_adapter.web.client_secrets import SHORTEST_KEY
 from ws_adapter.web.rate_limit import Network
 
 _MIB = 2**20
@@ -70,6 +71,10 @@ class AdapterOptions:
 
     keys: Path | None = None
     """File of keys, see `ws_adapter.web.keys`. Read again on SIGHUP."""
+
+    client_secret_key: bytes | None = field(default=None, repr=False)
+    """What client secrets are signed with; adapters with the same take each other's. None makes one for as
+    long as this adapter runs."""
 
     auth_query: bool = False
     """Takes a key from the query too, as `token`; it may end in the logs of proxies."""
@@ -203,6 +208,11 @@ class AdapterOptions:
             raise ConfigurationError(
                 f"The worker key must have at least {MIN_WORKER_KEY_BYTES} bytes, not "
                 f"{len(self.worker_key)}. Make one with: openssl rand -hex 32"
+            )
+        if self.client_secret_key is not None and len(self.client_secret_key) < SHORTEST_KEY:
+            raise ConfigurationError(
+                f"The key of client secrets must have at least {SHORTEST_KEY} bytes, not "
+                f"{len(self.client_secret_key)}. Make one with: openssl rand -hex 32"
             )
         self._check_access()
         for name in ("queue_capacity", "max_waiting_units"):

@@ -33,6 +33,7 @@ def antiphon(*arguments: str) -> Outcome:
         ("chat", "audio", '"type": "done"'),
         ("transcription", "audio", '"type": "transcription.done"'),
         ("live", "audio", '"type": "session.output_transcript.delta"'),
+        ("realtime", "audio", '"type": "response.output_audio_transcript.delta"'),
     ],
 )
 def test_our_server_keeps_the_rules(

@@ -76,7 +76,7 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     LiveCode.RATE_LIMITED: "more than 1000 events in 5 s, 20 errors in 1 s, 1000 small frames, or too much "
     "from the client's address; close 1008",
     LiveCode.SLOW_CONSUMER: "the client does not read; close 1008",
-    LiveCode.INVALID_KEY: "the key was withdrawn during the session; close 3000",
+    LiveCode.INVALID_KEY: "the key is missing, wrong, or was withdrawn during the session; close 3000",
     LiveCode.QUEUE_CANCELLED: "the ticket was given back; close 1000",
     LiveCode.UNSUPPORTED_MODE: "nobody converses here; close 1008",
     LiveCode.INFERENCE_FAILED: "a second was lost and the session goes on; as its end, close 1011, or 1013 "
@@ -108,11 +108,12 @@ GA_ERRORS: Final[Mapping[GaCode, str]] = {
     "float32 at 16 kHz; delete some",
     GaCode.ACTIVE_RESPONSE: "a response of the conversation is not done, or 8 wait outside it",
     GaCode.CANCEL_NOT_ACTIVE: "there is no such response that is not done",
-    GaCode.MISSING_MODEL: "the URL names no model; close 4000",
+    GaCode.MISSING_MODEL: "neither the URL nor the client secret names a model; close 4000",
     GaCode.INVALID_MODEL: "the model is not served, or not for this; close 4000",
     GaCode.RATE_LIMITED: "more than 1000 events in 5 s, 20 errors in 1 s, 1000 small frames, or too much "
     "from the client's address; close 1008. Or an item is retrieved while what was sent before is not read",
-    GaCode.INVALID_KEY: "the key is missing, unknown or was withdrawn; close 3000",
+    GaCode.INVALID_KEY: "the key is missing, unknown, expired or was withdrawn; close 3000",
+    GaCode.BETA_DISABLED: "`OpenAI-Beta: realtime=v1`; close 4000",
     GaCode.SESSION_EXPIRED: "the session has reached its time limit; close 1001",
     GaCode.OVERLOADED: "no slot or no worker, or the server is too busy or shutting down; close 1013, but "
     "for a response that fails and a session that goes on",
@@ -134,8 +135,8 @@ CLOSES: Final[Mapping[int, str]] = {
     CloseCode.INTERNAL_ERROR: "the worker of the session failed; open a new session",
     CloseCode.SERVICE_RESTART: "the server is shutting down; connect again",
     CloseCode.TRY_AGAIN_LATER: "no slot or no worker; try again later",
-    CloseCode.UNAUTHORIZED: "the key was withdrawn",
-    CloseCode.INVALID_REQUEST: "no model, or one that is not served (only in Realtime GA)",
+    CloseCode.UNAUTHORIZED: "the key was withdrawn; on OpenAI's paths also that it is missing or wrong",
+    CloseCode.INVALID_REQUEST: "OpenAI's protocol, asked for in a way that cannot be",
 }
 """Each close code that a client may see."""
 

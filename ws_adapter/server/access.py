@@ -16,6 +16,7 @@ from antiphon.semconv import Rejection
 from ws_adapter.options import ANY_ORIGIN, AdapterOptions
 from ws_adapter.process.clock import Clock
 from ws_adapter.server import responses
+from ws_adapter.web.client_secrets import PREFIX, ClientSecrets
 from ws_adapter.web.keys import Key, Keys
 from ws_adapter.web.rate_limit import (
     Address,
@@ -26,7 +27,7 @@ from ws_adapter.web.rate_limit import (
     TooMany,
     client_address,
 )
-from ws_adapter.web.routes import key_in_query, offered_subprotocols
+from ws_adapter.web.routes import Dialect, key_in_query, offered_subprotocols
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ FORWARDING: Final = (
 )
 """Headers of proxies. No web page can have a browser send them to another origin unasked."""
 
+_NO_SECRET: Final = "the client secret is not known here, or has expired; ask your server for another"
+
 _NAME_IT: Final = "its operator can allow it with --allowed-origins"
 
 
@@ -62,11 +65,17 @@ class Denied(Exception):
 @dataclass(frozen=True)
 class Pass:
     """Somebody may come in. `leave` is to be called once when the connection has ended; `allowance` is what
-    its frames and its lines in the log are counted in."""
+    its frames and its lines in the log are counted in.
+
+    `session` are the settings that a client secret brought along, as JSON. With `is_unknown` somebody comes
+    in only to be told that the key is missing or wrong.
+    """
 
     key: Key | None
     allowance: Allowance
     leave: Callable[[], None]
+    session: bytes = b""
+    is_unknown: bool = False
 
 
 class Access:
@@ -75,6 +84,7 @@ class Access:
     def __init__(self, options: AdapterOptions, clock: Clock) -> None:
         """Reads the file of keys, if there is one. Raises `ConfigurationError`."""
         self._keys = Keys(options.keys) if options.keys is not None else None
+        self.client_secrets: Final = ClientSecrets(options.client_secret_key, clock)
         self._in_query = options.auth_query
         origins = options.allowed_origins
         self._takes_any_origin = origins is not None and ANY_ORIGIN in origins
@@ -118,22 +128,27 @@ class Access:
     def _is_proxy(self, address: Address) -> bool:
         return any(address in network for network in self._proxies)
 
-    def enter(self, request: Request, caller: Caller) -> Pass:
+    def enter(self, request: Request, caller: Caller, dialect: Dialect) -> Pass:
         """Lets a WebSocket in. Raises `Denied`.
 
         What was counted on the way is given back if a later check fails, except the attempt itself.
         """
         self.check_origin(request, caller)
         with ExitStack() as leaves:
+            key, session, is_unknown = None, b"", False
             try:
                 if not caller.is_local:
                     leaves.callback(self._addresses.enter(caller.name))
-                key = self.identify(request)
+                key, session = self._admit(request, dialect)
                 if key is not None:
                     leaves.callback(self._holders.enter(key.hash))
             except TooMany as error:
                 raise Denied(Rejection.RATE, responses.too_many(error.message, error.retry_s)) from None
-            return Pass(key, self.allowance(caller), leaves.pop_all().close)
+            except Denied:
+                if not dialect.tells_in_band:
+                    raise
+                is_unknown = True
+            return Pass(key, self.allowance(caller), leaves.pop_all().close, session, is_unknown)
 
     def count_page(self, caller: Caller) -> None:
         """Counts a request that opens no WebSocket. Raises `Denied`."""
@@ -200,6 +215,17 @@ class Access:
                 raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=True))
             raise Denied(Rejection.AUTH, responses.forbidden(message))
         return key
+
+    def _admit(self, request: Request, dialect: Dialect) -> tuple[Key | None, bytes]:
+        """The key of a request, or that with which its client secret was made, and the settings in that."""
+        secret = self._secret(request)
+        if not dialect.takes_client_secrets or not secret.startswith(PREFIX):
+            return self.identify(request), b""
+        grant = self.client_secrets.read(secret)
+        key = self._keys.find_half(grant.holder) if grant is not None and self._keys is not None else None
+        if grant is None or (key is None and self._keys is not None):
+            raise Denied(Rejection.AUTH, responses.unauthorized(_NO_SECRET))
+        return key, grant.session
 
     def _secret(self, request: Request) -> str:
         """What was sent as a key: in a header, as a subprotocol, in the query; the first that is there."""

@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from opentelemetry.util.types import AttributeValue
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 KEY_HASH_DIGITS: Final = 12
 
+_BETA: Final = "realtime=v1"
+
 
 class Handshake:
     """Every WebSocket comes through here once."""
@@ -66,7 +69,7 @@ class Handshake:
     ) -> None:
         """Lets a WebSocket in. Raises `Denied`."""
         try:
-            entry = self._access.enter(request, caller)
+            entry = self._access.enter(request, caller, found.dialect)
         except Denied as denied:
             connection.upgrade = self._upgrade(request, found, None)
             connection.upgrade.answered(denied.response.status_code)
@@ -75,6 +78,12 @@ class Handshake:
         connection.key = entry.key
         connection.allowance = entry.allowance
         connection.when_lost(entry.leave)
+        if entry.is_unknown:
+            found = Misdirected(found.dialect, errors.KEY_UNKNOWN)
+        elif found.dialect is Dialect.REALTIME_GA and _is_beta(request):
+            found = Misdirected(found.dialect, errors.BETA)
+        elif isinstance(found, Selection) and entry.session:
+            found = replace(found, session=entry.session)
         connection.selection = found
         kind = found.kind if isinstance(found, Selection) else Kind.OMNI_DUPLEX
         connection.limit_messages(self._options.message_bytes_of(kind))
@@ -126,12 +135,19 @@ class Handshake:
 
 
 _REJECTIONS: Final = {
+    errors.KEY_UNKNOWN: Rejection.AUTH,
     errors.KEY_WITHDRAWN: Rejection.AUTH,
     errors.SHUTTING_DOWN: Rejection.SHUTDOWN,
     errors.OVERLOADED: Rejection.FULL,
     errors.NO_WORKER: Rejection.FULL,
 }
 """What is counted for those who are told after the upgrade why they are not let in."""
+
+
+def _is_beta(request: Request) -> bool:
+    """Whether a client means the protocol as it was before it became generally available."""
+    betas = ",".join(request.headers.get_all("OpenAI-Beta"))
+    return any(beta.strip().lower() == _BETA for beta in betas.split(","))
 
 
 def _refusal(refusal: Misdirected) -> ServerEvent:

@@ -6,17 +6,21 @@ from typing import Final
 from websockets.http11 import Response
 
 from ws_adapter.dispatch.base import POOL
-from ws_adapter.server import responses
+from ws_adapter.server import client_secrets, responses
 from ws_adapter.server.access import Access
 from ws_adapter.server.default_voice import DefaultVoice
 from ws_adapter.session.services import Services
 from ws_adapter.web.files import PageFile
 from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.keys import Key
 from ws_adapter.web.rate_limit import Caller
 from ws_adapter.web.routes import Page, find_page
 from ws_adapter.worker.registry import Condition
 
 READING: Final = ("GET", "HEAD")
+
+_METHODS: Final = {Page.TICKET: (*READING, "DELETE"), Page.CLIENT_SECRETS: ("POST",)}
+"""Of pages that are not only read."""
 
 _OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET, Page.FILE, Page.ABOUT})
 """Pages for everybody. A ticket's page is for whoever knows the ticket: its owner, and admins. The web page
@@ -52,9 +56,11 @@ class Pages:
         if page not in _OPEN:
             self._access.check_origin(request, caller)
             key = self._access.identify(request, admin=page is Page.QUEUE)
-        allowed = (*READING, "DELETE") if page is Page.TICKET else READING
+        allowed = _METHODS.get(page, READING)
         if request.method not in allowed:
             return responses.method_not_allowed(*allowed)
+        if page is Page.CLIENT_SECRETS:
+            return self._make_secret(request, key)
         if request.refused_body is not None:
             return responses.body_refused(request.refused_body, *allowed)
         if request.method in READING:
@@ -63,6 +69,11 @@ class Pages:
             return await self._tell(page, name, is_admin=key is not None and key.is_admin)
         self._access.check_origin(request, caller)
         return responses.cancelled(name, await self._dispatcher.cancel(POOL, name))
+
+    def _make_secret(self, request: HttpRequest, key: Key | None) -> Response:
+        key_hash = key.hash if key is not None else None
+        secrets = self._access.client_secrets
+        return client_secrets.answer(request, key_hash, secrets, self._registry.catalogue())
 
     async def _tell(self, page: Page, name: str, *, is_admin: bool) -> Response:
         match page:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Final
 
+import msgspec
+
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
 from ws_adapter.protocol.chat.ws_chat import Chat
@@ -16,6 +18,7 @@ from ws_adapter.protocol.duplex.negotiation import Opening
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
 from ws_adapter.protocol.live.machine import Live
 from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
+from ws_adapter.protocol.realtime_ga.wire.fields import SessionFields
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.web.routes import Dialect, Selection
@@ -134,14 +137,16 @@ def _live(wanted: _Wanted) -> Machine:
 
 
 def _realtime_ga(wanted: _Wanted) -> Machine:
-    clock = wanted.clock
+    clock, selection = wanted.clock, wanted.selection
+    given = msgspec.json.decode(selection.session, type=SessionFields) if selection.session else None
     return RealtimeGa(
         wanted.session_id,
-        wanted.selection.model or "",
+        selection.model or (given.model if given is not None else None) or "",
         wanted.limits,
         wanted.catalogue,
         new_token,
         lambda at: clock.unix() + at - clock.now(),
+        given,
     )
 
 

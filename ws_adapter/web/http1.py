@@ -18,6 +18,8 @@ class HttpRequest(Request):
     """A request, or what came in place of one: then `fault` is the status to answer it with."""
 
     fault: HTTPStatus | None = None
+    content: bytes = b""
+    """Its body, where the path takes one."""
 
     @property
     def wants_websocket(self) -> bool:
@@ -28,12 +30,20 @@ class HttpRequest(Request):
 
     @property
     def refused_body(self) -> HTTPStatus | None:
-        """The status for a request with a body, which no route takes; None if it has none."""
+        """The status for a request with a body that was not read; None if it has none."""
+        if self.content:
+            return None
         if codings := self.headers.get_all("Transfer-Encoding"):
             is_known = ", ".join(codings).strip().lower() == _CHUNKED
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_known else HTTPStatus.NOT_IMPLEMENTED
         lengths = self.headers.get_all("Content-Length")
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if any(int(length) for length in lengths) else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its body, if it says so plainly; else 0."""
+        lengths = self.headers.get_all("Content-Length")
+        return int(lengths[0]) if len(lengths) == 1 and "Transfer-Encoding" not in self.headers else 0
 
     @property
     def goes_on(self) -> bool:

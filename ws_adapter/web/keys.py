@@ -69,6 +69,11 @@ class Keys:
                 found = key
         return found
 
+    def find_half(self, half: bytes) -> Key | None:
+        """The key whose hash begins with these bytes."""
+        digits = half.hex()
+        return next((key for key in self._keys if key.hash.startswith(digits)), None)
+
     def current(self, key: Key) -> Key | None:
         """`key` as it stands now; None if it was withdrawn."""
         return next((known for known in self._keys if known.hash == key.hash), None)

@@ -22,6 +22,7 @@ _TRANSCRIPTION: Final = "/v1/transcription"
 _LIVE: Final = "/v1/live/sessions"
 _NAMELESS: Final = frozenset({"/", _REALTIME, _DUPLEX, _CHAT, _TRANSCRIPTION, _LIVE})
 _HALF_DUPLEX: Final = re.compile(r"/ws/half_duplex/[^/]+")
+_CLIENT_SECRETS: Final = "/v1/realtime/client_secrets"
 _TICKET: Final = "/api/queue/"
 _FILES: Final = "/page/"
 _START: Final = "index.html"
@@ -44,6 +45,7 @@ class Page(Enum):
     TICKET = "ticket"
     FILE = "file"
     ABOUT = "about"
+    CLIENT_SECRETS = "client secrets"
 
 
 _PAGES: Final = {
@@ -57,7 +59,11 @@ _PAGES: Final = {
     "/api/default_ref_audio": Page.DEFAULT_VOICE,
     "/api/queue": Page.QUEUE,
     "/page/about.json": Page.ABOUT,
+    _CLIENT_SECRETS: Page.CLIENT_SECRETS,
 }
+
+LARGEST_BODY: Final = 2**16
+"""Bytes of a request for a client secret."""
 
 
 def find_page(target: str) -> tuple[Page, str] | None:
@@ -72,6 +78,11 @@ def find_page(target: str) -> tuple[Page, str] | None:
         return Page.FILE, path.removeprefix(_FILES)
     ticket_id = path.removeprefix(_TICKET)
     return (Page.TICKET, ticket_id) if ticket_id != path and "/" not in ticket_id else None
+
+
+def largest_body(method: str, target: str) -> int:
+    """Bytes that the body of a request may have; 0 where none is taken."""
+    return LARGEST_BODY if method == "POST" and _split(target)[0] == _CLIENT_SECRETS else 0
 
 
 class Dialect(StrEnum):
@@ -89,7 +100,18 @@ class Dialect(StrEnum):
     LIVE = "live"
     """`/v1/live/sessions`."""
     REALTIME_GA = "realtime_ga"
-    """`/v1/realtime?model=`."""
+    """OpenAI's, on `/v1/realtime` for those who name a model or the subprotocol, and no mode."""
+
+    @property
+    def tells_in_band(self) -> bool:
+        """Whether its clients are told after the upgrade that their key is missing or wrong: they take an
+        upgrade that fails for a fault of the network, and try again."""
+        return self in (Dialect.REALTIME_GA, Dialect.LIVE)
+
+    @property
+    def takes_client_secrets(self) -> bool:
+        """Whether a client secret will do for a key."""
+        return self is Dialect.REALTIME_GA
 
 
 _KINDS: Final = {
@@ -106,7 +128,7 @@ class Selection:
 
     `label` is what the path calls the session; None if it names none. With `announces_slot` the client is
     told of its slot also if it did not have to wait for it. `model` is what the query names; with None the
-    first event does.
+    first event does. `session` is what the client secret says of the session, as JSON.
     """
 
     dialect: Dialect
@@ -114,6 +136,7 @@ class Selection:
     label: str | None = None
     announces_slot: bool = True
     model: str | None = None
+    session: bytes = b""
 
     @property
     def kind(self) -> Kind:

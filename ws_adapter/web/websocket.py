@@ -43,7 +43,7 @@ from ws_adapter.web.message import (
 )
 from ws_adapter.web.pieces import Pieces
 from ws_adapter.web.rate_limit import Allowance, Bucket
-from ws_adapter.web.routes import Misdirected, Selection
+from ws_adapter.web.routes import Misdirected, Selection, largest_body
 
 WRITE_LIMIT: Final = 32 * 1024
 """Bytes that the transport holds before `send` waits: what is hidden there cannot be taken back."""
@@ -396,7 +396,13 @@ def _read_request(reader: StreamReader) -> Generator[None, None, HttpRequest]:
         headers = yield from parse_headers(reader.read_line)
         if not all(_LENGTH.fullmatch(length) for length in headers.get_all("Content-Length")):
             return unreadable(HTTPStatus.BAD_REQUEST)
-        return HttpRequest(target.decode("ascii"), headers, method.decode("ascii"), version.decode("ascii"))
+        request = HttpRequest(
+            target.decode("ascii"), headers, method.decode("ascii"), version.decode("ascii")
+        )
+        if request.size <= largest_body(request.method, request.path):
+            # That of the class: the reader's own gives frames in pieces.
+            request.content = bytes((yield from StreamReader.read_exact(reader, request.size)))
+        return request
     except RequestLineTooLong:
         return unreadable(HTTPStatus.REQUEST_URI_TOO_LONG)
     except (HeaderLineTooLong, TooManyHeaders):

@@ -3,6 +3,9 @@
 import asyncio
 import base64
 import json
+import re
+import subprocess
+import sys
 import wave
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,9 @@ from tests.recordings import make
 from ws_adapter.protocol.live.sound import Format
 
 RECORDINGS = Path(make.__file__).parent
+PAGE = Path(__file__).parents[3] / "docs/live.md"
 PIECE_S = 0.02
+HERE = "http://localhost:8006"
 PATIENCE_S = 30.0
 ANSWER_S = 7.0
 """How long an answer may take, its own length included."""
@@ -113,3 +118,18 @@ def test_the_client_for_programs_that_wait_is_served_too(shipped: Stack) -> None
 
     assert started.type == "session.started"
     assert rest[-1].type == "session.closed"
+
+
+def test_the_example_of_the_page_runs(shipped: Stack) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert HERE in example
+
+    done = subprocess.run(
+        [sys.executable, "-c", example.replace(HERE, shipped.address)],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        cwd=PAGE.parents[1],
+    )
+
+    assert (done.returncode, done.stdout.strip()) == (0, question("how_are_you", FORMATS[0])[1]), done.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from antiphon.cli.arguments.worker_key import VARIABLE as KEY_VARIABLE
+from antiphon.cli.arguments.shared_key import WORKER_KEY as KEY_VARIABLE
 from antiphon.grpc import get_info
 from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, Reason, lease_mac
 from inference_service.session.units import Stream

@@ -53,10 +53,15 @@ def test_default_limits_are_those_of_the_protocol(kind: Kind, limit_s: float) ->
 
 def test_documentation_names_every_option_and_its_default() -> None:
     text = (Path(__file__).parents[3] / "docs/adapter.md").read_text()
+    called = {
+        "workers": "worker",
+        "worker_key": "worker-key-file",
+        "client_secret_key": "client-secret-key-file",
+    }
     rows = dict(re.findall(r"^\| `--([a-z-]+)[^`]*` \| ([^|]+) \|", text, re.MULTILINE))
 
     for field in dataclasses.fields(AdapterOptions):
-        name = {"workers": "worker", "worker_key": "worker-key-file"}.get(field.name, field.name)
+        name = called.get(field.name, field.name)
         told = rows.pop(name.replace("_", "-"))
         if field.default is not dataclasses.MISSING and not isinstance(field.default, bool | None):
             assert told == (f"{field.default:g}" if isinstance(field.default, float) else str(field.default))
@@ -156,6 +161,7 @@ def test_tls_listens_where_it_is_told_and_needs_permission_too() -> None:
             {"default_realtime_mode": "speech"},
             "default_realtime_mode must be video or audio or chat or transcription, not speech.",
         ),
+        ({"client_secret_key": bytes(15)}, "The key of client secrets must have at least 16 bytes, not 15."),
         ({"auth": "on"}, "auth must be off or keys, not on."),
         ({"auth": "keys"}, "Pass --auth keys and --keys FILE, or neither."),
         ({"keys": Path("keys")}, "Pass --auth keys and --keys FILE, or neither."),

@@ -167,14 +167,15 @@ class Stage:
         return self.address.replace("http://", "ws://") + "/v1/realtime?mode=audio"
 
     async def request(
-        self, path: str, method: str = "GET", headers: dict[str, str] | None = None
+        self, path: str, method: str = "GET", headers: dict[str, str] | None = None, body: bytes = b""
     ) -> tuple[int, dict[str, str], Any]:
         """Status, headers and JSON body of an HTTP request."""
         host, port = self.address.removeprefix("http://").split(":")
         lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write("\r\n".join([*lines, "", ""]).encode())
+        lines += [f"Content-Length: {len(body)}"] * bool(body)
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         async with asyncio.timeout(PATIENCE_S):
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()

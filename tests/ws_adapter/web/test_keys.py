@@ -181,6 +181,21 @@ async def test_without_a_key_no_websocket_opens(keys: KeyFile, credentials: dict
         assert (await stage.request("/readyz"))[2]["free_slots"] == 2
 
 
+@pytest.mark.parametrize("credentials", [{}, {"Authorization": "Bearer wrong"}])
+async def test_without_a_key_live_is_told_behind_the_upgrade(
+    keys: KeyFile, credentials: dict[str, str]
+) -> None:
+    """What its clients take for final is an event; an upgrade that fails they try again."""
+    async with guarded(keys) as stage:
+        url = stage.address.replace("http", "ws") + "/v1/live/sessions"
+        async with stage.client(url, additional_headers=credentials) as client:
+            (event,), close = await client.end()
+
+        assert event["error"]["code"] == "invalid_api_key"
+        assert close == 3000
+        assert (await stage.request("/readyz"))[2]["free_slots"] == 2
+
+
 async def test_without_auth_credentials_mean_nothing() -> None:
     async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
         async with stage.client(additional_headers={"Authorization": "Bearer wrong"}) as client:

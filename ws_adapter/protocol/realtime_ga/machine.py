@@ -26,7 +26,7 @@ from ws_adapter.protocol.core.signals import (
 from ws_adapter.protocol.realtime_ga.answers import Answers
 from ws_adapter.protocol.realtime_ga.commands import Commands, Later
 from ws_adapter.protocol.realtime_ga.dialogue import Dialogue
-from ws_adapter.protocol.realtime_ga.settings import Abilities, Settings
+from ws_adapter.protocol.realtime_ga.settings import initial
 from ws_adapter.protocol.realtime_ga.wire import events
 from ws_adapter.protocol.realtime_ga.wire.client_events import (
     AudioAppend,
@@ -35,8 +35,9 @@ from ws_adapter.protocol.realtime_ga.wire.client_events import (
     ResponseCreate,
 )
 from ws_adapter.protocol.realtime_ga.wire.events import Code
+from ws_adapter.protocol.realtime_ga.wire.fields import SessionFields
 from ws_adapter.protocol.realtime_ga.wire.frames import Fault, decode
-from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, End, code_of, end_of, model_end
+from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, End, code_of, end_of, model_end, opening_end
 from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.realtime_ga.worker_slot import Hold
 from ws_adapter.protocol.wire import errors
@@ -67,7 +68,8 @@ class RealtimeGa:
     """See `Machine`. It is told nothing but errors before it has a slot, and keeps it while it is of use.
 
     `model` is that of the URL. `catalogue` tells what the workers serve, None while none is known;
-    `new_token` makes ids differ; `unix` makes a time of the session's clock one of the calendar.
+    `new_token` makes ids differ; `unix` makes a time of the session's clock one of the calendar. `given` is
+    how the session begins where that is not as usual; its model does not count.
     """
 
     drops_stale: ClassVar = False
@@ -80,6 +82,7 @@ class RealtimeGa:
         catalogue: Callable[[], Catalogue | None],
         new_token: Callable[[], str],
         unix: Callable[[float], float],
+        given: SessionFields | None = None,
     ) -> None:
         self.is_over = False
         self._session_id = session_id
@@ -87,6 +90,7 @@ class RealtimeGa:
         self._limits = limits
         self._catalogue = catalogue
         self._unix = unix
+        self._given = given
         self._teller = Teller(new_token)
         self._answers = Answers(self._teller, limits.realtime_wait_s)
         self._commands = Commands(self._teller, self._answers)
@@ -149,7 +153,10 @@ class RealtimeGa:
         limit_s = self._limits.session_limit_s
         self._limit_at = now + limit_s if limit_s else None
         expires_at = int(self._unix(now + (limit_s or LONGEST_S)))
-        settings = Settings(self._model, Abilities.of(self._model, self._catalogue()))
+        try:
+            settings = initial(self._model, self._given, self._catalogue())
+        except Refusal as refusal:
+            return self._conclude(opening_end(refusal))
         self._dialogue = Dialogue(
             self._session_id, settings, expires_at, self._teller, self._answers, self._catalogue
         )

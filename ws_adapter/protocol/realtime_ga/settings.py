@@ -203,6 +203,18 @@ class Settings:
         )
 
 
+def initial(model: str, given: SessionFields | None, catalogue: Catalogue | None) -> Settings:
+    """How a session with this model begins; `given` is what is different, of which the model does not count.
+
+    Raises `Refusal` if it cannot be.
+    """
+    usual = Settings(model, Abilities.of(model, catalogue))
+    if given is None:
+        return usual
+    fields = msgspec.structs.replace(given, model=None)
+    return usual.changed(fields, catalogue, has_spoken=False, has_input=False)
+
+
 def _completed(new: SessionFields, old: Settings) -> SessionFields:
     """A change with the defaults of a turn detection that is switched on or of another kind."""
     if new.audio is None or new.audio.input is None:

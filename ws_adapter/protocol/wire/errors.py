@@ -197,6 +197,18 @@ KEY_WITHDRAWN: Final = Verdict(
     None,
     CloseCode.UNAUTHORIZED,
 )
+KEY_UNKNOWN: Final = Verdict(
+    ErrorCode.UNAUTHORIZED,
+    "the key is missing, unknown here or expired; send another as Authorization: Bearer KEY",
+    None,
+    CloseCode.UNAUTHORIZED,
+)
+BETA: Final = Verdict(
+    ErrorCode.UNSUPPORTED_PROTOCOL,
+    "the beta of this protocol is not served; leave the header OpenAI-Beta out",
+    None,
+    CloseCode.INVALID_REQUEST,
+)
 CONNECT_FAILED: Final = _refused(
     ErrorCode.WORKER_CONNECT_FAILED, "no worker could be reached for this session; try again later"
 )

@@ -11,7 +11,7 @@ from antiphon.protocol.events import ErrorEvent
 
 _NO_ROOM: Final = frozenset({"queue_full", "queue_timeout", "worker_busy"})
 _NOT_NOW: Final = frozenset(
-    {"service_unavailable", "worker_connect_failed", "rate_limited", "inference_error"}
+    {"service_unavailable", "server_overloaded", "worker_connect_failed", "rate_limited", "inference_error"}
 )
 _TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012, 1013})
 _MESSAGE_TOO_BIG: Final = 1009
@@ -31,7 +31,7 @@ def from_error_event(event: ErrorEvent) -> AntiphonError:
         return ConnectError(text, reason=event.code, retryable=True)
     if event.code == "queue_cancelled":
         return ConnectError(text, reason=event.code)
-    if event.code == "unauthorized":
+    if event.code in ("unauthorized", "invalid_api_key"):
         return AuthError(text, reason=event.code)
     return ProtocolError(text, reason=event.code, param=event.param)
 

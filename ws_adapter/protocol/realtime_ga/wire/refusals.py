@@ -23,6 +23,7 @@ CODES: Final = {
     ErrorCode.INVALID_FRAME: Code.INVALID_EVENT,
     ErrorCode.RATE_LIMITED: Code.RATE_LIMITED,
     ErrorCode.UNSUPPORTED_MODE: Code.INVALID_MODEL,
+    ErrorCode.UNSUPPORTED_PROTOCOL: Code.BETA_DISABLED,
     ErrorCode.UNAUTHORIZED: Code.INVALID_KEY,
     ErrorCode.QUEUE_CANCELLED: Code.OVERLOADED,
     ErrorCode.QUEUE_FULL: Code.OVERLOADED,
@@ -95,6 +96,12 @@ def end_of(verdict: Verdict) -> End:
 def model_end(code: Code, message: str) -> End:
     """The end of a session that was asked for with no model, or with one that nobody serves."""
     return End(code, message, CloseCode.INVALID_REQUEST, _reason(code))
+
+
+def opening_end(refusal: Refusal) -> End:
+    """The end of a session that cannot begin as its client secret has it."""
+    code = code_of(refusal) or Code.INVALID_VALUE
+    return End(code, refusal.message, CloseCode.INVALID_REQUEST, _reason(code))
 
 
 def _reason(code: Code) -> str:

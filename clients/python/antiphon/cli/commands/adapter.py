@@ -22,7 +22,7 @@ from antiphon.cli.arguments.parser import (
     positive_int,
     seconds,
 )
-from antiphon.cli.arguments.worker_key import add_worker_key_option
+from antiphon.cli.arguments.shared_key import add_client_secret_key_option, add_worker_key_option
 from antiphon.cli.output.failure import ExitCode, Failure, require_extra
 
 ADMIN_PORT: Final[dict[str, Any]] = {
@@ -77,8 +77,10 @@ def add_to(commands: Subcommands) -> None:
 
 
 def _add_access_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group("who may connect").add_argument
+    group = command.add_argument_group("who may connect")
+    add = group.add_argument
     add("--auth-query", action="store_true", help="take a key from the query too, as token")
+    add_client_secret_key_option(group)
     add(
         "--connections-per-address",
         type=limit,

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
@@ -22,10 +23,18 @@ from antiphon.probe.earlier import Earlier
 from antiphon.probe.exchange import Direction, probe
 from antiphon.probe.live import Live
 from antiphon.probe.realtime import Realtime
+from antiphon.probe.realtime_ga import RealtimeGa
 from antiphon.probe.rules import Event, Rules
 from antiphon.probe.transcription import Transcription
 
-_DIALECTS: Final = ("current", "earlier", "duplex", "chat", "transcription", "live")
+_DIALECTS: Final = ("current", "earlier", "duplex", "chat", "transcription", "live", "realtime")
+_NAMING: Final[dict[str, Callable[[str], Rules]]] = {
+    "transcription": Transcription,
+    "live": Live,
+    "realtime": RealtimeGa,
+}
+"""Those whose clients name a model."""
+
 _LONG_TEXT: Final = 60
 _ARROWS: Final = {"sent": "->", "received": "<-", "closed": "--"}
 
@@ -93,7 +102,7 @@ async def _rules(arguments: argparse.Namespace) -> Rules:
             return Chat()
     async with connect(arguments.url, arguments.api_key) as client:
         model = (await client.models())[0]
-    return Live(model) if arguments.dialect == "live" else Transcription(model)
+    return _NAMING[arguments.dialect](model)
 
 
 class _Page:

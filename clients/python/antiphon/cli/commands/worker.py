@@ -18,7 +18,7 @@ from antiphon.cli.arguments.parser import (
     positive_int,
     seconds,
 )
-from antiphon.cli.arguments.worker_key import add_worker_key_option
+from antiphon.cli.arguments.shared_key import add_worker_key_option
 from antiphon.cli.output.failure import ExitCode, Failure, require_extra
 
 DTYPES: Final = ("float32", "bfloat16", "float16")

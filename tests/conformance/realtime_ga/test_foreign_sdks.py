@@ -1,0 +1,122 @@
+"""OpenAI's SDKs for JavaScript and for agents, unmodified, against the checkpoint of the package.
+
+Each runs as a process, from `tests/sdks`, and prints what came as JSON.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from tests.conformance.realtime_ga.test_openai_sdk import MODEL, question
+from tests.conformance.support.stack import Stack, running_stack
+
+ROOT = Path(__file__).parents[3]
+SDKS = ROOT / "tests/sdks"
+AGENTS = ROOT / ".venv-agents"
+PATIENCE_S = 100
+
+needs_node = pytest.mark.skipif(
+    shutil.which("node") is None or not (SDKS / "node_modules/.installed").exists(),
+    reason="OpenAI's SDKs for JavaScript are not installed here: make sdks, with Node 20 or newer",
+)
+needs_agents = pytest.mark.skipif(
+    not (AGENTS / ".installed").exists(), reason="openai-agents is not installed here: make sdks"
+)
+
+
+@dataclass(frozen=True)
+class Secure:
+    """An adapter that speaks TLS, and the file of the authority that signed its certificate."""
+
+    address: str
+    authority: Path
+
+
+@pytest.fixture(scope="module")
+def secure(shipped: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    """The SDK for JavaScript connects with TLS, whatever address it is given."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    authority.cert_pem.write_to_path(folder / "authority.pem")
+    issued.private_key_and_cert_chain_pem.write_to_path(folder / "cert.pem")
+    issued.private_key_pem.write_to_path(folder / "key.pem")
+    files = ("--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"))
+    with running_stack(shipped.worker, options=(*files, "--tls-port", "0")) as stack:
+        address = next(line for line in stack.log.text.splitlines() if "ready on https://" in line)
+        yield Secure(address.partition("ready on ")[2], folder / "authority.pem")
+
+
+def run(*command: str, **variables: str) -> Any:
+    """What a program printed last."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=SDKS,
+        env={**os.environ, **variables},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@needs_node
+@pytest.mark.parametrize("flavour", ["websocket", "ws"])
+def test_sdk_for_javascript(secure: Secure, flavour: str, tmp_path: Path) -> None:
+    """`websocket` comes in as a browser does, with its key among the subprotocols."""
+    (tmp_path / "question.pcm").write_bytes(question("name"))
+    given = (flavour, f"{secure.address}/v1", "none", MODEL, str(tmp_path / "question.pcm"))
+
+    told = run(
+        *("node", "--experimental-websocket", "openai.js", *given), NODE_EXTRA_CA_CERTS=str(secure.authority)
+    )
+
+    assert told["errors"] == []
+    assert told["answers"] == ["completed", "completed"]
+    assert told["events"][0] == "session.created"
+    assert "antiphon" in told["text"]
+    assert told["transcript"]
+    assert told["audioBytes"] > 24_000
+    assert told["protocol"] == ("realtime" if flavour == "websocket" else "")
+
+
+@needs_node
+@pytest.mark.parametrize("conditions", [[], ["--conditions=browser", "--experimental-websocket"]])
+def test_agents_for_javascript_understand_every_event(shipped: Stack, conditions: list[str]) -> None:
+    """Trap 3: an event that does not fit its schemas this SDK drops without a word."""
+    url = shipped.url(f"/v1/realtime?model={MODEL}")
+
+    told = run("node", *conditions, "voice_agents.js", url, "none", MODEL)
+
+    assert told["unknown"] == []
+    assert told["errors"] == []
+    assert "antiphon" in told["answers"][0]
+    assert told["answers"][1]
+    assert told["audioBytes"] > 48_000
+    assert [item["role"] for item in told["history"]] == ["user", "assistant"] * 2
+    assert told["protocol"] == ("realtime" if conditions else "")
+    # Trap 15: an item is told once.
+    assert "conversation.item.created" not in told["events"]
+
+
+@needs_agents
+def test_agents_for_python_find_no_event_invalid(shipped: Stack) -> None:
+    """Each event is held against the types of OpenAI's client, and one that does not fit is an error."""
+    url = shipped.url(f"/v1/realtime?model={MODEL}")
+
+    told = run(str(AGENTS / "bin/python"), "voice_agents.py", url, "none", MODEL)
+
+    assert told["errors"] == []
+    assert told["events"][0] == "session.created"
+    assert told["audio_bytes"] > 48_000
+    assert [item["role"] for item in told["history"]] == ["user", "assistant"] * 2
+    assert "antiphon" in json.dumps(told["history"][1])

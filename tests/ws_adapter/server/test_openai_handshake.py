@@ -1,0 +1,201 @@
+"""How OpenAI's clients come in on `/v1/realtime`, and what those are told who may not."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import PATIENCE_S, Client, Stage, running_adapter
+
+PATH = "/v1/realtime?model=scripted"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path / "keys", "alice", "bob")
+
+
+@asynccontextmanager
+async def served(keys: KeyFile | None = None, slots: int = 2, **options: Any) -> AsyncIterator[Stage]:
+    given = {"auth": "keys", "keys": keys.path} if keys is not None else {}
+    engine = ScriptedEngine(write("Seven."), slots=slots, info=EVERYTHING, repeat=True)
+    async with running_worker(engine, slots=slots) as worker:
+        async with running_adapter(worker.address, **given, **options) as stage:
+            yield stage
+            await stage.until(free_slots=slots)
+
+
+@asynccontextmanager
+async def coming(stage: Stage, path: str = PATH, **options: Any) -> AsyncIterator[Client]:
+    async with stage.client(stage.address.replace("http", "ws") + path, **options) as client:
+        yield client
+
+
+async def told(client: Client) -> tuple[str, int | None, str]:
+    """The code of the one event that comes, the close code and its reason."""
+    (event,), close = await client.end()
+    assert event["type"] == "error"
+    assert event["event_id"].startswith("event_")
+    return event["error"]["code"], close, client.socket.close_reason or ""
+
+
+# ------------------------------------------------------------------------- trap 1: the subprotocol
+
+
+@pytest.mark.parametrize("key_first", [False, True])
+async def test_trap_1_the_subprotocol_answered_is_realtime_and_never_the_key(
+    keys: KeyFile, key_first: bool
+) -> None:
+    named: Any = ["openai-agents-sdk.0.20.0", "openai-organization.org_1", "openai-project.proj_1"]
+    key: Any = f"openai-insecure-api-key.{keys.secrets['alice']}"
+    offered: Any = [key, *named, "realtime"] if key_first else ["realtime", key, *named]
+    async with served(keys) as stage, coming(stage, subprotocols=offered) as client:
+        assert client.socket.subprotocol == "realtime"
+        assert client.socket.response is not None
+        assert keys.secrets["alice"] not in str(client.socket.response.headers)
+        assert (await client.next())["type"] == "session.created"
+
+
+async def test_trap_2_the_session_is_the_first_event_and_waits_for_nothing(keys: KeyFile) -> None:
+    async with served(keys) as stage, coming(stage, additional_headers=keys.bearer("alice")) as client:
+        assert (await client.next())["type"] == "session.created"
+
+
+async def test_unknown_headers_mean_nothing(keys: KeyFile) -> None:
+    headers = {
+        **keys.bearer("alice"),
+        "OpenAI-Organization": "org_1",
+        "OpenAI-Project": "proj_1",
+        "OpenAI-Safety-Identifier": "somebody",
+        "OpenAI-Beta": "assistants=v2",
+    }
+    async with served(keys) as stage, coming(stage, additional_headers=headers) as client:
+        assert (await client.next())["type"] == "session.created"
+
+
+# ------------------------------------------------------------------------------- trap 22: bad keys
+
+
+@pytest.mark.parametrize("credentials", [{}, {"Authorization": "Bearer wrong"}])
+async def test_trap_22_a_bad_key_is_told_by_close_3000_and_not_by_401(
+    keys: KeyFile, credentials: dict[str, str]
+) -> None:
+    async with served(keys) as stage, coming(stage, additional_headers=credentials) as client:
+        assert await told(client) == ("invalid_api_key", 3000, "invalid_request_error.invalid_api_key")
+
+
+async def test_trap_22_a_bad_key_in_a_subprotocol_is_not_answered_with_it(keys: KeyFile) -> None:
+    offered: Any = ["realtime", "openai-insecure-api-key.wrong"]
+    async with served(keys) as stage, coming(stage, subprotocols=offered) as client:
+        assert client.socket.subprotocol == "realtime"
+        assert (await told(client))[1] == 3000
+
+
+async def test_other_paths_answer_401_as_ever(keys: KeyFile) -> None:
+    async with served(keys) as stage:
+        for path in ("/v1/realtime?mode=audio", "/v1/realtime", "/ws/duplex/adx_1", "/v1/transcription"):
+            with pytest.raises(InvalidStatus) as refusal:
+                await connect(stage.address.replace("http", "ws") + path)
+            assert refusal.value.response.status_code == 401, path
+
+
+async def test_a_crowd_with_bad_keys_takes_no_slot_and_no_place_from_those_with_good_ones(
+    keys: KeyFile,
+) -> None:
+    """The attack: two hundred of them at once on two slots, while somebody talks and another comes."""
+    async with served(keys) as stage, coming(stage, additional_headers=keys.bearer("alice")) as talking:
+        assert (await talking.next())["type"] == "session.created"
+
+        async def knock() -> int | None:
+            async with coming(stage, additional_headers={"Authorization": "Bearer wrong"}) as client:
+                return (await told(client))[1]
+
+        knocking = [asyncio.create_task(knock()) for _ in range(200)]
+        async with coming(stage, additional_headers=keys.bearer("bob")) as coming_in:
+            assert (await coming_in.next())["type"] == "session.created"
+        async with asyncio.timeout(3 * PATIENCE_S):
+            assert set(await asyncio.gather(*knocking)) == {3000}
+        assert (await stage.request("/readyz"))[2]["free_slots"] == 1
+        await talking.send({"type": "session.update", "session": {"type": "realtime"}})
+        await talking.expect_until("session.updated")
+
+
+async def test_bad_keys_count_for_the_limits_of_their_address(keys: KeyFile) -> None:
+    far: Any = {"X-Forwarded-For": "203.0.113.5", "Authorization": "Bearer wrong"}
+    options: Any = {"trusted_proxies": ("127.0.0.0/8",), "opens_per_min_per_address": 3}
+    async with served(keys, **options) as stage:
+        for _ in range(3):
+            async with coming(stage, additional_headers=far) as client:
+                assert (await told(client))[1] == 3000
+        with pytest.raises(InvalidStatus) as refusal:
+            async with coming(stage, additional_headers=far):
+                pass
+        assert refusal.value.response.status_code == 429
+        good = {**keys.bearer("alice"), "X-Forwarded-For": "203.0.113.6"}
+        async with coming(stage, additional_headers=good) as client:
+            assert (await client.next())["type"] == "session.created"
+
+
+async def test_those_who_stay_with_a_bad_key_count_among_the_connections_of_their_address(
+    keys: KeyFile,
+) -> None:
+    far: Any = {"X-Forwarded-For": "203.0.113.5", "Authorization": "Bearer wrong"}
+    options: Any = {"trusted_proxies": ("127.0.0.0/8",), "connections_per_address": 1}
+    async with served(keys, **options) as stage:
+        reader, writer = await asyncio.open_connection(*stage.address.removeprefix("http://").split(":"))
+        lines = [f"GET {PATH} HTTP/1.1", "Host: localhost", "Upgrade: websocket", "Connection: Upgrade"]
+        lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="]
+        lines += [f"{name}: {value}" for name, value in far.items()]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        async with asyncio.timeout(PATIENCE_S):
+            assert b"101" in await reader.readline()
+
+        with pytest.raises(InvalidStatus) as refusal:  # the first one answers no Close, and is there yet
+            async with coming(stage, additional_headers=far):
+                pass
+        assert refusal.value.response.status_code == 429
+        writer.close()
+
+
+async def test_keys_and_secrets_are_never_logged(keys: KeyFile, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "ws_adapter")
+    async with served(keys) as stage:
+        _, _, made = await stage.request(
+            "/v1/realtime/client_secrets", "POST", keys.bearer("alice"), json.dumps({}).encode()
+        )
+        for key in (made["value"], keys.secrets["bob"], "ak_wrong-secret", "ek_wrong-secret"):
+            offered: Any = ["realtime", f"openai-insecure-api-key.{key}"]
+            async with coming(stage, subprotocols=offered) as client:
+                await client.next()
+
+    log = "\n".join(str(vars(record)) for record in caplog.records if record.name.startswith("ws_adapter"))
+    assert log
+    for secret in (*keys.secrets.values(), made["value"], "wrong-secret"):
+        assert secret not in log
+
+
+# ---------------------------------------------------------------------------------------- the beta
+
+
+@pytest.mark.parametrize("value", ["realtime=v1", "assistants=v2, realtime=v1"])
+async def test_the_beta_is_refused_by_its_name(value: str) -> None:
+    async with served() as stage, coming(stage, additional_headers={"OpenAI-Beta": value}) as client:
+        expected = "invalid_request_error.beta_api_shape_disabled"
+        assert await told(client) == ("beta_api_shape_disabled", 4000, expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "code"), [("/v1/realtime?model=", "missing_model"), ("/v1/realtime?model=x", "invalid_model")]
+)
+async def test_a_model_has_to_be_one_that_is_served(path: str, code: str) -> None:
+    async with served() as stage, coming(stage, path) as client:
+        assert await told(client) == (code, 4000, f"invalid_request_error.{code}")

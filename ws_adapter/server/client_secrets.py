@@ -1,0 +1,96 @@
+"""`POST /v1/realtime/client_secrets`: a server that has a key asks for what lets a browser in without one."""
+
+from http import HTTPStatus
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from websockets.http11 import Response
+
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.realtime_ga.settings import initial
+from ws_adapter.protocol.realtime_ga.wire.fields import SessionFields
+from ws_adapter.protocol.realtime_ga.wire.refusals import code_of
+from ws_adapter.protocol.realtime_ga.wire.resources import SessionResource
+from ws_adapter.protocol.wire.codec import RequestDecoder
+from ws_adapter.protocol.wire.errors import NO_WORKER, InvalidUtf8, Refusal, invalid
+from ws_adapter.protocol.wire.faults import shown
+from ws_adapter.server import responses
+from ws_adapter.server.protocols import new_session_id
+from ws_adapter.web.client_secrets import DEFAULT_S, LONGEST_S, SHORTEST_S, ClientSecrets, TooLong
+from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.routes import LARGEST_BODY, Dialect
+
+
+class ExpiresAfter(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a secret opens sessions."""
+
+    anchor: Literal["created_at"] | None = None
+    seconds: Annotated[int, Meta(ge=SHORTEST_S, le=LONGEST_S)] | None = None
+
+
+class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a secret is to be; what is absent or null is as usual."""
+
+    expires_after: ExpiresAfter | None = None
+    session: SessionFields | None = None
+
+
+class Made(Struct):
+    """A secret, when it expires in Unix seconds, and the session as it would begin."""
+
+    value: str
+    expires_at: int
+    session: SessionResource
+
+
+_decoder: Final = RequestDecoder(Wanted)
+
+
+def answer(
+    request: HttpRequest, key_hash: str | None, secrets: ClientSecrets, catalogue: Catalogue | None
+) -> Response:
+    """The secret that a request with this key asks for, or what is wrong with the request."""
+    if request.refused_body is not None:
+        return _unread(request)
+    if catalogue is None:
+        return _refused(HTTPStatus.SERVICE_UNAVAILABLE, "server_overloaded", NO_WORKER.message, None)
+    try:
+        wanted = _decoder.decode(request.content or b"{}")
+        return responses.answer(HTTPStatus.OK, _make(wanted, key_hash, secrets, catalogue))
+    except InvalidUtf8:
+        return _refused(HTTPStatus.BAD_REQUEST, "invalid_json", "the body is not UTF-8", None)
+    except Refusal as refusal:
+        return _refused(HTTPStatus.BAD_REQUEST, code_of(refusal), refusal.message, refusal.param)
+    except TooLong:
+        message = "the settings are too long for a secret; leave some for session.update"
+        return _refused(HTTPStatus.BAD_REQUEST, "invalid_value", message, "session")
+
+
+def _make(wanted: Wanted, key_hash: str | None, secrets: ClientSecrets, catalogue: Catalogue) -> Made:
+    session = wanted.session or SessionFields(type="realtime")
+    model = session.model or min(catalogue.models, default="")
+    if model not in catalogue.models:
+        served = " or ".join(sorted(catalogue.models)) or "no model by name"
+        raise invalid("session.model", f"expected {served}, got {shown(model)}")
+    settings = initial(model, session, catalogue)
+    after = wanted.expires_after
+    seconds = after.seconds if after is not None and after.seconds is not None else DEFAULT_S
+    given = msgspec.json.encode(wanted.session) if wanted.session is not None else b""
+    value, expires_at = secrets.make(key_hash, given, seconds)
+    return Made(value, expires_at, settings.resource(new_session_id(Dialect.REALTIME_GA), 0))
+
+
+def _unread(request: HttpRequest) -> Response:
+    if "Transfer-Encoding" in request.headers:
+        message = "send the body with a Content-Length"
+        return _refused(HTTPStatus.LENGTH_REQUIRED, "length_required", message, None)
+    message = f"the body has more than {LARGEST_BODY} bytes"
+    return _refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", message, None)
+
+
+def _refused(status: HTTPStatus, code: str | None, message: str, param: str | None) -> Response:
+    """As OpenAI's SDKs read it, and as every other path answers."""
+    kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    error = {"type": kind, "code": code, "message": message, "param": param}
+    return responses.answer(status, {"error": error, "detail": message})

@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Final, Literal
 
+from antiphon.semconv import Reason
 from ws_adapter.protocol.chat.reply import failure
 from ws_adapter.protocol.core.actions import Action, Send
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ, Piece, Prefilled, UnitDone, UnitEnd
@@ -93,7 +94,7 @@ class Answers:
                 actions += slot.open(setup)
             case Hold.READY:
                 self._running = self._waiting.popleft()
-                actions += slot.run(self._running.asked.turn)
+                actions += slot.run(self._running.turn)
         return actions
 
     # ----------------------------------------------------------------------------- ends of responses
@@ -190,6 +191,10 @@ class Answers:
         return told
 
     def _end(self, response: Response, signal: UnitDone) -> list[Action]:
+        if signal.failure is Reason.INPUT_TOO_LONG and response.shortens():
+            self._running = None
+            self._waiting.appendleft(response)
+            return []
         refusal = self._failure(signal)
         self.failures = self.failures + 1 if refusal and refusal.code is ErrorCode.INFERENCE_ERROR else 0
         if refusal is not None:

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from ws_adapter.protocol.core.config import DEFAULT_PROMPT, Catalogue
 from ws_adapter.protocol.core.turn import Generation, Message, Turn
 from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, Conversation, Entry, messages_of
@@ -25,6 +27,9 @@ from ws_adapter.protocol.realtime_ga.wire.tools import read_choice, read_tools
 from ws_adapter.protocol.wire.errors import invalid
 
 NOTHING_DIFFERENT: Final = ResponseFields()
+
+_NOTHING_SAID: Final = (Message("system", (DEFAULT_PROMPT,)),)
+"""What a model is told that there is nothing to tell."""
 
 
 def read_input(given: ResponseFields, settings: Settings, conversation: Conversation) -> list[Message] | None:
@@ -73,19 +78,27 @@ def ask(
     choice = given.tool_choice or (fields.tool_choice if given.tools is None else None) or "auto"
     parallel = fields.parallel_tool_calls if given.parallel_tool_calls is None else given.parallel_tool_calls
     instructions = settings.instructions if given.instructions is None else given.instructions
-    messages = list(conversation.messages() if told is None else told)
-    if instructions or not messages:
-        messages.insert(0, Message("system", (instructions or DEFAULT_PROMPT,)))
     turn = Turn(
-        messages=tuple(messages),
+        messages=(),
         generation=Generation(max_new_tokens=MAX_TOKENS if most == "inf" else int(most)),
         speaks=modality == "audio",
         tools=tools,
         tool_choice=read_choice(choice, tools, "response.tool_choice") if tools else "auto",
         parallel_tool_calls=parallel is not False,
     )
+
+    def ask_of(messages: Iterable[Message]) -> Turn:
+        beginning = [Message("system", (instructions,))] if instructions else []
+        return structs.replace(turn, messages=(*beginning, *messages) or _NOTHING_SAID)
+
+    def shorter() -> Turn | None:
+        ratio = settings.retention_ratio
+        if told is not None or ratio is None or not conversation.shorten(ratio):
+            return None
+        return ask_of(conversation.messages())
+
     return Asked(
-        turn=turn,
+        turn=ask_of(conversation.messages() if told is None else told),
         setup=replace(settings.setup, voice=voice_of(voice)),
         modality=modality,
         format=format_of(output.format or settings.output.format),
@@ -93,4 +106,5 @@ def ask(
         max_output_tokens=most,
         conversation=None if is_beside else conversation,
         metadata=given.metadata,
+        shorter=shorter,
     )

@@ -41,6 +41,8 @@ class Entry:
         """Of the user and of the system; what the model said is in the item."""
         self.transcript = transcript
         """Of what was spoken."""
+        self.is_told = True
+        """Whether the model is told of it: of what is too long for it, the oldest is left out."""
         self.sound = bytearray()
         """What was to be heard of it, in the output format."""
 
@@ -48,6 +50,11 @@ class Entry:
     def size(self) -> int:
         """Bytes of what the model is told of it, about."""
         return self.message.size
+
+    @property
+    def is_speech(self) -> bool:
+        """Whether somebody said it: all but what the system says."""
+        return not (isinstance(self.item, MessageItem) and self.item.role == "system")
 
     @property
     def message(self) -> Message:
@@ -155,7 +162,18 @@ class Conversation:
 
     def messages(self) -> list[Message]:
         """What the model is told of it."""
-        return messages_of(self._entries.values())
+        return messages_of(entry for entry in self._entries.values() if entry.is_told)
+
+    def shorten(self, ratio: float) -> bool:
+        """Leaves out the oldest of what the model is told, but for what the system says, so that as many of
+        the items remain; False if only the last is left."""
+        told = [entry for entry in self._entries.values() if entry.is_told and entry.is_speech]
+        if len(told) < 2:
+            return False
+        most = min(max(1, int(len(told) * ratio)), len(told) - 1)
+        for entry in told[:-most]:
+            entry.is_told = False
+        return True
 
 
 def messages_of(entries: Iterable[Entry]) -> list[Message]:

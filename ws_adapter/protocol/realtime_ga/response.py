@@ -1,5 +1,6 @@
 """One response: what its client is told of it, from `response.created` to `response.done`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +41,9 @@ class Asked:
     max_output_tokens: int | str
     conversation: Conversation | None
     metadata: dict[str, str] | None = None
+    shorter: Callable[[], Turn | None] = lambda: None
+    """What the model is asked where it is too long: the same with less of the conversation, None if that
+    cannot be."""
 
 
 class Response:
@@ -48,6 +52,7 @@ class Response:
     def __init__(self, asked: Asked, teller: Teller) -> None:
         self.asked = asked
         self.id = teller.new_id("resp")
+        self.turn = asked.turn
         self.is_over = False
         self.has_spoken = False
         """Whether there is sound in it."""
@@ -62,6 +67,12 @@ class Response:
     def is_beside(self) -> bool:
         """Whether it joins no conversation."""
         return self.asked.conversation is None
+
+    def shortens(self) -> bool:
+        """Asks the model the same with less of the conversation; False if that cannot be."""
+        turn = None if self._output else self.asked.shorter()
+        self.turn = turn or self.turn
+        return turn is not None
 
     def created(self) -> list[Action]:
         """The model is asked."""

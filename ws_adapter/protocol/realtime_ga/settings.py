@@ -21,6 +21,7 @@ from ws_adapter.protocol.realtime_ga.wire.fields import (
     OutputFields,
     PcmFormat,
     PcmuFormat,
+    RetentionRatio,
     SemanticVad,
     ServerVad,
     SessionFields,
@@ -35,6 +36,9 @@ from ws_adapter.protocol.wire.faults import shown
 
 OWN_VOICE: Final = "alloy"
 """What the model's own voice is called for a client that names none."""
+
+_HALF: Final = 0.5
+"""Of what the model is told stays by default where it is too long."""
 
 _SERVER_VAD: Final = ServerVad(0.5, 300, 500, True, True, None)
 _SEMANTIC_VAD: Final = SemanticVad("auto", True, True)
@@ -123,6 +127,16 @@ class Settings:
         """Of an answer, or `inf`."""
         assert self.fields.max_output_tokens is not None
         return self.fields.max_output_tokens
+
+    @property
+    def retention_ratio(self) -> float | None:
+        """How much of what the model is told stays where it is too long; None: nothing is left out."""
+        match self.fields.truncation:
+            case RetentionRatio(retention_ratio=ratio):
+                return ratio
+            case "disabled":
+                return None
+        return _HALF
 
     @property
     def voice_name(self) -> str:

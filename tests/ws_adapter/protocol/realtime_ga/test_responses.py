@@ -273,6 +273,64 @@ def test_an_empty_conversation_can_be_answered() -> None:
     assert session.turn.messages == (Message("system", ("You are a helpful assistant.",)),)
 
 
+def too_long(session: RealtimeGaConversation) -> list[Event]:
+    return session.finish(UnitEnd.FAILED, failure=Reason.INPUT_TOO_LONG)
+
+
+def test_what_is_too_long_for_the_model_is_asked_again_without_the_older_half() -> None:
+    session = RealtimeGaConversation()
+    session.begin()
+    session.client(message("Mind the gap", "system"))
+    for text in "12345":
+        session.client(message(text))
+    session.respond()
+
+    assert too_long(session) == []
+    assert [m.parts[0] for m in session.turn.messages[1:]] == ["Mind the gap", "4", "5"]
+    assert too_long(session) == []
+    assert [m.parts[0] for m in session.turn.messages[1:]] == ["Mind the gap", "5"]
+    session.say()
+    assert done(session.finish())["status"] == "completed"
+
+    session.respond()
+    assert [m.parts[0] for m in session.turn.messages[1:]] == ["Mind the gap", "5", "Seven"]
+
+
+def test_a_single_item_that_is_too_long_fails_the_response() -> None:
+    session = talking()
+    session.respond()
+
+    events = too_long(session)
+
+    assert told(events) == ["error:invalid_value", "response.done"]
+    assert done(events)["status"] == "failed"
+    session.respond()
+    assert session.turn.messages[-1] == Message("user", ("Hello",))
+
+
+@pytest.mark.parametrize(
+    ("truncation", "left"),
+    [
+        ("disabled", None),
+        ({"type": "retention_ratio", "retention_ratio": 0.8}, ["2", "3", "4", "5"]),
+        ({"type": "retention_ratio", "retention_ratio": 1.0}, ["2", "3", "4", "5"]),
+    ],
+)
+def test_how_much_is_left_out_is_the_clients_choice(truncation: Any, left: list[str] | None) -> None:
+    session = RealtimeGaConversation()
+    session.begin(truncation=truncation)
+    for text in "12345":
+        session.client(message(text))
+    session.respond()
+
+    events = too_long(session)
+
+    if left is None:
+        assert done(events)["status"] == "failed"
+    else:
+        assert [m.parts[0] for m in session.turn.messages[1:]] == left
+
+
 # ------------------------------------------------------------------------------------------ out of band
 
 

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import QueuedUnit, Session, Stage
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
-from inference_service.media.pool import Lane, MediaPool
+from inference_service.media.pool import Lane, MediaPool, Priority
 
 logger = logging.getLogger(__name__)
 
@@ -71,12 +72,15 @@ class LiveSession:
     they keep their order. A cancel and a close go straight to the engine.
     """
 
-    def __init__(self, engine: "LiveEngine", session: Session[Any], lane: Lane) -> None:
+    def __init__(self, engine: "LiveEngine", session: Session[Any], lane: Lane, beside: Lane) -> None:
+        """`beside` is for what the session itself has to have done."""
         self._engine = engine
         self._session = session
         self._queue = session.queue
         self._lane = lane
+        self._beside = beside
         self._closed = False
+        session.beside = self._do_beside
 
     def prefill(self, unit: int, content: Content) -> None:
         arrival = time.monotonic()
@@ -110,6 +114,17 @@ class LiveSession:
     def _follow(self, order: Callable[[], None]) -> None:
         self._lane.follow(lambda: self._engine.order(self._session, order))
 
+    def _do_beside(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        def do() -> None:
+            made = Future[Any]()
+            try:
+                made.set_result(job())
+            except Exception as error:
+                made.set_exception(error)
+            self._engine.order(self._session, lambda: then(made.result()))
+
+        self._beside.submit(Priority.STEPS, do)
+
     def cancel(self, unit: int) -> None:
         self._engine.order(self._session, lambda: self._queue.cancel(unit))
 
@@ -117,6 +132,7 @@ class LiveSession:
         if not self._closed:
             self._closed = True
             self._lane.close()
+            self._beside.close()
             self._engine.inbox.put(lambda: self._engine.release(self._session))
 
 
@@ -170,9 +186,10 @@ class LiveEngine:
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> EngineSession:
         session = self._runtime.open(session_id, slot, setup, sink)
         self._preparing.add(session)
-        lane = self._media.lane(lambda: self.inbox.put(lambda: self._wait(session)))
+        lane, beside = (self._media.lane(lambda: self.inbox.put(lambda: self._wait(session))) for _ in "ab")
+        live = LiveSession(self, session, lane, beside)
         lane.submit(session.preprocessor.priority(None), lambda: self._prepare(session))
-        return LiveSession(self, session, lane)
+        return live
 
     def _prepare(self, session: Session[Any]) -> None:
         """Makes ready what a session begins with, beside the engine thread."""

@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar
@@ -35,6 +35,9 @@ PROGRESS_S = 2.0
 
 Prepared = TypeVar("Prepared")
 """What the engine is given of a unit."""
+
+Beside = Callable[[Callable[[], Any], Callable[[Any], None]], None]
+"""Does a job, perhaps in another thread, and hands what it gives to the other on the engine's."""
 
 
 class Preprocessor(ABC, Generic[Prepared]):
@@ -279,6 +282,8 @@ class Session(ABC, Generic[Prepared]):
     seen: list[Tensor] = field(default_factory=list)
     """Embeddings [n, hidden] of the first of `slices`."""
     _told: float = field(default_factory=time.monotonic)
+    beside: "Beside" = field(default=lambda job, then: then(job()), repr=False)
+    """What takes long and is none of the device's business is done by it."""
 
     def may_tell(self, now: float) -> bool:
         """Whether it has told no progress for a while."""

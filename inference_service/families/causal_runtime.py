@@ -13,7 +13,7 @@ from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.runtime import CPU_FURTHEST, Runtime
 from inference_service.engine.sessions.chat import ChatKind
-from inference_service.engine.sessions.prompt import Dialogue
+from inference_service.engine.sessions.prompt import Dialogue, call_grammar
 from inference_service.engine.sessions.tokens import TokensKind
 from inference_service.families.footprint import Footprint
 from inference_service.families.working_memory import DECODER_SHAPES, forward_bytes, kernel_bytes, token_bytes
@@ -40,7 +40,14 @@ class CausalRuntime(Runtime):
         self.kinds[TokensSetup] = TokensKind(self, loaded.tokenizer, loaded.ends)
         if loaded.template is not None:
             nothing = torch.tensor([], dtype=torch.long)
-            dialogue = Dialogue(loaded.template, context_limit, loaded.ends, forbidden=nothing)
+            vocabulary = loaded.model.get_output_embeddings().weight.shape[0]
+            dialogue = Dialogue(
+                loaded.template,
+                context_limit,
+                loaded.ends,
+                forbidden=nothing,
+                grammar=call_grammar(loaded.template, vocabulary, loaded.ends),
+            )
             self.kinds[ChatSetup] = ChatKind(self, dialogue)
 
 
@@ -59,6 +66,7 @@ def model_info(loaded: CausalCheckpoint, context_limit: int) -> ModelInfo:
         sampling_defaults=loaded.sampling,
         speaks=False,
         vocabulary=loaded.model.get_input_embeddings().weight.shape[0],
+        calls_tools=loaded.template is not None and loaded.template.calls is not None,
     )
 
 

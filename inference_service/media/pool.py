@@ -32,21 +32,34 @@ class Priority(IntEnum):
     """Of units, which are soon due too."""
     REST = 2
     """Prompts, voices, long recordings."""
+    STEPS = 3
+    """Between two tokens of an answer; waits for none of the others."""
+
+
+_TAKES = {
+    Priority.SOUND: (Priority.SOUND,),
+    Priority.PICTURES: (Priority.PICTURES,),
+    Priority.REST: (Priority.REST, Priority.PICTURES),
+    Priority.STEPS: (Priority.STEPS,),
+}
+"""What a thread does, by what it is for."""
 
 
 class MediaPool:
-    """A few threads: one for sound alone, the others for pictures, or for the rest and then for pictures.
+    """A few threads: one for sound and one for steps alone, the others for pictures, or for the rest and then
+    for pictures.
 
-    These give way to the engine's thread.
+    All but the first give way to the engine's thread.
 
     Holds no more than the units in flight of the sessions that are open: a lane that is closed is emptied.
     Lanes of one priority take turns.
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        """At least three `threads`, one for each priority; by default one for each core, at most 8."""
+        """At least four `threads`, one for each priority; by default one for each core, at most 8."""
         count = max(len(Priority), threads or min(_MOST_THREADS, os.cpu_count() or 1))
-        takes = [Priority.SOUND, *(Priority.REST if i % 2 else Priority.PICTURES for i in range(count - 1))]
+        others = (Priority.REST if i % 2 else Priority.PICTURES for i in range(count - 2))
+        takes = [Priority.SOUND, Priority.STEPS, *others]
         self._waiting: dict[Priority, deque[Lane]] = {priority: deque() for priority in Priority}
         self.changed = threading.Condition()
         self._is_stopped = False
@@ -87,7 +100,7 @@ class MediaPool:
     def _next(self, least: Priority) -> "Lane | None":
         with self.changed:
             while not self._is_stopped:
-                for priority in (least, *list(Priority)[1:least]):
+                for priority in _TAKES[least]:
                     if self._waiting[priority]:
                         return self._waiting[priority].popleft()
                 self.changed.wait()

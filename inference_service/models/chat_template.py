@@ -4,18 +4,31 @@ import re
 from collections.abc import Sequence
 from enum import Enum, auto
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from jinja2 import TemplateError
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
+from inference_service.api.setups import Tool, ToolCall
 from inference_service.models.errors import CheckpointError
+from inference_service.tools import syntax
+from inference_service.tools.reader import END_THINK, THINK
 
-_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-"""Round the number of what stands in a prompt but is no text of it; Unicode has no characters here."""
-_SLOT = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
-_PLAIN_TALK = [("user", "a"), ("assistant", "b"), ("user", "c")]
+_OPEN, _CLOSE, _FREE = "\ufdd0", "\ufdd1", "\ufdd2"
+"""Round the number of what stands in a prompt but is no text of it; Unicode has no characters here.
+
+What is `_FREE` may stand anywhere, and any number of times.
+"""
+_SLOT = re.compile(f"{_OPEN}(?:([0-9]+)|{_FREE}([0-9]+)){_CLOSE}")
+_PLAIN_TALK = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"},
+    {"role": "user", "content": "c"},
+]
+_LAST = 8
+"""Ids at the end of a prompt in which what begins a thought would be."""
 
 
 class Media(Enum):
@@ -26,8 +39,15 @@ class Media(Enum):
 
 
 Part = str | Media
-Message = tuple[str, Sequence[Part]]
-"""A role and parts."""
+
+
+class Message(NamedTuple):
+    """What one side said. `calls` are of the assistant; `call_id` is of a tool, whose text is the result."""
+
+    role: str
+    parts: Sequence[Part]
+    calls: Sequence[ToolCall] = ()
+    call_id: str = ""
 
 
 class TemplateRefused(ValueError):
@@ -46,11 +66,15 @@ class ChatTemplate:
         self._fast: FastTokenizer = tokenizer.backend_tokenizer
         added = self._fast.get_added_tokens_decoder()
         try:
-            written = self._encode(self._rendered(_PLAIN_TALK, add_generation_prompt=False))
+            written = self._rendered(_PLAIN_TALK, add_generation_prompt=False)
         except TemplateRefused as refused:
             raise CheckpointError(f"The chat template cannot be used: {refused}.") from None
+        self.calls = syntax.told_from(self._with_tools)
+        """How this model writes calls; None if it takes no tools, or writes calls in an unknown way."""
+        if self.calls is not None:
+            written += self._with_tools(syntax.TALK, [syntax.TOOL])
         self._special = {token for token, it in added.items() if it.special}
-        self._control = self._special | (added.keys() & set(written))
+        self._control = self._special | (added.keys() & set(self._encode(written)))
         self._plain = FastTokenizer.from_str(self._fast.to_str())
         # Whatever marks a role is special here, also where the checkpoint forgot to say so.
         self._plain.add_special_tokens(
@@ -58,6 +82,8 @@ class ChatTemplate:
         )
         self._plain.encode_special_tokens = True
         self._longest = max(map(len, self._fast.get_vocab()))
+        self.marks = self._marks()
+        """Special tokens that stand round calls and thoughts, and how they are spelled."""
 
     @classmethod
     def load(cls, folder: Path) -> "ChatTemplate | None":
@@ -67,6 +93,22 @@ class ChatTemplate:
         except Exception as error:  # the library raises no narrower type
             raise CheckpointError(f"The tokenizer of {folder} cannot be read: {error}") from None
         return cls(tokenizer) if tokenizer.chat_template else None
+
+    def tokenizer_json(self) -> str:
+        """What the tokenizer's `tokenizer.json` holds."""
+        return str(self._fast.to_str())
+
+    def _marks(self) -> dict[int, str]:
+        around = (self.calls.begin, self.calls.end) if self.calls else ()
+        found = ((self.token(text), text) for text in (*around, THINK, END_THINK))
+        return {token: text for token, text in found if token is not None and token in self._special}
+
+    def opens_thought(self, prompt: Sequence[list[int] | Media]) -> bool:
+        """Whether a prompt ends in what begins a thought."""
+        last = prompt[-1] if prompt else []
+        if not isinstance(last, list):
+            return False
+        return str(self._fast.decode(last[-_LAST:], skip_special_tokens=False)).rstrip().endswith(THINK)
 
     def least_tokens(self, text: str) -> int:
         """How many ids `text` has at least: known without encoding it."""
@@ -96,49 +138,110 @@ class ChatTemplate:
         enable_thinking: bool = False,
         use_tts_template: bool = False,
         joint: str = "\n",
+        tools: Sequence[Tool] = (),
     ) -> list[list[int] | Media]:
         """The prompt up to where the answer begins: ids, and the places of media.
 
         The parts of a message are joined by `joint`. Raises `TemplateRefused` for messages that the template
         does not take or does not place as they came.
         """
-        slots: list[list[int] | Media] = []
-        contents = [
-            (role, joint.join(self._filled(part, slots) for part in parts)) for role, parts in messages
-        ]
+        slots, free = _Slots(), _Slots(_FREE)
+        told = [Message(*message) for message in messages]
+        names = {call.id: call.name for message in told for call in message.calls}
+        conversation = [self._message(message, joint, names, slots, free) for message in told]
         rendered = self._rendered(
-            contents,
+            conversation,
             add_generation_prompt=True,
             enable_thinking=enable_thinking,
             use_tts_template=use_tts_template,
+            **({"tools": [self._tool(tool, free) for tool in tools]} if tools else {}),
         )
         pieces = _SLOT.split(rendered)
-        if [int(number) for number in pieces[1::2]] != list(range(len(slots))):
+        if [int(number) for number in pieces[1::3] if number] != list(range(len(slots))):
             raise TemplateRefused("it does not show each part of them once and in order")
         prompt: list[list[int] | Media] = []
         for i, piece in enumerate(pieces):
-            if i % 2:
-                prompt.append(slots[i // 2])
-            elif piece:
-                prompt.append(self._encode(piece))
+            if piece:
+                prompt.append((self._encode, slots.at, free.at)[i % 3](piece))
         return prompt
 
-    def _rendered(self, contents: Sequence[tuple[str, str]], **flags: bool) -> str:
-        conversation = [{"role": role, "content": content} for role, content in contents]
+    def _message(
+        self, message: Message, joint: str, names: dict[str, str], slots: "_Slots", free: "_Slots"
+    ) -> dict[str, Any]:
+        """A message as templates take it; `names` are those of the tools called, by the ids of the calls."""
+        told: dict[str, Any] = {
+            "role": message.role,
+            "content": joint.join(self._filled(part, slots) for part in message.parts),
+        }
+        if message.calls:
+            told["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": self._harmless(call.arguments, free)},
+                }
+                for call in message.calls
+            ]
+        if message.call_id:
+            told |= {"tool_call_id": message.call_id, "name": names.get(message.call_id, "")}
+        return told
+
+    def _tool(self, tool: Tool, free: "_Slots") -> dict[str, Any]:
+        about = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        return {"type": "function", "function": self._harmless(about, free)}
+
+    def _harmless(self, value: Any, free: "_Slots") -> Any:
+        """A JSON value whose texts are no more than text when it is written in a prompt."""
+        match value:
+            case dict():
+                return {self._harmless(key, free): self._harmless(it, free) for key, it in value.items()}
+            case list():
+                return [self._harmless(it, free) for it in value]
+            case str():
+                written = syntax.as_json(value)[1:-1]
+                return value if self._is_harmless(written) else free.take(self._as_text(written))
+        return value
+
+    def _with_tools(self, conversation: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
+        return self._rendered(conversation, add_generation_prompt=True, tools=tools)
+
+    def _rendered(self, conversation: Sequence[dict[str, Any]], **flags: Any) -> str:
         try:
             return str(self._tokenizer.apply_chat_template(conversation, tokenize=False, **flags))
-        except TemplateError as error:
+        except (TemplateError, TypeError) as error:
             raise TemplateRefused(str(error) or type(error).__name__) from None
 
-    def _filled(self, part: Part, slots: list[list[int] | Media]) -> str:
+    def _filled(self, part: Part, slots: "_Slots") -> str:
         """What stands for a part in the rendered text; what is no harmless text goes to `slots`."""
-        if isinstance(part, str):
-            if _OPEN not in part and self._control.isdisjoint(self._encode(part)):
-                return part
-            slots.append(list(self._plain.encode(part, add_special_tokens=False).ids))
-        else:
-            slots.append(part)
-        return f"{_OPEN}{len(slots) - 1}{_CLOSE}"
+        if not isinstance(part, str):
+            return slots.take(part)
+        return part if self._is_harmless(part) else slots.take(self._as_text(part))
+
+    def _is_harmless(self, text: str) -> bool:
+        return _OPEN not in text and self._control.isdisjoint(self._encode(text))
+
+    def _as_text(self, text: str) -> list[int]:
+        return list(self._plain.encode(text, add_special_tokens=False).ids)
 
     def _encode(self, text: str) -> list[int]:
         return list(self._fast.encode(text, add_special_tokens=False).ids)
+
+
+class _Slots:
+    """What stands in a prompt and is no text of it; `mark` tells those of one kind from another's."""
+
+    def __init__(self, mark: str = "") -> None:
+        self._mark = mark
+        self._content: list[list[int] | Media] = []
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def take(self, content: list[int] | Media) -> str:
+        """What stands for it in the rendered text."""
+        self._content.append(content)
+        return f"{_OPEN}{self._mark}{len(self) - 1}{_CLOSE}"
+
+    def at(self, number: str) -> list[int] | Media:
+        """What has this number."""
+        return self._content[int(number)]

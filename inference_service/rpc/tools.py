@@ -67,7 +67,7 @@ def _tool(tool: pb.Tool, path: str, names: set[str]) -> Tool:
 
 def _schema(text: str, path: str) -> dict[str, Any]:
     if not text:
-        return {"type": "object", "properties": {}}
+        return {"type": "object", "properties": {}, "additionalProperties": False}
     schema = _object(text, path, MAX_SCHEMA_BYTES)
     if schema.setdefault("type", "object") != "object":
         raise bad(path, 'must be a JSON Schema of type "object"')

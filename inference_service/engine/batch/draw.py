@@ -49,6 +49,8 @@ class Draw:
     """It is as good as sure if it is one of so many best."""
     divides: bool = False
     """Whether `repetition_penalty` divides negative scores as well, which makes these ids more likely."""
+    allowed: NDArray[np.int32] | None = None
+    """Of each id a bit, the lowest first: no others are drawn. None allows all."""
 
     @property
     def is_greedy(self) -> bool:
@@ -61,6 +63,7 @@ class Draw:
         return (
             self.temperature < COLDEST
             and self.first is None
+            and self.allowed is None
             and (self.forbidden is None or not len(self.forbidden))
             and self.repetition_penalty == 1
             and self.length_penalty == 1
@@ -73,6 +76,7 @@ class Draw:
         """Whether both say the same of equal scores."""
         return (
             self.forbidden is other.forbidden
+            and self.allowed is other.allowed
             and self._numbers == other._numbers
             and np.array_equal(self.recent, other.recent)
         )
@@ -92,6 +96,7 @@ def drawn_by(
     said: Sequence[int] = (),
     ends: Collection[int] = (),
     forbidden: Tensor | None = None,
+    allowed: NDArray[np.int32] | None = None,
 ) -> Draw:
     """As a session's `Sampling` says. Repetition is counted over `said`, and `ends` end an answer."""
     return Draw(
@@ -104,6 +109,7 @@ def drawn_by(
         repetition_penalty=sampling.repetition_penalty,
         ends=tuple(ends),
         length_penalty=sampling.length_penalty,
+        allowed=allowed,
     )
 
 

@@ -154,6 +154,8 @@ def adjust(scores: Tensor, draws: Sequence[Draw], sheet: Sheet) -> None:
         scores.scatter_(1, favoured, moved)
     if any(draw.sure_within for draw in draws):
         _make_sure(scores, sheet)
+    if any(draw.allowed is not None for draw in draws):
+        _keep_allowed(scores, draws)
 
 
 def penalise(scores: Tensor, ids: Tensor, penalty: Tensor, divides: Tensor | None = None) -> None:
@@ -171,6 +173,15 @@ def _make_sure(scores: Tensor, sheet: Sheet) -> None:
     own = scores.gather(1, favoured)
     is_sure = (scores > own).sum(1, keepdim=True) < sheet.id(_WITHIN)
     scores.scatter_(1, favoured, torch.where(is_sure, scores.amax(1, keepdim=True) + _SURE, own))
+
+
+def _keep_allowed(scores: Tensor, draws: Sequence[Draw]) -> None:
+    rows = [row for row, draw in enumerate(draws) if draw.allowed is not None]
+    words = np.stack([draw.allowed for draw in draws if draw.allowed is not None])
+    at, words_there = upload(scores.device, np.array(rows), words)
+    bits = torch.arange(32, dtype=torch.int32, device=scores.device)
+    is_allowed = (words_there[:, :, None] >> bits & 1).flatten(1)[:, : scores.shape[1]]
+    scores.index_copy_(0, at, scores.index_select(0, at).masked_fill_(is_allowed == 0, -torch.inf))
 
 
 def _first_chances(scores: Tensor, draws: Sequence[Draw], sheet: Sheet) -> Tensor | None:

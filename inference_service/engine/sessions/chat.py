@@ -1,11 +1,13 @@
 """A chat session inside the engine: each unit brings the whole conversation, and is answered."""
 
+import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, cast
 
-from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed, Sink
+from inference_service.api.engine import End, Failure, Finalized, Finish, Ready, SessionFailed, Sink
 from inference_service.api.setups import ChatSetup, Sampling, Window
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.draw import UNIFORMS, Draw, drawn_by
@@ -14,6 +16,7 @@ from inference_service.engine.device.rows import Rows
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Run, Session, SessionKind, Stage
+from inference_service.engine.sessions.answer import Answer
 from inference_service.engine.sessions.prompt import (
     ChatPreprocessor,
     Dialogue,
@@ -23,11 +26,10 @@ from inference_service.engine.sessions.prompt import (
     Words,
     clip_rows,
 )
-from inference_service.engine.sessions.text import Detokenizer, StopStrings
+from inference_service.tools.grammar import Constraint, Mask
+from inference_service.tools.reader import AnswerReader, Thinking
 
 POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this turn.", retryable=True)
-_CUT = "\ufffd"
-"""What stands for a character that is not complete."""
 
 
 @dataclass
@@ -37,21 +39,20 @@ class ChatRun(Run[Prompt]):
     _: KW_ONLY
     sampling: Sampling
     noise: Noise
-    text: Detokenizer
-    stops: StopStrings
+    answer: Answer
     portions_heard: int = 0
     most: int = 0
     """Tokens that may be sampled."""
-    said: list[int] = field(default_factory=list)
-    """The tokens of the answer, the one that ends it aside."""
-    lengths: list[int] = field(default_factory=list)
-    """Characters of the answer up to each of them."""
-    shown: int = 0
-    """Characters that have left, or were passed over."""
-    released: int = 0
-    """Tokens all of whose characters are among these."""
-    announced: int = 0
-    """Tokens that have left with their text."""
+    constraint: Constraint | None = None
+    """What the answer is to be."""
+    mask: Mask | None = None
+    """What may come next; None while that is being found out."""
+    is_single: bool = False
+    """Whether the answer ends with its first call."""
+
+    def constrain(self, mask: Mask) -> None:
+        """What may come next is known."""
+        self.mask = mask
 
 
 @dataclass(eq=False)
@@ -90,8 +91,7 @@ class ChatSession(Session[Prompt]):
             unit,
             sampling=self.setup.sampling,
             noise=self.noise,
-            text=Detokenizer(self.dialogue.template.decode),
-            stops=StopStrings(()),
+            answer=Answer(unit.number, self.dialogue.template),
         )
         if unit.input is None:
             self.seen = []
@@ -146,6 +146,11 @@ class ChatSession(Session[Prompt]):
         self.events.append(self.run.prefilled(self.context.tokens))
         self.stage = Stage.HEARD
 
+    @property
+    def wants_decision(self) -> bool:
+        waits = self.stage is Stage.DECODE and self.run.constraint is not None and self.run.mask is None
+        return super().wants_decision and not waits
+
     def begin_generate(self) -> bool:
         run = self.run
         assert run.unit.overrides is not None
@@ -165,9 +170,27 @@ class ChatSession(Session[Prompt]):
         run.sampling = run.unit.overrides.sampling(self.setup.sampling)
         if run.unit.overrides.seed is not None:
             run.noise = Noise(run.unit.overrides.seed)
-        run.stops = StopStrings(run.sampling.stop)
         run.most = min(run.sampling.max_new_tokens, self.dialogue.limit - self.context.tokens)
+        prompt = run.unit.input
+        assert prompt is not None
+        run.answer = Answer(
+            run.number,
+            self.dialogue.template,
+            run.sampling.stop,
+            self._reader(prompt),
+            opens_with_space=self.dialogue.opens_with_space,
+        )
+        run.is_single = not prompt.tools.are_parallel
+        run.constraint = prompt.constraint
+        run.mask = prompt.constraint.first if prompt.constraint else None
         self.stage = Stage.DECODE
+
+    def _reader(self, prompt: Prompt) -> AnswerReader | None:
+        """None for an answer that can be nothing but text."""
+        if not prompt.tools.offered and prompt.thinking is Thinking.NO:
+            return None
+        names = frozenset(tool.name for tool in prompt.tools.offered)
+        return AnswerReader(self.dialogue.template.calls if names else None, names, prompt.thinking, _new_id)
 
     @property
     def is_cancelled(self) -> bool:
@@ -175,17 +198,30 @@ class ChatSession(Session[Prompt]):
         return self.queue.is_cancelled(self.run.unit)
 
     def foresee(self) -> Draw | None:
-        return self._draw() if self.stage is Stage.DECODE and self.run.finish is None else None
+        run = self.run
+        is_known = run.constraint is None or (run.mask is not None and not run.mask.is_over)
+        return self._draw() if self.stage is Stage.DECODE and run.finish is None and is_known else None
 
     def draw(self) -> Draw | None:
         if self.is_cancelled:
             self.finish(End.CANCELLED)
             return None
+        mask = self.run.mask
+        if mask is not None and mask.problem:
+            problem = f"turn.tools cannot be enforced: {mask.problem}."
+            self._fail(Failure("PARAMS_INVALID", problem, "turn.tools"))
+            return None
+        if mask is not None and mask.is_over:
+            self._complete(Finish.EOS)
+            return None
         return self._draw()
 
     def _draw(self) -> Draw:
         run, dialogue = self.run, self.dialogue
-        return drawn_by(run.sampling, run.noise, run.said, dialogue.ends, dialogue.forbidden)
+        allowed = run.mask.words if run.mask else None
+        return drawn_by(
+            run.sampling, run.noise, run.answer.tokens, dialogue.ends, dialogue.forbidden, allowed
+        )
 
     def decide(self, token: int | None) -> int | None:
         run, ends = self.run, self.dialogue.ends
@@ -198,51 +234,46 @@ class ChatSession(Session[Prompt]):
             return self._complete(Finish.STOP)
         if token in ends and not run.sampling.ignore_eos:
             return self._complete(Finish.EOS)
-        self._say(token)
-        if run.stops.found:
+        self.events += run.answer.add(token)
+        if run.answer.is_stopped:
             return self._complete(Finish.STOP)
+        if run.answer.problem:
+            self._fail_call()
+            return None
+        if run.is_single and run.answer.calls:
+            return self._complete(Finish.EOS)
         if run.sampled == run.most:
             return self._complete(Finish.LENGTH, token)
+        if run.constraint is not None:
+            run.mask = None
+            self.beside(partial(run.constraint.after, token), run.constrain)
         return token
-
-    def _say(self, token: int) -> None:
-        """One more token of the answer; whatever text is whole now goes out."""
-        run = self.run
-        whole = run.text.add(token)
-        run.said.append(token)
-        run.lengths.append((run.lengths[-1] if run.lengths else 0) + len(whole))
-        self._show(run.stops.push(whole))
 
     def _complete(self, finish: Finish, token: int | None = None) -> int | None:
         """No more is said. `token` was decided last and is not fed; returns it if it must be."""
         run = self.run
         run.finish = finish
-        # A character whose end never came is left out.
-        rest = run.stops.push(run.text.flush().rstrip(_CUT))
-        if run.stops.found:
+        self.events += run.answer.end(is_cut=finish is not Finish.EOS)
+        if run.answer.problem:
+            self._fail_call()
+            return None
+        if run.answer.is_stopped:
             run.finish = Finish.STOP
-        self._show(rest + run.stops.flush())
         return self.close(token)
+
+    def _fail_call(self) -> None:
+        problem = f"The model wrote a call that cannot be read: {self.run.answer.problem}."
+        self._fail(Failure("INFERENCE_FAILED", problem, retryable=True))
+
+    def _fail(self, failure: Failure) -> None:
+        """The turn fails for what the model wrote, or was to write; the session is sound."""
+        self.run.finish, self.run.failure = None, failure
+        self.finish(End.FAILED)
 
     def close(self, token: int | None) -> int | None:
         """The text of the answer is out; see `_complete`."""
         self.finish(End.TURN)
         return None
-
-    def _show(self, text: str) -> None:
-        """Text goes out, with the tokens behind it."""
-        run = self.run
-        is_first = run.announced == 0
-        run.shown += len(text)
-        while run.released < len(run.said) and run.lengths[run.released] <= run.shown:
-            run.released += 1
-        if is_first and self.dialogue.opens_with_space:
-            text = text.lstrip()
-        if text:
-            ids = run.said[run.announced : run.released]
-            run.announced = run.released
-            visible = tuple(token for token in ids if self.dialogue.template.is_text(token))
-            self.events.append(Piece(run.number, text, visible))
 
     def feed(self, token: int) -> None:
         self.to_feed = Rows.of_ids([token])
@@ -270,6 +301,10 @@ class ChatSession(Session[Prompt]):
         self.queue.close_first()
         self.running = None
         self.stage = Stage.IDLE
+
+
+def _new_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
 
 
 class ChatKind(SessionKind[ChatSession]):

@@ -1,5 +1,6 @@
 """From the messages of a chat to the prompt that the engine feeds: on the media thread."""
 
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,13 +8,26 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from antiphon.semconv import Reason
-from inference_service.api.setups import ChatMessage, Clip, Content, Picture, TurnInput
+from inference_service.api.setups import (
+    NO_TOOLS,
+    ChatMessage,
+    Clip,
+    Content,
+    Picture,
+    ToolMode,
+    Tools,
+    TurnInput,
+)
 from inference_service.engine.session import Preprocessor
 from inference_service.engine.sessions.components import ROWS_PER_SECOND, Measure, Senses, Sound, View
 from inference_service.engine.sessions.reference_voice import ReferenceVoice
 from inference_service.errors import UnitRefused
 from inference_service.media.pool import Priority
 from inference_service.models.chat_template import ChatTemplate, Media, Message, TemplateRefused
+from inference_service.tools.grammar import CallGrammar, Constraint
+from inference_service.tools.reader import Thinking
+
+logger = logging.getLogger(__name__)
 
 _MARKS = 2
 """Round a picture and round a clip."""
@@ -47,6 +61,8 @@ class Dialogue:
     """Whether a prompt with a clip in it ends like one whose answer is to be spoken."""
     omni_joint: str = "\n"
     """What stands between the parts of a message in `omni_mode`."""
+    grammar: CallGrammar | None = None
+    """None for a model that cannot be made to call a tool."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +109,11 @@ class Prompt:
     slices: int
     speaks: bool = False
     """Whether the answer is to be said aloud."""
+    tools: Tools = NO_TOOLS
+    """What the model has been told of."""
+    thinking: Thinking = Thinking.NO
+    constraint: Constraint | None = None
+    """What the answer is to be; None if it may be anything."""
 
 
 class ChatPreprocessor(Preprocessor[Prompt]):
@@ -124,7 +145,25 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         passages = list(self._passages(content, rendered, iter(media)))
         slices = sum(len(passage.view.slices) for passage in passages if isinstance(passage, Sight))
         speaks = content.speaks and self._dialogue.speaks
-        return Prompt(list(_portions(passages)), *counts, slices, speaks)
+        tools, thinking = _told_of(content.tools), self._thinking(content, rendered)
+        constraint = self._constraint(tools, thinking)
+        return Prompt(list(_portions(passages)), *counts, slices, speaks, tools, thinking, constraint)
+
+    def _thinking(self, content: TurnInput, rendered: list[list[int] | Media]) -> Thinking:
+        if not content.enable_thinking:
+            return Thinking.NO
+        return Thinking.BEGUN if self._dialogue.template.opens_thought(rendered) else Thinking.MAY
+
+    def _constraint(self, tools: Tools, thinking: Thinking) -> Constraint | None:
+        if tools.mode is not ToolMode.REQUIRED:
+            return None
+        if self._dialogue.grammar is None:
+            raise UnitRefused(
+                Reason.CONTENT_UNSUPPORTED,
+                "turn.tool_choice: this model cannot be made to call a tool; let it choose.",
+                "turn.tool_choice",
+            )
+        return self._dialogue.grammar.constraint(tools, thinking)
 
     def _least(self, content: TurnInput, media: list[tuple[str, Picture | Clip]]) -> int:
         """How many tokens the prompt has at least."""
@@ -152,11 +191,12 @@ class ChatPreprocessor(Preprocessor[Prompt]):
     def _rendered(
         self, content: TurnInput, media: list[tuple[str, Picture | Clip]]
     ) -> list[list[int] | Media]:
-        messages: list[Message] = [
-            (message.role, [_in_template(part) for part in message.parts]) for message in content.messages
+        messages = [
+            Message(it.role, [_in_template(part) for part in it.parts], it.calls, it.call_id)
+            for it in content.messages
         ]
-        if self._system_prompt and messages[0][0] != "system":
-            messages.insert(0, ("system", [self._system_prompt]))
+        if self._system_prompt and messages[0].role != "system":
+            messages.insert(0, Message("system", [self._system_prompt]))
         dialogue = self._dialogue
         hears = dialogue.hearing_opens_speech and any(isinstance(part, Clip) for _, part in media)
         try:
@@ -165,6 +205,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
                 enable_thinking=content.enable_thinking,
                 use_tts_template=content.use_tts_template or hears or (content.speaks and dialogue.speaks),
                 joint=dialogue.omni_joint if content.omni_mode else "\n",
+                tools=_told_of(content.tools).offered,
             )
         except TemplateRefused as refused:
             raise UnitRefused(
@@ -239,6 +280,21 @@ def _media(messages: tuple[ChatMessage, ...]) -> Iterator[tuple[str, Picture | C
         for j, part in enumerate(message.parts):
             if not isinstance(part, str):
                 yield f"turn.messages[{i}].content[{j}]", part
+
+
+def call_grammar(template: ChatTemplate, vocabulary: int, ends: frozenset[int]) -> CallGrammar | None:
+    """Makes a model of so many scores call tools; None for one that calls none, or cannot be made to."""
+    if template.calls is None:
+        return None
+    try:
+        return CallGrammar(template.tokenizer_json(), vocabulary, ends, template.calls, template.token)
+    except ValueError as error:
+        logger.warning("this model calls tools as it sees fit, and cannot be made to: %s", error)
+        return None
+
+
+def _told_of(tools: Tools) -> Tools:
+    return NO_TOOLS if tools.mode is ToolMode.NONE else tools
 
 
 def _in_template(part: str | Picture | Clip) -> str | Media:

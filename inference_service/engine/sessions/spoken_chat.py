@@ -73,15 +73,16 @@ class SpokenChatSession(ChatSession, SpeakingSession):
 
     def _recite(self) -> None:
         """Hands the voice what has been shown and is in the context."""
-        run, template = self.run, self.dialogue.template
-        until = min(run.released, len(self.hidden))
+        answer, template = self.run.answer, self.dialogue.template
+        until = min(answer.released, len(self.hidden))
         for i in range(self.voiced, until):
-            if template.is_text(run.said[i]):
-                self.groups.add(run.said[i], template.decode([run.said[i]]), self.hidden[i])
+            if answer.is_said(i):
+                token = answer.tokens[i]
+                self.groups.add(token, template.decode([token]), self.hidden[i])
         self.voiced = until
 
     def close(self, token: int | None) -> int | None:
-        if not self.speaks or not self.run.announced:
+        if not self.speaks or not self.run.answer.announced:
             return super().close(token)
         if token is None:
             self.to_feed = Rows.of_ids([self.groups.turn_end])

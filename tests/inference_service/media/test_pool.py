@@ -16,7 +16,7 @@ PATIENCE = 30.0
 
 @pytest.fixture
 def pool() -> Iterator[MediaPool]:
-    made = MediaPool(threads=3)
+    made = MediaPool(threads=4)
     yield made
     made.stop()
 
@@ -171,7 +171,7 @@ def test_those_who_wait_are_told_when_the_pool_gets_on(
 
 
 def test_nothing_is_begun_after_the_end() -> None:
-    pool, work = MediaPool(threads=3), Work()
+    pool, work = MediaPool(threads=4), Work()
     pool.stop()
     assert not any(thread.is_alive() for thread in pool._threads)
     lane(pool).submit(Priority.SOUND, work.job("late"))
@@ -179,7 +179,7 @@ def test_nothing_is_begun_after_the_end() -> None:
 
 
 def test_the_end_waits_for_what_was_begun() -> None:
-    pool, work = MediaPool(threads=3), Work()
+    pool, work = MediaPool(threads=4), Work()
     job, begun, go_on = work.held("prompt")
     lane(pool).submit(Priority.REST, job)
     assert begun.wait(timeout=PATIENCE)
@@ -211,4 +211,5 @@ def test_pictures_and_prompts_give_way_to_ticks_and_sound_does_not(pool: MediaPo
         Priority.SOUND: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()),
         Priority.PICTURES: min(19, lowered),
         Priority.REST: min(19, lowered),
+        Priority.STEPS: min(19, lowered),
     }

@@ -102,7 +102,7 @@ def test_a_turn_of_the_adapter_reaches_the_engine_whole() -> None:
         ChatMessage("assistant", (), (ToolCall("call_1", "weather", {"city": "Bern"}),)),
         ChatMessage("tool", ("Rain.",), call_id="call_1"),
     )
-    nothing = {"type": "object", "properties": {}}
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
     assert told.tools == Tools(
         (Tool("weather", "Of a city.", CITY), Tool("time", "", nothing)),
         ToolMode.REQUIRED,

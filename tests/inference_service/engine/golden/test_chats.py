@@ -58,7 +58,7 @@ def test_answer_is_the_recorded_one(case: dict[str, Any], penalty: float, record
     turn = chat(where, case, 0, penalty)
     run(where, [turn])
 
-    assert turn.run.said == case[recorded]
+    assert turn.run.answer.tokens == case[recorded]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -114,7 +114,7 @@ def test_recorded_chats_beside_each_other_say_the_same(seed: int) -> None:
         tick.run([turn for turn, _ in present.values()])
         for slot, (turn, case) in list(present.items()):
             if not turn.has_work:
-                assert turn.run.said == case["greedy_tokens"]
+                assert turn.run.answer.tokens == case["greedy_tokens"]
                 where.clear(slot)
                 del present[slot]
 

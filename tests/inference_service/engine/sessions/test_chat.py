@@ -215,7 +215,7 @@ def test_seed_of_a_turn_holds_for_it_alone() -> None:
         chat.generate(UnitOverrides(temperature=1.0, top_p=1.0, seed=seed, max_new_tokens=8))
         while chat.turn.wants_decision:
             chat.decide_on(torch.zeros(VOCABULARY))
-        said = chat.turn.run.said
+        said = chat.turn.run.answer.tokens
         chat.finalize()
         return said
 

@@ -1,0 +1,169 @@
+"""Chats with tools over a tiny causal model, tick by tick on the test's own thread."""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from inference_service.api.engine import CallDelta, Done, Event, Piece, Prefilled
+from inference_service.api.setups import (
+    NO_TOOLS,
+    ChatMessage,
+    ChatSetup,
+    Sampling,
+    Tool,
+    ToolMode,
+    Tools,
+    TurnInput,
+    UnitOverrides,
+)
+from inference_service.engine.session import QueuedUnit, Session
+from inference_service.engine.tick import Tick
+from inference_service.errors import UnitRefused
+from inference_service.families.causal_runtime import CausalRuntime
+from tests.inference_service.engine.support import streaming
+from tests.inference_service.engine.support.tiny_caller import CITY
+
+WARM = Sampling(max_new_tokens=120, temperature=1.0, top_p=1.0)
+WEATHER = Tool("weather", "Of a city.", CITY)
+TIME = Tool("time", "", {"type": "object", "properties": {}, "additionalProperties": False})
+
+
+def required(*tools: Tool, named: str = "", are_parallel: bool = False) -> Tools:
+    """One of these, or the named one, has to be called."""
+    return Tools(tools or (WEATHER,), ToolMode.REQUIRED, named, are_parallel=are_parallel)
+
+
+class Answered:
+    """What was told of one turn."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.events = list(events)
+
+    @property
+    def done(self) -> Done:
+        (done,) = [event for event in self.events if isinstance(event, Done)]
+        return done
+
+    @property
+    def prefilled(self) -> Prefilled:
+        (prefilled,) = [event for event in self.events if isinstance(event, Prefilled)]
+        return prefilled
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [event for event in self.events if isinstance(event, Piece)]
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def thinking(self) -> str:
+        return "".join(piece.thinking for piece in self.pieces)
+
+    @property
+    def calls(self) -> list[tuple[str, str, bool]]:
+        """Name and arguments of each call, and whether it is complete."""
+        deltas = [piece.call for piece in self.pieces if piece.call is not None]
+        return [_joined(list(group)) for _, group in itertools.groupby(deltas, lambda it: it.index)]
+
+
+def _joined(deltas: list[CallDelta]) -> tuple[str, str, bool]:
+    return deltas[0].name, "".join(it.arguments for it in deltas), deltas[-1].complete
+
+
+class Chats:
+    """A model, and sessions that talk with it beside one another."""
+
+    def __init__(self, folder: Path, *, slots: int = 3, limit: int = 1024) -> None:
+        self.runtime = CausalRuntime(streaming.load(folder), limit, slots)
+        self.tick = Tick(self.runtime)
+        self.words = PreTrainedTokenizerFast.from_pretrained(folder)
+        self.chats: list[Chat] = []
+
+    def open(self, *, seed: int = 1, sampling: Sampling = WARM) -> "Chat":
+        """In the lowest free slot."""
+        chat = Chat(self, len(self.chats), seed, sampling)
+        self.chats.append(chat)
+        return chat
+
+    def close(self) -> None:
+        """Ends all sessions; their slots are clean."""
+        for chat in self.chats:
+            self.runtime.clear(chat.session.slot)
+        self.chats.clear()
+
+    def step(self) -> None:
+        """One tick for everybody."""
+        self.tick.run([chat.session for chat in self.chats])
+        for chat in self.chats:
+            chat.events += chat.session.events
+            chat.session.events.clear()
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Ticks until nobody has work, or until a condition holds."""
+        for _ in range(4000):
+            if until() or not self.tick.has_work([chat.session for chat in self.chats]):
+                return
+            self.step()
+        raise AssertionError("the chats do not come to an end")
+
+
+class Chat:
+    """One session and all that it was told."""
+
+    def __init__(self, chats: Chats, slot: int, seed: int, sampling: Sampling) -> None:
+        self._chats = chats
+        self.events: list[Event] = []
+        setup = ChatSetup(sampling, seed)
+        self.session: Session[Any] = chats.runtime.open(f"chat-{slot}", slot, setup, lambda event: None)
+        assert chats.runtime.start(self.session) is None
+        self.session.events.clear()
+        self._turns = 0
+        self._script: list[int] = []
+        self._decide = self.session.decide
+        self.session.decide = self._decided  # type: ignore[method-assign]
+
+    def say(self, text: str, *, ends: bool = True) -> "Chat":
+        """What the model says next, whatever it draws."""
+        words = self._chats.words
+        self._script = words.encode(text) + [words.eos_token_id] * ends
+        return self
+
+    def _decided(self, token: int | None) -> int | None:
+        return self._decide(self._script.pop(0) if self._script else token)
+
+    def send(
+        self,
+        *said: str | ChatMessage,
+        tools: Tools = NO_TOOLS,
+        thinking: bool = False,
+        overrides: UnitOverrides | None = None,
+    ) -> int:
+        """Writes a turn ahead; a text is said by the user."""
+        messages = tuple(ChatMessage("user", (it,)) if isinstance(it, str) else it for it in said)
+        content = TurnInput(messages, enable_thinking=thinking, tools=tools)
+        self._turns += 1
+        unit: QueuedUnit[Any]
+        try:
+            prompt = self.session.preprocessor.prepare(content)
+            unit = QueuedUnit(self._turns, prompt, time.monotonic())
+        except UnitRefused as refused:
+            unit = QueuedUnit(self._turns, None, time.monotonic(), refused.failure)
+        unit.overrides, unit.finalize = overrides or UnitOverrides(), True
+        self.session.queue.prefill(unit)
+        return self._turns
+
+    def ask(self, *said: str | ChatMessage, **settings: Any) -> Answered:
+        """A whole turn."""
+        number = self.send(*said, **settings)
+        self._chats.run()
+        return self.told(number)
+
+    def told(self, number: int) -> Answered:
+        """What became of a turn."""
+        return Answered([event for event in self.events if getattr(event, "unit", None) == number])

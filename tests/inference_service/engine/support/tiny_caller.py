@@ -1,0 +1,123 @@
+"""Causal language models of a few thousand weights that have been given tools, as families write them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken
+from transformers import AutoModelForCausalLM as AutoModel
+from transformers import PreTrainedTokenizerFast
+
+from tests.inference_service.engine.support import tiny_causal
+
+_TALK = (
+    "{% for m in messages %}"
+    "{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n</tool_response>"
+    "<|im_end|>\n"
+    "{% elif m.role != 'system' or not loop.first %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}{% set it = call.function %}CALL{% endfor %}<|im_end|>\n{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+_SYSTEM = (
+    "{% set system = messages[0].content if messages[0].role == 'system' else '' %}"
+    "{% if system or tools %}<|im_start|>system\n{{ system }}"
+    "{% if tools %}\n\n# Tools\n{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}{% endif %}"
+    "<|im_end|>\n{% endif %}"
+)
+
+
+def _template(call: str) -> str:
+    return _SYSTEM + _TALK.replace("CALL", call)
+
+
+TEMPLATES = {
+    "hermes": _template(
+        '\n<tool_call>\n{"name": "{{ it.name }}", "arguments": {{ it.arguments | tojson }}}\n</tool_call>'
+    ),
+    "llama": _template('{"name": "{{ it.name }}", "parameters": {{ it.arguments | tojson }}}'),
+    "another": _template("<function={{ it.name }}>{{ it.arguments | tojson }}</function>"),
+    "opens a thought": _template(
+        '\n<tool_call>\n{"name": "{{ it.name }}", "arguments": {{ it.arguments | tojson }}}\n</tool_call>'
+    ).replace("<think>\n\n</think>\n\n{% endif %}", "{% endif %}<think>\n"),
+    "none": tiny_causal.TEMPLATE,
+}
+"""How families show tools, calls and results."""
+_MARKS = {
+    "llama": [AddedToken("<|python_tag|>", special=True)],
+    "none": [],
+}
+_WORDS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
+
+
+def tokenizer(family: str = "hermes") -> PreTrainedTokenizerFast:
+    """Every byte is a token, and what stands round calls is."""
+    words = tiny_causal.tokenizer()
+    words.backend_tokenizer.add_tokens(
+        _MARKS.get(family, [AddedToken(text, special=False) for text in _WORDS])
+    )
+    words.chat_template = TEMPLATES[family]
+    return words
+
+
+def save(folder: Path, family: str = "hermes", *, says: dict[str, str] | None = None, **changes: Any) -> Path:
+    """Writes a model of random weights; or one that answers these questions, and perhaps no others, so."""
+    words = tokenizer(family)
+    sizes = {
+        "vocab_size": len(words) + 5,
+        "eos_token_id": words.convert_tokens_to_ids("<|im_end|>"),
+        "max_position_embeddings": 1024,
+        **changes,
+    }
+    torch.manual_seed(7)
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        model = AutoModel.from_config(tiny_causal.config("qwen3", **sizes))
+        if says:
+            _learn(model, words, says)
+        model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 6},
+        "days": {"type": "integer", "minimum": 1, "maximum": 14},
+        "unit": {"enum": ["C", "F"]},
+    },
+    "required": ["city", "days", "unit"],
+    "additionalProperties": False,
+}
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "weather", "description": "Of a city.", "parameters": CITY}}
+]
+
+
+def _learn(model: Any, words: PreTrainedTokenizerFast, says: dict[str, str]) -> None:
+    """Trains until each answer is the likeliest by far."""
+    pairs = []
+    for question, answer in says.items():
+        prompt = words.apply_chat_template(
+            [{"role": "user", "content": question}],
+            tools=TOOLS,
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=True,
+        )
+        ids = words(prompt + answer + "<|im_end|>", add_special_tokens=False)["input_ids"]
+        pairs.append((ids, len(words(prompt, add_special_tokens=False)["input_ids"])))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(400):
+        losses = []
+        for ids, begin in pairs:
+            scores = model(torch.tensor([ids]), use_cache=False).logits[0, begin - 1 : -1]
+            losses.append(torch.nn.functional.cross_entropy(scores, torch.tensor(ids[begin:])))
+        loss = torch.stack(losses).mean()
+        if loss.item() < 0.01:
+            return
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    raise AssertionError(f"not learned: {json.dumps(says)}")

@@ -25,6 +25,8 @@ Direction = Literal["up", "down"]
 META: Final = "meta.json"
 STREAM: Final = "stream.jsonl"
 
+G711_RATE_HZ: Final = 8000
+
 FILE_BYTES: Final = 4096
 """What a file costs on disk besides its bytes, about: many tiny recordings count too."""
 
@@ -92,7 +94,8 @@ class Folder:
         self._stream_end = 0
         self._tracks = {"up": Track("up.wav", RATE_HZ), "down": Track("down.wav", OUTPUT_RATE_HZ)}
         self._audio_started: float | None = None
-        self._coding = Coding(is_pcm16=meta.mode == Mode.TRANSCRIPTION)
+        coding = Coding(is_pcm16=meta.mode == Mode.TRANSCRIPTION)
+        self._codings: dict[Direction, Coding] = {"up": coding, "down": coding}
 
     def create(self) -> None:
         """Makes the folder, which must not exist, and a summary without an end."""
@@ -118,7 +121,7 @@ class Folder:
             if direction == "down":
                 self._follow(event)
             # A deeply nested event may be read and yet not be walked or written.
-            line["frame"] = with_references(event, save, self._coding)
+            line["frame"] = with_references(event, save, self._codings[direction])
             encoded = msgspec.json.encode(line)
         except (Unreadable, RecursionError, msgspec.MsgspecError):
             said = {"bytes": len(frame), "binary": not is_text, "head": head(frame)}
@@ -128,15 +131,31 @@ class Folder:
         self._stream_end += len(encoded)
 
     def _follow(self, event: Any) -> None:
-        """A Live session has begun: from now on both tracks have the format that it chose."""
+        """A session of OpenAI's says in what format it is from now on; Live has one for both directions."""
         match event:
+            case {"type": "session.started", "session": {"audio": {"format": format}}}:
+                self._choose("up", format)
+                self._choose("down", format)
             case {
-                "type": "session.started",
-                "session": {"audio": {"format": {"type": str(encoding), "rate": int(rate_hz)}}},
-            } if encoding in get_args(Encoding):
-                self._coding = Coding(live=Format(cast(Encoding, encoding), rate_hz))
-                for track in self._tracks.values():
-                    track.rate_hz = rate_hz
+                "type": "session.created" | "session.updated",
+                "session": {"audio": {"input": {"format": up}} as audio},
+            }:
+                self._choose("up", up)
+                if isinstance(down := audio.get("output"), dict):
+                    self._choose("down", down.get("format"))
+
+    def _choose(self, direction: Direction, format: Any) -> None:
+        """A track keeps the rate with which it has begun; what comes at another one goes into files."""
+        match format:
+            case {"type": str(encoding)} if encoding in get_args(Encoding):
+                rate_hz = int(format.get("rate") or G711_RATE_HZ)
+                self._codings[direction] = Coding(chosen=Format(cast(Encoding, encoding), rate_hz))
+                if not self._tracks[direction].length:
+                    self._tracks[direction].rate_hz = rate_hz
+
+    def has_track(self, direction: Direction, coding: Coding) -> bool:
+        """Whether samples that are coded so belong onto the track of their direction."""
+        return coding.chosen is None or coding.chosen.rate_hz == self._tracks[direction].rate_hz
 
     def finish(
         self, ended_at: float, worker: str | None, close_reason: str, duration_s: float, dropped_frames: int
@@ -234,7 +253,8 @@ class _FrameMedia:
             return text if len(text) <= _INLINE else self._add_file(text.encode(), "txt")
         match media:
             case Media.SPEECH:
-                samples = None if self._has_clip else _samples(data, coding)
+                has_track = not self._has_clip and self._folder.has_track(self._direction, coding)
+                samples = _samples(data, coding) if has_track else None
                 if samples is None:
                     return self._add_file(data, "bin")
                 self._has_clip = True
@@ -248,6 +268,8 @@ class _FrameMedia:
                 if "file" not in reference:
                     return reference
                 return {"file": reference["file"], "samples": count, "sample_rate": coding.rate_hz}
+            case Media.CLIP:
+                return self._add_file(data, "bin")
             case Media.IMAGE:
                 return self._add_file(data, _image_extension(data))
 
@@ -283,9 +305,9 @@ def _decode(text: str) -> bytes | None:
 
 def _samples(data: bytes, coding: Coding) -> bytes | None:
     """The bytes of the float32 samples in `data`, None if it holds no audio that anybody could hear."""
-    if coding.live is not None:
-        whole = len(data) - len(data) % coding.live.width
-        return coding.live.decode(data[:whole]).astype("<f4", copy=False).tobytes() or None
+    if coding.chosen is not None:
+        whole = len(data) - len(data) % coding.chosen.width
+        return coding.chosen.decode(data[:whole]).astype("<f4", copy=False).tobytes() or None
     width = 2 if coding.is_pcm16 else SAMPLE_BYTES
     if not data or len(data) % width:
         return None

@@ -24,6 +24,8 @@ class Media(Enum):
     VOICE = auto()
     """Reference audio, or a clip in a message: a file of its own."""
     IMAGE = auto()
+    CLIP = auto()
+    """Audio of an item, which belongs to no place in the conversation: a file as it came."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Coding:
 
     is_pcm16: bool = False
     rate_hz: int = RATE_HZ
-    live: Format | None = None
-    """Of a Live session, once it has begun: then `is_pcm16` does not count."""
+    chosen: Format | None = None
+    """What the session has chosen for this direction: then `is_pcm16` does not count."""
 
 
 Save: TypeAlias = Callable[[Media, str, Coding], Any]
@@ -46,12 +48,18 @@ _FIELDS: Final = {
         Media.VOICE,
     ),
     **dict.fromkeys(
-        ("video_frames", "frame_base64_list", "frames", "video_frame", "frame_base64", "frame", "image"),
+        (
+            *("video_frames", "frame_base64_list", "frames", "video_frame", "frame_base64", "frame", "image"),
+            "image_url",
+        ),
         Media.IMAGE,
     ),
 }
-LIVE_SPEECH: Final = "session.output_audio.delta"
-"""The one event with audio whose field has a name that is a text elsewhere."""
+SPEECH_DELTAS: Final = frozenset({"session.output_audio.delta", "response.output_audio.delta"})
+"""Events with audio whose field has a name that is a text elsewhere."""
+
+_ITEM_AUDIO: Final = frozenset({"input_audio", "output_audio"})
+"""Parts of items that may have audio."""
 
 _SPELLED_OUT: Final = frozenset({"data", "base64", "audio_base64"})
 """Names inside the object that may stand for a base64 value."""
@@ -85,17 +93,19 @@ def with_references(value: Any, save: Save, coding: Coding) -> Any:
 
 def _replace(value: Any, media: Media | None, coding: Coding, save: Save) -> Any:
     if isinstance(value, dict):
-        if coding.live is not None and value.get("type") == LIVE_SPEECH:
+        kind = value.get("type")
+        if coding.chosen is not None and isinstance(kind, str) and kind in SPEECH_DELTAS:
             return value | {"delta": save(Media.SPEECH, str(value.get("delta")), coding)}
         if "format" in value:
             coding = replace(coding, is_pcm16=value["format"] == "pcm16")
         is_clip = value.get("type") == "audio" and "data" in value
         if is_clip and isinstance(rate_hz := value.get("sample_rate"), int) and 0 < rate_hz < 2**31:
             coding = replace(coding, rate_hz=rate_hz)
+        inner = {"data": Media.VOICE} if is_clip else {}
+        if isinstance(kind, str) and kind in _ITEM_AUDIO:
+            inner = {"audio": Media.CLIP}
         return {
-            key: _replace(
-                item, Media.VOICE if is_clip and key == "data" else _media(key, media), coding, save
-            )
+            key: _replace(item, inner.get(key) or _media(key, media), coding, save)
             for key, item in value.items()
         }
     if isinstance(value, list):

@@ -15,7 +15,15 @@ import numpy as np
 import pytest
 
 from tests.cli.support.process import run_cli
-from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker, speak, turn_end
+from tests.support.scripted_engine import (
+    EVERYTHING,
+    INFO,
+    TALK,
+    ScriptedEngine,
+    running_worker,
+    speak,
+    turn_end,
+)
 from tests.ws_adapter.support.conversation import CLOSE, Event
 from tests.ws_adapter.support.process import ADMIT_ALL
 from tests.ws_adapter.support.recordings import Read, b64, failing, noise, read_recording, read_wav
@@ -29,9 +37,11 @@ PICTURE = b"\xff\xd8\xff\xe0 no camera saw this"
 
 
 @asynccontextmanager
-async def recorded_stage(recordings: Path | None, *script: Any, **options: Any) -> AsyncIterator[Stage]:
+async def recorded_stage(
+    recordings: Path | None, *script: Any, info: Any = INFO, **options: Any
+) -> AsyncIterator[Stage]:
     """An adapter with a scripted worker; on leaving the block the recordings are written."""
-    engine = ScriptedEngine(*(script or TALK), slots=2)
+    engine = ScriptedEngine(*(script or TALK), slots=2, info=info)
     async with running_worker(engine, slots=engine.slots) as worker:
         async with running_adapter(worker.address, recordings=recordings, **options) as stage:
             yield stage
@@ -479,3 +489,30 @@ async def test_a_live_session_is_recorded_in_its_own_format(
     stream = (read.folder / "stream.jsonl").read_text()
     assert b64(said) not in stream
     assert '"delta":{"file":"down.wav"' in stream
+
+
+async def test_a_realtime_session_is_recorded_in_the_format_of_each_direction(tmp_path: Path) -> None:
+    """Items that are retrieved are files of their own, and stand on no track."""
+    up_format, down_format = Format("audio/pcmu", 8000), Format("audio/pcm", 24_000)
+    said = up_format.encode(noise(0.5, 8000))
+    async with recorded_stage(tmp_path, turn_end("Seven"), info=EVERYTHING) as stage:
+        async with stage.client(stage.url.partition("?")[0] + "?model=scripted") as client:
+            given = {"input": {"format": {"type": "audio/pcmu"}, "turn_detection": None}}
+            await client.send({"type": "session.update", "session": {"type": "realtime", "audio": given}})
+            await client.expect_until("session.updated")
+            await client.send({"type": "input_audio_buffer.append", "audio": b64(said)})
+            await client.send({"type": "input_audio_buffer.commit"}, {"type": "response.create"})
+            await client.expect_until("response.done")
+            item_id = client.events[-1]["response"]["output"][0]["id"]
+            await client.send({"type": "conversation.item.retrieve", "item_id": item_id})
+            await client.expect_until("conversation.item.retrieved")
+
+    (read,) = find(tmp_path)
+    assert read_wav(read.folder / "up.wav")[0] == 8000
+    assert np.array_equal(read_wav(read.folder / "up.wav")[1], up_format.decode(said))
+    heard = [event["delta"] for event in client.events if event["type"] == "response.output_audio.delta"]
+    expected = down_format.decode(b"".join(map(base64.b64decode, heard)))
+    assert read_wav(read.folder / "down.wav")[0] == 24_000
+    assert np.array_equal(read_wav(read.folder / "down.wav")[1][-expected.size :], expected)
+    (retrieved,) = [event for event in read.events("down") if event["type"] == "conversation.item.retrieved"]
+    assert retrieved["item"]["content"][0]["audio"]["file"].endswith(".bin")

@@ -6,6 +6,7 @@ which field does not, what was expected and what came, so that no library text r
 
 import math
 import re
+from functools import cache
 from typing import Any, Final
 
 from msgspec import inspect
@@ -20,7 +21,13 @@ def find_fault(value: object, shape: type, path: str) -> Refusal | None:
 
     `path` is that of `value` itself, empty at the root of an event. None when everything fits.
     """
-    return _fault(value, inspect.type_info(shape), path)
+    return _fault(value, _described(shape), path)
+
+
+@cache
+def _described(shape: type) -> inspect.Type:
+    """Takes milliseconds, the first time."""
+    return inspect.type_info(shape)
 
 
 def shown(value: object) -> str:

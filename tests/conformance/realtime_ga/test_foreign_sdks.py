@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 import trustme
+from openai import OpenAI
 
 from tests.conformance.realtime_ga.test_openai_sdk import MODEL, question
 from tests.conformance.support.stack import Stack, running_stack
+from tests.ws_adapter.support.keyfile import KeyFile
 
 ROOT = Path(__file__).parents[3]
 SDKS = ROOT / "tests/sdks"
@@ -34,10 +36,13 @@ needs_agents = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Secure:
-    """An adapter that speaks TLS, and the file of the authority that signed its certificate."""
+    """An adapter with keys, of which `key` is one, that speaks TLS at `address` too, by a certificate that
+    `authority` has signed."""
 
+    stack: Stack
     address: str
     authority: Path
+    key: str
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +54,14 @@ def secure(shipped: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     authority.cert_pem.write_to_path(folder / "authority.pem")
     issued.private_key_and_cert_chain_pem.write_to_path(folder / "cert.pem")
     issued.private_key_pem.write_to_path(folder / "key.pem")
+    keys = KeyFile(folder / "keys", "alice")
     files = ("--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"))
-    with running_stack(shipped.worker, options=(*files, "--tls-port", "0")) as stack:
+    options = (*files, "--tls-port", "0", "--auth", "keys", "--keys", str(keys.path))
+    with running_stack(shipped.worker, options=options) as stack:
         address = next(line for line in stack.log.text.splitlines() if "ready on https://" in line)
-        yield Secure(address.partition("ready on ")[2], folder / "authority.pem")
+        key = keys.secrets["alice"]
+        yield Secure(stack, address.partition("ready on ")[2], folder / "authority.pem", key)
+        assert key not in stack.log.text
 
 
 def run(*command: str, **variables: str) -> Any:
@@ -74,7 +83,7 @@ def run(*command: str, **variables: str) -> Any:
 def test_sdk_for_javascript(secure: Secure, flavour: str, tmp_path: Path) -> None:
     """`websocket` comes in as a browser does, with its key among the subprotocols."""
     (tmp_path / "question.pcm").write_bytes(question("name"))
-    given = (flavour, f"{secure.address}/v1", "none", MODEL, str(tmp_path / "question.pcm"))
+    given = (flavour, f"{secure.address}/v1", secure.key, MODEL, str(tmp_path / "question.pcm"))
 
     told = run(
         *("node", "--experimental-websocket", "openai.js", *given), NODE_EXTRA_CA_CERTS=str(secure.authority)
@@ -91,12 +100,20 @@ def test_sdk_for_javascript(secure: Secure, flavour: str, tmp_path: Path) -> Non
 
 @needs_node
 @pytest.mark.parametrize("conditions", [[], ["--conditions=browser", "--experimental-websocket"]])
-def test_agents_for_javascript_understand_every_event(shipped: Stack, conditions: list[str]) -> None:
-    """Trap 3: an event that does not fit its schemas this SDK drops without a word."""
-    url = shipped.url(f"/v1/realtime?model={MODEL}")
+def test_agents_for_javascript_understand_every_event(secure: Secure, conditions: list[str]) -> None:
+    """Trap 3: an event that does not fit its schemas this SDK drops without a word.
 
-    told = run("node", *conditions, "voice_agents.js", url, "none", MODEL)
+    As in a browser it has no key, but a client secret that its server has asked for.
+    """
+    url = secure.stack.url(f"/v1/realtime?model={MODEL}")
+    key = secure.key
+    if conditions:
+        server = OpenAI(api_key=key, base_url=f"{secure.stack.address}/v1")
+        key = server.realtime.client_secrets.create().value
 
+    told = run("node", *conditions, "voice_agents.js", url, key, MODEL)
+
+    assert key not in secure.stack.log.text
     assert told["unknown"] == []
     assert told["errors"] == []
     assert "antiphon" in told["answers"][0]

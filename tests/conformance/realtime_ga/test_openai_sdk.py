@@ -47,10 +47,12 @@ class Conversation:
     def __init__(self, connection: Any) -> None:
         self.sdk = connection
         self.events: list[Any] = []
+        self.frames: list[Any] = []
 
     async def next(self) -> Any:
         frame = await self.sdk.recv_bytes()
-        _EVENTS.validate_python(json.loads(frame))
+        self.frames.append(json.loads(frame))
+        _EVENTS.validate_python(self.frames[-1])
         event = self.sdk.parse_event(frame)
         assert event.type != "error", event.error
         self.events.append(event)
@@ -113,6 +115,10 @@ async def test_a_typed_question_is_answered_in_writing(shipped: Stack) -> None:
         await talk.sdk.response.create()
         done = (await talk.until("response.done")).response
 
+    for frame in talk.frames:
+        if frame["type"] in ("response.created", "response.done"):
+            # Trap 4: of a client in use a key that is missing ends the reader.
+            assert {"status_details", "metadata", "usage", "conversation_id"} <= frame["response"].keys()
     assert done.status == "completed"
     assert done.usage.total_tokens == done.usage.input_tokens + done.usage.output_tokens
     text = "".join(event.delta for event in talk.of("response.output_text.delta"))

@@ -12,6 +12,7 @@ from antiphon.probe.chat import Chat
 from antiphon.probe.duplex import Duplex
 from antiphon.probe.earlier import Earlier
 from antiphon.probe.realtime import Realtime
+from antiphon.probe.realtime_ga import RealtimeGa
 from antiphon.probe.rules import Event, Rules
 from antiphon.probe.transcription import Transcription
 
@@ -162,12 +163,61 @@ TRANSCRIPTION = Exchange(
         {"type": "transcription.done", "text": " good morning", "usage": COUNTS | DETAILS},
     ],
 )
+SAID = {"response_id": "resp_1", "item_id": "item_2", "output_index": 0, "content_index": 0}
+PCM = base64.b64encode(bytes(480)).decode()
+
+
+def numbered(*events: Event) -> list[Event]:
+    return [{"event_id": f"event_{number}", **event} for number, event in enumerate(events)]
+
+
+def session(turn_detection: Event | None) -> Event:
+    audio = {"input": {"turn_detection": turn_detection}}
+    return {"id": "sess_1", "model": "antiphon-mini", "output_modalities": ["audio"], "audio": audio}
+
+
+def response(**more: Any) -> Event:
+    fields = {"id": "resp_1", "object": "realtime.response", "status": "in_progress", "usage": None}
+    empty = {"status_details": None, "output": [], "metadata": None, "conversation_id": "conv_1"}
+    how = {"output_modalities": ["audio"], "max_output_tokens": "inf", "audio": {}}
+    return {"response": fields | empty | how | more}
+
+
+def item(item_id: str, role: str, *content: Event) -> Event:
+    return {"item": {"id": item_id, "type": "message", "role": role, "content": list(content)}}
+
+
+HEARD = item("item_1", "user", {"type": "input_audio", "transcript": None})
+TOKENS = {"input_tokens": 20, "output_tokens": 5, "total_tokens": 25}
+REALTIME_GA = Exchange(
+    lambda: RealtimeGa("antiphon-mini"),
+    numbered(
+        {"type": "session.created", "session": session({"type": "server_vad", "interrupt_response": True})},
+        {"type": "session.updated", "session": session(None)},
+        {"type": "input_audio_buffer.committed", "item_id": "item_1", "previous_item_id": None},
+        {"type": "conversation.item.added", "previous_item_id": None, **HEARD},
+        {"type": "conversation.item.done", "previous_item_id": None, **HEARD},
+        {"type": "response.created", **response()},
+        {"type": "response.output_item.added", **item("item_2", "assistant")},
+        {"type": "conversation.item.added", **item("item_2", "assistant")},
+        {"type": "response.content_part.added", "part": {"type": "audio", "transcript": ""}, **SAID},
+        {"type": "response.output_audio_transcript.delta", "delta": "Seven", **SAID},
+        {"type": "response.output_audio.delta", "delta": PCM, **SAID},
+        {"type": "response.output_audio.done", **SAID},
+        {"type": "response.output_audio_transcript.done", "transcript": "Seven", **SAID},
+        {"type": "response.content_part.done", "part": {"type": "audio", "transcript": "Seven"}, **SAID},
+        {"type": "conversation.item.done", **item("item_2", "assistant")},
+        {"type": "response.output_item.done", **item("item_2", "assistant")},
+        {"type": "response.done", **response(status="completed", usage=TOKENS)},
+    ),
+)
 ALL = {
     "current": REALTIME,
     "earlier": EARLIER,
     "duplex": DUPLEX,
     "chat": CHAT,
     "transcription": TRANSCRIPTION,
+    "realtime": REALTIME_GA,
 }
 
 
@@ -266,6 +316,34 @@ def test_an_event_that_does_not_exist(exchange: Exchange) -> None:
             TRANSCRIPTION.changed(3, usage=COUNTS | DETAILS | {"total_tokens": 1}),
             "total_tokens is not the sum ",
         ),
+        (REALTIME_GA.without(0), "session.updated before session.created"),
+        (REALTIME_GA.changed(1, event_id="event_0"), "event_id event_0 came before"),
+        (REALTIME_GA.changed(0, session=session({"type": "server_vad"})), "turn_detection does not tell "),
+        (REALTIME_GA.changed(1, session=session({"type": "server_vad"})), "turn_detection is {"),
+        (REALTIME_GA.changed(3, **item("item_9", "user", {"transcript": None})), "the item is item_9, and "),
+        (
+            REALTIME_GA.changed(3, **item("item_1", "user", {"type": "input_audio"})),
+            "a part of input_audio has no transcript; it is null, but there",
+        ),
+        (REALTIME_GA.without(6), "conversation.item.added came where response.output_item.added was to"),
+        (REALTIME_GA.without(8), "response.output_audio_transcript.delta outside its part"),
+        (REALTIME_GA.changed(9, delta="Eight"), "the deltas together are not the transcript"),
+        (REALTIME_GA.changed(9, item_id="item_1"), "item_id is item_1, not item_2"),
+        (REALTIME_GA.changed(10, delta="AAAA"), "delta has 3 bytes, not whole samples"),
+        (REALTIME_GA.changed(10, delta="A"), "delta is no base64"),
+        (
+            REALTIME_GA.changed(13, part={"type": "audio", "text": None}),
+            "text is null; a field without a value is left out",
+        ),
+        (REALTIME_GA.changed(15, type="conversation.item.created"), "there is no event conversation.item."),
+        (REALTIME_GA.changed(16, response={"id": "resp_1"}), "the response of response.done has no status_"),
+        (REALTIME_GA.changed(16, **response(id="resp_2")), "the response is resp_2, not resp_1"),
+        (REALTIME_GA.changed(16, **response(status="failed")), "the response is failed: "),
+        (
+            REALTIME_GA.changed(16, **response(status="completed", usage=TOKENS | {"total_tokens": 1})),
+            "total_tokens is not the sum of the others: ",
+        ),
+        (REALTIME_GA.changed(2, type="error", error=ERROR), "an error without a fault of ours: "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import DuplexSettings, Mode, Window, WindowMode
+from inference_service.api.setups import DuplexSettings, Mode, Sampling, Window, WindowMode
 from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.device.transfer import upload
@@ -200,6 +200,7 @@ def model_info(config: ModelConfig, *, chats: bool = False) -> ModelInfo:
         output_sample_rate_hz=config.vocoder.sample_rate_hz,
         unit_seconds=1.0,
         duplex_defaults=defaults,
+        sampling_defaults=Sampling(temperature=defaults.temperature, top_p=defaults.top_p),
         window=Window(WindowMode.BASIC, config.window_high, config.window_low),
         modes=_modes(config, chats),
         sees=config.vision is not None,

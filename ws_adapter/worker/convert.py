@@ -168,7 +168,10 @@ def generate_bytes(run: Run) -> bytes:
     if isinstance(run, RunTurn):
         drawn, sampling = run.turn.generation, request.run.sampling
         sampling.max_new_tokens = drawn.max_new_tokens
-        sampling.temperature, sampling.top_p = drawn.temperature, drawn.top_p
+        if drawn.temperature is not None:
+            sampling.temperature = drawn.temperature
+        if drawn.top_p is not None:
+            sampling.top_p = drawn.top_p
         sampling.length_penalty = drawn.length_penalty
     return request.SerializeToString()
 

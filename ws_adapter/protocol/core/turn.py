@@ -75,8 +75,10 @@ class Generation(Struct, frozen=True):
     """How the tokens of an answer are drawn."""
 
     max_new_tokens: int = 512
-    temperature: float = 0.7
-    top_p: float = 0.8
+    temperature: float | None = 0.7
+    """None is as the model has it."""
+    top_p: float | None = 0.8
+    """None is as the model has it."""
     length_penalty: float = 1.0
 
 

@@ -80,7 +80,7 @@ def ask(
     instructions = settings.instructions if given.instructions is None else given.instructions
     turn = Turn(
         messages=(),
-        generation=Generation(max_new_tokens=MAX_TOKENS if most == "inf" else int(most)),
+        generation=Generation(MAX_TOKENS if most == "inf" else int(most), temperature=None, top_p=None),
         speaks=modality == "audio",
         tools=tools,
         tool_choice=read_choice(choice, tools, "response.tool_choice") if tools else "auto",

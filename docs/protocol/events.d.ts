@@ -355,7 +355,7 @@ export namespace RealtimeChat {
   /** What a client may send. */
   type ClientEvent = SessionInit | TurnAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | ChatCreated | ReplyText | ReplyAudio | ResponseDone | SessionClosed | ErrorEvent;
+  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | ChatCreated | ReplyText | ReplyAudio | ReplyThinking | ReplyCall | ResponseDone | SessionClosed | ErrorEvent;
   /** Opens the session. `payload` is required and may be empty. */
   interface SessionInit {
     type: "session.init";
@@ -430,16 +430,26 @@ export namespace RealtimeChat {
     use_tts_template?: boolean | null;
     image?: ImageFields | null;
     omni_mode?: boolean | null;
-    /** The model may think aloud before it answers, if it can. */
+    /** The model may think before it answers, if it can; what it thinks is no part of the answer. */
     enable_thinking?: boolean | null;
+    /** Functions that the model may call, of different names. */
+    tools?: Array<ToolFields> | null;
+    /** `auto` by default. `required`, and a tool by its name, force a call, valid by the tool's schema. */
+    tool_choice?: "auto" | "none" | "required" | ChosenTool | null;
+    /** True by default. False: at most one call in the answer. */
+    parallel_tool_calls?: boolean | null;
     /** The client's name for this append, on every answer to it. One is made up without it. */
     input_id?: string | null;
   }
   /** What one side said. */
   interface ChatMessage {
-    role: "assistant" | "system" | "user";
-    /** A text, or parts in their order; at most 4 pictures in one message. */
-    content: string | Array<TextPart | ImagePart | AudioPart>;
+    role: "assistant" | "system" | "tool" | "user";
+    /** A text, or parts in their order; at most 4 pictures in one message. Only one with `tool_calls` may be without; that of a tool is a text. */
+    content?: string | Array<TextPart | ImagePart | AudioPart> | null;
+    /** Of the assistant: calls that it made. */
+    tool_calls?: Array<CallFields> | null;
+    /** Of a tool: the call in a message before whose result this is. */
+    tool_call_id?: string | null;
   }
   /** Something written. */
   interface TextPart {
@@ -459,6 +469,18 @@ export namespace RealtimeChat {
     data: Base64;
     /** Hz of raw samples, 16000 by default. A WAV file says it itself. */
     sample_rate?: number | null;
+  }
+  /** A call that the model made. */
+  interface CallFields {
+    id: string;
+    type?: "function" | null;
+    function: CalledFunction;
+  }
+  /** What was called, and with what. */
+  interface CalledFunction {
+    name: string;
+    /** A JSON object, at most 65,536 bytes. */
+    arguments: string;
   }
   /** How the tokens of the answer are drawn. */
   interface GenerationFields {
@@ -488,6 +510,28 @@ export namespace RealtimeChat {
     max_slice_nums?: number | null;
     /** Numbers the pictures, true by default. */
     use_image_id?: boolean | null;
+  }
+  /** A function of the client's, which it runs itself. */
+  interface ToolFields {
+    type?: "function" | null;
+    function: FunctionFields;
+  }
+  /** What the model may call. */
+  interface FunctionFields {
+    name: string;
+    /** What it does, for the model. */
+    description?: string | null;
+    /** JSON Schema of its arguments, of type object; without one it takes none. At most 16,384 bytes, and 131,072 of all tools. */
+    parameters?: Record<string, unknown> | null;
+  }
+  /** The one tool that is to be called. */
+  interface ChosenTool {
+    type?: "function" | null;
+    function: ChosenFunction;
+  }
+  /** Names a tool. */
+  interface ChosenFunction {
+    name: string;
   }
   /** Ends the session. */
   interface SessionClose {
@@ -643,6 +687,43 @@ export namespace RealtimeChat {
     /** Base64 of raw little-endian float32, mono, 24 kHz, within [-1, 1]. */
     audio: Base64;
   }
+  /** More of what the model thinks before it answers: no part of the answer, and never spoken. */
+  interface ReplyThinking {
+    type: "response.output.delta";
+    metrics: Metrics;
+    /** Unix seconds of the moment of sending. */
+    server_send_ts: number;
+    kind: "thinking";
+    session_id: string;
+    input_id: string;
+    /** Equal on all that belongs to one answer. */
+    response_id: string;
+    text: string;
+  }
+  /** More of a call to one of the `tools`. */
+  interface ReplyCall {
+    type: "response.output.delta";
+    metrics: Metrics;
+    /** Unix seconds of the moment of sending. */
+    server_send_ts: number;
+    kind: "tool_call";
+    session_id: string;
+    input_id: string;
+    /** Equal on all that belongs to one answer. */
+    response_id: string;
+    tool_call: CallPiece;
+  }
+  /** More of a call. */
+  interface CallPiece {
+    /** Which call of the answer, from 0. */
+    index: number;
+    id: string;
+    name: string;
+    /** To be appended to those before: together a JSON object. */
+    arguments: string;
+    /** The arguments are whole. A call that is never complete must not be carried out. */
+    complete: boolean;
+  }
   /** The end of an answer. */
   interface ResponseDone {
     type: "response.done";
@@ -662,6 +743,22 @@ export namespace RealtimeChat {
     unsupported_fields?: Array<string>;
     /** All of it, if the answer was not streamed and is spoken. */
     audio?: Base64;
+    /** All that the model thought; absent if nothing. */
+    thinking?: string;
+    /** The calls that are complete; absent if there are none. */
+    tool_calls?: Array<DoneCall>;
+  }
+  /** A call that is complete, as a message of the assistant has it in a later turn. */
+  interface DoneCall {
+    id: string;
+    type: "function";
+    function: DoneFunction;
+  }
+  /** What is called, and with what. */
+  interface DoneFunction {
+    name: string;
+    /** A JSON object. */
+    arguments: string;
   }
   /** The last event of a session. `session_id` and `usage` are absent before `session.created`. */
   interface SessionClosed {
@@ -1193,14 +1290,24 @@ export namespace Chat {
     use_tts_template?: boolean | null;
     image?: ImageFields | null;
     omni_mode?: boolean | null;
-    /** The model may think aloud before it answers, if it can. */
+    /** The model may think before it answers, if it can; what it thinks is no part of the answer. */
     enable_thinking?: boolean | null;
+    /** Functions that the model may call, of different names. */
+    tools?: Array<ToolFields> | null;
+    /** `auto` by default. `required`, and a tool by its name, force a call, valid by the tool's schema. */
+    tool_choice?: "auto" | "none" | "required" | ChosenTool | null;
+    /** True by default. False: at most one call in the answer. */
+    parallel_tool_calls?: boolean | null;
   }
   /** What one side said. */
   interface ChatMessage {
-    role: "assistant" | "system" | "user";
-    /** A text, or parts in their order; at most 4 pictures in one message. */
-    content: string | Array<TextPart | ImagePart | AudioPart>;
+    role: "assistant" | "system" | "tool" | "user";
+    /** A text, or parts in their order; at most 4 pictures in one message. Only one with `tool_calls` may be without; that of a tool is a text. */
+    content?: string | Array<TextPart | ImagePart | AudioPart> | null;
+    /** Of the assistant: calls that it made. */
+    tool_calls?: Array<CallFields> | null;
+    /** Of a tool: the call in a message before whose result this is. */
+    tool_call_id?: string | null;
   }
   /** Something written. */
   interface TextPart {
@@ -1220,6 +1327,18 @@ export namespace Chat {
     data: Base64;
     /** Hz of raw samples, 16000 by default. A WAV file says it itself. */
     sample_rate?: number | null;
+  }
+  /** A call that the model made. */
+  interface CallFields {
+    id: string;
+    type?: "function" | null;
+    function: CalledFunction;
+  }
+  /** What was called, and with what. */
+  interface CalledFunction {
+    name: string;
+    /** A JSON object, at most 65,536 bytes. */
+    arguments: string;
   }
   /** How the tokens of the answer are drawn. */
   interface GenerationFields {
@@ -1249,6 +1368,28 @@ export namespace Chat {
     max_slice_nums?: number | null;
     /** Numbers the pictures, true by default. */
     use_image_id?: boolean | null;
+  }
+  /** A function of the client's, which it runs itself. */
+  interface ToolFields {
+    type?: "function" | null;
+    function: FunctionFields;
+  }
+  /** What the model may call. */
+  interface FunctionFields {
+    name: string;
+    /** What it does, for the model. */
+    description?: string | null;
+    /** JSON Schema of its arguments, of type object; without one it takes none. At most 16,384 bytes, and 131,072 of all tools. */
+    parameters?: Record<string, unknown> | null;
+  }
+  /** The one tool that is to be called. */
+  interface ChosenTool {
+    type?: "function" | null;
+    function: ChosenFunction;
+  }
+  /** Names a tool. */
+  interface ChosenFunction {
+    name: string;
   }
   /** No slot was free at once. `position` counts from 1 over all kinds; `eta_seconds` repeats the wait. */
   interface Queued {
@@ -1287,6 +1428,21 @@ export namespace Chat {
     text_delta: string;
     /** Null where there is nothing to hear, else base64 of raw little-endian float32, mono, 24 kHz. */
     audio_data: Base64 | null;
+    /** More of what the model thinks before it answers; absent where it does not. */
+    thinking_delta?: string;
+    /** More of a call to one of the `tools`; absent where there is none. */
+    tool_call?: CallPiece;
+  }
+  /** More of a call. */
+  interface CallPiece {
+    /** Which call of the answer, from 0. */
+    index: number;
+    id: string;
+    name: string;
+    /** To be appended to those before: together a JSON object. */
+    arguments: string;
+    /** The arguments are whole. A call that is never complete must not be carried out. */
+    complete: boolean;
   }
   /** The whole answer; the connection closes. */
   interface Done {
@@ -1301,6 +1457,22 @@ export namespace Chat {
     recording_session_id: string | null;
     /** Paths in the request of what was accepted but is not honoured. */
     unsupported_fields?: Array<string>;
+    /** All that the model thought; absent if nothing. */
+    thinking?: string;
+    /** The calls that are complete; absent if there are none. */
+    tool_calls?: Array<DoneCall>;
+  }
+  /** A call that is complete, as a message of the assistant has it in a later turn. */
+  interface DoneCall {
+    id: string;
+    type: "function";
+    function: DoneFunction;
+  }
+  /** What is called, and with what. */
+  interface DoneFunction {
+    name: string;
+    /** A JSON object. */
+    arguments: string;
   }
   /** The request was refused, or failed; the connection closes. */
   interface Error {

@@ -190,7 +190,7 @@ def chat_request(data: bytes) -> None:
     """The frame of `/ws/chat`, read to its last field."""
     with suppress(Refusal, InvalidUtf8):
         fields = RequestDecoder(ChatFields).decode(data)
-        request = read_request(fields, ChatRules("", speaks=True), {"amber"})
+        request = read_request(fields, ChatRules("", speaks=True), _CATALOGUE)
         assert any(message.role == "user" for message in request.turn.messages)
         assert request.turn.size <= MAX_MEDIA_BYTES + len(data)
         for message in request.turn.messages:

@@ -20,8 +20,10 @@ from ws_adapter.protocol.chat.fields import (
     SpeechFields,
     TextPart,
 )
+from ws_adapter.protocol.chat.tools import check_result, read_calls, read_choice, read_tools
+from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.signals import Ready
-from ws_adapter.protocol.core.turn import Generation, Message, Part, Picture, Speech, Turn
+from ws_adapter.protocol.core.turn import Call, Generation, Message, Part, Picture, Speech, Turn
 from ws_adapter.protocol.media.images import read_frame
 from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice, read_reference, read_voice_id
 from ws_adapter.protocol.media.wav import Sound, is_wav, read_wav
@@ -81,13 +83,15 @@ class ChatRules:
     """The session has said that nothing is to be spoken."""
 
 
-def read_request(fields: ChatFields, rules: ChatRules, voices: Set[str] | None) -> Request:
+def read_request(fields: ChatFields, rules: ChatRules, catalogue: Catalogue | None) -> Request:
     """Checks a request whole; raises `Refusal`, and then nothing of it holds.
 
-    `voices` are the ids registered with the workers, None while no worker is known.
+    Without a catalogue, while no worker is known, the worker is left to judge what it can do.
     """
-    reader = _Reader(rules.root)
+    reader = _Reader(rules.root, calls_tools=catalogue is None or catalogue.calls_tools)
     messages = reader.messages(fields.messages)
+    tools = read_tools(fields.tools, f"{rules.root}tools", calls_tools=reader.calls_tools)
+    voices = catalogue.voices if catalogue is not None else None
     tts, image = fields.tts or SpeechFields(), fields.image or ImageFields()
     enabled = rules.speaks if tts.enabled is None else tts.enabled
     asked = [
@@ -107,6 +111,9 @@ def read_request(fields: ChatFields, rules: ChatRules, voices: Set[str] | None) 
             omni_mode=bool(fields.omni_mode),
             max_slice_nums=image.max_slice_nums or rules.max_slice_nums,
             use_image_id=image.use_image_id is not False,
+            tools=tools,
+            tool_choice=read_choice(fields.tool_choice, tools, f"{rules.root}tool_choice"),
+            parallel_tool_calls=fields.parallel_tool_calls is not False,
         ),
         streaming=fields.streaming is not False,
         voice=reader.voice(tts, voices),
@@ -131,9 +138,11 @@ def _meaningless(tts: SpeechFields) -> Iterator[str]:
 class _Reader:
     """Reads the media of one request, and adds up what they come to."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, calls_tools: bool) -> None:
         self.clipped_samples = 0
+        self.calls_tools = calls_tools
         self._root = root
+        self._called: set[str] = set()
         self._speech_s = 0.0
         self._bytes = 0
         self._characters = 0
@@ -146,7 +155,7 @@ class _Reader:
             raise invalid(path, f"expected at most {MAX_MESSAGES} messages, got {len(given)}")
         for i, message in enumerate(given):
             if message.role is None:
-                raise missing(f"{path}[{i}].role", '"system", "user" or "assistant"')
+                raise missing(f"{path}[{i}].role", '"system", "user", "assistant" or "tool"')
         if all(message.role != "user" for message in given):
             raise invalid(path, "at least one user message is needed")
         return tuple(self._message(message, f"{path}[{i}]") for i, message in enumerate(given))
@@ -162,18 +171,45 @@ class _Reader:
 
     def _message(self, message: ChatMessage, path: str) -> Message:
         assert message.role is not None
-        path = f"{path}.content"
+        if message.role == "tool":
+            return self._result(message, path)
+        calls = self._calls(message, f"{path}.tool_calls") if message.tool_calls else ()
+        if message.tool_call_id is not None:
+            raise invalid(f"{path}.tool_call_id", "expected none in a message that is no tool's")
+        return Message(message.role, self._parts(message, f"{path}.content"), calls)
+
+    def _result(self, message: ChatMessage, path: str) -> Message:
+        if not self.calls_tools:
+            raise invalid(f"{path}.role", "expected no tool: the model calls none")
+        if not isinstance(message.content, str) or not message.content:
+            raise missing(f"{path}.content", "a text")
+        self._count_text(message.content)
+        call_id = check_result(message.tool_call_id, self._called, f"{path}.tool_call_id")
+        return Message("tool", (message.content,), call_id=call_id)
+
+    def _calls(self, message: ChatMessage, path: str) -> tuple[Call, ...]:
+        if message.role != "assistant":
+            raise invalid(path, "expected none in a message that is not the assistant's")
+        if not self.calls_tools:
+            raise invalid(path, "expected none: the model calls no tools")
+        calls = read_calls(message.tool_calls or (), path)
+        for call in calls:
+            self._count_text(call.arguments_json)
+        self._called.update(call.id for call in calls)
+        return calls
+
+    def _parts(self, message: ChatMessage, path: str) -> tuple[Part, ...]:
         if not message.content:
+            if message.tool_calls:
+                return ()
             raise missing(path, "a text, or a list of parts,")
         if isinstance(message.content, str):
             self._count_text(message.content)
-            return Message(message.role, (message.content,))
+            return (message.content,)
         pictures = sum(isinstance(part, ImagePart) for part in message.content)
         if pictures > MAX_PICTURES:
             raise invalid(path, f"expected at most {MAX_PICTURES} pictures in one message, got {pictures}")
-        return Message(
-            message.role, tuple(self._part(part, f"{path}[{i}]") for i, part in enumerate(message.content))
-        )
+        return tuple(self._part(part, f"{path}[{i}]") for i, part in enumerate(message.content))
 
     def _part(self, part: ContentPart, path: str) -> Part:
         match part:

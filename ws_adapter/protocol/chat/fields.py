@@ -4,6 +4,8 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from antiphon.semconv import MAX_TOOLS
+from ws_adapter.protocol.chat.tools import CallFields, CallId, ToolChoice, ToolFields
 from ws_adapter.protocol.media.wav import HIGHEST_RATE_HZ, LOWEST_RATE_HZ
 from ws_adapter.protocol.wire.events import PictureText, Slices, VoiceAudio
 
@@ -66,15 +68,16 @@ Part: TypeAlias = TextPart | ImagePart | AudioPart
 class ChatMessage(Struct, frozen=True):
     """What one side said."""
 
-    role: Literal["system", "user", "assistant"] | None = None
-    content: (
-        Annotated[str, Meta(extra_json_schema={"minLength": 1})]
-        | Annotated[list[Part], Meta(extra_json_schema={"minItems": 1})]
-        | None
-    ) = None
-    """A text, or parts in their order; at most 4 pictures in one message."""
+    role: Literal["system", "user", "assistant", "tool"] | None = None
+    content: str | Annotated[list[Part], Meta(extra_json_schema={"minItems": 1})] | None = None
+    """A text, or parts in their order; at most 4 pictures in one message. Only one with `tool_calls` may be
+    without; that of a tool is a text."""
+    tool_calls: list[CallFields] | None = None
+    """Of the assistant: calls that it made."""
+    tool_call_id: CallId | None = None
+    """Of a tool: the call in a message before whose result this is."""
 
-    REQUIRED: ClassVar = ("role", "content")
+    REQUIRED: ClassVar = ("role",)
 
 
 class GenerationFields(Struct, frozen=True):
@@ -137,6 +140,12 @@ class ChatFields(Struct, frozen=True):
     image: ImageFields | None = None
     omni_mode: bool | None = None
     enable_thinking: bool | None = None
-    """The model may think aloud before it answers, if it can."""
+    """The model may think before it answers, if it can; what it thinks is no part of the answer."""
+    tools: Annotated[list[ToolFields], Meta(extra_json_schema={"maxItems": MAX_TOOLS})] | None = None
+    """Functions that the model may call, of different names."""
+    tool_choice: ToolChoice | None = None
+    """`auto` by default. `required`, and a tool by its name, force a call, valid by the tool's schema."""
+    parallel_tool_calls: bool | None = None
+    """True by default. False: at most one call in the answer."""
 
     REQUIRED: ClassVar = ("messages",)

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from ws_adapter.protocol.chat.fields import ChatFields
 from ws_adapter.protocol.chat.reply import DoneReason
+from ws_adapter.protocol.chat.tools import CallPiece, DoneCall
 from ws_adapter.protocol.duplex.realtime_events import SessionClose, SessionClosed, SessionInit, TimedEvent
 from ws_adapter.protocol.wire.events import (
     ErrorEvent,
@@ -58,7 +59,7 @@ class ChatCreated(TimedEvent, kw_only=True, tag="session.created"):
 class ReplyDelta(TimedEvent, kw_only=True, tag="response.output.delta"):
     """Base of a piece of a streamed answer."""
 
-    kind: Literal["text", "audio"]
+    kind: Literal["text", "audio", "thinking", "tool_call"]
     session_id: str
     input_id: str
     response_id: str
@@ -79,6 +80,20 @@ class ReplyAudio(ReplyDelta, kw_only=True, tag="response.output.delta"):
     audio: OutputAudio
 
 
+class ReplyThinking(ReplyDelta, kw_only=True, tag="response.output.delta"):
+    """More of what the model thinks before it answers: no part of the answer, and never spoken."""
+
+    kind: Literal["thinking"]
+    text: str
+
+
+class ReplyCall(ReplyDelta, kw_only=True, tag="response.output.delta"):
+    """More of a call to one of the `tools`."""
+
+    kind: Literal["tool_call"]
+    tool_call: CallPiece
+
+
 class ResponseDone(TimedEvent, kw_only=True, tag="response.done"):
     """The end of an answer."""
 
@@ -95,6 +110,10 @@ class ResponseDone(TimedEvent, kw_only=True, tag="response.done"):
     """Paths in `input` of what was accepted but is not honoured."""
     audio: OutputAudio | None = None
     """All of it, if the answer was not streamed and is spoken."""
+    thinking: str = ""
+    """All that the model thought; absent if nothing."""
+    tool_calls: list[DoneCall] = field(default_factory=list)
+    """The calls that are complete; absent if there are none."""
 
 
 SERVER_EVENTS = (
@@ -104,6 +123,8 @@ SERVER_EVENTS = (
     ChatCreated,
     ReplyText,
     ReplyAudio,
+    ReplyThinking,
+    ReplyCall,
     ResponseDone,
     SessionClosed,
     ErrorEvent,

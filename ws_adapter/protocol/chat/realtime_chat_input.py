@@ -72,8 +72,7 @@ def hear(
         if drops_input:
             message = "the server is too busy for this input; send it again later"
             raise Refusal(ErrorCode.SERVICE_UNAVAILABLE, message)
-        voices = catalogue.voices if catalogue is not None else None
-        return Heard(event, read_request(event.input, rules, voices))
+        return Heard(event, read_request(event.input, rules, catalogue))
     except Refusal as refusal:
         return Heard(event, refusal)
 

@@ -3,7 +3,13 @@
 from typing import Any
 
 from ws_adapter.protocol.chat.content import Request
-from ws_adapter.protocol.chat.realtime_chat_events import ReplyAudio, ReplyText, ResponseDone
+from ws_adapter.protocol.chat.realtime_chat_events import (
+    ReplyAudio,
+    ReplyCall,
+    ReplyText,
+    ReplyThinking,
+    ResponseDone,
+)
 from ws_adapter.protocol.chat.reply import Reply, done_reason
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.config import listed
@@ -48,14 +54,19 @@ class ChatTurn:
 
     def said(self, piece: Piece) -> list[ServerEvent]:
         """More of the answer. Raises `Refusal` if it becomes too long."""
-        self._reply.add(piece)
+        called = self._reply.add(piece)
         if not self._reply.streaming:
             return []
         events: list[ServerEvent] = []
+        if piece.thinking:
+            thought = ReplyThinking(kind="thinking", text=piece.thinking, metrics=Metrics(), **self._ids)
+            events.append(thought)
         if piece.text:
             events.append(ReplyText(kind="text", text=piece.text, metrics=Metrics(), **self._ids))
         if piece.audio:
             events.append(ReplyAudio(kind="audio", audio=piece.audio, metrics=Metrics(), **self._ids))
+        if called is not None:
+            events.append(ReplyCall(kind="tool_call", tool_call=called, metrics=Metrics(), **self._ids))
         return events
 
     def failed(self, refusal: Refusal) -> ErrorEvent:
@@ -76,5 +87,7 @@ class ChatTurn:
             metrics=figures,
             usage=done.tokens,
             unsupported_fields=list(self._unsupported),
+            thinking=self._reply.thinking,
+            tool_calls=self._reply.calls.complete,
             **self._ids,
         )

@@ -3,12 +3,16 @@
 from typing import Final, Literal, TypeAlias
 
 from antiphon.semconv import Reason
+from ws_adapter.protocol.chat.tools import CallPiece, Calls
 from ws_adapter.protocol.core.signals import Finish, Piece, Prefilled, UnitDone, UnitEnd
 from ws_adapter.protocol.wire.errors import VERDICTS, ErrorCode, Refusal
 from ws_adapter.protocol.wire.events import Metrics
 
 MOST_AUDIO_BYTES: Final = 32 * 2**20
 """Of an answer that is sent at once: about six minutes."""
+
+_INPUTS: Final = ("turn.messages", "turn.tools", "turn.tool_choice")
+"""Fields of the contract that a client knows too."""
 
 DoneReason: TypeAlias = Literal["turn_end", "length", "cancelled", "error"]
 
@@ -22,19 +26,29 @@ class Reply:
         self._asked_at = asked_at
         self._text: list[str] = []
         self._audio: list[bytes] = []
+        self._thinking: list[str] = []
+        self.calls = Calls()
         self.audio_bytes = 0
         """Of what is kept."""
 
-    def add(self, piece: Piece) -> None:
-        """Something more was said. Raises `Refusal` if it is more than can be sent at once."""
+    def add(self, piece: Piece) -> CallPiece | None:
+        """More was said; what it has of a call. Raises `Refusal` if it cannot be sent at once any more."""
         self._text.append(piece.text)
+        self._thinking.append(piece.thinking)
+        called = self.calls.add(piece.call) if piece.call is not None else None
         if self.streaming:
-            return
+            return called
         self._audio.append(piece.audio)
         self.audio_bytes += len(piece.audio)
         if self.audio_bytes > MOST_AUDIO_BYTES:
             message = "the answer is too long to be sent at once; ask for it with streaming"
             raise Refusal(ErrorCode.INFERENCE_ERROR, message)
+        return called
+
+    @property
+    def thinking(self) -> str:
+        """All that was thought."""
+        return "".join(self._thinking)
 
     @property
     def text(self) -> str:
@@ -87,6 +101,7 @@ def done_reason(done: UnitDone) -> DoneReason:
 def failure(done: UnitDone) -> Refusal:
     """Why a turn failed; where it was its input, the path in the fields of the request says which part."""
     verdict = VERDICTS.get(done.failure or Reason.INFERENCE_FAILED, VERDICTS[Reason.INFERENCE_FAILED])
-    path = done.field.removeprefix("turn.") if done.field.startswith("turn.messages") else ""
+    path = done.field.removeprefix("turn.") if done.field.startswith(_INPUTS) else ""
+    path = path.replace(".parameters_json", ".function.parameters")
     message = f"{path}: {verdict.message}" if path else verdict.message
     return Refusal(verdict.code or ErrorCode.INFERENCE_ERROR, message, path or None)

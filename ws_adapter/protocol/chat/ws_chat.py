@@ -232,12 +232,14 @@ class Chat(Deaf):
 
     def _said(self, piece: Piece) -> list[Action]:
         try:
-            self._reply.add(piece)
+            called = self._reply.add(piece)
         except Refusal as refusal:
             return self._refuse(refusal.code, refusal.message)
-        if not self._reply.streaming or not (piece.text or piece.audio):
+        if not self._reply.streaming or not (piece.text or piece.audio or piece.thinking or called):
             return []
-        return [Send(Chunk(text_delta=piece.text, audio_data=piece.audio or None))]
+        chunk = Chunk(text_delta=piece.text, audio_data=piece.audio or None)
+        chunk.thinking_delta, chunk.tool_call = piece.thinking, called
+        return [Send(chunk)]
 
     def _done(self, done: UnitDone) -> list[Action]:
         if done.end is UnitEnd.FAILED:
@@ -253,6 +255,8 @@ class Chat(Deaf):
             audio_data=self._reply.audio or None,
             recording_session_id=self._recording_id,
             unsupported_fields=self._unsupported,
+            thinking=self._reply.thinking,
+            tool_calls=self._reply.calls.complete,
         )
         return [Send(event), CloseSocket(CloseCode.NORMAL, errors.DONE)]
 
@@ -295,7 +299,6 @@ class Chat(Deaf):
 def _read(frame: bytes, catalogue: Catalogue | None) -> Request | Refusal | InvalidUtf8:
     """The request, or what is wrong with it."""
     try:
-        voices = catalogue.voices if catalogue is not None else None
-        return read_request(_DECODER.decode(frame), _RULES, voices)
+        return read_request(_DECODER.decode(frame), _RULES, catalogue)
     except (Refusal, InvalidUtf8) as fault:
         return fault

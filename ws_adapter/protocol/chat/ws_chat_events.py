@@ -5,6 +5,7 @@ from typing import ClassVar, TypeAlias
 from msgspec import field
 
 from ws_adapter.protocol.chat.fields import ChatFields
+from ws_adapter.protocol.chat.tools import CallPiece, DoneCall
 from ws_adapter.protocol.duplex.ws_duplex_events import Queued, QueueUpdate
 from ws_adapter.protocol.wire.errors import ErrorCode
 from ws_adapter.protocol.wire.events import Count, Fault, OutputAudio, ServerEvent
@@ -37,6 +38,10 @@ class Chunk(ServerEvent, kw_only=True, tag="chunk"):
     text_delta: str
     audio_data: OutputAudio | None
     """Null where there is nothing to hear, else base64 of raw little-endian float32, mono, 24 kHz."""
+    thinking_delta: str = ""
+    """More of what the model thinks before it answers; absent where it does not."""
+    tool_call: CallPiece | None = None
+    """More of a call to one of the `tools`; absent where there is none."""
 
 
 class Done(ServerEvent, kw_only=True, tag="done"):
@@ -52,6 +57,10 @@ class Done(ServerEvent, kw_only=True, tag="done"):
     """Name of the recording that was made."""
     unsupported_fields: list[str] = field(default_factory=list)
     """Paths in the request of what was accepted but is not honoured."""
+    thinking: str = ""
+    """All that the model thought; absent if nothing."""
+    tool_calls: list[DoneCall] = field(default_factory=list)
+    """The calls that are complete; absent if there are none."""
 
 
 class Error(ServerEvent, kw_only=True, tag="error"):

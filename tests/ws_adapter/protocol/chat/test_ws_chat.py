@@ -374,7 +374,7 @@ INVALID: list[tuple[Any, str]] = [
     (request(messages={}), "messages: expected a list, got an object"),
     (request(*[USER] * 257), "messages: expected at most 256 messages, got 257"),
     (request({"role": "assistant", "content": "x"}), "messages: at least one user message is needed"),
-    (request({"role": "tool", "content": "x"}), 'messages[0].role: expected "'),
+    (request({"role": "robot", "content": "x"}), 'messages[0].role: expected "'),
     (
         request(USER, {"role": "user", "content": 7}),
         "messages[1].content: expected a string or a list, got 7",

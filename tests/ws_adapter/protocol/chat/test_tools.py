@@ -1,0 +1,323 @@
+"""Tools in both chat dialects: what a client offers and feeds back, and how it is told of calls."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from antiphon.semconv import MAX_CALL_BYTES, MAX_SCHEMA_BYTES, MAX_TOOLS
+from tests.ws_adapter.support.chat_conversation import USER, ChatJar, Jar, RealtimeChatJar, append, request
+from tests.ws_adapter.support.conversation import CATALOGUE, Event
+from ws_adapter.protocol.core.signals import CallDelta, Finish, Piece, UnitEnd
+from ws_adapter.protocol.core.turn import Call, Message, Named, Tool, Turn
+
+ABLE = replace(CATALOGUE, calls_tools=True)
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "weather", "description": "Of a city.", "parameters": CITY},
+}
+TIME = {"type": "function", "function": {"name": "time"}}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
+CALLED = {"role": "assistant", "tool_calls": [CALL]}
+RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "Rain."}
+BERN = [
+    CallDelta(0, "call_a", "weather"),
+    CallDelta(0, arguments='{"city": '),
+    CallDelta(0, arguments='"Bern"}'),
+    CallDelta(0, complete=True),
+]
+
+
+def plain(catalogue: Any = ABLE) -> Jar:
+    """`/ws/chat`, which takes one request."""
+    return ChatJar(catalogue)
+
+
+def realtime(catalogue: Any = ABLE) -> Jar:
+    jar = RealtimeChatJar(catalogue)
+    jar.activate()
+    return jar
+
+
+DIALECTS: dict[str, tuple[Callable[..., Jar], Callable[..., Event], str]] = {
+    "/ws/chat": (plain, request, ""),
+    "/v1/realtime?mode=chat": (realtime, append, "input."),
+}
+
+
+@pytest.fixture(params=DIALECTS)
+def dialect(request: pytest.FixtureRequest) -> tuple[Callable[..., Jar], Callable[..., Event], str]:
+    return DIALECTS[request.param]
+
+
+def ran(
+    dialect: tuple[Callable[..., Jar], Callable[..., Event], str], *messages: Event, **fields: Any
+) -> Jar:
+    """A turn that has reached its worker."""
+    make, ask, _ = dialect
+    jar = make()
+    jar.client(ask(*messages, **fields))
+    if isinstance(jar, ChatJar):
+        jar.grant()
+        jar.ready()
+    return jar
+
+
+def says(jar: Jar, *pieces: Piece) -> list[Event]:
+    """What a client is told of an answer, from its beginning."""
+    start = len(jar.sent)
+    jar.prefilled()
+    jar.worker(*pieces)
+    jar.done()
+    return jar.sent[start:]
+
+
+# ---------------------------------------------------------------------------------------------------- given
+
+
+def test_tools_and_their_choice_reach_the_worker(dialect: Any) -> None:
+    turn: Turn = ran(dialect, tools=[WEATHER, TIME], tool_choice="required", parallel_tool_calls=False).turn
+
+    weather, time = turn.tools
+    assert (weather.name, weather.description, json.loads(weather.parameters_json)) == (
+        "weather",
+        "Of a city.",
+        CITY,
+    )
+    assert time == Tool("time")
+    assert (turn.tool_choice, turn.parallel_tool_calls) == ("required", False)
+
+
+def test_unless_told_otherwise_there_are_none(dialect: Any) -> None:
+    turn: Turn = ran(dialect).turn
+
+    assert (turn.tools, turn.tool_choice, turn.parallel_tool_calls) == ((), "auto", True)
+
+
+def test_a_tool_is_chosen_by_its_name(dialect: Any) -> None:
+    choice = {"type": "function", "function": {"name": "time"}}
+
+    assert ran(dialect, tools=[WEATHER, TIME], tool_choice=choice).turn.tool_choice == Named("time")
+
+
+def test_calls_and_results_are_part_of_the_history(dialect: Any) -> None:
+    turn: Turn = ran(dialect, USER, CALLED, RESULT, tools=[WEATHER]).turn
+
+    assert turn.messages[1:] == (
+        Message("assistant", (), (Call("call_1", "weather", '{"city": "Bern"}'),)),
+        Message("tool", ("Rain.",), call_id="call_1"),
+    )
+
+
+def _function(**fields: Any) -> Event:
+    return {"type": "function", "function": {"name": "f", **fields}}
+
+
+def _call(**fields: Any) -> Event:
+    return {**CALLED, "tool_calls": [{**CALL, "function": {**CALL["function"], **fields}}]}  # type: ignore[dict-item]
+
+
+BAD: dict[str, tuple[list[Event], Event, str]] = {
+    "a name with a space": ([USER], {"tools": [_function(name="get it")]}, "tools[0].function.name"),
+    "no name": ([USER], {"tools": [{"function": {}}]}, "tools[0].function.name"),
+    "no function": ([USER], {"tools": [TIME, {"type": "function"}]}, "tools[1].function"),
+    "another type": ([USER], {"tools": [{"type": "mcp"}]}, "tools[0].type"),
+    "a name twice": ([USER], {"tools": [TIME, TIME]}, "tools[1].function.name"),
+    "too many": ([USER], {"tools": [_function(name=f"t{i}") for i in range(MAX_TOOLS + 1)]}, "tools"),
+    "a large schema": (
+        [USER],
+        {"tools": [_function(parameters={"title": "x" * MAX_SCHEMA_BYTES})]},
+        "tools[0].function.parameters",
+    ),
+    "a schema of no object": (
+        [USER],
+        {"tools": [_function(parameters={"type": "array"})]},
+        "tools[0].function.parameters.type",
+    ),
+    "a choice of nothing": ([USER], {"tool_choice": "required"}, "tool_choice"),
+    "another choice": ([USER], {"tools": [TIME], "tool_choice": "any"}, "tool_choice"),
+    "a tool that is not there": (
+        [USER],
+        {"tools": [TIME], "tool_choice": {"type": "function", "function": {"name": "weather"}}},
+        "tool_choice.function.name",
+    ),
+    "calls of the user": ([{**USER, "tool_calls": [CALL]}], {}, "messages[0].tool_calls"),
+    "a call without an id": (
+        [USER, {**CALLED, "tool_calls": [{"function": CALL["function"]}]}],
+        {},
+        "messages[1].tool_calls[0].id",
+    ),
+    "arguments that are no JSON": (
+        [USER, _call(arguments="Bern")],
+        {},
+        "messages[1].tool_calls[0].function.arguments",
+    ),
+    "arguments that are no object": (
+        [USER, _call(arguments="[1]")],
+        {},
+        "messages[1].tool_calls[0].function.arguments",
+    ),
+    "large arguments": (
+        [USER, _call(arguments='{"x": "' + "y" * MAX_CALL_BYTES + '"}')],
+        {},
+        "messages[1].tool_calls[0].function.arguments",
+    ),
+    "a result of no call": ([USER, RESULT], {}, "messages[1].tool_call_id"),
+    "a result without an id": (
+        [USER, CALLED, {"role": "tool", "content": "x"}],
+        {},
+        "messages[2].tool_call_id",
+    ),
+    "a result of nothing": ([USER, CALLED, {**RESULT, "content": ""}], {}, "messages[2].content"),
+    "a result of the user's": (
+        [USER, CALLED, {**USER, "tool_call_id": "call_1"}],
+        {},
+        "messages[2].tool_call_id",
+    ),
+    "a message of nothing": ([USER, {"role": "assistant"}], {}, "messages[1].content"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_used_is_refused_by_its_field(dialect: Any, case: str) -> None:
+    make, ask, root = dialect
+    messages, fields, path = BAD[case]
+    jar = make()
+
+    told = jar.client(ask(*messages, **fields))
+
+    (error,) = [event for event in told if event["type"] == "error"]
+    message = error["error"] if isinstance(error["error"], str) else error["error"]["message"]
+    assert message.startswith(f"{root}{path}")
+    assert jar.runs == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields", "path"),
+    [([USER], {"tools": [TIME]}, "tools"), ([USER, CALLED], {}, "messages[1].tool_calls")],
+    ids=["tools", "calls"],
+)
+def test_a_model_without_tools_is_asked_for_none(
+    dialect: Any, messages: list[Event], fields: Event, path: str
+) -> None:
+    make, ask, root = dialect
+    jar = make(CATALOGUE)
+
+    (error,) = [event for event in jar.client(ask(*messages, **fields)) if event["type"] == "error"]
+
+    message = error["error"] if isinstance(error["error"], str) else error["error"]["message"]
+    assert message.startswith(f"{root}{path}: expected none")
+
+
+def test_while_no_worker_is_known_the_worker_is_left_to_judge(dialect: Any) -> None:
+    make, ask, _ = dialect
+    jar = make(None)
+    jar.client(ask(tools=[TIME]))
+    if isinstance(jar, ChatJar):
+        jar.grant()
+        jar.ready()
+
+    assert jar.turn.tools == (Tool("time"),)
+
+
+# ----------------------------------------------------------------------------------------------------- told
+
+
+def test_a_call_is_told_piece_by_piece_in_realtime() -> None:
+    jar = ran(DIALECTS["/v1/realtime?mode=chat"], tools=[WEATHER])
+
+    told = says(jar, Piece(1, "Let me look.", b""), *(Piece(1, "", b"", call=delta) for delta in BERN))
+
+    *deltas, done = told
+    kinds = [event["kind"] for event in deltas]
+    assert kinds == ["text", *["tool_call"] * 4]
+    calls = [event["tool_call"] for event in deltas[1:]]
+    assert all((it["index"], it["id"], it["name"]) == (0, "call_a", "weather") for it in calls)
+    assert "".join(it["arguments"] for it in calls) == '{"city": "Bern"}'
+    assert [it["complete"] for it in calls] == [False, False, False, True]
+    assert len({event["response_id"] for event in told}) == 1
+    assert (done["text"], done["reason"]) == ("Let me look.", "turn_end")
+    assert done["tool_calls"] == [{**CALL, "id": "call_a"}]
+
+
+def test_a_call_is_told_piece_by_piece_on_a_request() -> None:
+    jar = ran(DIALECTS["/ws/chat"], tools=[WEATHER])
+
+    *chunks, done = says(jar, *(Piece(1, "", b"", call=delta) for delta in BERN))[1:]
+
+    assert [chunk["type"] for chunk in chunks] == ["chunk"] * 4
+    assert all(chunk["text_delta"] == "" for chunk in chunks)
+    assert "".join(chunk["tool_call"]["arguments"] for chunk in chunks) == '{"city": "Bern"}'
+    assert (done["text"], done["tool_calls"]) == ("", [{**CALL, "id": "call_a"}])
+
+
+def test_without_streaming_calls_come_at_the_end(dialect: Any) -> None:
+    jar = ran(dialect, tools=[WEATHER], streaming=False)
+
+    told = says(jar, *(Piece(1, "", b"", call=delta) for delta in BERN), Piece(1, "", b"", thinking="Hm."))
+
+    (done,) = [event for event in told if event["type"] in ("done", "response.done")]
+    assert done["tool_calls"] == [{**CALL, "id": "call_a"}]
+    assert done["thinking"] == "Hm."
+    assert not any(event["type"] in ("chunk", "response.output.delta") for event in told)
+
+
+def test_what_was_called_can_be_fed_back(dialect: Any) -> None:
+    first = ran(dialect, tools=[WEATHER])
+    done = says(first, *(Piece(1, "", b"", call=delta) for delta in BERN))[-1]
+
+    said = {"role": "assistant", "content": done["text"], "tool_calls": done["tool_calls"]}
+    turn = ran(dialect, USER, said, {**RESULT, "tool_call_id": "call_a"}, tools=[WEATHER]).turn
+
+    assert turn.messages[1].calls == (Call("call_a", "weather", '{"city": "Bern"}'),)
+
+
+def test_a_call_that_is_cut_off_is_none(dialect: Any) -> None:
+    jar = ran(dialect, tools=[WEATHER])
+    jar.prefilled()
+    jar.worker(*(Piece(1, "", b"", call=delta) for delta in BERN[:2]))
+
+    done = jar.done(finish=Finish.LENGTH)[0]
+
+    assert "tool_calls" not in done
+
+
+def test_two_calls_are_apart(dialect: Any) -> None:
+    again = [CallDelta(1, "call_b", "time", "{}", complete=True)]
+
+    done = says(ran(dialect, tools=[WEATHER, TIME]), *(Piece(1, "", b"", call=it) for it in BERN + again))[-1]
+
+    assert [(it["id"], it["function"]["name"]) for it in done["tool_calls"]] == [
+        ("call_a", "weather"),
+        ("call_b", "time"),
+    ]
+
+
+def test_thoughts_are_told_apart() -> None:
+    told = says(realtime_turn(), Piece(1, "", b"", thinking="Hm."), Piece(1, "So.", b""))
+
+    assert [(it["kind"], it["text"]) for it in told[:-1]] == [("thinking", "Hm."), ("text", "So.")]
+    assert (told[-1]["text"], told[-1]["thinking"]) == ("So.", "Hm.")
+
+
+def realtime_turn() -> Jar:
+    return ran(DIALECTS["/v1/realtime?mode=chat"], enable_thinking=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ("turn.tools[0].parameters_json", "input.tools[0].function.parameters"),
+        ("turn.tool_choice", "input.tool_choice"),
+    ],
+)
+def test_what_the_worker_refuses_is_told_by_the_client_s_own_field(field: str, param: str) -> None:
+    jar = ran(DIALECTS["/v1/realtime?mode=chat"], tools=[TIME], tool_choice="required")
+
+    error, done = jar.done(UnitEnd.FAILED, None, failure="PARAMS_INVALID", field=field)
+
+    assert (error["error"]["code"], error["error"]["param"]) == ("invalid_payload", param)
+    assert done["reason"] == "error"

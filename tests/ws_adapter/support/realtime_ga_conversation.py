@@ -18,7 +18,9 @@ from ws_adapter.protocol.core.actions import (
     Detect,
     LeaveSlot,
     OpenWorkerSession,
+    Rewind,
     RunTurn,
+    RunUnit,
     Send,
     TakeSlot,
 )
@@ -78,6 +80,8 @@ class RealtimeGaConversation:
         self.now = 1000.0
         self.sent: list[Event] = []
         self.runs: list[RunTurn] = []
+        self.units: list[RunUnit] = []
+        self.rewinds: list[Rewind] = []
         self.cancelled: list[int] = []
         self.configured: list[OpenWorkerSession] = []
         self.detecting = 0
@@ -142,6 +146,12 @@ class RealtimeGaConversation:
                 case RunTurn():
                     assert self.has_slot
                     self.runs.append(action)
+                case RunUnit():
+                    assert self.has_slot
+                    self.units.append(action)
+                case Rewind():
+                    assert self.has_slot
+                    self.rewinds.append(action)
                 case CancelUnits(unit=unit):
                     self.cancelled.append(unit)
                 case OpenWorkerSession():

@@ -55,11 +55,11 @@ class Commands:
         self._refuses_audio = False
         """Whether the client was told that its audio is not taken."""
 
-    def obey(self, event: ClientEvent, dialogue: Dialogue, size: int) -> list[Action] | Later:
+    def obey(self, event: ClientEvent, dialogue: Dialogue, size: int, now: float) -> list[Action] | Later:
         """Does what an event says whose frame had `size` bytes."""
         match event:
             case AudioAppend():
-                return self._append(event, dialogue, size)
+                return self._append(event, dialogue, size, now)
             case SessionUpdate():
                 return dialogue.update(event)
             case AudioCommit():
@@ -86,7 +86,7 @@ class Commands:
                 return dialogue.cancel(event)
         return []
 
-    def _append(self, event: AudioAppend, dialogue: Dialogue, size: int) -> list[Action] | Later:
+    def _append(self, event: AudioAppend, dialogue: Dialogue, size: int, now: float) -> list[Action] | Later:
         assert event.audio is not None
         try:
             if isinstance(event.audio, CutBase64) and event.audio.data is None:
@@ -101,8 +101,10 @@ class Commands:
             raise
         self._refuses_audio = False
         if size <= LARGE_FRAME:
-            return dialogue.heard(dialogue.buffer.append(data))
-        return Later(size, partial(dialogue.buffer.append, data), dialogue.heard)
+            return dialogue.heard(dialogue.buffer.append(data), now)
+        return Later(
+            size, partial(dialogue.buffer.append, data), lambda samples: dialogue.heard(samples, now)
+        )
 
     def _create_item(self, event: ItemCreate, dialogue: Dialogue, size: int) -> Later:
         assert event.item is not None

@@ -129,6 +129,16 @@ class Conversation:
             message = f"the conversation would have more than {most}; delete items of it"
             raise Denied(Code.CONVERSATION_FULL, message)
 
+    def make_room(self, size: int = 0) -> None:
+        """Forgets the oldest items until there is room for one of so many bytes."""
+        while self._entries:
+            try:
+                self.check_room(size)
+            except Denied:
+                del self._entries[next(iter(self._entries))]
+            else:
+                return
+
     def add(self, entry: Entry, after: str | None = None) -> None:
         """Puts an item behind another one, at the front, or at the end. Raises `Refusal`."""
         if after is None:

@@ -11,6 +11,7 @@ from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, ask
 from ws_adapter.protocol.realtime_ga.conversation import Conversation, Entry, told
 from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of
 from ws_adapter.protocol.realtime_ga.listening import Began, Listening
+from ws_adapter.protocol.realtime_ga.native import Native, model_decides
 from ws_adapter.protocol.realtime_ga.response import Response
 from ws_adapter.protocol.realtime_ga.settings import Settings
 from ws_adapter.protocol.realtime_ga.wire import events, resources
@@ -23,13 +24,14 @@ from ws_adapter.protocol.realtime_ga.wire.client_events import (
     SessionUpdate,
 )
 from ws_adapter.protocol.realtime_ga.wire.events import Code
-from ws_adapter.protocol.realtime_ga.wire.fields import ServerVad
+from ws_adapter.protocol.realtime_ga.wire.fields import SemanticVad, ServerVad
 from ws_adapter.protocol.realtime_ga.wire.items import CallOutputItem, Heard, MessageItem
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
 from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.wire.codec import Samples
 from ws_adapter.protocol.wire.errors import Refusal, invalid
 from ws_adapter.protocol.wire.faults import shown
+from ws_adapter.protocol.wire.limits import Limits
 
 OVERSHOOT_MS: Final = 100
 """So much later than its end the playing of an answer may be said to have stopped: clocks differ."""
@@ -50,8 +52,12 @@ class Dialogue:
         teller: Teller,
         answers: Answers,
         catalogue: Callable[[], Catalogue | None],
+        limits: Limits,
     ) -> None:
         self.settings = settings
+        self.native: Native | None = None
+        """Of a model that takes turns by itself."""
+        self._limits = limits
         self.buffer = InputBuffer(settings.input_format)
         self.conversation = Conversation(teller.new_id("conv"))
         self.idle_at: float | None = None
@@ -83,9 +89,13 @@ class Dialogue:
         """Changes the settings."""
         assert event.session is not None
         old = self.settings
-        self.settings = old.changed(
+        new = old.changed(
             event.session, self._catalogue(), has_spoken=self._answers.has_spoken, has_input=self._has_input
         )
+        self._check_native(new)
+        self.settings = new
+        if self.native is None and isinstance(new.turn_detection, SemanticVad):
+            self.native = Native(new, self.conversation, self._teller, self._limits)
         if self.settings.input_format != old.input_format:
             self.buffer = InputBuffer(self.settings.input_format)
         if self.settings.turn_detection != old.turn_detection:
@@ -93,6 +103,14 @@ class Dialogue:
             self._listening = self._new_listening()
         session = self.settings.resource(self._session_id, self._expires_at)
         return [self._teller.event(events.SessionUpdated, session=session)]
+
+    def _check_native(self, new: Settings) -> None:
+        """Raises `Refusal` for what a conversation cannot become."""
+        if self.native is not None:
+            self.native.check(new)
+        elif isinstance(new.turn_detection, SemanticVad) and (self._has_input or not self._answers.are_none):
+            message = "the conversation has begun: connect again for a model that takes turns by itself"
+            raise invalid("session.audio.input.turn_detection.type", message)
 
     # --------------------------------------------------------------------------------- what is heard
 
@@ -102,10 +120,13 @@ class Dialogue:
             raise invalid("audio", "the model cannot hear; send text")
         self.buffer.check_room(size)
 
-    def heard(self, samples: Samples) -> list[Action]:
+    def heard(self, samples: Samples, now: float) -> list[Action]:
         """What was appended to the buffer."""
         self._has_input = True
-        return [Detect(samples)] if self._listening is not None and samples.size else []
+        if not samples.size:
+            return []
+        actions = self.native.hear(samples, now) if self.native is not None else []
+        return [*actions, Detect(samples)] if self._listening is not None else actions
 
     def detected(self, scores: Sequence[float], now: float) -> list[Action]:
         """Somebody speaks, or does no more."""
@@ -127,7 +148,11 @@ class Dialogue:
             self._teller.event(events.SpeechStarted, audio_start_ms=ms_of(at), item_id=self._item_id)
         ]
         vad, active = self._vad, self._answers.active
-        if active is not None and vad is not None and vad.interrupt_response:
+        if vad is None or not vad.interrupt_response:
+            return actions
+        if self.native is not None:
+            actions += self.native.interrupt("turn_detected")
+        elif active is not None:
             actions += self._answers.cancel(active, "turn_detected")
         return actions
 
@@ -177,6 +202,8 @@ class Dialogue:
 
     def _commit(self, data: bytes, item_id: str) -> list[Action]:
         """An item of what was heard. Raises `Refusal` if there is no room for it."""
+        if self.native is not None:
+            self.conversation.make_room(len(data))
         self.conversation.check_room(len(data))
         item = MessageItem(id=item_id, status="completed", role="user", content=[Heard(transcript=None)])
         before = self.conversation.last_id
@@ -189,12 +216,16 @@ class Dialogue:
 
     def _new_listening(self) -> Listening | None:
         vad = self.settings.turn_detection
-        return Listening(vad, self.buffer) if isinstance(vad, ServerVad) else None
+        if isinstance(vad, SemanticVad):
+            vad = ServerVad(0.5, 300, 500, False, vad.interrupt_response, None)  # it tells, and no more
+        return Listening(vad, self.buffer) if vad is not None else None
 
     # -------------------------------------------------------------------------------- the conversation
 
     def create_item(self, event: ItemCreate, entry: Entry) -> list[Action]:
         """Adds what the client has made up, which was read as `entry`."""
+        if self.native is not None:
+            raise model_decides("conversation.item.create")
         item = entry.item
         if item.id in self.conversation:
             message = f"item.id: there is an item {shown(item.id)} in the conversation"
@@ -227,8 +258,9 @@ class Dialogue:
             what = f"Audio content of {entry.transcript.ms}ms is already shorter than {event.audio_end_ms}ms"
             raise Denied(Code.INVALID_VALUE, what, "audio_end_ms")
         entry.truncate(event.audio_end_ms)
+        back = self.native.rewind(event.item_id, event.audio_end_ms) if self.native is not None else []
         fields = {name: getattr(event, name) for name in ("item_id", "content_index", "audio_end_ms")}
-        return [self._teller.event(events.ItemTruncated, **fields)]
+        return [*back, self._teller.event(events.ItemTruncated, **fields)]
 
     def delete(self, event: ItemDelete) -> list[Action]:
         """Forgets an item."""
@@ -240,6 +272,8 @@ class Dialogue:
 
     def respond(self, fields: ResponseFields, input: list[Message] | None) -> list[Action]:
         """Asks the model, as a client wants it; `input` is what was read of its fields."""
+        if self.native is not None:
+            raise model_decides("response.create")
         self._answers.check(is_beside=fields.conversation == "none")
         asked = ask(
             fields,
@@ -256,6 +290,9 @@ class Dialogue:
 
     def cancel(self, event: ResponseCancel) -> list[Action]:
         """The client wants to hear no more."""
+        spoken = self.native.active if self.native is not None else None
+        if self.native is not None and spoken is not None and event.response_id in (None, spoken.id):
+            return self.native.interrupt("client_cancelled")
         response = self._answers.find(event.response_id)
         if response is None:
             raise Denied(Code.CANCEL_NOT_ACTIVE, "Cancellation failed: no active response found")

@@ -20,12 +20,14 @@ from ws_adapter.protocol.core.signals import (
     Piece,
     Prefilled,
     Ready,
+    Rewound,
     Signal,
     UnitDone,
 )
 from ws_adapter.protocol.realtime_ga.answers import Answers
 from ws_adapter.protocol.realtime_ga.commands import Commands, Later
 from ws_adapter.protocol.realtime_ga.dialogue import Dialogue
+from ws_adapter.protocol.realtime_ga.native import Native
 from ws_adapter.protocol.realtime_ga.settings import initial
 from ws_adapter.protocol.realtime_ga.wire import events
 from ws_adapter.protocol.realtime_ga.wire.client_events import (
@@ -117,7 +119,8 @@ class RealtimeGa:
             return 0
         if self._dialogue is None:
             return self._early_bytes + self._reading.held_bytes
-        return self._dialogue.buffer.held_bytes + self._answers.held_bytes + self._reading.held_bytes
+        held = self._dialogue.buffer.held_bytes + self._answers.held_bytes + self._reading.held_bytes
+        return held + (self._native.held_bytes if self._native is not None else 0)
 
     @property
     def deadline(self) -> float | None:
@@ -126,8 +129,20 @@ class RealtimeGa:
             return None
         idle_at = self._dialogue.idle_at if self._dialogue is not None else None
         answers = self._answers
-        times = (self._limit_at, answers.slot.due_at, answers.resumes_at, self._unused_at, idle_at)
+        native_at = self._native.deadline if self._native is not None else None
+        times = (
+            self._limit_at,
+            answers.slot.due_at,
+            answers.resumes_at,
+            self._unused_at,
+            idle_at,
+            native_at,
+        )
         return min((at for at in times if at is not None), default=None)
+
+    @property
+    def _native(self) -> Native | None:
+        return self._dialogue.native if self._dialogue is not None else None
 
     # -------------------------------------------------------------------------------------- the slot
 
@@ -158,7 +173,13 @@ class RealtimeGa:
         except Refusal as refusal:
             return self._conclude(opening_end(refusal))
         self._dialogue = Dialogue(
-            self._session_id, settings, expires_at, self._teller, self._answers, self._catalogue
+            self._session_id,
+            settings,
+            expires_at,
+            self._teller,
+            self._answers,
+            self._catalogue,
+            self._limits,
         )
         actions = self._then(self._dialogue.created(), now)
         while self._early and not self.is_over:
@@ -171,7 +192,7 @@ class RealtimeGa:
 
     def refused(self, verdict: Verdict) -> list[Action]:
         """See `Machine.refused`: a session that has begun asks again when it needs one."""
-        if self._dialogue is None or verdict.code not in _PASSING:
+        if self._dialogue is None or self._native is not None or verdict.code not in _PASSING:
             return self.ended(verdict)
         self._answers.slot.lost()
         return self._answers.fail_all(Code.OVERLOADED, verdict.message)
@@ -185,6 +206,10 @@ class RealtimeGa:
         match signal:
             case Ready():
                 slot.begun(signal)
+                if self._native is not None and slot.setup == self._native.setup:
+                    actions = self._native.begin(signal, now)
+            case Prefilled() | Piece() | UnitDone() | Finalized() | Rewound() if self._native is not None:
+                actions = self._native.signal(signal, now)
             case Prefilled() | Piece() | UnitDone():
                 actions = self._answers.signal(signal, now)
             case Finalized():
@@ -202,6 +227,8 @@ class RealtimeGa:
         if reason is Reason.MODEL_NOT_FOUND:
             message = f"the model {shown(self._model)} is not served here; /v1/models lists those that are"
             return self._conclude(model_end(Code.INVALID_MODEL, message))
+        if self._native is not None and self._native.has_begun:
+            return self._conclude(end_of(errors.lost(reason, is_going_away=False)))
         verdict = VERDICTS[reason]
         code = Code.INVALID_VALUE if reason in errors.CORRECTABLE else Code.INTERNAL
         told = self._answers.fail_all(code, verdict.message)
@@ -238,7 +265,7 @@ class RealtimeGa:
     def congested(self, is_congested: bool, now: float) -> list[Action]:
         """See `Machine.congested`: what the model says waits here."""
         self._answers.congested(is_congested, now)
-        return []
+        return self._native.congested(is_congested, now) if self._native is not None else []
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
         """See `Machine.withdrawn`: never asked for."""
@@ -280,6 +307,12 @@ class RealtimeGa:
                 ]
             elif dialogue is not None:
                 actions += slot.open(dialogue.settings.setup)
+        if self._native is not None:
+            if self._native.is_idle(now):
+                seconds = self._limits.duplex_idle_s
+                message = f"The model heard nothing for {seconds:g} s."
+                return self._conclude(end_of(Verdict(None, message, errors.TIMEOUT, None)))
+            actions += self._native.tick(now)
         if is_due(self._answers.resumes_at, now):
             actions += self._answers.resume(now)
         if dialogue is not None and is_due(dialogue.idle_at, now):
@@ -313,7 +346,7 @@ class RealtimeGa:
                 raise Refusal(ErrorCode.SERVICE_UNAVAILABLE, errors.OVERLOADED.message)
             if not isinstance(event, AudioAppend):
                 self._unused_at = now + IDLE_S
-            done = self._commands.obey(event, self._dialogue, size)
+            done = self._commands.obey(event, self._dialogue, size, now)
             if isinstance(done, Later):
                 done = self._read(event, done, now)
             return self._then(done, now)
@@ -361,6 +394,11 @@ class RealtimeGa:
             return actions
         if any(isinstance(act, Send) and isinstance(act.event, events.ResponseDone) for act in actions):
             dialogue.answered(now)
+        if dialogue.native is not None:
+            self._unused_at = None
+            if dialogue.native.verdict is not None:
+                return [*actions, *self._conclude(end_of(dialogue.native.verdict))]
+            return [*actions, *dialogue.native.advance(answers.slot, now + self._limits.realtime_wait_s)]
         actions = [*actions, *dialogue.answer_turn(), *answers.advance(now)]
         if answers.are_none:
             self._unused_at = self._unused_at or now + IDLE_S

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Struct
 
-from ws_adapter.protocol.core.config import DEFAULT_PROMPT, Catalogue, ChatSetup
+from ws_adapter.protocol.core.config import DEFAULT_PROMPT, Catalogue, ChatSetup, Mode
 from ws_adapter.protocol.live.settings import BUILT_IN_VOICES
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.media.reference_voice import NO_VOICE, Voice
@@ -85,13 +85,20 @@ class Abilities:
     speaks: bool = True
     hears: bool = True
     calls_tools: bool = False
+    takes_turns: bool = True
+    """Whether it can hear and speak at once, and so decide for itself when it speaks."""
 
     @classmethod
     def of(cls, model: str, catalogue: Catalogue | None) -> "Abilities":
         """What is known of it; where nothing is, it speaks and hears."""
         if catalogue is None:
             return cls()
-        return cls(model not in catalogue.voiceless, model not in catalogue.deaf, catalogue.calls_tools)
+        return cls(
+            model not in catalogue.voiceless,
+            model not in catalogue.deaf,
+            catalogue.calls_tools,
+            Mode.AUDIO in catalogue.modes,
+        )
 
 
 class Settings:
@@ -179,12 +186,21 @@ class Settings:
         if self.output.speed != 1.0:
             raise invalid("session.audio.output.speed", f"expected 1, got {self.output.speed:g}")
         if isinstance(self.turn_detection, SemanticVad):
-            message = "expected server_vad or null: the model does not take turns by itself here"
-            raise invalid("session.audio.input.turn_detection.type", message)
+            self._check_native(self.turn_detection)
         check_voice(self.output.voice, catalogue, "session.audio.output.voice")
         tools = read_tools(self.fields.tools or (), "session.tools", calls_tools=self.abilities.calls_tools)
         if new.tool_choice is not None:
             read_choice(new.tool_choice, tools, "session.tool_choice")
+
+    def _check_native(self, given: SemanticVad) -> None:
+        path = "session.audio.input.turn_detection"
+        if not self.abilities.takes_turns:
+            message = "expected server_vad or null: the model does not take turns by itself here"
+            raise invalid(f"{path}.type", message)
+        if given.create_response is False:
+            raise invalid(f"{path}.create_response", "expected true: the model decides when it answers")
+        if self.fields.tools:
+            raise invalid("session.tools", "the model calls no tools while it takes turns by itself")
 
     def resource(self, session_id: str, expires_at: int) -> resources.SessionResource:
         """The session as its client is told of it, with all that holds."""

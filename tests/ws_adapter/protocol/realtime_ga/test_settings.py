@@ -185,9 +185,9 @@ REFUSED: list[tuple[Event, str, str]] = [
         "session.audio.input.turn_detection.type",
     ),
     (
-        {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}},
+        {"audio": {"input": {"turn_detection": {"type": "semantic_vad", "create_response": False}}}},
         "invalid_value",
-        "session.audio.input.turn_detection.type",
+        "session.audio.input.turn_detection.create_response",
     ),
 ]
 

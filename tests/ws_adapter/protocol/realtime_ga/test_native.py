@@ -1,0 +1,342 @@
+"""Turns that the model takes by itself (`semantic_vad`): responses are its spoken turns."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Event
+from tests.ws_adapter.support import tokens as counted
+from tests.ws_adapter.support.conversation import SPEECH, ready_signal
+from tests.ws_adapter.support.realtime_ga_conversation import (
+    CATALOGUE,
+    RealtimeGaConversation,
+    append,
+    heard,
+    message,
+    told,
+    update,
+)
+from ws_adapter.protocol.core.actions import Rewind
+from ws_adapter.protocol.core.config import Mode, SessionSetup
+from ws_adapter.protocol.core.signals import Finalized, Piece, UnitDone, UnitEnd
+
+SEMANTIC: Event = {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
+LISTEN, CHUNK, TURN = UnitEnd.LISTEN, UnitEnd.CHUNK, UnitEnd.TURN
+SPEAKS, SILENT = 0.9, 0.0
+LADDER = [
+    "response.created",
+    "response.output_item.added",
+    "conversation.item.added",
+    "response.content_part.added",
+    "response.output_audio_transcript.delta",
+    "response.output_audio.delta",
+]
+CLOSING = [
+    "response.output_audio.done",
+    "response.output_audio_transcript.done",
+    "response.content_part.done",
+    "conversation.item.done",
+    "response.output_item.done",
+    "response.done",
+]
+
+
+class NativeConversation(RealtimeGaConversation):
+    """One session whose model takes turns by itself."""
+
+    def __init__(self, **session: Any) -> None:
+        super().__init__()
+        self.grant()
+        self.client(update(**{**SEMANTIC, **session}))
+        self.worker(ready_signal())
+
+    def hear(self, score: float = SILENT, seconds: float = 1.0) -> list[Event]:
+        """The user speaks, or is silent, for so long."""
+        return self.detect(score, seconds)
+
+    def answer_unit(self, end: UnitEnd = LISTEN, text: str = "", **done: Any) -> list[Event]:
+        """The worker's answer to the oldest unit that it has."""
+        self._answered += 1
+        unit = self._answered
+        pieces = [Piece(unit, text, SPEECH)] if text else []
+        done = {"context_tokens": 119, "tokens": counted.tokens(input_audio=10, output_text=3), **done}
+        return self.worker(*pieces, UnitDone(unit, end, **done), Finalized(unit))
+
+    def second(
+        self, end: UnitEnd = LISTEN, text: str = "", score: float = SILENT, **done: Any
+    ) -> list[Event]:
+        """A second of the user, and what the model says to it."""
+        before = len(self.sent)
+        for _ in range(8):
+            if len(self.units) > self._answered:
+                break
+            self.hear(score, 0.25)
+        self.answer_unit(end, text, **done)
+        self.now += 1.0
+        return self.sent[before:]
+
+    _answered = 0
+
+
+def test_semantic_vad_opens_a_full_duplex_session_at_once() -> None:
+    session = RealtimeGaConversation()
+    session.grant()
+    (updated,) = session.client(update(instructions="Be brief.", **SEMANTIC))
+
+    assert updated["session"]["audio"]["input"]["turn_detection"] == {
+        "type": "semantic_vad",
+        "eagerness": "auto",
+        "create_response": True,
+        "interrupt_response": True,
+    }
+    (opened,) = session.configured
+    assert isinstance(opened.setup, SessionSetup)
+    assert (opened.setup.mode, opened.setup.system_prompt) == (Mode.AUDIO, "Be brief.")
+
+
+def test_session_that_was_opened_for_chat_is_opened_anew() -> None:
+    session = RealtimeGaConversation()
+    session.grant()
+    session.wait(16.0)
+    session.worker(ready_signal())
+    session.client(update(**SEMANTIC))
+    session.grant()
+
+    assert [type(opened.setup).__name__ for opened in session.configured] == ["ChatSetup", "SessionSetup"]
+
+
+def test_spoken_turn_of_the_model_is_a_response() -> None:
+    session = NativeConversation()
+    session.second()
+
+    first = session.second(CHUNK, "Seven")
+    rest = session.second(TURN, " apples.")
+
+    assert [kind for kind in told(first) if "buffer" not in kind] == LADDER
+    assert [kind for kind in told(rest) if "buffer" not in kind] == [*LADDER[4:], *CLOSING]
+    done = rest[-1]["response"]
+    assert done["status"] == "completed"
+    assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": "Seven apples."}]
+    assert done["usage"]["output_token_details"]["text_tokens"] == 6
+    assert done["usage"]["input_token_details"]["audio_tokens"] == 20
+    assert len(heard(first + rest)) == 2 * len(SPEECH) // 2
+    assert len({event["response_id"] for event in first + rest if "response_id" in event}) == 1
+
+
+def test_listening_model_says_nothing_and_asks_for_nothing() -> None:
+    session = NativeConversation()
+    events = [event for _ in range(5) for event in session.second()]
+
+    assert events == []
+    assert [unit.force_listen for unit in session.units] == [False] * 5
+
+
+def test_user_is_heard_all_the_time_and_speech_is_told_of() -> None:
+    session = NativeConversation()
+    events = session.second(score=SPEAKS) + session.second() + session.second()
+
+    kinds = told(events)
+    assert kinds == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+    ]
+    assert len({event.get("item_id") or event["item"]["id"] for event in events}) == 1
+    assert len(session.units) == 3
+    assert not session.runs
+
+
+def test_speech_over_an_answer_ends_it_and_the_model_listens() -> None:
+    session = NativeConversation()
+    session.second()
+    session.second(CHUNK, "Once upon a time")
+    session.client(append(1.0))
+
+    events = session.hear(SPEAKS, 0.5)
+
+    assert told(events) == ["input_audio_buffer.speech_started", *CLOSING]
+    done = events[-1]["response"]
+    assert (done["status"], done["status_details"]["reason"]) == ("cancelled", "turn_detected")
+    assert session.cancelled == [3]
+    assert not told(session.answer_unit(CHUNK, " there was"))
+    session.hear(SPEAKS, 0.6)
+    assert session.units[-1].force_listen
+
+
+def test_speech_is_told_of_and_interrupts_nothing_where_that_is_off() -> None:
+    detection = {"type": "semantic_vad", "interrupt_response": False}
+    session = NativeConversation(audio={"input": {"turn_detection": detection}})
+    session.second(CHUNK, "Once upon a time")
+
+    events = session.hear(SPEAKS, 0.5)
+
+    assert told(events) == ["input_audio_buffer.speech_started"]
+    assert not session.cancelled
+
+
+def test_client_cancels_what_the_model_says() -> None:
+    session = NativeConversation()
+    session.second(CHUNK, "Once upon a time")
+    session.client(append(1.0))
+
+    events = session.client({"type": "response.cancel"})
+
+    assert told(events) == CLOSING
+    assert events[-1]["response"]["status_details"]["reason"] == "client_cancelled"
+    assert told(session.client({"type": "response.cancel"})) == ["error:response_cancel_not_active"]
+
+
+def truncate(session: NativeConversation, ms: int) -> list[Event]:
+    item = next(event["item"] for event in session.sent if event["type"] == "response.output_item.added")
+    return session.client(
+        {
+            "type": "conversation.item.truncate",
+            "item_id": item["id"],
+            "content_index": 0,
+            "audio_end_ms": ms,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("ms", "back"),
+    [
+        (0, Rewind(2, 0)),
+        (999, Rewind(2, 23_976)),
+        (1000, Rewind(3, 0)),
+        (1500, Rewind(3, 12_000)),
+        (2000, Rewind(3)),
+    ],
+)
+def test_truncation_rolls_the_model_back_to_what_was_heard(ms: int, back: Rewind) -> None:
+    session = NativeConversation()
+    session.second()
+    session.second(CHUNK, "Once upon a time")
+    session.second(TURN, " there was a fox.")
+
+    assert told(truncate(session, ms)) == ["conversation.item.truncated"]
+
+    assert session.rewinds == [back]
+
+
+def test_truncation_of_what_is_not_closed_yet_waits_for_it() -> None:
+    session = NativeConversation()
+    session.hear(seconds=1.1)
+    session.worker(
+        Piece(1, "Once upon a time", SPEECH),
+        UnitDone(1, CHUNK, 119, tokens=counted.tokens(input_audio=10, output_text=3)),
+    )
+    assert told(truncate(session, 500)) == ["conversation.item.truncated"]
+    assert not session.rewinds
+
+    session.worker(Finalized(1))
+
+    assert session.rewinds == [Rewind(1, 12_000)]
+
+
+def test_truncation_beyond_the_end_is_refused_and_nothing_is_taken_back() -> None:
+    session = NativeConversation()
+    session.second(TURN, "Once upon a time")
+
+    assert told(truncate(session, 1500)) == ["error:invalid_value"]
+    assert not session.rewinds
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        ({"type": "response.create"}, "invalid_value"),
+        (message("Hello"), "invalid_value"),
+        (update(instructions="Sing."), "invalid_value"),
+        (update(output_modalities=["text"]), "invalid_value"),
+        (update(audio={"output": {"voice": "amber"}}), "invalid_value"),
+        (update(audio={"input": {"turn_detection": None}}), "invalid_value"),
+        (update(audio={"input": {"turn_detection": {"type": "server_vad"}}}), "invalid_value"),
+        (update(tools=[{"type": "function", "name": "weather", "parameters": {}}]), "invalid_value"),
+    ],
+)
+def test_what_a_model_that_decides_itself_cannot_be_told_is_refused(event: Event, code: str) -> None:
+    session = NativeConversation()
+    session.second()
+
+    assert told(session.client(event)) == [f"error:{code}"]
+    assert told(session.second(TURN, "Seven"))[-1] == "response.done"
+
+
+def test_same_settings_again_are_taken() -> None:
+    session = NativeConversation(instructions="Be brief.")
+    assert told(session.client(update(instructions="Be brief.", **SEMANTIC))) == ["session.updated"]
+
+
+def test_conversation_that_has_begun_does_not_become_one() -> None:
+    session = RealtimeGaConversation()
+    session.begin()
+    session.client(message("Hello"))
+
+    assert told(session.client(update(**SEMANTIC))) == ["error:invalid_value"]
+
+
+def test_model_that_cannot_hear_while_it_speaks_is_not_asked_to() -> None:
+    session = RealtimeGaConversation(catalogue=replace(CATALOGUE, modes=frozenset({Mode.CHAT})))
+    session.grant()
+
+    (error,) = session.client(update(**SEMANTIC))
+
+    assert error["error"]["param"] == "session.audio.input.turn_detection.type"
+
+
+def test_commit_makes_an_item_and_asks_for_no_answer() -> None:
+    session = NativeConversation()
+    session.hear(SPEAKS, 0.5)
+
+    events = session.client({"type": "input_audio_buffer.commit"})
+
+    assert told(events) == [
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+    ]
+    assert not session.runs
+
+
+def test_full_context_ends_the_session() -> None:
+    session = NativeConversation()
+    session.second(UnitEnd.CONTEXT_FULL)
+    assert session.closed is not None
+
+
+def test_worker_that_is_lost_ends_the_session_with_an_error() -> None:
+    session = NativeConversation()
+    session.second()
+    (error,) = session.fail(Reason.WORKER_LOST)
+    assert error["error"]["type"] == "server_error"
+    assert session.closed is not None
+
+
+def test_failed_second_is_told_and_the_conversation_goes_on() -> None:
+    session = NativeConversation()
+    events = session.second(UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
+    assert told(events)[0].startswith("error:")
+    assert told(session.second(TURN, "Seven"))[-1] == "response.done"
+
+
+def test_session_that_hears_nothing_for_too_long_ends() -> None:
+    session = NativeConversation()
+    session.second()
+    for _ in range(200):
+        session.wait(10.0)
+        if session.closed is not None:
+            break
+        while session._answered < len(session.units):
+            session.answer_unit()
+    assert session.closed is not None
+
+
+def test_long_conversation_forgets_its_oldest_items_and_goes_on() -> None:
+    session = NativeConversation()
+    for i in range(300):
+        assert told(session.second(TURN, f"Answer {i}."))[-1] == "response.done"

@@ -1,0 +1,138 @@
+"""Turns that the shipped model takes by itself (`semantic_vad`), with OpenAI's own client, in real time."""
+
+import asyncio
+import base64
+import json
+import wave
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from openai import AsyncOpenAI
+
+from tests.conformance.support.stack import Stack
+from tests.recordings import make
+
+RECORDINGS = Path(make.__file__).parent
+RATE = 24_000
+PIECE = RATE // 50 * 2
+"""Bytes of 20 ms."""
+PATIENCE_S = 40.0
+SEMANTIC = {"type": "realtime", "audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
+
+
+def question(name: str) -> tuple[bytes, str]:
+    """A recording at 24 kHz, and what is to be answered."""
+    entries = json.loads((RECORDINGS / "manifest.json").read_text())
+    reply = next(entry["expected_reply"] for entry in entries if entry["file"] == f"{name}.wav")
+    with wave.open(str(RECORDINGS / f"{name}.wav")) as file:
+        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32)
+    at = np.arange(0, pcm.size, 16_000 / RATE)
+    return np.interp(at, np.arange(pcm.size), pcm).astype("<i2").tobytes(), reply
+
+
+class Microphone:
+    """Sends what is said, and silence in between, as fast as it is heard."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._said = bytearray()
+
+    def say(self, pcm: bytes) -> None:
+        self._said += pcm
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            piece = bytes(self._said[:PIECE]).ljust(PIECE, b"\0")
+            del self._said[:PIECE]
+            await self._connection.input_audio_buffer.append(audio=base64.b64encode(piece).decode())
+            due += PIECE / 2 / RATE
+            await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+Follow = Callable[[Any, Microphone, list[Any]], Awaitable[bool]]
+"""Is given the connection and all events each time that one has come; whether that was the last."""
+
+
+async def converse(stack: Stack, first: bytes, follow: Follow) -> list[Any]:
+    """All events, from a question on."""
+    client, events = AsyncOpenAI(api_key="none", base_url=f"{stack.address}/v1"), list[Any]()
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        client.realtime.connect(model="antiphon-mini") as connection,
+    ):
+        await connection.session.update(session=SEMANTIC)  # type: ignore[arg-type]
+        microphone = Microphone(connection)
+        microphone.say(first)
+        speaking = asyncio.create_task(microphone.run())
+        try:
+            async for event in connection:
+                events.append(event)
+                assert event.type != "error", event
+                if await follow(connection, microphone, events):
+                    break
+        finally:
+            speaking.cancel()
+            with suppress(asyncio.CancelledError):
+                await speaking
+    return events
+
+
+def of(events: list[Any], kind: str) -> list[Any]:
+    return [event for event in events if event.type == kind]
+
+
+def seconds(events: list[Any]) -> float:
+    """Of sound in answers."""
+    deltas = of(events, "response.output_audio.delta")
+    return sum(len(base64.b64decode(delta.delta)) for delta in deltas) / 2 / RATE
+
+
+async def spoken_answer(stack: Stack) -> None:
+    pcm, reply = question("counting")
+
+    async def is_over(connection: Any, microphone: Microphone, events: list[Any]) -> bool:
+        return bool(events[-1].type == "response.done")
+
+    events = await converse(stack, pcm, is_over)
+
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["session.created", "conversation.created"]
+    assert "input_audio_buffer.speech_started" in kinds
+    (done,) = of(events, "response.done")
+    assert done.response.status == "completed"
+    assert done.response.output[0].content[0].transcript.strip() == reply
+    assert 2.0 < seconds(events) < 4.0
+    assert done.response.usage.output_token_details.audio_tokens > 50
+
+
+async def interrupted_answer(stack: Stack) -> None:
+    """Who is cut short before anybody heard it answers what it was asked then."""
+    (counting, _), (name, reply) = question("counting"), question("name")
+
+    async def follow(connection: Any, microphone: Microphone, events: list[Any]) -> bool:
+        done, event = of(events, "response.done"), events[-1]
+        if event.type == "response.output_audio.delta" and len(of(events, event.type)) == 1:
+            microphone.say(name)
+        elif event.type == "response.done" and len(done) == 1:
+            item = event.response.output[0].id
+            await connection.conversation.item.truncate(item_id=item, content_index=0, audio_end_ms=0)
+        return len(done) == 2
+
+    events = await converse(stack, counting, follow)
+
+    first, second = of(events, "response.done")
+    assert (first.response.status, first.response.status_details.reason) == ("cancelled", "turn_detected")
+    (cut,) = of(events, "conversation.item.truncated")
+    assert (cut.item_id, cut.audio_end_ms) == (first.response.output[0].id, 0)
+    assert second.response.status == "completed"
+    assert second.response.output[0].content[0].transcript.strip() == reply
+
+
+async def test_a_spoken_question_is_answered_and_speech_over_an_answer_ends_it(shipped: Stack) -> None:
+    """Both at once: a conversation takes its ten seconds."""
+    await asyncio.gather(spoken_answer(shipped), interrupted_answer(shipped))

@@ -55,8 +55,6 @@ class Dialogue:
         limits: Limits,
     ) -> None:
         self.settings = settings
-        self.native: Native | None = None
-        """Of a model that takes turns by itself."""
         self._limits = limits
         self.buffer = InputBuffer(settings.input_format)
         self.conversation = Conversation(teller.new_id("conv"))
@@ -68,6 +66,8 @@ class Dialogue:
         self._answers = answers
         self._catalogue = catalogue
         self._has_input = False
+        self.native = self._new_native(settings)
+        """Of a model that takes turns by itself."""
         self._listening = self._new_listening()
         self._item_id = ""
         """What the turn will be that the user speaks."""
@@ -94,8 +94,7 @@ class Dialogue:
         )
         self._check_native(new)
         self.settings = new
-        if self.native is None and isinstance(new.turn_detection, SemanticVad):
-            self.native = Native(new, self.conversation, self._teller, self._limits)
+        self.native = self.native or self._new_native(new)
         if self.settings.input_format != old.input_format:
             self.buffer = InputBuffer(self.settings.input_format)
         if self.settings.turn_detection != old.turn_detection:
@@ -103,6 +102,11 @@ class Dialogue:
             self._listening = self._new_listening()
         session = self.settings.resource(self._session_id, self._expires_at)
         return [self._teller.event(events.SessionUpdated, session=session)]
+
+    def _new_native(self, settings: Settings) -> Native | None:
+        if not isinstance(settings.turn_detection, SemanticVad):
+            return None
+        return Native(settings, self.conversation, self._teller, self._limits)
 
     def _check_native(self, new: Settings) -> None:
         """Raises `Refusal` for what a conversation cannot become."""

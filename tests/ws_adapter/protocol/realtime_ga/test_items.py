@@ -79,6 +79,14 @@ def test_items_stand_where_they_are_put() -> None:
     assert second
 
 
+def test_items_are_added_and_never_created_as_in_the_beta() -> None:
+    session, _ = session_with("Hello")
+    session.answer()
+
+    assert "conversation.item.created" not in told(session.sent)
+    assert told(session.sent).count("conversation.item.added") == 2
+
+
 def test_an_item_may_be_named_but_not_twice() -> None:
     session, _ = session_with()
 

@@ -32,6 +32,7 @@ from antiphon.protocol.duplex import DuplexConfig
 from antiphon.protocol.events import (
     Answer,
     AudioDelta,
+    CallDelta,
     ChatEvent,
     Closed,
     Created,
@@ -42,11 +43,12 @@ from antiphon.protocol.events import (
     Prefilled,
     Queued,
     TextDelta,
+    ThinkingDelta,
     Transcript,
     TranscriptionEvent,
     TurnEnd,
 )
-from antiphon.protocol.messages import Clip, Image, Message, Part
+from antiphon.protocol.messages import Call, Clip, Image, Message, Part, Tool
 from antiphon.session.chat import ChatTurn
 from antiphon.session.duplex import DuplexSession
 from antiphon.session.transcription import TranscriptionSession
@@ -62,6 +64,8 @@ __all__ = [
     "AudioDelta",
     "AudioError",
     "AuthError",
+    "Call",
+    "CallDelta",
     "ChatEvent",
     "ChatTurn",
     "Client",
@@ -88,6 +92,8 @@ __all__ = [
     "SessionClosed",
     "Speech",
     "TextDelta",
+    "ThinkingDelta",
+    "Tool",
     "Transcript",
     "TranscriptionEvent",
     "TranscriptionSession",

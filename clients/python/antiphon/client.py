@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from antiphon.connection.endpoint import CHAT, MODELS, REALTIME, TRANSCRIPTION, endpoint, page
 from antiphon.connection.models import served_models
@@ -11,7 +11,7 @@ from antiphon.protocol.chat import GenerationConfig, ImageConfig, Speech
 from antiphon.protocol.chat import request as chat_request
 from antiphon.protocol.duplex import DuplexConfig
 from antiphon.protocol.events import Queued
-from antiphon.protocol.messages import Message, history
+from antiphon.protocol.messages import Message, Tool, history
 from antiphon.session.chat import ChatTurn
 from antiphon.session.duplex import DuplexSession
 from antiphon.session.transcription import TranscriptionSession
@@ -84,6 +84,9 @@ class Client:
         streaming: bool = True,
         omni_mode: bool = False,
         enable_thinking: bool = False,
+        tools: Sequence[Tool] = (),
+        tool_choice: Literal["auto", "none", "required"] | Tool = "auto",
+        parallel_tool_calls: bool = True,
         on_queue: Callable[[Queued], object] | None = None,
     ) -> AsyncIterator[ChatTurn]:
         """Asks for one answer to a chat: `messages` is all that was said so far, or just what the user says.
@@ -91,9 +94,10 @@ class Client:
         The server remembers nothing: the next question brings its history along. `speech` has the answer
         spoken, too. With `streaming` it comes in pieces while it is made; without, as one `Answer`.
         `omni_mode` says that pictures and recordings of a message belong together in time, as in a video;
-        `enable_thinking` lets a model that can do so think before it answers. `on_queue` is called with a
-        `Queued` when no slot is free, and every few seconds until one is. Leaving the block before the
-        answer is complete stops it.
+        `enable_thinking` lets a model that can do so think before it answers. `tools` are functions that it
+        may call, of which `tool_choice` asks for any or for one; without `parallel_tool_calls` there is one
+        call at most. `on_queue` is called with a `Queued` when no slot is free, and every few seconds until
+        one is. Leaving the block before the answer is complete stops it.
 
         Raises `AudioError`, `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if something in the
         request is refused.
@@ -106,6 +110,9 @@ class Client:
             images=images,
             omni_mode=omni_mode,
             enable_thinking=enable_thinking,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
         )
         turn = await ChatTurn.open(self._chat_url, self._api_key, request, on_queue)
         async with self._holding(turn):

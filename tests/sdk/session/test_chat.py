@@ -14,6 +14,8 @@ from antiphon import (
     AudioDelta,
     AudioError,
     AuthError,
+    Call,
+    CallDelta,
     ChatEvent,
     Clip,
     ConnectError,
@@ -26,6 +28,8 @@ from antiphon import (
     SessionClosed,
     Speech,
     TextDelta,
+    ThinkingDelta,
+    Tool,
 )
 from antiphon.audio.samples import from_base64, to_base64
 from tests.sdk.audio.test_wav import wav_bytes
@@ -394,3 +398,57 @@ async def test_audio_for_a_worker_is_decoded_here() -> None:
 
 async def test_spoken_answer_is_float32() -> None:
     assert np.array_equal(from_base64(to_base64(TONE)), TONE)
+
+
+WEATHER = Tool("weather", "Of a city.", {"type": "object", "properties": {"city": {"type": "string"}}})
+CALLED = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "weather", "arguments": '{"city": "Bern"}'},
+}
+
+
+def called(arguments: str, *, complete: bool = False) -> dict[str, object]:
+    """A chunk with more of a call."""
+    call = {"index": 0, "id": "call_1", "name": "weather", "arguments": arguments, "complete": complete}
+    return {"type": "chunk", "text_delta": "", "audio_data": None, "tool_call": call}
+
+
+async def test_a_call_is_carried_out_and_its_result_sent_back() -> None:
+    """As the documentation shows it."""
+    requests = []
+
+    async def script(peer: Peer) -> None:
+        requests.append(await peer.request())
+        if len(requests) == 1:
+            thought = {"type": "chunk", "text_delta": "", "audio_data": None, "thinking_delta": "Hm."}
+            pieces = (thought, called('{"city": '), called('"Bern"}'), called("", complete=True))
+            end = done("") | {"tool_calls": [CALLED], "thinking": "Hm."}
+            await peer.send(PREFILLED, *pieces, end)
+        else:
+            await peer.send(PREFILLED, done("It rains."))
+
+    chat = [Message("user", "Weather in Bern?")]
+    async with replay(script) as url, antiphon.connect(url) as client:
+        async with client.chat(chat, tools=[WEATHER], tool_choice=WEATHER, parallel_tool_calls=False) as turn:
+            *events, answer = [event async for event in turn]
+        assert isinstance(answer, Answer)
+        assert (answer.calls, answer.thinking) == ((Call("call_1", "weather", '{"city": "Bern"}'),), "Hm.")
+        chat.append(Message("assistant", answer.text, answer.calls))
+        chat += [Message("tool", "Rain.", call_id=call.id) for call in answer.calls]
+        async with client.chat(chat, tools=[WEATHER]) as turn:
+            assert (await turn.answer()).text == "It rains."
+
+    assert [event for event in events if isinstance(event, ThinkingDelta)] == [ThinkingDelta("Hm.")]
+    deltas = [event for event in events if isinstance(event, CallDelta)]
+    assert "".join(it.arguments for it in deltas) == '{"city": "Bern"}'
+    assert [it.complete for it in deltas] == [False, False, True]
+    first, second = requests
+    function = {"name": "weather", "description": "Of a city.", "parameters": dict(WEATHER.parameters or {})}
+    assert first["tools"] == second["tools"] == [{"type": "function", "function": function}]
+    assert first["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
+    assert (first["parallel_tool_calls"], second["tool_choice"]) == (False, "auto")
+    assert second["messages"][1:] == [
+        {"role": "assistant", "content": "", "tool_calls": [CALLED]},
+        {"role": "tool", "content": "Rain.", "tool_call_id": "call_1"},
+    ]

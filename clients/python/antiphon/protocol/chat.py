@@ -11,9 +11,19 @@ import numpy as np
 from antiphon.audio.samples import INPUT_RATE_HZ, Samples, from_base64, to_base64
 from antiphon.errors import AudioError
 from antiphon.protocol.duplex import queued
-from antiphon.protocol.events import Answer, AudioDelta, ChatEvent, ErrorEvent, Prefilled, Queued, TextDelta
+from antiphon.protocol.events import (
+    Answer,
+    AudioDelta,
+    CallDelta,
+    ChatEvent,
+    ErrorEvent,
+    Prefilled,
+    Queued,
+    TextDelta,
+    ThinkingDelta,
+)
 from antiphon.protocol.fields import Fields
-from antiphon.protocol.messages import Clip, Image, Message, Part
+from antiphon.protocol.messages import Call, Clip, Image, Message, Part, Tool
 
 
 class GenerationConfig(TypedDict, total=False):
@@ -58,19 +68,49 @@ def request(
     images: ImageConfig | None,
     omni_mode: bool,
     enable_thinking: bool,
+    tools: Sequence[Tool] = (),
+    tool_choice: str | Tool = "auto",
+    parallel_tool_calls: bool = True,
 ) -> str:
     """The one message that a client sends. Raises `AudioError` for a voice that cannot be sent."""
     return json.dumps(
         {
-            "messages": [{"role": message.role, "content": _content(message)} for message in messages],
+            "messages": [_message(message) for message in messages],
             "streaming": streaming,
             "generation": dict(generation or {}),
             "tts": _tts(speech),
             "image": dict(images or {}),
             "omni_mode": omni_mode,
             "enable_thinking": enable_thinking,
+            **(_tools(tools, tool_choice, parallel_tool_calls=parallel_tool_calls) if tools else {}),
         }
     )
+
+
+def _tools(tools: Sequence[Tool], choice: str | Tool, *, parallel_tool_calls: bool) -> Mapping[str, object]:
+    named = {"type": "function", "function": {"name": choice.name}} if isinstance(choice, Tool) else choice
+    return {
+        "tools": [{"type": "function", "function": _function(tool)} for tool in tools],
+        "tool_choice": named,
+        "parallel_tool_calls": parallel_tool_calls,
+    }
+
+
+def _function(tool: Tool) -> Mapping[str, object]:
+    function: dict[str, object] = {"name": tool.name, "description": tool.description}
+    return function if tool.parameters is None else {**function, "parameters": dict(tool.parameters)}
+
+
+def _message(message: Message) -> Mapping[str, object]:
+    told: dict[str, object] = {"role": message.role, "content": _content(message)}
+    if message.calls:
+        told["tool_calls"] = [
+            {"id": it.id, "type": "function", "function": {"name": it.name, "arguments": it.arguments}}
+            for it in message.calls
+        ]
+    if message.call_id is not None:
+        told["tool_call_id"] = message.call_id
+    return told
 
 
 class Decoder:
@@ -102,11 +142,24 @@ class Decoder:
     def _chunk(self, fields: Fields) -> list[ChatEvent | Queued | ErrorEvent]:
         text, audio = fields.text("text_delta"), fields.text("audio_data")
         events: list[ChatEvent | Queued | ErrorEvent] = []
+        if thinking := fields.text("thinking_delta"):
+            events.append(ThinkingDelta(thinking))
         if text:
             events.append(TextDelta(text))
         if audio:
             self._audio.append(from_base64(audio))
             events.append(AudioDelta(self._audio[-1]))
+        call = fields.object("tool_call")
+        if call.values:
+            events.append(
+                CallDelta(
+                    call.integer("index") or 0,
+                    call.text("id") or "",
+                    call.text("name") or "",
+                    call.text("arguments") or "",
+                    complete=call.boolean("complete") or False,
+                )
+            )
         return events
 
     def _answer(self, fields: Fields) -> Answer:
@@ -120,7 +173,14 @@ class Decoder:
             generated_tokens=fields.integer("generated_tokens") or 0,
             recording_session_id=fields.text("recording_session_id"),
             unsupported_fields=fields.texts("unsupported_fields"),
+            calls=tuple(map(_call, fields.objects("tool_calls"))),
+            thinking=fields.text("thinking") or "",
         )
+
+
+def _call(fields: Fields) -> Call:
+    function = fields.object("function")
+    return Call(fields.text("id") or "", function.text("name") or "", function.text("arguments") or "")
 
 
 def _content(message: Message) -> str | list[Mapping[str, object]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from antiphon.audio.samples import Samples
+from antiphon.protocol.messages import Call
 
 Metrics: TypeAlias = Mapping[str, object]
 """The server's measurements of a unit, such as `prefill_ms` or `kv_cache_length`; keys vary with the server.
@@ -130,6 +131,26 @@ class Prefilled:
     input_tokens: int
 
 
+@dataclass(frozen=True)
+class ThinkingDelta:
+    """A piece of what the model thinks before it answers; no part of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class CallDelta:
+    """A piece of a call to a tool; append its `arguments` to the earlier ones of the same call."""
+
+    index: int
+    """Which call of the answer, from 0."""
+    id: str
+    name: str
+    arguments: str
+    complete: bool
+    """Whether the arguments are whole. A call that never is must not be carried out."""
+
+
 @dataclass(frozen=True, eq=False)
 class Answer:
     """A chat answer as a whole, whether or not it came in pieces before; its last event."""
@@ -143,6 +164,10 @@ class Answer:
     """Names the server's recording of it; None if there is none."""
     unsupported_fields: tuple[str, ...] = ()
     """What was asked for and had no effect, by path."""
+    calls: tuple[Call, ...] = ()
+    """The calls that are complete, for a message of the assistant in the next history."""
+    thinking: str = ""
+    """What the model thought before."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +184,7 @@ class Transcript:
 Event: TypeAlias = Created | Listening | TextDelta | AudioDelta | TurnEnd | Interrupted | ErrorEvent | Closed
 """What iterating over a full-duplex session yields."""
 
-ChatEvent: TypeAlias = Prefilled | TextDelta | AudioDelta | Answer
+ChatEvent: TypeAlias = Prefilled | TextDelta | AudioDelta | ThinkingDelta | CallDelta | Answer
 """What iterating over a chat answer yields."""
 
 TranscriptionEvent: TypeAlias = TextDelta | Transcript | ErrorEvent

@@ -59,6 +59,15 @@ class Fields:
             return Fields(value)
         raise self._breach(name, "an object")
 
+    def objects(self, name: str) -> "tuple[Fields, ...]":
+        """An absent list reads as an empty one."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+            return tuple(Fields(item) for item in value)
+        raise self._breach(name, "a list of objects")
+
     def texts(self, name: str) -> tuple[str, ...]:
         """An absent list reads as an empty one."""
         value = self.values.get(name)

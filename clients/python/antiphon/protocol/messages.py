@@ -1,6 +1,6 @@
 """What a chat consists of: messages of text, pictures and recordings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
@@ -65,11 +65,38 @@ Part: TypeAlias = str | Image | Clip
 
 
 @dataclass(frozen=True)
-class Message:
-    """One entry of a chat history: who said what."""
+class Tool:
+    """A function of yours that the model may call."""
 
-    role: Literal["system", "user", "assistant"]
+    name: str
+    """Letters, digits, `_` and `-`; at most 64."""
+    description: str = ""
+    """What it does, for the model."""
+    parameters: Mapping[str, object] | None = None
+    """JSON Schema of its arguments, of type object; None for a function without."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that the model made, whole; answer it with a message of role `tool`."""
+
+    id: str
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One entry of a chat history: who said what.
+
+    `calls` are those of an assistant's `Answer`; `call_id` is of a tool, whose content is the result of it.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str | Sequence[Part]
+    calls: Sequence[Call] = ()
+    call_id: str | None = None
 
     @property
     def parts(self) -> tuple[Part, ...]:

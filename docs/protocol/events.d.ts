@@ -1521,6 +1521,10 @@ export namespace Transcription {
     id: string;
     /** Unix seconds. */
     created: number;
+    /** Only on `/v1/realtime?intent=transcription`, where a client may speak OpenAI's protocol. */
+    event_id?: string;
+    /** See `event_id`. */
+    session?: Record<string, unknown>;
   }
   /** What the model has heard further on in the utterance. */
   interface Delta {
@@ -2605,6 +2609,449 @@ export namespace RealtimeGa {
     audio_start_ms: number;
     audio_end_ms: number;
     item_id: string;
+  }
+  /** An event was refused, a response failed, or the connection closes. */
+  interface Error {
+    type: "error";
+    event_id: string;
+    error: ErrorBody;
+  }
+  /** What went wrong. */
+  interface ErrorBody {
+    type: "authentication_error" | "invalid_request_error" | "rate_limit_error" | "server_error";
+    code: Code | null;
+    /** For people: names the field, what was expected and what came. */
+    message: string;
+    /** Path of the field at fault, from the root of the event. */
+    param: string | null;
+    /** The `event_id` of the event at fault, if that had one. */
+    event_id: string | null;
+  }
+  /** What went wrong, for programs. */
+  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
+}
+
+/** OpenAI's dialect of /v1/realtime?intent=transcription. */
+export namespace TranscriptionGa {
+  /** What a client may send. */
+  type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | ResponseCreate;
+  /** What the server sends. */
+  type ServerEvent = SessionCreated | SessionUpdated | AudioCommitted | AudioCleared | SpeechStarted | SpeechStopped | ItemAdded | ItemDone | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed | Error;
+  /** Change what is given, all of it or nothing. */
+  interface SessionUpdate {
+    type: "session.update";
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+    session: SessionFields;
+  }
+  /** What a session is to be. */
+  interface SessionFields {
+    /** Only transcription: a session stays what it is. */
+    type: "realtime" | "transcription";
+    audio?: AudioFields | null;
+    /** It is accepted; there are no probabilities. */
+    include?: Array<"item.input_audio_transcription.logprobs"> | null;
+  }
+  /** Sound of the client's. */
+  interface AudioFields {
+    input?: InputFields | null;
+  }
+  /** What is sent. */
+  interface InputFields {
+    format?: PcmFormat | PcmuFormat | PcmaFormat | null;
+    transcription?: TranscriptionConfig | null;
+    noise_reduction?: NoiseReduction | null;
+    turn_detection?: ServerVad | SemanticVad | null;
+  }
+  /** Little-endian int16. */
+  interface PcmFormat {
+    type: "audio/pcm";
+    rate?: 24000 | null;
+  }
+  /** G.711 at 8 kHz with the law of North America and Japan. */
+  interface PcmuFormat {
+    type: "audio/pcmu";
+    rate?: 8000 | null;
+  }
+  /** G.711 at 8 kHz with the law of everywhere else. */
+  interface PcmaFormat {
+    type: "audio/pcma";
+    rate?: 8000 | null;
+  }
+  /** What writes down what the user says. Nobody does it here: it is accepted and stays off. */
+  interface TranscriptionConfig {
+    model?: string | null;
+    language?: string | null;
+    languages?: Array<string> | null;
+    prompt?: string | null;
+    keywords?: Array<string> | null;
+    delay?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
+  }
+  /** Where the microphone is. It is accepted, and the model hears what was sent. */
+  interface NoiseReduction {
+    type?: "far_field" | "near_field" | null;
+    strength?: number | null;
+  }
+  /** The server hears when the user begins and ends. */
+  interface ServerVad {
+    type: "server_vad";
+    threshold?: number | null;
+    prefix_padding_ms?: number | null;
+    silence_duration_ms?: number | null;
+    create_response?: boolean | null;
+    interrupt_response?: boolean | null;
+    idle_timeout_ms?: number | null;
+  }
+  /** The model itself decides when it speaks. */
+  interface SemanticVad {
+    type: "semantic_vad";
+    eagerness?: "auto" | "high" | "low" | "medium" | null;
+    create_response?: boolean | null;
+    interrupt_response?: boolean | null;
+  }
+  /** What the microphone hears. There is no answer to it. */
+  interface AudioAppend {
+    type: "input_audio_buffer.append";
+    /** Base64 of raw mono audio in the input format; it may be cut anywhere. */
+    audio: Base64;
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** What was appended becomes an item. */
+  interface AudioCommit {
+    type: "input_audio_buffer.commit";
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** What was appended is forgotten. */
+  interface AudioClear {
+    type: "input_audio_buffer.clear";
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** The model is to answer. */
+  interface ResponseCreate {
+    type: "response.create";
+    response?: ResponseFields | null;
+    /** The client's name for this event; an error about it has it as `error.event_id`. */
+    event_id?: string | null;
+  }
+  /** What is different in one answer. */
+  interface ResponseFields {
+    /** Either audio, which comes with its transcript, or text. */
+    output_modalities?: Array<"audio" | "text"> | null;
+    instructions?: string | null;
+    audio?: ResponseAudioFields | null;
+    tools?: Array<FunctionTool> | null;
+    tool_choice?: "auto" | "none" | "required" | ToolOfChoice | null;
+    parallel_tool_calls?: boolean | null;
+    max_output_tokens?: number | "inf" | null;
+    /** With none it joins no conversation, and may run beside the one that does. */
+    conversation?: "auto" | "none" | null;
+    /** What the model is told instead of the conversation. */
+    input?: Array<GivenMessage | GivenCall | GivenCallOutput | ItemReference> | null;
+    /** The client's own notes, which come back. */
+    metadata?: Record<string, unknown> | null;
+    prompt?: StoredPrompt | null;
+    reasoning?: Reasoning | null;
+  }
+  /** How one answer sounds. */
+  interface ResponseAudioFields {
+    output?: ResponseOutputFields | null;
+  }
+  /** How one answer sounds. */
+  interface ResponseOutputFields {
+    format?: PcmFormat | PcmuFormat | PcmaFormat | null;
+    voice?: string | VoiceId | null;
+  }
+  /** A voice that is registered with the server. */
+  interface VoiceId {
+    id: string;
+  }
+  /** A function of the client's that the model may call. */
+  interface FunctionTool {
+    type: "function";
+    name: string;
+    description?: string | null;
+    /** JSON Schema of its arguments. */
+    parameters?: Record<string, unknown> | null;
+  }
+  /** The one that is to be called. */
+  interface ToolOfChoice {
+    type: "function";
+    name: string;
+  }
+  /** What somebody said. */
+  interface GivenMessage {
+    type: "message";
+    role: "assistant" | "system" | "user";
+    /** Input of the user, text of the system, output of the assistant. */
+    content: Array<InputTextPart | InputAudioPart | InputImagePart | OutputTextPart | OutputAudioPart>;
+    /** A name of the client's own; else one is made up. */
+    id?: string | null;
+    object?: "realtime.item" | null;
+    status?: "completed" | "in_progress" | "incomplete" | null;
+  }
+  /** Something written. */
+  interface InputTextPart {
+    type: "input_text";
+    text: string;
+  }
+  /** Something said, in the input format of the session. Without audio its transcript is taken. */
+  interface InputAudioPart {
+    type: "input_audio";
+    /** Base64. */
+    audio?: Base64 | null;
+    transcript?: string | null;
+  }
+  /** A picture of at most 1 MiB and 4 megapixels. */
+  interface InputImagePart {
+    type: "input_image";
+    /** A `data:` URI with the base64 of a JPEG, PNG or WebP file. */
+    image_url: Base64;
+    /** How closely it is to be looked at; the model looks at it as it does. */
+    detail?: "auto" | "high" | "low" | null;
+  }
+  /** Something the model wrote. */
+  interface OutputTextPart {
+    type: "output_text";
+    text: string;
+  }
+  /** Something the model said, of which only the words are taken. */
+  interface OutputAudioPart {
+    type: "output_audio";
+    transcript: string;
+    /** Only absent: what the model has said cannot be made up. */
+    audio?: string | null;
+  }
+  /** A call that the model made. */
+  interface GivenCall {
+    type: "function_call";
+    name: string;
+    /** A JSON object. */
+    arguments: string;
+    call_id?: string | null;
+    /** A name of the client's own; else one is made up. */
+    id?: string | null;
+    object?: "realtime.item" | null;
+    status?: "completed" | "in_progress" | "incomplete" | null;
+  }
+  /** What came of it. */
+  interface GivenCallOutput {
+    type: "function_call_output";
+    call_id: string;
+    output: string;
+    /** A name of the client's own; else one is made up. */
+    id?: string | null;
+    object?: "realtime.item" | null;
+    status?: "completed" | "in_progress" | "incomplete" | null;
+  }
+  /** An item of the conversation. */
+  interface ItemReference {
+    type: "item_reference";
+    /** A name of the client's own; else one is made up. */
+    id: string;
+  }
+  /** A prompt that OpenAI keeps; there are none here. */
+  interface StoredPrompt {
+    id: string;
+    version?: string | null;
+    variables?: Record<string, unknown> | null;
+  }
+  /** How long the model may think. It is accepted. */
+  interface Reasoning {
+    effort?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
+  }
+  /** The first event, sent before anything is read, in the forms of both protocols of this address. */
+  interface SessionCreated {
+    type: "session.created";
+    event_id: string;
+    id: string;
+    /** Unix seconds. */
+    created: number;
+    session: SessionResource;
+  }
+  /** A session as it is. */
+  interface SessionResource {
+    type?: "transcription";
+    object?: "realtime.transcription_session";
+    id: string;
+    /** Unix seconds of its end. */
+    expires_at: number;
+    audio: AudioResource;
+    include: Array<string> | null;
+  }
+  /** Sound of the client's. */
+  interface AudioResource {
+    input: InputResource;
+  }
+  /** What is sent. */
+  interface InputResource {
+    format: Format;
+    /** As it was given. */
+    transcription: Record<string, unknown> | null;
+    /** As it was given. */
+    noise_reduction: Record<string, unknown> | null;
+    turn_detection: VadResource | null;
+  }
+  /** Raw mono audio: little-endian int16, or one of the laws of G.711. */
+  interface Format {
+    type: "audio/pcm" | "audio/pcma" | "audio/pcmu";
+    rate?: 24000;
+  }
+  /** The server hears when the user begins and ends. */
+  interface VadResource {
+    type: "server_vad";
+    threshold: number;
+    prefix_padding_ms: number;
+    silence_duration_ms: number;
+  }
+  /** A change is made; the session is this. */
+  interface SessionUpdated {
+    type: "session.updated";
+    event_id: string;
+    session: SessionResource;
+  }
+  /** What was appended becomes this item. */
+  interface AudioCommitted {
+    type: "input_audio_buffer.committed";
+    event_id: string;
+    previous_item_id: string | null;
+    item_id: string;
+  }
+  /** What was appended is forgotten. */
+  interface AudioCleared {
+    type: "input_audio_buffer.cleared";
+    event_id: string;
+  }
+  /** The user speaks: what is heard of the model had better stop. */
+  interface SpeechStarted {
+    type: "input_audio_buffer.speech_started";
+    event_id: string;
+    /** In all audio that was ever appended, the padding before speech included. */
+    audio_start_ms: number;
+    /** Of the item that it will become. */
+    item_id: string;
+  }
+  /** The user has spoken. */
+  interface SpeechStopped {
+    type: "input_audio_buffer.speech_stopped";
+    event_id: string;
+    audio_end_ms: number;
+    item_id: string;
+  }
+  /** An item is in the conversation; one of an answer is empty yet. */
+  interface ItemAdded {
+    type: "conversation.item.added";
+    event_id: string;
+    previous_item_id: string | null;
+    item: MessageItem | CallItem | CallOutputItem;
+  }
+  /** What somebody said. */
+  interface MessageItem {
+    type: "message";
+    id: string;
+    object?: "realtime.item";
+    status: "completed" | "in_progress" | "incomplete";
+    role: "assistant" | "system" | "user";
+    content: Array<Text | Heard | Seen | Written | Spoken>;
+  }
+  /** Something written. */
+  interface Text {
+    type: "input_text";
+    text: string;
+  }
+  /** Something the user said. */
+  interface Heard {
+    type: "input_audio";
+    transcript: string | null;
+    /** Base64, only where the item is retrieved: what the model has heard of it, in the input format. */
+    audio?: string;
+  }
+  /** A picture. */
+  interface Seen {
+    type: "input_image";
+    /** Only where the item is retrieved. */
+    image_url?: string;
+    detail?: "auto" | "high" | "low";
+  }
+  /** Something the model wrote. */
+  interface Written {
+    type: "output_text";
+    text: string;
+  }
+  /** Something the model said. */
+  interface Spoken {
+    type: "output_audio";
+    transcript: string;
+    /** Base64, only where the item is retrieved and as long as it is kept. */
+    audio?: string;
+  }
+  /** A call that the model made. */
+  interface CallItem {
+    type: "function_call";
+    id: string;
+    object?: "realtime.item";
+    status: "completed" | "in_progress" | "incomplete";
+    name: string;
+    call_id: string;
+    arguments: string;
+  }
+  /** What came of it. */
+  interface CallOutputItem {
+    type: "function_call_output";
+    id: string;
+    object?: "realtime.item";
+    status: "completed" | "in_progress" | "incomplete";
+    call_id: string;
+    output: string;
+  }
+  /** An item is whole, or will not become so. */
+  interface ItemDone {
+    type: "conversation.item.done";
+    event_id: string;
+    previous_item_id: string | null;
+    item: MessageItem | CallItem | CallOutputItem;
+  }
+  /** More of what was said. */
+  interface TranscriptionDelta {
+    type: "conversation.item.input_audio_transcription.delta";
+    event_id: string;
+    item_id: string;
+    /** Always 0. */
+    content_index: number;
+    delta: string;
+  }
+  /** All that was said, empty for silence. */
+  interface TranscriptionCompleted {
+    type: "conversation.item.input_audio_transcription.completed";
+    event_id: string;
+    item_id: string;
+    /** Always 0. */
+    content_index: number;
+    transcript: string;
+    usage: Duration;
+  }
+  /** What was written down. */
+  interface Duration {
+    type: "duration";
+    seconds: number;
+  }
+  /** What was said could not be written down; what follows still is. */
+  interface TranscriptionFailed {
+    type: "conversation.item.input_audio_transcription.failed";
+    event_id: string;
+    item_id: string;
+    /** Always 0. */
+    content_index: number;
+    error: Failure;
+  }
+  /** Why there are no words. */
+  interface Failure {
+    type: string;
+    code: string;
+    message: string;
+    param?: null;
   }
   /** An event was refused, a response failed, or the connection closes. */
   interface Error {

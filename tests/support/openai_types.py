@@ -14,6 +14,8 @@ _SIDES: Final[dict[tuple[str, str], Any]] = {
     ("live", "ServerEvent"): live.ServerEvent,
     ("realtime_ga", "ClientEvent"): realtime.RealtimeClientEvent,
     ("realtime_ga", "ServerEvent"): realtime.RealtimeServerEvent,
+    ("transcription_ga", "ClientEvent"): realtime.RealtimeClientEvent,
+    ("transcription_ga", "ServerEvent"): realtime.RealtimeServerEvent,
 }
 
 

@@ -25,6 +25,7 @@ DIALECTS: Final = (
     "transcription",
     "live",
     "realtime_ga",
+    "transcription_ga",
 )
 
 _CLIENT: Final = "ClientEvent"
@@ -98,8 +99,10 @@ def examples(dialect: str) -> list[Event]:
 def _spoken_on(path: str) -> tuple[str, ...]:
     if "/live/" in path:
         return ("live",)
+    if "intent=transcription" in path:
+        return ("transcription", "transcription_ga")
     if "model=" in path and "mode=" not in path:
-        return ("realtime_ga",)
+        return ("realtime_ga", "transcription")  # by the default mode
     if "transcription" in path:
         return ("transcription",)
     if path.startswith("/ws/"):

@@ -82,6 +82,13 @@ CHANNELS: Final[Mapping[str, Json]] = {
         "a client are refused.",
         "query": {"model": {"type": "string", "description": "One of `/v1/models`."}},
     },
+    "realtimeGaTranscription": {
+        "address": "/v1/realtime",
+        "title": "Realtime GA, transcription",
+        "description": "What is said is written down, in OpenAI's events. The client's first frame chooses "
+        "them by a `session` object without a `model` beside it; else vLLM's are spoken.",
+        "query": {"intent": {"type": "string", "enum": ["transcription"]}},
+    },
 }
 """Where WebSockets are spoken: fields of an AsyncAPI channel, and the query parameters that mean something
 there, of which others are ignored."""

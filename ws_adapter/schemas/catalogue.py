@@ -11,6 +11,7 @@ from ws_adapter.protocol.live import events as live_events
 from ws_adapter.protocol.realtime_ga.wire import client_events
 from ws_adapter.protocol.realtime_ga.wire import events as ga_events
 from ws_adapter.protocol.transcription import events
+from ws_adapter.protocol.transcription_ga import events as transcription_ga_events
 
 Json: TypeAlias = dict[str, Any]
 """A JSON object that is written out."""
@@ -108,5 +109,13 @@ DIALECTS: Final = (
         ("realtimeGa",),
         get_args(client_events.ClientEvent),
         ga_events.SERVER_EVENTS,
+    ),
+    Dialect(
+        "transcription_ga",
+        "OpenAI's dialect of /v1/realtime?intent=transcription",
+        "",
+        ("realtimeGaTranscription",),
+        get_args(transcription_ga_events.ClientEvent),
+        transcription_ga_events.SERVER_EVENTS,
     ),
 )

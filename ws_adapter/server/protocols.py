@@ -20,6 +20,7 @@ from ws_adapter.protocol.live.machine import Live
 from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
 from ws_adapter.protocol.realtime_ga.wire.fields import SessionFields
 from ws_adapter.protocol.transcription.machine import Transcription
+from ws_adapter.protocol.transcription_ga.machine import Undecided
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.web.routes import Dialect, Selection
 
@@ -122,7 +123,10 @@ def _chat(wanted: _Wanted) -> Machine:
 
 
 def _transcription(wanted: _Wanted) -> Machine:
-    return Transcription(wanted.session_id, int(wanted.clock.unix()), wanted.limits, wanted.catalogue)
+    created = int(wanted.clock.unix())
+    if wanted.selection.may_be_ga:
+        return Undecided(wanted.session_id, created, wanted.limits, wanted.catalogue, new_token)
+    return Transcription(wanted.session_id, created, wanted.limits, wanted.catalogue)
 
 
 def _live(wanted: _Wanted) -> Machine:

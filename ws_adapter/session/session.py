@@ -17,6 +17,7 @@ from ws_adapter.process.clock import Timer
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
+    Become,
     CancelUnits,
     CloseSocket,
     Detect,
@@ -188,6 +189,8 @@ class Session:
                 self._streams.rewind(action.unit, action.heard_samples)
             case OpenWorkerSession() if self._streams is not None:
                 self._streams.open(action.setup, self._source.config_limit_s)
+            case Become():
+                self._machine = action.machine
             case Detect():
                 self._detect(action)
             case Withdraw():

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Final
 from urllib.parse import parse_qs, unquote
@@ -128,7 +128,8 @@ class Selection:
 
     `label` is what the path calls the session; None if it names none. With `announces_slot` the client is
     told of its slot also if it did not have to wait for it. `model` is what the query names; with None the
-    first event does. `session` is what the client secret says of the session, as JSON.
+    first event does. `session` is what the client secret says of the session, as JSON. `may_be_ga`: of
+    transcription, whether the client's first frame may choose OpenAI's events.
     """
 
     dialect: Dialect
@@ -137,6 +138,7 @@ class Selection:
     announces_slot: bool = True
     model: str | None = None
     session: bytes = b""
+    may_be_ga: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -207,7 +209,7 @@ def _realtime(
     if mode:
         return Misdirected(Dialect.REALTIME, _unserved(mode[:_LONGEST_ECHO], set(Mode)))
     if _first(query, "intent") == Mode.TRANSCRIPTION:
-        return _TRANSCRIBING
+        return replace(_TRANSCRIBING, may_be_ga=True)
     if (SUBPROTOCOL in offered or "model" in query) and default_mode is not Mode.TRANSCRIPTION:
         model = _first(query, "model")
         return Selection(Dialect.REALTIME_GA, Mode.CHAT, announces_slot=False, model=model)

@@ -1,6 +1,8 @@
 """What the server says to an event, whenever it comes: its form and its content alone."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from tests.support.schemas import Event
 from tests.ws_adapter.support.conversation import CATALOGUE, INIT, ready_signal
@@ -19,6 +21,7 @@ from ws_adapter.protocol.duplex.ws_duplex import Duplex
 from ws_adapter.protocol.realtime_ga.wire.frames import Fault as GaFault
 from ws_adapter.protocol.realtime_ga.wire.frames import decode as decode_ga
 from ws_adapter.protocol.transcription.commands import ChooseModel, Rejection, read_command
+from ws_adapter.protocol.transcription_ga.frames import decode as decode_transcription_ga
 from ws_adapter.protocol.wire.errors import ErrorCode, Refusal
 from ws_adapter.protocol.wire.events import ErrorEvent
 from ws_adapter.protocol.wire.limits import Limits
@@ -42,7 +45,9 @@ def refusal(dialect: str, event: Event) -> Refusal | None:
     if dialect == "live":
         return _refused_live(event)
     if dialect == "realtime_ga":
-        return _malformed_ga(event)
+        return _malformed(decode_ga, event)
+    if dialect == "transcription_ga":
+        return _malformed(decode_transcription_ga, event)
     if dialect in ("chat", "realtime_chat"):
         return _refused_by(Chat(Limits(), lambda: CATALOGUE) if dialect == "chat" else _chat(event), event)
     try:
@@ -89,9 +94,9 @@ def _refused_live(event: Event) -> Refusal | None:
     return None
 
 
-def _malformed_ga(event: Event) -> Refusal | None:
+def _malformed(decode: Callable[[bytes, bool], Any], event: Event) -> Refusal | None:
     """By its form alone: what else is taken hangs on the session and its model."""
-    decoded = decode_ga(json.dumps(event).encode(), drops_input=False)
+    decoded = decode(json.dumps(event).encode(), False)
     return decoded.refusal if isinstance(decoded, GaFault) else None
 
 

@@ -1,7 +1,7 @@
 """What a dialect wants done. The session carries actions out in the order in which they were returned."""
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
@@ -11,6 +11,9 @@ from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.wire.codec import Samples
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.events import ServerEvent
+
+if TYPE_CHECKING:
+    from ws_adapter.protocol.core.machine import Machine
 
 
 class Send(Struct, frozen=True):
@@ -133,6 +136,12 @@ class Detect(Struct, frozen=True):
     samples: Samples
 
 
+class Become(Struct, frozen=True):
+    """Another machine has the conversation from here on; this one has no slot."""
+
+    machine: "Machine"
+
+
 class Note(Struct, frozen=True):
     """Say something of the client in the log, in words of ours: `outline` stands for what it sent."""
 
@@ -158,6 +167,7 @@ Action: TypeAlias = (
     | Withdraw
     | Apart
     | Detect
+    | Become
     | Note
     | CloseSocket
 )

@@ -4,9 +4,9 @@ Here `error` is a plain text, and what has no value is written as `null`.
 """
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ws_adapter.protocol.wire.events import Count, Fault, ServerEvent, TraceContext
 
@@ -100,6 +100,9 @@ class SessionCreated(ServerEvent, kw_only=True, tag="session.created"):
     id: Annotated[str, Meta(pattern="^sess-[0-9a-f]{32}$")]
     created: Count
     """Unix seconds."""
+    event_id: str | UnsetType = UNSET
+    """Only on `/v1/realtime?intent=transcription`, where a client may speak OpenAI's protocol."""
+    session: Annotated[dict[str, Any], Meta(description="See `event_id`.")] | UnsetType = UNSET
 
 
 class Delta(ServerEvent, kw_only=True, tag="transcription.delta"):

@@ -29,7 +29,7 @@ from ws_adapter.protocol.core.state import Hold
 from ws_adapter.protocol.transcription.commands import Append, ChooseModel, Commit, Rejection, read_command
 from ws_adapter.protocol.transcription.events import Code, Delta, Error, SessionCreated
 from ws_adapter.protocol.transcription.slot import TranscriptionSlot
-from ws_adapter.protocol.transcription.utterance import Utterances
+from ws_adapter.protocol.transcription.utterance import Utterance, Utterances
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, InvalidUtf8, Verdict
 from ws_adapter.protocol.wire.limits import (
@@ -46,10 +46,10 @@ _NOTE_S: Final = 1.0
 _LONGEST_NAME: Final = 256
 
 _SLOW: Final = "the client does not read what it is sent; read while you send, and connect again"
-_LOST: Final = "the utterance could not be processed; commit again to begin another"
+LOST: Final = "the utterance could not be processed; commit again to begin another"
 _REFUSED_AUDIO: Final = "the model refused the audio of the utterance; commit again to begin another"
 
-_UNSERVED: Final = {
+UNSERVED: Final = {
     ErrorCode.QUEUE_FULL: (Code.QUEUE_FULL, "the queue is full"),
     ErrorCode.WORKER_BUSY: (Code.QUEUE_FULL, "the worker has no free slot at the moment"),
     ErrorCode.QUEUE_TIMEOUT: (Code.QUEUE_FULL, "no slot became free within the longest wait allowed"),
@@ -223,10 +223,10 @@ class Transcription(Deaf):
         if self.is_over or self._utterances.current is None:
             return []
         self._slot.forget()
-        if verdict.code not in _UNSERVED:
-            return [*self._fail(Code.PROCESSING_ERROR, _LOST), *self._advance(self._heard_at)]
+        if verdict.code not in UNSERVED:
+            return [*self._fail(Code.PROCESSING_ERROR, LOST), *self._advance(self._heard_at)]
         self._utterances.put_back()
-        code, why = _UNSERVED[verdict.code]
+        code, why = UNSERVED[verdict.code]
         told = Send(Error(error=f"{why}; the audio is kept, so commit again later", code=code))
         return [told, *self._advance(self._heard_at)]
 
@@ -257,7 +257,7 @@ class Transcription(Deaf):
         if current is None or not current.holds(piece.unit) or not piece.text:
             return []
         current.text.append(piece.text)
-        return [Send(Delta(delta=piece.text))]
+        return self._tell_text(piece.text)
 
     def _unit_done(self, done: UnitDone) -> list[Action]:
         current = self._utterances.current
@@ -268,15 +268,11 @@ class Transcription(Deaf):
             verdict = errors.VERDICTS[done.failure or Reason.INFERENCE_FAILED]
             if verdict.code is ErrorCode.INVALID_PAYLOAD:
                 return self._fail(Code.INVALID_AUDIO, _REFUSED_AUDIO)
-            return self._fail(Code.PROCESSING_ERROR, _LOST)
+            return self._fail(Code.PROCESSING_ERROR, LOST)
         if done.end is UnitEnd.CONTEXT_FULL:
             self._slot.forget()  # the worker ends its session with this
             text = "the context of the model is full; commit again to go on in a new utterance"
-            return [
-                Send(current.done(self._slot.prompt_tokens)),
-                *self._fail(Code.CONTEXT_FULL, text),
-                LeaveSlot(),
-            ]
+            return [*self._tell_cut(current), *self._fail(Code.CONTEXT_FULL, text), LeaveSlot()]
         return self._finish() if done.unit == current.last_unit else []
 
     def _worker_failed(self, reason: Reason) -> list[Action]:
@@ -294,7 +290,7 @@ class Transcription(Deaf):
             name = current.model[:_LONGEST_NAME]
             told = self._fail(Code.MODEL_NOT_FOUND, f"the model {name} is not served; choose another")
         else:
-            told = self._fail(Code.PROCESSING_ERROR, _LOST)
+            told = self._fail(Code.PROCESSING_ERROR, LOST)
         return [*told, LeaveSlot()]
 
     # ------------------------------------------------------------------------------- the utterances
@@ -302,16 +298,12 @@ class Transcription(Deaf):
     def _finish(self) -> list[Action]:
         """The current utterance is complete."""
         utterance = self._utterances.finish()
-        told: list[Action] = [Send(utterance.done(self._slot.prompt_tokens))]
-        if utterance.is_timed_out:
-            text = f"nothing came for {self._idle_s:g} s, so the utterance was ended; commit again"
-            told.append(Send(Error(error=text, code=Code.IDLE_TIMEOUT)))
-        return told
+        return [*self._tell_done(utterance), *(self._tell_timed_out() if utterance.is_timed_out else [])]
 
     def _fail(self, code: Code, message: str) -> list[Action]:
         """The current utterance is lost; what is still said of it is passed over."""
         self._utterances.fail()
-        told: list[Action] = [Send(Error(error=message, code=code))]
+        told = self._tell_failure(code, message)
         if self._slot.at_worker:
             told.append(CancelUnits(self._slot.last_unit))
         return told
@@ -334,6 +326,29 @@ class Transcription(Deaf):
             segment = self._utterances.take_segment(self._slot.last_unit + 1, now)
             told.append(self._slot.run(current, segment))
         return told
+
+    # ------------------------------------------------------------------------------------ telling it
+
+    def _tell_text(self, text: str) -> list[Action]:
+        """The current utterance goes on."""
+        return [Send(Delta(delta=text))]
+
+    def _tell_done(self, utterance: Utterance) -> list[Action]:
+        """It is complete."""
+        return [Send(utterance.done(self._slot.prompt_tokens))]
+
+    def _tell_cut(self, utterance: Utterance) -> list[Action]:
+        """It is as complete as it will be, and fails now."""
+        return self._tell_done(utterance)
+
+    def _tell_timed_out(self) -> list[Action]:
+        """Nothing came for it: it was ended."""
+        text = f"nothing came for {self._idle_s:g} s, so the utterance was ended; commit again"
+        return [Send(Error(error=text, code=Code.IDLE_TIMEOUT))]
+
+    def _tell_failure(self, code: Code, message: str) -> list[Action]:
+        """It is lost."""
+        return [Send(Error(error=message, code=code))]
 
     # ---------------------------------------------------------------------------------------- time
 

@@ -68,6 +68,12 @@ MINIMAL: dict[str, list[Event]] = {
         {"type": "response.create"},
         {"type": "response.cancel"},
     ],
+    "transcription_ga": [
+        {"type": "session.update", "session": {"type": "transcription"}},
+        {"type": "input_audio_buffer.append", "audio": AUDIO},
+        *({"type": f"input_audio_buffer.{name}"} for name in ("commit", "clear")),
+        {"type": "response.create"},
+    ],
 }
 
 CONTENT = {"model", "ref_audio_path", "voice", "id"}

@@ -31,7 +31,7 @@ def decode(frame: bytes, drops_input: bool) -> ClientEvent | Fault:
     except InvalidUtf8:
         return Fault(None)
     except Refusal as refusal:
-        return Fault(_named(refusal), _event_id(frame))
+        return Fault(_named(refusal), event_id_of(frame))
 
 
 def demand(value: Any, path: str) -> None:
@@ -73,7 +73,7 @@ class _Called(msgspec.Struct):
 _called: Final = msgspec.json.Decoder(_Called)
 
 
-def _event_id(frame: bytes) -> str | None:
+def event_id_of(frame: bytes) -> str | None:
     """What its client calls an event that could not be read; None if that cannot be read either."""
     try:
         event_id = _called.decode(frame).event_id

@@ -1,0 +1,89 @@
+"""`/v1/realtime?intent=transcription` with the official client, in front of the shipped model."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soxr
+from openai import AsyncOpenAI
+from openai.resources.realtime.realtime import AsyncRealtimeConnection
+
+from antiphon.audio.wav import read_wav
+from tests.conformance.support.stack import Stack
+from tests.recordings import make
+
+RECORDINGS = Path(make.__file__).parent
+RATE = 24_000
+COMPLETED = "conversation.item.input_audio_transcription.completed"
+
+
+@asynccontextmanager
+async def connected(stack: Stack, **heard: Any) -> AsyncIterator[AsyncRealtimeConnection]:
+    """A session in which words are awaited."""
+    client = AsyncOpenAI(base_url=f"{stack.address}/v1", api_key="none")
+    audio = {"input": {"transcription": {"model": "antiphon-mini"}, **heard}}
+    async with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
+        async with asyncio.timeout(60):
+            assert (await connection.recv()).type == "session.created"
+            await connection.session.update(session={"type": "transcription", "audio": audio})
+            assert (await connection.recv()).type == "session.updated"
+            yield connection
+
+
+async def say(connection: AsyncRealtimeConnection, name: str, silence_s: float = 0.0) -> None:
+    """A recording in pieces of 100 ms, as fast as they go."""
+    said = read_wav(RECORDINGS / f"{name}.wav").astype(np.float32)
+    samples = soxr.resample(np.concatenate([said, np.zeros(round(silence_s * 16_000))]), 16_000, RATE)
+    data = (samples * 32_767).astype("<i2").tobytes()
+    for at in range(0, len(data), RATE // 5):
+        audio = base64.b64encode(data[at : at + RATE // 5]).decode()
+        await connection.input_audio_buffer.append(audio=audio)
+
+
+async def until(connection: AsyncRealtimeConnection, name: str) -> list[Any]:
+    """Events up to one of this type."""
+    events = [await connection.recv()]
+    while events[-1].type != name:
+        assert events[-1].type != "error", events[-1]
+        events.append(await connection.recv())
+    return events
+
+
+async def test_what_the_client_commits_is_written_down(shipped: Stack) -> None:
+    async with connected(shipped, turn_detection=None) as connection:
+        await say(connection, "counting")
+        await connection.input_audio_buffer.commit()
+
+        events = await until(connection, COMPLETED)
+
+        assert [event.type for event in events[:3]] == [
+            "input_audio_buffer.committed",
+            "conversation.item.added",
+            "conversation.item.done",
+        ]
+        assert "count" in events[-1].transcript.lower()
+        assert "".join(event.delta for event in events if event.type.endswith(".delta")) == (
+            events[-1].transcript
+        )
+        assert events[-1].item_id == events[0].item_id
+        assert events[-1].usage.seconds > 2
+
+
+async def test_who_has_spoken_is_written_down(shipped: Stack) -> None:
+    async with connected(shipped, turn_detection={"type": "server_vad"}) as connection:
+        await say(connection, "counting", silence_s=1.0)
+
+        events = await until(connection, COMPLETED)
+
+        assert [event.type for event in events[:3]] == [
+            "input_audio_buffer.speech_started",
+            "input_audio_buffer.speech_stopped",
+            "input_audio_buffer.committed",
+        ]
+        assert len({event.item_id for event in (*events[:3], events[-1])}) == 1
+        assert 700 <= events[0].audio_start_ms <= 1100
+        assert "count" in events[-1].transcript.lower()

@@ -1,0 +1,399 @@
+"""Transcription in OpenAI's events: items by commit and by voice, their words, and what goes wrong."""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Event
+from tests.ws_adapter.support.realtime_ga_conversation import append
+from tests.ws_adapter.support.transcription_ga_conversation import (
+    TranscriptionGaConversation,
+    told,
+    update,
+)
+from ws_adapter.protocol.core.config import TranscriptionSetup
+from ws_adapter.protocol.core.signals import UnitEnd
+from ws_adapter.protocol.wire import errors
+
+PAGE = Path(__file__).parents[4] / "docs/transcription.md"
+COMMIT: Final[Event] = {"type": "input_audio_buffer.commit"}
+CLEAR: Final[Event] = {"type": "input_audio_buffer.clear"}
+ITEM: Final = ["input_audio_buffer.committed", "conversation.item.added", "conversation.item.done"]
+VAD: Final = {"type": "server_vad"}
+
+
+def begun(detection: Event | None = None, **limits: Any) -> TranscriptionGaConversation:
+    session = TranscriptionGaConversation(**limits)
+    assert told(session.client(update(detection))) == ["session.updated"]
+    return session
+
+
+def heard(session: TranscriptionGaConversation) -> float:
+    """Seconds of sound at the worker."""
+    return sum(len(run.audio) for run in session.runs) / 4 / 16_000
+
+
+# ------------------------------------------------------------------------------------------ the beginning
+
+
+def test_the_first_event_has_the_forms_of_both_protocols() -> None:
+    (created,) = TranscriptionGaConversation().sent
+
+    assert (created["type"], created["created"]) == ("session.created", 1_800_000_000)
+    assert created["session"]["id"] == created["id"]
+    assert created["session"]["type"] == "transcription"
+    heard = created["session"]["audio"]["input"]
+    assert (heard["transcription"], heard["noise_reduction"]) == (None, None)
+    assert heard["turn_detection"] == {
+        "type": "server_vad",
+        "threshold": 0.5,
+        "prefix_padding_ms": 300,
+        "silence_duration_ms": 500,
+    }
+
+
+@pytest.mark.parametrize("first", [update(), {**update(), "event_id": "a"}, {"type": "x", "session": {}}])
+def test_a_session_object_in_the_first_frame_is_openais(first: Event) -> None:
+    session = TranscriptionGaConversation()
+    session.client(first)
+
+    assert told(session.client({"type": "response.create"})) == ["error:None"]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"type": "session.update", "model": "antiphon-mini", "event_id": "a"},
+        {"type": "session.update", "model": "antiphon-mini", "session": {}},
+        {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(3200)).decode()},
+        {"type": "input_audio_buffer.commit"},
+        {"type": "session.dance"},
+        b"{",
+        b"[]",
+    ],
+)
+def test_any_other_first_frame_is_vllms(first: Event | bytes) -> None:
+    session = TranscriptionGaConversation()
+    session.client(first)
+
+    (refused,) = session.client(update())  # the second frame decides nothing any more
+    assert refused["error"] == "Missing required field: model"
+
+
+# ---------------------------------------------------------------------------------------------- items
+
+
+def test_what_a_client_commits_becomes_an_item_and_then_words() -> None:
+    session = begun()
+    session.client(append(1.5))
+
+    committed = session.client(COMMIT)
+    session.grant()
+    words = session.write(" good", " morning")
+
+    assert told(committed) == ITEM
+    item_id = committed[0]["item_id"]
+    assert committed[1]["item"]["content"] == [{"type": "input_audio", "transcript": None}]
+    assert session.configured[0].setup == TranscriptionSetup("")
+    assert [run.begins for run in session.runs] == [True, *[False] * (len(session.runs) - 1)]
+    assert session.runs[-1].ends
+    assert heard(session) == pytest.approx(1.5, abs=0.01)
+    assert told(words) == ["delta", "delta", "completed"]
+    assert {event["item_id"] for event in words} == {item_id}
+    assert words[-1]["transcript"] == " good morning"
+    assert words[-1]["usage"] == {"type": "duration", "seconds": pytest.approx(1.5, abs=0.01)}
+
+
+def test_silence_is_no_words_and_is_told() -> None:
+    session = begun()
+    session.client(append(1.0, 0.0))
+    session.client(COMMIT)
+    session.grant()
+
+    (completed,) = session.write()
+
+    assert (completed["transcript"], completed["usage"]["type"]) == ("", "duration")
+
+
+def test_items_follow_each_other_and_each_gets_its_words() -> None:
+    session = begun()
+    ids = []
+    for _ in range(3):
+        session.client(append(0.5))
+        committed = session.client(COMMIT)
+        ids.append(committed[0]["item_id"])
+    session.grant()
+    words = []
+    for number in range(3):
+        words += session.write(f"word {number}")
+        session.do(session.dialect.tick(session.now, others_wait=False))
+
+    assert [event["previous_item_id"] for event in session.sent if event["type"] == ITEM[0]] == [
+        None,
+        *ids[:2],
+    ]
+    completed = [event for event in words if told([event]) == ["completed"]]
+    assert [(event["item_id"], event["transcript"]) for event in completed] == [
+        (item_id, f"word {number}") for number, item_id in enumerate(ids)
+    ]
+
+
+def test_without_a_transcriber_there_are_items_and_no_words() -> None:
+    session = begun()
+    session.client({"type": "session.update", "session": {"type": "transcription", "audio": {"input": {
+        "transcription": None}}}})  # fmt: skip
+    session.client(append(1.0))
+
+    assert told(session.client(COMMIT)) == ITEM
+    assert not session.has_slot
+
+
+def test_less_than_100_ms_is_refused() -> None:
+    session = begun()
+    session.client(append(0.09))
+
+    (refused,) = session.client({**COMMIT, "event_id": "c"})
+
+    assert refused["error"]["code"] == "input_audio_buffer_commit_empty"
+    assert "buffer only has 90.00ms" in refused["error"]["message"]
+    assert refused["error"]["event_id"] == "c"
+
+
+def test_audio_that_has_no_room_is_refused_once() -> None:
+    """The attack: whoever never commits would be told so with every piece."""
+    session = begun()
+    for _ in range(4):
+        assert session.client(append(30.0, 0.0)) == []
+
+    answers = [told(session.client(append(1.0, 0.0))) for _ in range(100)]
+
+    assert answers[0] == ["error:input_audio_buffer_full"]
+    assert not any(answers[1:])
+    assert session.dialect.held_bytes < 121 * 64_000
+    assert told(session.client(CLEAR)) == ["input_audio_buffer.cleared"]
+    assert session.client(append(1.0)) == []
+
+
+def test_what_is_cleared_is_not_heard() -> None:
+    session = begun()
+    session.client(append(1.0))
+
+    assert told(session.client(CLEAR)) == ["input_audio_buffer.cleared"]
+    assert told(session.client(COMMIT)) == ["error:input_audio_buffer_commit_empty"]
+
+
+def test_who_speaks_is_heard_and_what_was_said_is_committed() -> None:
+    session = begun(VAD)
+    for _ in range(10):
+        session.client(append(0.1, 0.0))
+    for _ in range(10):
+        session.client(append(0.1, 0.3))
+    for _ in range(10):
+        session.client(append(0.1, 0.0))
+
+    names = told(session.sent)[2:]
+    assert names == ["input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped", *ITEM]
+    started, stopped, committed = session.sent[2:5]
+    assert started["item_id"] == stopped["item_id"] == committed["item_id"]
+    assert started["audio_start_ms"] == pytest.approx(700, abs=60)
+    assert stopped["audio_end_ms"] == pytest.approx(2500, abs=80)
+    session.grant()
+    session.write("stop")
+    assert heard(session) == pytest.approx(1.8, abs=0.1)
+    assert told(session.sent[-2:]) == ["delta", "completed"]
+    assert session.sent[-1]["item_id"] == started["item_id"]
+
+
+def test_a_commit_while_somebody_speaks_has_the_announced_id() -> None:
+    session = begun(VAD)
+    for _ in range(10):
+        session.client(append(0.1, 0.3))
+
+    committed = session.client(COMMIT)
+
+    assert told(session.sent)[2] == "input_audio_buffer.speech_started"
+    assert committed[0]["item_id"] == session.sent[2]["item_id"]
+
+
+# ---------------------------------------------------------------------------------------- refusals, ends
+
+
+def test_a_change_that_cannot_be_changes_nothing() -> None:
+    session = begun()
+    for heard, param in (
+        ({"turn_detection": {"type": "semantic_vad"}}, "turn_detection.type"),
+        ({"turn_detection": {"type": "server_vad", "threshold": 2}}, "turn_detection.threshold"),
+        ({"transcription": {"model": "nobody"}}, "transcription.model"),
+        ({"transcription": {"modell": "x"}}, "transcription.modell"),
+    ):
+        refused = session.client(
+            {"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}}
+        )
+        assert refused[0]["error"]["param"] == f"session.audio.input.{param}"
+    (refused,) = session.client({"type": "session.update", "session": {"type": "realtime"}})
+    assert refused["error"]["code"] == "invalid_session_type"
+
+    (updated,) = session.client({"type": "session.update", "session": {"type": "transcription"}})
+    assert updated["session"] == session.sent[1]["session"]
+
+
+def test_the_model_may_be_named() -> None:
+    session = begun()
+    session.client({"type": "session.update", "session": {"type": "transcription", "audio": {"input": {
+        "transcription": {"model": "antiphon-mini"}}}}})  # fmt: skip
+    session.client(append(0.5))
+    session.client(COMMIT)
+    session.grant()
+
+    assert session.configured[0].setup == TranscriptionSetup("antiphon-mini")
+
+
+def test_audio_keeps_its_format_once_it_has_come() -> None:
+    session = begun()
+    session.client(append(0.1))
+
+    (refused,) = session.client({"type": "session.update", "session": {"type": "transcription", "audio": {
+        "input": {"format": {"type": "audio/pcmu"}}}}})  # fmt: skip
+
+    assert refused["error"]["param"] == "session.audio.input.format"
+
+
+@pytest.mark.parametrize(
+    ("done", "code"),
+    [
+        ({"end": UnitEnd.FAILED, "failure": Reason.INFERENCE_FAILED}, "processing_error"),
+        ({"end": UnitEnd.CONTEXT_FULL}, "context_full"),
+    ],
+)
+def test_an_item_whose_words_are_lost_says_so_and_the_next_one_is_heard(done: Event, code: str) -> None:
+    session = begun()
+    for _ in range(2):
+        session.client(append(0.5))
+        session.client(COMMIT)
+    session.grant()
+
+    (failed,) = [event for event in session.write(**done) if told([event]) != ["delta"]]
+
+    assert (told([failed]), failed["error"]["code"]) == (["failed"], code)
+    session.do(session.dialect.tick(session.now, others_wait=False))
+    if session.has_slot and not session.runs[1:]:
+        session.grant()
+    assert "completed" in told(session.write("next"))
+
+
+def test_a_lost_worker_costs_the_item_it_had() -> None:
+    session = begun()
+    session.client(append(0.5))
+    session.client(COMMIT)
+    session.grant()
+
+    assert told(session.fail(Reason.WORKER_LOST)) == ["failed"]
+    assert session.closed is None
+
+
+def test_without_a_worker_items_fail_and_the_session_stays() -> None:
+    session = begun()
+    session.client(append(0.5))
+    session.client(COMMIT)
+    session.has_slot = False  # as its holder has it
+
+    (failed,) = session.do(session.dialect.refused(errors.QUEUE_TIMEOUT))
+
+    assert (told([failed]), failed["error"]["code"]) == (["failed"], "queue_full")
+    assert session.closed is None
+
+
+def test_it_ends_in_the_words_of_the_protocol() -> None:
+    for verdict, reason in (
+        (errors.SLOW, "invalid_request_error.slow_consumer"),
+        (errors.SERVER_SHUTDOWN, "server_error.server_overloaded"),
+    ):
+        session = begun()
+        session.do(session.dialect.ended(verdict))
+        assert session.closed is not None
+        assert session.closed.reason == reason
+
+
+def test_what_waits_is_counted() -> None:
+    session = begun()
+    session.client(append(2.0))
+
+    assert session.dialect.held_bytes == pytest.approx(2 * 64_000, rel=0.1)
+    session.dialect.disconnected()
+    assert session.dialect.held_bytes == 0
+
+
+# ------------------------------------------------------------------------------------------- the table
+
+ANYTHING_ELSE: Final = "anything else"
+EVENTS: Final[dict[str, Event]] = {
+    "session.update": update(),
+    "input_audio_buffer.append": append(0.2),
+    "input_audio_buffer.commit": COMMIT,
+    "input_audio_buffer.clear": CLEAR,
+    "response.create": {"type": "response.create"},
+    ANYTHING_ELSE: {"type": "session.dance"},
+}
+WORKER: Final = "the worker writes"
+
+
+def table() -> dict[tuple[str, str], list[str]]:
+    """What the page says of each event, with and without audio that waits."""
+    text = PAGE.read_text().split("<!-- the tests walk this table -->")[1].split("<!-- end -->")[0]
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.split("\n") if line
+    ]
+    return {
+        (row[0].replace("`", ""), state): re.findall(r"`([^`]+)`", cell)
+        for row in rows
+        for state, cell in zip(head[1:], row[1:], strict=True)
+    }
+
+
+TABLE: Final = table()
+
+
+def test_the_table_is_whole() -> None:
+    assert TABLE.keys() == {(event, state) for event in EVENTS for state in ("empty", "audio waits")}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from([*EVENTS, WORKER]), max_size=14))
+def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
+    session, state, items, completed = begun(), "empty", 0, 0
+    for step in steps:
+        if step == WORKER:
+            if session.has_slot and not session.runs:
+                session.grant()
+            completed += told(session.write(" so")).count("completed")
+            session.do(session.dialect.tick(session.now, others_wait=False))
+            continue
+        answers = told(session.client(EVENTS[step]))
+        assert [name.removeprefix("error:") for name in answers] == TABLE[step, state]
+        if step == "input_audio_buffer.append":
+            state = "audio waits"
+        elif step in ("input_audio_buffer.commit", "input_audio_buffer.clear"):
+            items += state == "audio waits" and step.endswith("commit")
+            state = "empty"
+    assert completed <= items
+    for _ in range(2 * items + 1):
+        if session.has_slot and not session.runs:
+            session.grant()
+        completed += told(session.write(" so")).count("completed")
+        session.do(session.dialect.tick(session.now, others_wait=False))
+    assert completed == items
+
+
+def test_large_appends_are_read_beside_the_event_loop() -> None:
+    session = begun()
+    sound = np.zeros(48_000 * 20, "<i2").tobytes()
+    session.client({"type": "input_audio_buffer.append", "audio": base64.b64encode(sound).decode()})
+
+    assert told(session.client(COMMIT)) == ITEM

@@ -1,0 +1,151 @@
+"""Transcription in OpenAI's events, in a jar; see `Become` for how a session comes to it."""
+
+import json
+from typing import Any
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Event, Observer
+from tests.ws_adapter.support import tokens as counted
+from tests.ws_adapter.support.conversation import ready_signal
+from tests.ws_adapter.support.hearing import Hearing
+from ws_adapter.protocol.core.actions import (
+    Action,
+    Apart,
+    Become,
+    CancelUnits,
+    CloseSocket,
+    Detect,
+    LeaveSlot,
+    OpenWorkerSession,
+    RunSegment,
+    Send,
+    TakeSlot,
+)
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.transcription_ga.machine import Undecided
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.limits import Limits
+
+CATALOGUE = Catalogue(models={"antiphon-mini"}, voices=set())
+WORDS = "conversation.item.input_audio_transcription"
+
+
+def update(detection: Event | None = None, **session: Any) -> Event:
+    """A `session.update` that has the client commit, or with a turn detection."""
+    heard: Event = {"transcription": {"model": "gpt-4o-transcribe"}, "turn_detection": detection}
+    return {
+        "type": "session.update",
+        "session": {"type": "transcription", "audio": {"input": heard}, **session},
+    }
+
+
+class TranscriptionGaConversation:
+    """One session with a clock of its own; `sent` holds the events as a client would parse them."""
+
+    def __init__(self, catalogue: Catalogue | None = CATALOGUE, **limits: Any) -> None:
+        self.now = 1000.0
+        self.sent: list[Event] = []
+        self.runs: list[RunSegment] = []
+        self.configured: list[OpenWorkerSession] = []
+        self.cancelled: list[int] = []
+        self.has_slot = False
+        self.closed: CloseSocket | None = None
+        self._tokens = 0
+        self._hearing = Hearing()
+        self._answered = 0
+        self._left_slots = 0
+        self._observer = Observer("/v1/realtime?intent=transcription")
+        self.dialect: Machine = Undecided(
+            f"sess-{0:032x}", 1_800_000_000, Limits(**limits), lambda: catalogue, self._new_token
+        )
+        self.do(self.dialect.opened(self.now))
+
+    def _new_token(self) -> str:
+        self._tokens += 1
+        return f"{self._tokens:012x}"
+
+    def client(self, event: Event | bytes) -> list[Event]:
+        """Sends one event; what it causes at once. One that is accepted has to be one that may be sent."""
+        frame = event if isinstance(event, bytes) else json.dumps(event).encode()
+        told = self.do(self.dialect.text_frame(frame, self.now))
+        if isinstance(event, dict) and not any(answer["type"] == "error" for answer in told):
+            self._observer.client_was_heard(event)
+        return told
+
+    def worker(self, *signals: Signal) -> list[Event]:
+        before, slots = len(self.sent), self._left_slots
+        for signal in signals:
+            if slots == self._left_slots:  # else it is another worker's word
+                self.do(self.dialect.signal(signal, self.now))
+        return self.sent[before:]
+
+    def do(self, actions: list[Action]) -> list[Event]:
+        before = len(self.sent)
+        for action in actions:
+            assert self.closed is None, f"{action} after the end"
+            match action:
+                case Send():
+                    self.sent.append(json.loads(encode(action.event)))
+                    self._observer.server_said(self.sent[-1])
+                case Become():
+                    self.dialect = action.machine
+                case RunSegment():
+                    assert self.has_slot
+                    self.runs.append(action)
+                case OpenWorkerSession():
+                    self.configured.append(action)
+                case CancelUnits(unit=unit):
+                    self.cancelled.append(unit)
+                case Detect(samples=samples):
+                    self.do(self.dialect.detected(self._hearing.scores(samples), self.now))
+                case TakeSlot():
+                    assert not self.has_slot
+                    self.has_slot = True
+                case LeaveSlot():
+                    assert self.has_slot
+                    self.has_slot = False
+                    self._left_slots += 1
+                    self.runs.clear()
+                    self._answered = 0
+                case Apart(work=work):
+                    self.do(work()(self.now))
+                case CloseSocket():
+                    self.closed = action
+                case _:
+                    raise TypeError(action)
+        return self.sent[before:]
+
+    def grant(self) -> list[Event]:
+        """A slot and a worker that is ready."""
+        told = self.do(self.dialect.granted(self.now))
+        return told + self.worker(ready_signal())
+
+    def write(self, *words: str, end: UnitEnd = UnitEnd.LISTEN, **done: Any) -> list[Event]:
+        """The worker writes `words`, one for each segment that it has not answered, the rest for the last."""
+        before, left = len(self.sent), list(words)
+        while self._answered < len(self.runs):
+            self._answered += 1
+            is_last = self._answered == len(self.runs)
+            said = left if is_last else left[:1]
+            left = left[len(said) :]
+            self.worker(
+                *(Piece(self._answered, word, b"") for word in said),
+                UnitDone(self._answered, end, 10, counted.tokens(input_audio=10, output_text=2), **done),
+                Finalized(self._answered),
+            )
+        return self.sent[before:]
+
+    def fail(self, reason: Reason) -> list[Event]:
+        return self.worker(Failed(reason))
+
+
+def told(events: list[Event]) -> list[str]:
+    """`type` of each event, without what they share; `error:CODE` of errors."""
+    return [
+        f"error:{event['error']['code']}"
+        if event["type"] == "error"
+        else event["type"].removeprefix(f"{WORDS}.")
+        for event in events
+    ]

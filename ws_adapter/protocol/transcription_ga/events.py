@@ -1,0 +1,178 @@
+"""Events of a Realtime session of `type: transcription`, beside those that it has in common with the others.
+
+The names and forms are those of the official SDK (`openai.types.realtime`).
+"""
+
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ws_adapter.protocol.realtime_ga.wire.client_events import (
+    AudioAppend,
+    AudioClear,
+    AudioCommit,
+    EventId,
+    ResponseCreate,
+)
+from ws_adapter.protocol.realtime_ga.wire.events import (
+    AudioCleared,
+    AudioCommitted,
+    Error,
+    ItemAdded,
+    ItemDone,
+    RealtimeEvent,
+    SpeechStarted,
+    SpeechStopped,
+)
+from ws_adapter.protocol.realtime_ga.wire.fields import InputFields
+from ws_adapter.protocol.realtime_ga.wire.resources import AsGiven, Format
+from ws_adapter.protocol.wire.events import Count
+
+# ----------------------------------------------------------------------------------------------- client
+
+
+class AudioFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """Sound of the client's."""
+
+    input: InputFields | None = None
+
+
+class SessionFields(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a session is to be."""
+
+    type: Literal["realtime", "transcription"] | None = None
+    """Only transcription: a session stays what it is."""
+    audio: AudioFields | None = None
+    include: list[Literal["item.input_audio_transcription.logprobs"]] | UnsetType | None = UNSET
+    """It is accepted; there are no probabilities."""
+
+    REQUIRED: ClassVar = ("type",)
+
+
+class SessionUpdate(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="session.update", forbid_unknown_fields=True
+):
+    """Change what is given, all of it or nothing."""
+
+    event_id: EventId | None = None
+    session: SessionFields | None = None
+
+    REQUIRED: ClassVar = ("session",)
+
+
+ClientEvent: TypeAlias = SessionUpdate | AudioAppend | AudioCommit | AudioClear | ResponseCreate
+"""`response.create` is refused: there is nobody to answer."""
+
+
+# ----------------------------------------------------------------------------------------------- server
+
+
+class VadResource(Struct, kw_only=True, tag_field="type", tag="server_vad"):
+    """The server hears when the user begins and ends."""
+
+    threshold: float
+    prefix_padding_ms: Count
+    silence_duration_ms: Count
+
+
+class InputResource(Struct, kw_only=True):
+    """What is sent."""
+
+    format: Format
+    transcription: AsGiven | None
+    noise_reduction: AsGiven | None
+    turn_detection: VadResource | None
+
+
+class AudioResource(Struct, kw_only=True):
+    """Sound of the client's."""
+
+    input: InputResource
+
+
+class SessionResource(Struct, kw_only=True):
+    """A session as it is."""
+
+    type: Literal["transcription"] = "transcription"
+    object: Literal["realtime.transcription_session"] = "realtime.transcription_session"
+    id: str
+    expires_at: Count
+    """Unix seconds of its end."""
+    audio: AudioResource
+    include: list[str] | None
+
+
+class SessionCreated(RealtimeEvent, kw_only=True, tag="session.created"):
+    """The first event, sent before anything is read, in the forms of both protocols of this address."""
+
+    id: str
+    created: Count
+    """Unix seconds."""
+    session: SessionResource
+
+
+class SessionUpdated(RealtimeEvent, kw_only=True, tag="session.updated"):
+    """A change is made; the session is this."""
+
+    session: SessionResource
+
+
+class _OfItem(RealtimeEvent, kw_only=True):
+    """What was said."""
+
+    item_id: str
+    content_index: Count
+    """Always 0."""
+
+
+class TranscriptionDelta(_OfItem, kw_only=True, tag="conversation.item.input_audio_transcription.delta"):
+    """More of what was said."""
+
+    delta: str
+
+
+class Duration(Struct, tag_field="type", tag="duration"):
+    """What was written down."""
+
+    seconds: float
+
+
+class TranscriptionCompleted(
+    _OfItem, kw_only=True, tag="conversation.item.input_audio_transcription.completed"
+):
+    """All that was said, empty for silence."""
+
+    transcript: str
+    usage: Duration
+
+
+class Failure(Struct, kw_only=True):
+    """Why there are no words."""
+
+    type: str
+    code: str
+    message: str
+    param: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
+
+
+class TranscriptionFailed(_OfItem, kw_only=True, tag="conversation.item.input_audio_transcription.failed"):
+    """What was said could not be written down; what follows still is."""
+
+    error: Failure
+
+
+SERVER_EVENTS: Final = (
+    SessionCreated,
+    SessionUpdated,
+    AudioCommitted,
+    AudioCleared,
+    SpeechStarted,
+    SpeechStopped,
+    ItemAdded,
+    ItemDone,
+    TranscriptionDelta,
+    TranscriptionCompleted,
+    TranscriptionFailed,
+    Error,
+)
+"""Everything that the server may send in this dialect."""

@@ -1,0 +1,121 @@
+"""What a session of transcription is: changes are merged into it whole or not at all."""
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.realtime_ga.settings import format_of, merged, told_format
+from ws_adapter.protocol.realtime_ga.wire.events import Code
+from ws_adapter.protocol.realtime_ga.wire.fields import (
+    InputFields,
+    PcmFormat,
+    SemanticVad,
+    ServerVad,
+    TranscriptionConfig,
+)
+from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
+from ws_adapter.protocol.transcription_ga.events import (
+    AudioResource,
+    InputResource,
+    SessionFields,
+    SessionResource,
+    VadResource,
+)
+from ws_adapter.protocol.wire.errors import invalid
+from ws_adapter.protocol.wire.faults import shown
+
+_SERVER_VAD: Final = ServerVad(0.5, 300, 500, True, True, None)
+_INITIAL: Final = InputFields(PcmFormat(24000), None, None, _SERVER_VAD)
+
+_BUILT_IN: Final = ("gpt-", "whisper")
+"""How OpenAI's models are called, which stand for the one that is served."""
+
+
+class Settings:
+    """What a session is at a time; `worker_model` is what its worker is asked for, empty for any."""
+
+    def __init__(
+        self, fields: InputFields = _INITIAL, include: list[str] | None = None, worker_model: str = ""
+    ) -> None:
+        self._fields = fields
+        self._include = include
+        self.worker_model = worker_model
+        self.format = format_of(fields.format)
+
+    @property
+    def vad(self) -> ServerVad | None:
+        """How it is heard that somebody speaks; None: the client tells."""
+        detection = self._fields.turn_detection
+        return detection if isinstance(detection, ServerVad) else None
+
+    @property
+    def transcribes(self) -> bool:
+        """Whether what is said is to be written down."""
+        return isinstance(self._fields.transcription, TranscriptionConfig)
+
+    def changed(self, new: SessionFields, catalogue: Catalogue | None, *, has_input: bool) -> "Settings":
+        """The settings with a change. Raises `Refusal`, and then nothing of it holds."""
+        if new.type != "transcription":
+            message = "session.type: a session cannot become another; connect again with ?model="
+            raise Denied(Code.INVALID_SESSION_TYPE, message, "session.type")
+        given = new.audio.input if new.audio is not None and new.audio.input is not None else InputFields()
+        if isinstance(given.turn_detection, SemanticVad):
+            message = "expected server_vad or null: no model decides here when somebody has spoken"
+            raise invalid("session.audio.input.turn_detection.type", message)
+        if isinstance(given.turn_detection, ServerVad) and self.vad is None:
+            given = msgspec.structs.replace(given, turn_detection=merged(_SERVER_VAD, given.turn_detection))
+        fields = merged(self._fields, given)
+        if has_input and format_of(fields.format) != self.format:
+            raise invalid("session.audio.input.format", "audio has come: it keeps its format")
+        include = self._include
+        if not isinstance(new.include, msgspec.UnsetType):
+            include = list(new.include) if new.include is not None else None
+        return Settings(fields, include, _worker_model(fields, catalogue))
+
+    def resource(self, session_id: str, expires_at: int) -> SessionResource:
+        """The session as its client is told of it."""
+        fields, vad = self._fields, self.vad
+        told_vad = None
+        if vad is not None:
+            assert vad.threshold is not None
+            assert vad.prefix_padding_ms is not None
+            assert vad.silence_duration_ms is not None
+            told_vad = VadResource(
+                threshold=vad.threshold,
+                prefix_padding_ms=vad.prefix_padding_ms,
+                silence_duration_ms=vad.silence_duration_ms,
+            )
+        return SessionResource(
+            id=session_id,
+            expires_at=expires_at,
+            audio=AudioResource(
+                input=InputResource(
+                    format=told_format(self.format),
+                    transcription=_as_given(fields.transcription),
+                    noise_reduction=_as_given(fields.noise_reduction),
+                    turn_detection=told_vad,
+                )
+            ),
+            include=self._include,
+        )
+
+
+def _worker_model(fields: InputFields, catalogue: Catalogue | None) -> str:
+    config = fields.transcription
+    name = (config.model or "") if isinstance(config, TranscriptionConfig) else ""
+    if not name or name.startswith(_BUILT_IN):
+        return ""
+    if catalogue is not None and name not in catalogue.models:
+        served = " or ".join([*sorted(catalogue.models), "one of OpenAI's names"])
+        raise invalid("session.audio.input.transcription.model", f"expected {served}, got {shown(name)}")
+    return name
+
+
+def _as_given(value: object) -> dict[str, object] | None:
+    """What was given of it."""
+    if not isinstance(value, Struct):
+        return None
+    fields = {name: getattr(value, name) for name in value.__struct_fields__}
+    return {name: given for name, given in fields.items() if given is not None and given is not UNSET}

@@ -5,16 +5,24 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
+from websockets.datastructures import Headers
 from websockets.exceptions import InvalidStatus
+from websockets.http11 import Request
 
+from antiphon.semconv import Rejection
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import PATIENCE_S, Client, Stage, running_adapter
+from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter
+from ws_adapter.options import AdapterOptions
+from ws_adapter.server.access import Access, Denied
+from ws_adapter.web.rate_limit import Caller
+from ws_adapter.web.routes import Dialect
 
 PATH = "/v1/realtime?model=scripted"
 
@@ -145,25 +153,20 @@ async def test_bad_keys_count_for_the_limits_of_their_address(keys: KeyFile) -> 
             assert (await client.next())["type"] == "session.created"
 
 
-async def test_those_who_stay_with_a_bad_key_count_among_the_connections_of_their_address(
-    keys: KeyFile,
-) -> None:
-    far: Any = {"X-Forwarded-For": "203.0.113.5", "Authorization": "Bearer wrong"}
-    options: Any = {"trusted_proxies": ("127.0.0.0/8",), "connections_per_address": 1}
-    async with served(keys, **options) as stage:
-        reader, writer = await asyncio.open_connection(*stage.address.removeprefix("http://").split(":"))
-        lines = [f"GET {PATH} HTTP/1.1", "Host: localhost", "Upgrade: websocket", "Connection: Upgrade"]
-        lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="]
-        lines += [f"{name}: {value}" for name, value in far.items()]
-        writer.write("\r\n".join([*lines, "", ""]).encode())
-        async with asyncio.timeout(PATIENCE_S):
-            assert b"101" in await reader.readline()
+def test_those_who_stay_with_a_bad_key_count_among_the_connections_of_their_address(keys: KeyFile) -> None:
+    options = AdapterOptions(("127.0.0.1:1",), auth="keys", keys=keys.path, connections_per_address=1)
+    access = Access(options, ManualClock())
+    caller = Caller(ip_address("203.0.113.5"), is_local=False)
+    wrong = Request(PATH, Headers({"Authorization": "Bearer wrong"}))
 
-        with pytest.raises(InvalidStatus) as refusal:  # the first one answers no Close, and is there yet
-            async with coming(stage, additional_headers=far):
-                pass
-        assert refusal.value.response.status_code == 429
-        writer.close()
+    entry = access.enter(wrong, caller, Dialect.REALTIME_GA)
+
+    assert entry.is_unknown
+    with pytest.raises(Denied) as refusal:
+        access.enter(wrong, caller, Dialect.REALTIME_GA)
+    assert refusal.value.reason is Rejection.RATE
+    entry.leave()
+    access.enter(wrong, caller, Dialect.REALTIME_GA)
 
 
 async def test_keys_and_secrets_are_never_logged(keys: KeyFile, caplog: pytest.LogCaptureFixture) -> None:

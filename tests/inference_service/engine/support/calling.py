@@ -27,7 +27,7 @@ from inference_service.families.causal_runtime import CausalRuntime
 from tests.inference_service.engine.support import streaming
 from tests.inference_service.engine.support.tiny_caller import CITY
 
-WARM = Sampling(max_new_tokens=120, temperature=1.0, top_p=1.0)
+WARM = Sampling(max_new_tokens=200, temperature=1.0, top_p=1.0)
 WEATHER = Tool("weather", "Of a city.", CITY)
 TIME = Tool("time", "", {"type": "object", "properties": {}, "additionalProperties": False})
 

@@ -83,7 +83,7 @@ def save(folder: Path, family: str = "hermes", *, says: dict[str, str] | None = 
 CITY: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "city": {"type": "string", "maxLength": 6},
+        "city": {"type": "string", "maxLength": 4},
         "days": {"type": "integer", "minimum": 1, "maximum": 14},
         "unit": {"enum": ["C", "F"]},
     },

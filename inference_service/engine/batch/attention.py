@@ -1,5 +1,6 @@
 """Attention over packed rows: each session's queries see its own part of the KV cache and nothing else."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from inference_service.engine.batch.kvcache import KVCache, Run
+from inference_service.engine.batch.memory import CROWD_BYTES
 from inference_service.engine.batch.pages import PAGE
 from inference_service.engine.device.paged import Contexts, Way
 
@@ -23,8 +25,8 @@ MOST_RUNS = 4
 """A context in more runs than this is gathered before it is seen, which costs less than so many calls."""
 GATHERED_BYTES = 2**20
 """So many keys of one context and layer are gathered at no cost: they must come from memory anyway."""
-CROWD, CROWD_BYTES = 4, 2**23
-"""Decoding rows of so many short contexts are looked at together, with so many bytes of keys at the most."""
+CROWD = 4
+"""Decoding rows of so many short contexts are looked at together."""
 _FILLED = 4
 """At most one page in so many of them is there to make a context as long as the longest."""
 
@@ -83,7 +85,7 @@ class Crowd:
     def of(self, cache: KVCache, slab: Tensor) -> Tensor:
         """Keys or values of a layer, [kv heads * n, entries, head size]. The next call writes over them."""
         kv, _, head = slab.shape
-        block = cache.block(kv * len(self.pages) * PAGE * head).view(kv, len(self.pages), PAGE * head)
+        block = cache.block[: kv * len(self.pages) * PAGE * head].view(kv, len(self.pages), PAGE * head)
         torch.index_select(slab.view(kv, -1, PAGE * head), 1, self.pages, out=block)
         return block.view(kv * len(self.rows), -1, head)
 
@@ -92,7 +94,9 @@ class Crowd:
         mine = queries.index_select(0, self.rows)
         n, kv, groups, head = mine.shape
         mine = mine.float() * (head**-0.5 if scaling is None else scaling)
-        keys = self.of(cache, cache.keys[layer]).float()
+        keys = self.of(cache, cache.keys[layer])
+        if cache.floats is not cache.block:
+            keys = cache.floats[: keys.numel()].view(keys.shape).copy_(keys)
         scores = torch.bmm(mine.transpose(0, 1).reshape(kv * n, groups, head), keys.transpose(1, 2))
         scores.view(kv, n, groups, -1).masked_fill_(self.hidden, -torch.inf)
         values = self.of(cache, cache.values[layer])
@@ -179,20 +183,25 @@ class PackedLayout:
         longest = 0
         for pages, i in short:
             fits = groups and pages * _FILLED >= longest * (_FILLED - 1)
-            if fits and (len(groups[-1]) + 1) * longest * page_bytes <= CROWD_BYTES:
+            if fits and math.prod(self._crowd_size(len(groups[-1]) + 1, longest)) * page_bytes <= CROWD_BYTES:
                 groups[-1].append(i)
             else:
                 groups.append([i])
                 longest = pages
         return [sorted(group) for group in groups if len(group) >= CROWD]
 
+    def _crowd_size(self, contexts: int, pages: int) -> tuple[int, int]:
+        """How many contexts of how many pages each are looked at for so many, the longest of so many."""
+        if self.cache.keys.dtype is torch.float32:
+            return contexts, pages
+        return contexts + -contexts % CROWD, _rounded(pages)  # whose kernels are made for each number
+
     def _crowd(self, members: list[int]) -> Crowd:
         cache, spans = self.cache, [self._spans[i] for i in members]
         found = [cache.pages(span.slot, span.end) for span in spans]
-        most = max(len(pages) for pages, _ in found)
-        if cache.keys.dtype is not torch.float32:  # whose kernels are made for each number
-            most, missing = _rounded(most), -len(members) % CROWD
-            spans, found = [*spans, *spans[:1] * missing], [*found, *found[:1] * missing]
+        count, most = self._crowd_size(len(members), max(len(pages) for pages, _ in found))
+        missing = count - len(members)
+        spans, found = [*spans, *spans[:1] * missing], [*found, *found[:1] * missing]
         entries = np.arange(most * PAGE)
         offsets = np.array([offset for _, offset in found])[:, None]
         ends = offsets + np.array([span.end for span in spans])[:, None]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from inference_service.engine.batch.memory import CROWD_BYTES
 from inference_service.engine.batch.pages import PAGE, PagePool, slot_pages
 from inference_service.engine.device.transfer import download
 
@@ -80,7 +81,12 @@ class KVCache:
         self.adopted_rows = 0
         """Entries that contexts have taken over from others so far."""
         self._tables = [_Table() for _ in range(slots)]
-        self._block: Tensor | None = None
+        numbers = CROWD_BYTES // dtype.itemsize if device.type == "cpu" else 0
+        self.block = torch.empty(numbers, dtype=dtype, device=device)
+        """Where contexts are put side by side: what one layer has there the next writes over."""
+        is_float = dtype is torch.float32
+        self.floats = self.block if is_float else torch.empty(numbers, dtype=torch.float32, device=device)
+        """The same for keys that scores are made of."""
 
     @property
     def device(self) -> torch.device:
@@ -107,12 +113,6 @@ class KVCache:
         """The pages with the first `end` entries of a slot, and rows of the first one before entry 0."""
         table = self._tables[slot]
         return table.pages[: -(-(table.offset + end) // PAGE)], table.offset
-
-    def block(self, numbers: int) -> Tensor:
-        """So many numbers for entries put together. There is one, whose size is the largest so far."""
-        if self._block is None or len(self._block) < numbers:
-            self._block = self.keys.new_empty(numbers)
-        return self._block[:numbers]
 
     def cut(self, slot: int, end: int) -> None:
         """Wipes out what was written from entry `end` on: nothing of it may be read with what comes."""

@@ -67,14 +67,24 @@ def choose_beside(
         rows = [row for row, token in enumerate(chosen) if token == OPEN]
         if rows:
             (at,) = upload(scores.device, np.array(rows))
-            wider, ids = scores.index_select(0, at).topk(min(width, vocabulary), dim=1)
-            ids_here, values_here = download(ids.to(torch.int32), wider)
-            found = Candidates(values_here, ids_here).draw(
-                wishes.rows(rows), None if share is None else share[rows]
-            )
+            more = ranked(scores.index_select(0, at), min(width, vocabulary))
+            found = more.draw(wishes.rows(rows), None if share is None else share[rows])
             for row, token in zip(rows, found, strict=True):
                 chosen[row] = token
     return [None if token == POISONED else token for token in chosen], told[len(there) :]
+
+
+def ranked(scores: Tensor, width: int) -> Candidates:
+    """So many of each row of scores [n, vocabulary]; what is no number is the likeliest."""
+    if width < scores.shape[1] or scores.device.type != "cpu":
+        values, ids = scores.topk(width, dim=1)
+        ids_here, values_here = download(ids.to(torch.int32), values)
+        return Candidates(values_here, ids_here)
+    here = scores.numpy()
+    falling = -here
+    falling[np.isnan(falling)] = -np.inf
+    order = falling.argsort(axis=1)  # torch takes six times as long for it
+    return Candidates(np.take_along_axis(here, order, axis=1), order.astype(np.int32))
 
 
 class Sheet:

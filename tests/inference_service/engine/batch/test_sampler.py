@@ -13,7 +13,7 @@ from torch import Tensor
 from inference_service.api.setups import KEEP_ALL, Sampling
 from inference_service.engine.batch.draw import COLDEST, Draw, drawn_by
 from inference_service.engine.batch.noise import Noise
-from inference_service.engine.batch.sampler import WIDTHS, choose, penalise
+from inference_service.engine.batch.sampler import WIDTHS, choose, penalise, ranked
 from tests.inference_service.engine.support.decisions import chosen, probabilities
 
 GREEDY = Sampling(temperature=0.0)
@@ -48,6 +48,20 @@ def test_who_takes_the_likeliest_gets_it_in_one_look_as_among_those_who_ask_for_
 
     assert choose(scores.clone(), [plain] * 3) == choose(scores.clone(), [more] * 3)
     assert choose(scores.clone(), [plain] * 3) == [int(scores[0].argmax()), None, 7]
+
+
+@pytest.mark.parametrize("width", [64, 500])
+def test_the_likeliest_come_first_and_what_is_no_number_before_them(width: int) -> None:
+    scores = torch.randn(4, 500, generator=torch.Generator().manual_seed(1))
+    scores[1, 70], scores[2, 30], scores[3, :440] = torch.nan, torch.inf, -torch.inf
+    expected = scores.topk(width, dim=1)
+
+    found = ranked(scores, width)
+    np.testing.assert_array_equal(found.scores, expected.values.numpy())
+    is_one = np.isfinite(found.scores)
+    np.testing.assert_array_equal(found.ids[is_one], expected.indices.numpy()[is_one])
+    assert found.ids[1, 0] == 70
+    assert [len(set(ids)) for ids in found.ids.tolist()] == [width] * 4
 
 
 def test_repetition_counts_what_was_said() -> None:

@@ -61,7 +61,10 @@ class MediaPool:
         others = (Priority.REST if i % 2 else Priority.PICTURES for i in range(count - 2))
         takes = [Priority.SOUND, Priority.STEPS, *others]
         self._waiting: dict[Priority, deque[Lane]] = {priority: deque() for priority in Priority}
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self._came = tuple(threading.Condition(self.lock) for _ in Priority)
+        """For the threads of each kind: there is something for them. Whoever wakes takes the interpreter from
+        the engine."""
         self._is_stopped = False
         self._told = time.monotonic()
         self._threads = [
@@ -77,17 +80,20 @@ class MediaPool:
 
     def stop(self) -> None:
         """Nothing more is begun; waits up to `STOP_S` for what was."""
-        with self.changed:
+        with self.lock:
             self._is_stopped = True
-            self.changed.notify_all()
+            for came in self._came:
+                came.notify_all()
         end = time.monotonic() + STOP_S
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
     def put(self, priority: Priority, lane: "Lane") -> None:
-        """The lane's next job may be done. Called with `changed` held."""
+        """The lane's next job may be done. Called with `lock` held."""
         self._waiting[priority].append(lane)
-        self.changed.notify_all()
+        for least, takes in _TAKES.items():
+            if priority in takes:
+                self._came[least].notify()
 
     def _work(self, least: Priority) -> None:
         if least is not Priority.SOUND:
@@ -98,17 +104,17 @@ class MediaPool:
                 waiting.on_wait()
 
     def _next(self, least: Priority) -> "Lane | None":
-        with self.changed:
+        with self.lock:
             while not self._is_stopped:
                 for priority in _TAKES[least]:
                     if self._waiting[priority]:
                         return self._waiting[priority].popleft()
-                self.changed.wait()
+                self._came[least].wait()
         return None
 
     def _patient(self) -> "list[Lane]":
         """Those who are to be told now that they have not been forgotten."""
-        with self.changed:
+        with self.lock:
             if time.monotonic() - self._told < TOLD_S:
                 return []
             self._told = time.monotonic()
@@ -139,7 +145,7 @@ class Lane:
 
     def submit(self, priority: Priority, job: Job) -> None:
         """Has a job done by the pool."""
-        with self._pool.changed:
+        with self._pool.lock:
             self._jobs.append((priority, job))
             if not self._is_busy:
                 self._is_busy = True
@@ -147,7 +153,7 @@ class Lane:
 
     def follow(self, job: Job) -> None:
         """Does a job that takes no time as soon as all before it are done, which may be at once."""
-        with self._pool.changed:
+        with self._pool.lock:
             if self._is_busy:
                 self._jobs.append((None, job))
             else:
@@ -155,16 +161,16 @@ class Lane:
 
     def close(self) -> None:
         """What has not been begun never is."""
-        with self._pool.changed:
+        with self._pool.lock:
             self._jobs.clear()
 
     def work(self) -> None:
         """Does the next job and what follows it; called by the pool."""
-        with self._pool.changed:
+        with self._pool.lock:
             job = self._jobs.popleft()[1] if self._jobs else None
         if job is not None:
             self._do(job)
-        with self._pool.changed:
+        with self._pool.lock:
             while self._jobs and self._jobs[0][0] is None:
                 self._do(self._jobs.popleft()[1])
             if self._jobs:

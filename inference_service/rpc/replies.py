@@ -213,6 +213,9 @@ def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
         return False
     if waiting.HasField("rewound") or more.HasField("rewound"):
         return False
+    if more.HasField("done"):  # which is small and comes with nothing else; to count bytes copies them
+        waiting.done.CopyFrom(more.done)
+        return True
     if waiting.ByteSize() + more.ByteSize() > LARGEST_ANSWER or not _follows(waiting, more):
         return False
     if more.HasField("thinking"):
@@ -228,8 +231,6 @@ def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
         head = waiting.audio.data
         waiting.audio.CopyFrom(more.audio)
         waiting.audio.data = head + more.audio.data
-    if more.HasField("done"):
-        waiting.done.CopyFrom(more.done)
     return True
 
 

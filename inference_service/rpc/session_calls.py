@@ -212,7 +212,8 @@ class SessionCalls:
         while not self.session.is_over:
             if stream is Stream.PREFILL:
                 for outbox in self._outboxes.values():
-                    await outbox.room.wait()
+                    if not outbox.room.is_set():
+                        await outbox.room.wait()
             try:
                 data = await context.read()
             except Exception:  # the call broke in some other way

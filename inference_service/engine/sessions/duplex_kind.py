@@ -89,7 +89,9 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
             return Perceived(None, pictures, texts)
         if len(content.pcm) > SAMPLE_RATE:
             raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(content.pcm)}.")
-        pcm = np.pad(content.pcm, (0, SAMPLE_RATE - len(content.pcm)))
+        pcm = content.pcm
+        if len(pcm) < SAMPLE_RATE:
+            pcm = np.pad(pcm, (0, SAMPLE_RATE - len(pcm)))
         return Perceived(torch.from_numpy(self._hearing.feed(pcm)), pictures, texts)
 
     def _read(self, texts: Sequence[StandaloneText]) -> tuple[int, ...]:

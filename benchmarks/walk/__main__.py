@@ -36,7 +36,7 @@ QUIET_AFTER: Final = 5
 SETTLE_S: Final = 1.0
 """How long the processes may take to find each other."""
 IDLE_S: Final = 2.5
-"""How long nobody talks to them then, to see what they do on their own."""
+"""How long nobody talks to them then, and in the conversation when all is said: what they do on their own."""
 GOALS: Final = (14, 20, 12)
 """Of a listening unit, which is what every second of every conversation costs. What a speaking unit passes
 beyond that is the model: sampler, tokenizer, speech head, vocoder."""
@@ -59,9 +59,15 @@ def walk() -> dict[Kind, list[Leg]]:
                 time.sleep(SETTLE_S)
                 begin = time.monotonic()
                 time.sleep(IDLE_S)
-                idle = Span(begin, time.monotonic())
-                units = asyncio.run(converse(f"ws://{adapter.address}", said))
-                return legs(units, idle, noted(adapter, files["adapter"]), noted(worker, files["worker"]))
+                alone = Span(begin, time.monotonic())
+                units = asyncio.run(converse(f"ws://{adapter.address}", said, SETTLE_S + IDLE_S))
+                now = time.monotonic()
+                return legs(
+                    units,
+                    (alone, Span(now - IDLE_S, now)),
+                    noted(adapter, files["adapter"]),
+                    noted(worker, files["worker"]),
+                )
 
 
 def noted(process: Process, file: Path) -> list[Call]:
@@ -76,7 +82,7 @@ def noted(process: Process, file: Path) -> list[Call]:
 
 
 def legs(
-    units: Sequence[Unit], idle: Span, adapter: Sequence[Call], worker: Sequence[Call]
+    units: Sequence[Unit], idle: Sequence[Span], adapter: Sequence[Call], worker: Sequence[Call]
 ) -> dict[Kind, list[Leg]]:
     """The parts of the way for each kind of unit."""
     found = {}

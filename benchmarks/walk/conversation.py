@@ -32,10 +32,11 @@ class Unit:
     kind: Kind
 
 
-async def converse(url: str, seconds: list[str]) -> list[Unit]:
-    """Says `seconds` (base64 of float32 mono at 16 kHz), one a second; the units that came of it.
+async def converse(url: str, seconds: list[str], silent_s: float) -> list[Unit]:
+    """Says `seconds` (base64 of float32 mono at 16 kHz), one a second, then nothing for so long.
 
-    Turns begin and end with more events than others, so units count whose neighbours are of their kind.
+    Returns the units that came of it. Turns begin and end with more events than others, so units count whose
+    neighbours are of their kind.
     """
     socket = await open_websocket(endpoint(url, REALTIME, "audio"), None)
     async with socket:
@@ -49,6 +50,7 @@ async def converse(url: str, seconds: list[str]) -> list[Unit]:
             kinds.append(await _answer(socket))
             await asyncio.sleep(max(0.0, due - time.monotonic()))
         sent.append(time.monotonic())
+        await asyncio.sleep(silent_s)
     return [
         Unit(sent[i], sent[i + 1], kinds[i])
         for i in range(1, len(kinds) - 1)

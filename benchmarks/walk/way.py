@@ -58,13 +58,13 @@ def span(unit: Unit) -> Span:
     return Span(unit.sent, min(unit.next_sent, unit.sent + SETTLED_S))
 
 
-def caused(calls: Sequence[Call], units: Sequence[Unit], idle: Span) -> list[list[Call]]:
+def caused(calls: Sequence[Call], units: Sequence[Unit], idle: Sequence[Span]) -> list[list[Call]]:
     """What was called on behalf of each unit.
 
     Clocks, probes and what asks a worker how it is run all the time: turns of a thread in which nothing is
-    called but what is also called while nobody talks to the process, in `idle`, are left out.
+    called but what is also called while nobody talks to the process, in the spans of `idle`, are left out.
     """
-    at_rest = {(call.module, call.function) for call in calls if call in idle}
+    at_rest = {(call.module, call.function) for call in calls if any(call in span for span in idle)}
     return [
         [
             call

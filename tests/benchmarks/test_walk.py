@@ -31,7 +31,7 @@ def test_what_happens_soon_after_a_unit_was_sent_is_done_about_it() -> None:
     assert span(Unit(10.0, 10.2, Kind.LISTENS)) == Span(10.0, 10.2)
 
     calls = [call(at, f"at {at}") for at in (9.9, 10.0, 10.5, 10.6, 11.1)]
-    assert [[it.at for it in unit] for unit in caused(calls, [UNIT, NEXT], REST)] == [[10.0, 10.5], [11.1]]
+    assert [[it.at for it in unit] for unit in caused(calls, [UNIT, NEXT], [REST])] == [[10.0, 10.5], [11.1]]
 
 
 def test_what_a_process_does_on_its_own_is_on_the_way_of_no_unit() -> None:
@@ -44,7 +44,7 @@ def test_what_a_process_does_on_its_own_is_on_the_way_of_no_unit() -> None:
         call(10.53, "session", by="channel"),
     ]
 
-    (mine,) = caused(at_rest + at_work, [UNIT], REST)
+    (mine,) = caused(at_rest + at_work, [UNIT], [REST])
     assert [it.module for it in mine] == ["socket", "engine", "clock", "channel", "session"]
 
 
@@ -76,7 +76,7 @@ def test_each_kind_of_unit_has_a_way_through_both_processes() -> None:
     ]
     worker = [call(10.15, "listen"), call(11.15, "speak")]
 
-    found = legs([UNIT, NEXT], REST, adapter, worker)
+    found = legs([UNIT, NEXT], [REST], adapter, worker)
     assert [[leg.way.modules for leg in found[kind]] for kind in Kind] == [
         [("in",), ("listen",), (answers,)],
         [("in",), ("speak",), (answers, "out")],

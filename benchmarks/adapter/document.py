@@ -148,8 +148,10 @@ streams a session that answer the same messages with fixed ones.
 
 ## The interpreter's lock
 
-Python runs one thread at a time. An engine's thread ticks without a pause, on a processor of its own; gRPC
-streams in the same process answer on the other one, as a service would.
+Python runs one thread at a time. An engine's thread ticks without a pause, on a processor of its own; bare
+gRPC streams answer on the other one, in a process of their own and in the same process. The last row is a
+whole worker in real time. *Waiting* is the share of the time in which there was work that the engine's thread
+did not run.
 
 {interpreter}
 

@@ -1,9 +1,17 @@
-"""What gRPC streams cost the engine's thread by holding the interpreter."""
+"""What gRPC streams cost the engine's thread by sharing its interpreter.
+
+Streams in a process of their own tell what they cost it anyway, by the caches and the memory that processors
+share. A thread that has a processor of its own, and work, waits for the interpreter's lock alone. The clients
+share theirs with the streams, and give way to these: they would else stop whoever has the lock.
+"""
 
 import asyncio
+import math
 import random
 import statistics
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import grpc.aio
@@ -11,9 +19,10 @@ import grpc.aio
 from antiphon.semconv import CLIENT_OPTIONS
 from benchmarks.adapter.report import Goal, Report
 from benchmarks.crowd import workload
-from benchmarks.crowd.conversations import Conversation, seconds_of_speech
+from benchmarks.crowd.conversations import Conversation, seconds_of_speech, spent
 from benchmarks.crowd.ticking import SESSIONS
 from benchmarks.load.processes import OTHER_CPU, TESTED_CPU, Process, running
+from inference_service.media.pool import give_way
 
 STREAMS: Final = 64
 MOST: Final = 0.10
@@ -25,31 +34,51 @@ _LOOK_S: Final = 0.05
 
 
 async def measure(is_short: bool) -> Report:
-    """Stretches with and without streams beside the ticks, in turn."""
-    quiet, busy = [], []
-    with running("benchmarks.crowd.ticking", cpu=OTHER_CPU) as process:
-        await asyncio.sleep(2)
+    """A worker in real time; then ticks alone and beside streams, in turn."""
+    own, same = f"beside {STREAMS} sessions of another process", f"beside {STREAMS} sessions"
+    found: dict[str, list[tuple[float, float]]] = {"alone": [], own: [], same: []}
+    pinned = ("--engine-cpu", str(TESTED_CPU))
+    with (
+        running("benchmarks.crowd.ticking", *pinned, cpu=OTHER_CPU) as ticking,
+        running("benchmarks.crowd.echo", cpu=OTHER_CPU) as apart,
+        running("benchmarks.crowd.worker", "--slots", str(STREAMS), *pinned, cpu=OTHER_CPU) as worker,
+    ):
+        give_way()
+        real_time = await _real_time(worker, 10 if is_short else workload.CYCLE)
         for _ in range(2 if is_short else 5):
-            quiet.append(await _cycle(process))
-            talking = asyncio.create_task(_talk(process))
-            await asyncio.sleep(_SETTLES_S)
-            busy.append(await _cycle(process))
-            talking.cancel()
-            await asyncio.gather(talking, return_exceptions=True)
+            found["alone"].append(await _cycle(ticking))
+            for name, streams in ((own, apart), (same, ticking)):
+                async with _talking(streams):
+                    found[name].append(await _cycle(ticking))
     rows: list[tuple[Any, ...]] = []
-    walls = []
-    for what, found in (("alone", quiet), (f"beside {STREAMS} sessions", busy)):
-        wall, spent = (statistics.median(times) * 1000 for times in zip(*found, strict=True))
-        walls.append(wall)
-        rows.append((what, wall, spent, 1 - spent / wall))
+    took = {}
+    for name, measured in found.items():
+        took[name], ran = (statistics.median(parts) * 1000 for parts in zip(*measured, strict=True))
+        rows.append((name, took[name], ran, 1 - ran / took[name]))
+    rows.append(real_time)
     return Report(
         "interpreter",
-        "Units of workload W in ticks without a pause, with and without gRPC streams in the same process",
+        "Units of workload W in ticks without a pause, with and without gRPC streams in the same process, and"
+        " in a worker in real time",
         ("ticks", "ms per unit", "CPU-ms per unit", "waiting"),
         rows,
-        [Goal(f"share of its time that {STREAMS} sessions cost the engine", 1 - walls[0] / walls[1], MOST)],
+        [
+            Goal(f"share that {STREAMS} bare sessions cost the engine", 1 - took["alone"] / took[same], MOST),
+            Goal(f"share that a worker's engine waits beside {STREAMS} sessions", rows[-1][-1], MOST),
+        ],
         where=f"engine's thread on CPU {TESTED_CPU}, streams and clients on CPU {OTHER_CPU}",
     )
+
+
+async def _real_time(worker: Process, seconds: int) -> tuple[Any, ...]:
+    """The row of a worker."""
+    async with _talking(worker) as talk:
+        done, before = talk.done(), spent(worker)
+        await asyncio.sleep(seconds)
+        units, after = talk.done() - done, spent(worker)
+    ran = after.engine - before.engine
+    took = ran + after.waited - before.waited
+    return f"of a worker with {STREAMS} sessions", 1000 * took / units, 1000 * ran / units, 1 - ran / took
 
 
 async def _cycle(process: Process) -> tuple[float, float]:
@@ -63,16 +92,38 @@ async def _cycle(process: Process) -> tuple[float, float]:
     while now[1] - before[1] < SESSIONS * workload.CYCLE:
         await asyncio.sleep(_LOOK_S)
         now = ask()
-    wall, units, spent = (after - then for after, then in zip(now, before, strict=True))
-    return wall / units, spent / units
+    wall, units, ran = (after - then for after, then in zip(now, before, strict=True))
+    return wall / units, ran / units
 
 
-async def _talk(process: Process) -> None:
-    """Conversations with the streams, until it is cancelled."""
-    audio, draw = seconds_of_speech(), random.Random(1)
-    begin = time.monotonic() + 1
-    async with grpc.aio.insecure_channel(process.address, options=CLIENT_OPTIONS) as channel:
-        async with asyncio.TaskGroup() as talking:
-            for number in range(STREAMS):
-                one = Conversation(number, draw.randrange(workload.CYCLE), audio)
-                talking.create_task(one.talk(channel, begin + draw.random(), _ENDLESS))
+class _Talk:
+    """Conversations in real time that do not end."""
+
+    def __init__(self) -> None:
+        audio, self._draw = seconds_of_speech(), random.Random(1)
+        self._begin = time.monotonic() + 1
+        self._all = [Conversation(i, self._draw.randrange(workload.CYCLE), audio) for i in range(STREAMS)]
+
+    def done(self) -> int:
+        """Units that have been answered."""
+        return sum(not math.isnan(unit.done) for one in self._all for unit in one.units)
+
+    async def run(self, process: Process) -> None:
+        """Talks until it is cancelled."""
+        async with grpc.aio.insecure_channel(process.address, options=CLIENT_OPTIONS) as channel:
+            async with asyncio.TaskGroup() as talking:
+                for one in self._all:
+                    talking.create_task(one.talk(channel, self._begin + self._draw.random(), _ENDLESS))
+
+
+@asynccontextmanager
+async def _talking(process: Process) -> AsyncIterator[_Talk]:
+    """Conversations with these streams, which are under way when the block begins."""
+    talk = _Talk()
+    talking = asyncio.create_task(talk.run(process))
+    try:
+        await asyncio.sleep(_SETTLES_S)
+        yield talk
+    finally:
+        talking.cancel()
+        await asyncio.gather(talking, return_exceptions=True)

@@ -1,11 +1,12 @@
 """An engine and bare gRPC streams in one process, those of `benchmarks.crowd.echo`.
 
-`python -m benchmarks.crowd.ticking [--paced] [--slots N]`; prints `ready on <address>` of the streams.
+`python -m benchmarks.crowd.ticking [--paced] [--slots N] [--engine-cpu N]`; prints `ready on <address>` of
+the streams.
 
-Without a pause the engine ticks for conversations of its own, one unit after the other; its thread is pinned
-to the first processor and everything else to the last. Each line on standard input is answered by `seconds
-units processor`: what time it is, how many units of workload W the engine has done, and the processor time of
-its thread.
+Without a pause the engine ticks for conversations of its own, one unit after the other; its thread may have
+a processor of its own. Each line on standard input is answered by `seconds units processor`: what time it is
+less what other processes took of that processor, how many units of workload W the engine has done, and the
+processor time of its thread. It begins with the first line.
 
 Paced, it computes what a worker would for the units that come: hears them, decides, says what workload W
 says, though the streams answer at once. So these find the processor as a worker's find it, its caches full of
@@ -29,8 +30,7 @@ import torch
 from benchmarks.crowd import echo, workload
 from benchmarks.crowd.conversations import seconds_of_speech
 from benchmarks.crowd.scripted import script
-from benchmarks.crowd.worker import Spent
-from benchmarks.load.processes import OTHER_CPU, TESTED_CPU
+from benchmarks.crowd.worker import Spent, pinned, spent_by, waited_for_processor
 from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
 from inference_service.checkpoints.location import find
 from inference_service.engine.session import QueuedUnit, Session
@@ -82,19 +82,18 @@ class Model:
 
 
 class Endless:
-    """Conversations one unit of which follows the other."""
+    """Conversations one unit of which follows the other, on a processor of their own if it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu: int | None) -> None:
         self._model = Model(SESSIONS)
         with torch.inference_mode():
             for slot in range(SESSIONS):
                 self._model.open(workload.name(slot * workload.CYCLE // SESSIONS, slot))
         self._numbers = [0] * SESSIONS
-        self._thread = _engine(self._run)
+        self._cpu = cpu
 
     @torch.inference_mode()
     def _run(self) -> None:
-        os.sched_setaffinity(0, {TESTED_CPU})
         while True:
             for slot, session in self._model.sessions.items():
                 if session.queue.first is None:
@@ -103,9 +102,12 @@ class Endless:
             self._model.tick()
 
     def tell(self) -> None:
-        """Answers every line that comes."""
+        """Answers every line that comes; the first one begins."""
+        thread: threading.Thread | None = None
         for _ in sys.stdin:
-            print(time.monotonic(), sum(self._numbers), _spent(self._thread), flush=True)
+            thread = thread or pinned(_engine(self._run), self._cpu)
+            busy = time.monotonic() - waited_for_processor(thread)
+            print(busy, sum(self._numbers), spent_by(thread), flush=True)
 
 
 class Paced:
@@ -139,7 +141,7 @@ class Paced:
     def tell(self) -> None:
         """Answers every line that comes."""
         for _ in sys.stdin:
-            engine = _spent(self._thread)
+            engine = spent_by(self._thread)
             print(json.dumps(asdict(Spent(time.process_time(), engine, engine))), flush=True)
 
 
@@ -149,24 +151,18 @@ def _engine(run: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def _spent(thread: threading.Thread) -> float:
-    """Its processor time."""
-    assert thread.ident is not None
-    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
-
-
 def main() -> None:
     """Serves and ticks until it is told to stop."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--paced", action="store_true")
     parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--engine-cpu", type=int)
     arguments = parser.parse_args()
     if arguments.paced:
         paced = Paced(arguments.slots)
         asyncio.run(echo.main(paced.hear, paced.tell))
     else:
-        os.sched_setaffinity(0, {OTHER_CPU})
-        asyncio.run(echo.main(tell=Endless().tell))
+        asyncio.run(echo.main(tell=Endless(arguments.engine_cpu).tell))
     os._exit(0)  # the engine's thread may be in the middle of a tick
 
 

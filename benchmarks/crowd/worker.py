@@ -1,20 +1,22 @@
 """The worker under test: `antiphon worker` with scripted words, which tells where its time went.
 
-`python -m benchmarks.crowd.worker [--slots N] [--model NAME] [--free]`; prints `ready on <address>`. With
-`--free` the model decides by itself. Each line on its standard input is answered by a line of JSON, see
-`Spent`.
+`python -m benchmarks.crowd.worker [--slots N] [--model NAME] [--free] [--engine-cpu N]`; prints `ready on
+<address>`. With `--free` the model decides by itself; the engine's thread may have a processor of its own.
+Each line on its standard input is answered by a line of JSON, see `Spent`.
 """
 
 import argparse
 import asyncio
 import inspect
 import json
+import os
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ from benchmarks.crowd.scripted import script
 from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.app import serve
 from inference_service.checkpoints.location import find
-from inference_service.engine.engine import LiveEngine
+from inference_service.engine.engine import Inbox, LiveEngine, Order
 from inference_service.engine.runtime import Runtime
 from inference_service.families import table
 from inference_service.families.warmup import warm_up
@@ -46,6 +48,8 @@ class Spent:
     """Of that, inside the runtime: forwards, embeddings, scores, speech, sound."""
     features: float = 0.0
     """Making features of sound, which is the model's too, in whichever thread."""
+    waited: float = 0.0
+    """In which the engine's thread had work and a processor, and did not run."""
 
 
 class Meter:
@@ -88,12 +92,60 @@ class Features:
         setattr(MelStream, "feed", measured)  # noqa: B010 - a method is no variable to mypy
 
 
+class Idle:
+    """Counts the seconds in which the engine's thread waits for orders."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        take = Inbox.take
+
+        def measured(inbox: Inbox, wait: bool) -> Order | None:
+            since = time.monotonic()
+            try:
+                return take(inbox, wait)
+            finally:
+                if wait:
+                    self.seconds += time.monotonic() - since
+
+        setattr(Inbox, "take", measured)  # noqa: B010 - a method is no variable to mypy
+
+
+def pinned(thread: threading.Thread, cpu: int | None) -> threading.Thread:
+    """The thread, on a processor of its own if there is one for it."""
+    if cpu is not None and thread.native_id is not None:
+        os.sched_setaffinity(thread.native_id, {cpu})
+    return thread
+
+
+def waited_for_processor(thread: threading.Thread) -> float:
+    """Seconds in which a thread of this process could have run but for others on its processor (Linux)."""
+    _, queued, _ = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()
+    return int(queued) / 1e9
+
+
+def spent_by(thread: threading.Thread) -> float:
+    """Its processor time."""
+    assert thread.ident is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+
+
+def _engine_thread() -> threading.Thread:
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "engine")
+    return thread
+
+
 class Reporter:
     """Answers questions about the time spent."""
 
     def __init__(self) -> None:
         self.meter: Meter | None = None
         self._features = Features()
+        self._idle = Idle()
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """The engine's thread is about to start."""
+        self._began = time.monotonic()
 
     def listen(self) -> None:
         """Answers every line that comes, on a thread of its own."""
@@ -104,12 +156,11 @@ class Reporter:
             print(json.dumps(asdict(self._spent())), flush=True)
 
     def _spent(self) -> Spent:
-        (engine,) = (thread for thread in threading.enumerate() if thread.name == "engine")
-        assert engine.ident is not None
-        clock = time.pthread_getcpuclockid(engine.ident)
         assert self.meter is not None
-        engine = time.clock_gettime(clock)
-        return Spent(time.process_time(), engine, self.meter.seconds, self._features.seconds)
+        thread, now = _engine_thread(), time.monotonic()
+        engine, queued = spent_by(thread), waited_for_processor(thread)
+        waited = now - self._began - self._idle.seconds - engine - queued
+        return Spent(time.process_time(), engine, self.meter.seconds, self._features.seconds, waited)
 
 
 async def main() -> int:
@@ -118,6 +169,7 @@ async def main() -> int:
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--model", default="antiphon-mini")
     parser.add_argument("--free", action="store_true")
+    parser.add_argument("--engine-cpu", type=int)
     arguments = parser.parse_args()
     reporter = Reporter()
     # How many are carried is what is measured: nobody is kept out.
@@ -131,7 +183,10 @@ async def main() -> int:
         if not arguments.free:
             script(runtime)
         reporter.meter = Meter(runtime)
-        return LiveEngine(runtime, arguments.slots, deliver, on_fatal)
+        reporter.begin()
+        engine = LiveEngine(runtime, arguments.slots, deliver, on_fatal)
+        pinned(_engine_thread(), arguments.engine_cpu)
+        return engine
 
     with tempfile.TemporaryDirectory() as folder:
         options = WorkerOptions(

@@ -74,6 +74,24 @@ def test_sound_waits_for_no_pictures_and_pictures_for_no_prompts(pool: MediaPool
     assert len({work.next() for _ in range(10)}) == 10
 
 
+@pytest.mark.parametrize(
+    ("kind", "woken"),
+    [
+        (Priority.SOUND, [Priority.SOUND]),
+        (Priority.PICTURES, [Priority.PICTURES, Priority.REST]),
+        (Priority.STEPS, [Priority.STEPS]),
+    ],
+)
+def test_a_job_wakes_those_alone_who_do_its_like(
+    pool: MediaPool, monkeypatch: pytest.MonkeyPatch, kind: Priority, woken: list[Priority]
+) -> None:
+    told: list[Priority] = []
+    for mine, came in zip(Priority, pool._came, strict=True):
+        monkeypatch.setattr(came, "notify", lambda count=1, mine=mine: told.append(mine))
+    lane(pool).submit(kind, lambda: None)
+    assert told == woken
+
+
 def test_prompts_do_not_starve_behind_pictures(pool: MediaPool) -> None:
     """A flood of pictures has every other thread; the rest are for what else there is."""
     work = Work()

@@ -75,6 +75,8 @@ class QueuedUnit(Generic[Prepared]):
     keep_last_token: bool = False
     reached: float = 0.0
     """When the unit before it was closed, where it came before that; monotonic seconds."""
+    ordered: float = 0.0
+    """When its order to generate came; monotonic seconds, 0 if it came with the input."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,14 @@ class UnitQueue(Generic[Prepared]):
         self._units.append(unit)
         self.first = self._units[0]
 
-    def generate(self, number: int, force_listen: bool, overrides: UnitOverrides) -> None:
-        """The unit may be decided as soon as it is heard."""
+    def generate(
+        self, number: int, force_listen: bool, overrides: UnitOverrides, at: float | None = None
+    ) -> None:
+        """The unit may be decided as soon as it is heard; the order came `at` monotonic seconds, or now."""
         for unit in self._units:
             if unit.number == number:
                 unit.force_listen, unit.overrides = force_listen, overrides
+                unit.ordered = time.monotonic() if at is None else at
 
     def reject(self, number: int, failure: Failure) -> None:
         """The unit is to fail as soon as it is heard."""

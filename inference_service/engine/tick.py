@@ -163,11 +163,14 @@ class Tick:
 
         Units that join those under way make each step longer. Where units come faster than they are done, all
         of them would be late; so those under way are done first, and the others begin together, which costs
-        less.
+        less. Nobody waits for a unit whose caller has kept its order back for so long.
         """
         soon = self._clock() + UNIT_S / 2
         return any(
-            c.arrival + UNIT_S < soon and c.has_work and c.stage in _UNDER_WAY
+            c.arrival + UNIT_S < soon
+            and c.has_work
+            and c.stage in _UNDER_WAY
+            and (c.queue.first is None or c.queue.first.ordered <= c.arrival + UNIT_S / 2)
             for c in self._urgent
             if c.due == c.arrival + UNIT_S  # a chunk of many seconds has no end in sight
         )

@@ -257,6 +257,22 @@ def test_a_unit_does_not_join_those_that_are_short_of_time(stage: Play) -> None:
     stage.until(lambda: stage.when("second", Done) is not None)
 
 
+def test_nobody_waits_for_a_unit_whose_caller_kept_its_order_back(stage: Play) -> None:
+    """Else whoever asks late, second after second, holds back the units of all others."""
+    late, other = stage.talk("late"), stage.talk("other")
+    heard = late.preprocessor.prepare(UnitInput(sound(1)))
+    late.queue.prefill(QueuedUnit(1, heard, stage.now, finalize=True))
+    stage.until(lambda: stage.when("late", Prefilled) is not None)
+    stage.now += 0.9 * UNIT_S
+    late.queue.generate(1, False, UnitOverrides(), at=stage.now)
+    stage.send(other, 1, UnitInput(sound(2)))
+    stage.step()
+
+    assert stage.when("other", Prefilled) is not None
+    assert stage.when("late", Done) is None, "else there was nobody to wait for"
+    stage.until(lambda: stage.when("late", Done) is not None and stage.when("other", Done) is not None)
+
+
 def test_nobody_waits_for_a_chunk_of_many_seconds_that_is_behind(stage: Play) -> None:
     writer = stage.enter("writer", TranscribeSetup(Sampling(max_new_tokens=40, temperature=0.0), seed=1))
     stage.until(lambda: stage.when("writer", Ready) is not None)

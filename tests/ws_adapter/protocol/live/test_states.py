@@ -1,19 +1,18 @@
-"""The table of docs/live.md, walked: whatever comes in whatever order, each event does what it says there."""
+"""The table of docs/protocol/states.md, walked in any order: each event does what it says there."""
 
 import re
-from pathlib import Path
 from typing import Final
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.schemas import Event
+from tests.support.states import read_states
 from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.live_conversation import LiveConversation, append, start, told
 from ws_adapter.protocol.core.signals import TextPurpose
 from ws_adapter.protocol.duplex.texts import MOST_TEXTS
 
-PAGE = Path(__file__).parents[4] / "docs/live.md"
 READ: Final = frozenset({TextPurpose.INSTRUCTIONS, TextPurpose.THINKING})
 ANYTHING_ELSE: Final = "anything else"
 SLOT: Final = "a worker takes it"
@@ -32,20 +31,7 @@ EVENTS: Final[dict[str, Event]] = {
 }
 
 
-def table() -> dict[tuple[str, str], str]:
-    """What the page says of each event in each state."""
-    text = PAGE.read_text().split("<!-- the tests walk this table -->")[1].split("<!-- end -->")[0]
-    head, _, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.split("\n") if line
-    ]
-    return {
-        (row[0].strip("`"), state): cell
-        for row in rows
-        for state, cell in zip(head[1:], row[1:], strict=True)
-    }
-
-
-TABLE: Final = table()
+TABLE: Final = read_states("Live")
 
 
 def test_the_table_is_whole() -> None:

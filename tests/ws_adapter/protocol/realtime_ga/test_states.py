@@ -1,13 +1,13 @@
-"""The table of docs/realtime.md, walked: in whatever order they come, each event does what it says there."""
+"""The table of docs/protocol/states.md, walked in any order: each event does what it says there."""
 
 import re
-from pathlib import Path
 from typing import Final
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.schemas import Event
+from tests.support.states import read_states
 from tests.ws_adapter.support.realtime_ga_conversation import (
     RealtimeGaConversation,
     append,
@@ -17,7 +17,6 @@ from tests.ws_adapter.support.realtime_ga_conversation import (
 )
 from ws_adapter.protocol.realtime_ga.answers import MOST_BESIDE
 
-PAGE = Path(__file__).parents[4] / "docs/realtime.md"
 ANYTHING_ELSE: Final = "anything else"
 BESIDE: Final = "response.create with conversation: none"
 SLOT: Final = "a worker takes it"
@@ -38,20 +37,7 @@ EVENTS: Final[dict[str, Event]] = {
 }
 
 
-def table() -> dict[tuple[str, str], str]:
-    """What the page says of each event in each state."""
-    text = PAGE.read_text().split("<!-- the tests walk this table -->")[1].split("<!-- end -->")[0]
-    head, _, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.split("\n") if line
-    ]
-    return {
-        (row[0].replace("`", ""), state): cell
-        for row in rows
-        for state, cell in zip(head[1:], row[1:], strict=True)
-    }
-
-
-TABLE: Final = table()
+TABLE: Final = read_states("Realtime")
 
 
 def test_the_table_is_whole() -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import re
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from antiphon.semconv import Reason
 from tests.support.schemas import Event
+from tests.support.states import read_states
 from tests.ws_adapter.support.realtime_ga_conversation import append
 from tests.ws_adapter.support.transcription_ga_conversation import (
     TranscriptionGaConversation,
@@ -22,7 +22,6 @@ from ws_adapter.protocol.core.config import TranscriptionSetup
 from ws_adapter.protocol.core.signals import UnitEnd
 from ws_adapter.protocol.wire import errors
 
-PAGE = Path(__file__).parents[4] / "docs/transcription.md"
 COMMIT: Final[Event] = {"type": "input_audio_buffer.commit"}
 CLEAR: Final[Event] = {"type": "input_audio_buffer.clear"}
 ITEM: Final = ["input_audio_buffer.committed", "conversation.item.added", "conversation.item.done"]
@@ -344,20 +343,9 @@ EVENTS: Final[dict[str, Event]] = {
 WORKER: Final = "the worker writes"
 
 
-def table() -> dict[tuple[str, str], list[str]]:
-    """What the page says of each event, with and without audio that waits."""
-    text = PAGE.read_text().split("<!-- the tests walk this table -->")[1].split("<!-- end -->")[0]
-    head, _, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.split("\n") if line
-    ]
-    return {
-        (row[0].replace("`", ""), state): re.findall(r"`([^`]+)`", cell)
-        for row in rows
-        for state, cell in zip(head[1:], row[1:], strict=True)
-    }
-
-
-TABLE: Final = table()
+TABLE: Final = {
+    key: re.findall(r"`([^`]+)`", cell) for key, cell in read_states("Realtime for transcription").items()
+}
 
 
 def test_the_table_is_whole() -> None:

@@ -1,0 +1,19 @@
+"""The tables of docs/protocol/states.md, which the tests of the dialects walk."""
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs/protocol/states.md"
+
+
+def read_states(title: str) -> dict[tuple[str, str], str]:
+    """What the section of this title says of each event in each state: the text of its cell."""
+    section = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
+    (text,) = (it.partition("\n")[2] for it in section if it.partition("\n")[0] == title)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {
+        (row[0].replace("`", ""), state): cell
+        for row in rows
+        for state, cell in zip(head[1:], row[1:], strict=True)
+    }

@@ -192,6 +192,7 @@ class TranscriptionMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 5.0, 31.0]), others_wait=st.booleans())
     def wait(self, seconds: float, others_wait: bool) -> None:
+        self.talk.wait(0.0, others_wait)  # between two utterances the slot may go to who waits
         had_slot = self.talk.slot == "held"
         self.talk.wait(seconds, others_wait)
         is_late = self.talk.now >= self.touched_at + IDLE_S

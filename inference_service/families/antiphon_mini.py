@@ -56,7 +56,7 @@ def components(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) ->
     # A decision is text or a token of the unit loop; everything else would break the context's shape.
     decisions = special.decisions
     return DuplexComponents(
-        info=model_info(config, chats=tokenizer.chat_template is not None),
+        info=model_info(config, chats=tokenizer.chat_template is not None, calls_tools=tokenizer.calls_tools),
         language=model.llm.model,
         embeddings=model.llm.model.embed_tokens,
         head=model.llm.lm_head,
@@ -188,7 +188,7 @@ def _modes(config: ModelConfig, chats: bool) -> frozenset[Mode]:
     return frozenset(mode for mode, reason in has.items() if reason)
 
 
-def model_info(config: ModelConfig, *, chats: bool = False) -> ModelInfo:
+def model_info(config: ModelConfig, *, chats: bool = False, calls_tools: bool = False) -> ModelInfo:
     """What sessions are told about a model, which `chats` if it has a chat template.
 
     Raises `CheckpointError` for defaults that are no settings.
@@ -209,4 +209,5 @@ def model_info(config: ModelConfig, *, chats: bool = False) -> ModelInfo:
         modes=_modes(config, chats),
         sees=config.vision is not None,
         vocabulary=config.language.vocab_size,
+        calls_tools=calls_tools,
     )

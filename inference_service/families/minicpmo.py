@@ -88,6 +88,7 @@ def components(
             clones_voices=speech is not None and speech.can_clone,
             voice_ids=speech.ids if speech else frozenset(),
             text_purposes=frozenset((TextPurpose.INSTRUCTIONS, TextPurpose.THINKING)),
+            calls_tools=tokenizer.calls_tools,
         ),
         language=model.llm.model,
         embeddings=model.llm.model.embed_tokens,

@@ -99,9 +99,22 @@ class ChatTemplate:
         return str(self._fast.to_str())
 
     def _marks(self) -> dict[int, str]:
-        around = (self.calls.begin, self.calls.end) if self.calls else ()
-        found = ((self.token(text), text) for text in (*around, THINK, END_THINK))
-        return {token: text for token, text in found if token is not None and token in self._special}
+        found = self._tokens(*self._around_calls, THINK, END_THINK)
+        return {token: text for token, text in found.items() if token in self._special}
+
+    @property
+    def around_calls(self) -> frozenset[int]:
+        """Tokens that stand round calls."""
+        return frozenset(self._tokens(*self._around_calls))
+
+    @property
+    def _around_calls(self) -> tuple[str, ...]:
+        return (self.calls.begin, self.calls.end) if self.calls else ()
+
+    def _tokens(self, *texts: str) -> dict[int, str]:
+        """Those of these texts that are tokens."""
+        found = ((self.token(text), text) for text in texts)
+        return {token: text for token, text in found if token is not None}
 
     def opens_thought(self, prompt: Sequence[list[int] | Media]) -> bool:
         """Whether a prompt ends in what begins a thought."""

@@ -86,6 +86,11 @@ class Tokenizer:
         return cls(fast, ChatTemplate.load(folder))
 
     @property
+    def calls_tools(self) -> bool:
+        """Whether the chat template writes calls to tools in a known way."""
+        return self.chat_template is not None and self.chat_template.calls is not None
+
+    @property
     def plain(self) -> PlainTokenizer:
         """The same tokenizer for text alone."""
         return PlainTokenizer(self._fast)

@@ -1,6 +1,7 @@
 """The tiny MiniCPM-o checkpoint, as published, through WebSocket, adapter and worker processes."""
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jsonschema import validate
 from numpy.typing import NDArray
 
 import antiphon
@@ -24,7 +26,9 @@ from inference_service.engine.session import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import table
 from tests.e2e.conftest import running_adapter, running_worker
+from tests.inference_service.engine.support import tiny_caller
 from tests.inference_service.engine.support.reference import second
+from tests.inference_service.engine.support.tiny_caller import CITY
 from tests.inference_service.models.minicpmo import whole
 from tests.inference_service.support.caller import Caller, channel_to, duplex
 from tests.support.drawing import jpeg
@@ -57,7 +61,9 @@ class Said:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return whole.write(tmp_path_factory.mktemp("models") / "MiniCPM-o-tiny")
+    """With a chat template that knows tools, as the published one does."""
+    folder = tmp_path_factory.mktemp("models") / "MiniCPM-o-tiny"
+    return whole.write(folder, template=tiny_caller.TEMPLATES["hermes"])
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +225,26 @@ async def test_chat_with_a_picture_and_a_clip_is_answered_aloud(adapter: str) ->
     assert answer.text
     assert len(answer.samples) > 0
     assert answer.unsupported_fields == ()
+
+
+async def test_call_that_an_answer_has_to_make_is_neither_shown_nor_spoken(adapter: str) -> None:
+    async with (
+        antiphon.connect(adapter) as client,
+        client.chat(
+            [antiphon.Message("user", [antiphon.Clip(second(0))])],
+            generation={"max_new_tokens": 300, "temperature": 1},
+            speech=antiphon.Speech(),
+            tools=[antiphon.Tool("weather", "Of a city.", CITY)],
+            tool_choice="required",
+            parallel_tool_calls=False,
+        ) as turn,
+    ):
+        answer = await turn.answer()
+
+    (call,) = answer.calls
+    assert call.name == "weather"
+    validate(json.loads(call.arguments), CITY)
+    assert (answer.text, len(answer.samples)) == ("", 0)
 
 
 async def spoken(worker: str, voice: common.Voice) -> tuple[str, bytes]:

@@ -53,6 +53,7 @@ SDK = {
 }
 GRPC = {
     "Audio",
+    "CallDelta",
     "Finalized",
     "Finish",
     "GoAway",
@@ -61,6 +62,7 @@ GRPC = {
     "Ready",
     "Session",
     "Text",
+    "Thinking",
     "UnitDone",
     "UnitEnd",
     "UnitError",

@@ -43,6 +43,8 @@ class Answer:
         """Characters that have left, or were passed over."""
         self._unsaid: set[int] = set()
         """Places of the tokens that are no text, or not all of whose characters are."""
+        self._ending: set[int] = set()
+        """Places of those that are text, and then white space that is none."""
 
     @property
     def is_stopped(self) -> bool:
@@ -60,7 +62,10 @@ class Answer:
         return self.reader.calls if self.reader is not None else 0
 
     def is_said(self, place: int) -> bool:
-        """Whether a released token is text."""
+        """Whether a released token is to be said aloud: it is text, but for white space at its end."""
+        return place in self._ending or self._is_text(place)
+
+    def _is_text(self, place: int) -> bool:
         return place not in self._unsaid and self._template.is_text(self.tokens[place])
 
     def add(self, token: int) -> Iterator[Piece]:
@@ -106,10 +111,12 @@ class Answer:
         if text:
             places = range(self.announced, self.released)
             self.announced = self.released
-            yield Piece(self._unit, text, tuple(self.tokens[i] for i in places if self.is_said(i)))
+            yield Piece(self._unit, text, tuple(self.tokens[i] for i in places if self._is_text(i)))
 
     def _pass_over(self, length: int) -> None:
         """So many characters are no text, nor is any token that holds one of them."""
+        if length and self._ends_in_space():
+            self._ending.add(self.released)
         self._shown += length
         while self.released < len(self.tokens) and self._lengths[self.released] <= self._shown:
             self._unsaid.add(self.released)
@@ -117,3 +124,12 @@ class Answer:
         begin = self._lengths[self.released - 1] if self.released else 0
         if length and begin < self._shown:
             self._unsaid.add(self.released)
+
+    def _ends_in_space(self) -> bool:
+        """Whether a token has been shown in part, and has nothing but white space left."""
+        place = self.released
+        begin = self._lengths[place - 1] if place else 0
+        if place in self._unsaid or not begin < self._shown:
+            return False
+        left = self._lengths[place] - self._shown
+        return self._template.decode([self.tokens[place]])[-left:].isspace()

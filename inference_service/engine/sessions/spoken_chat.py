@@ -1,8 +1,9 @@
 """A chat session that can say its answers aloud."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
+import torch
 from torch import Tensor
 
 from inference_service.api.engine import End, Piece, Sink
@@ -24,7 +25,14 @@ from inference_service.engine.sessions.components import (
     SpeakingSession,
     View,
 )
-from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, PictureRules, Sight, Words
+from inference_service.engine.sessions.prompt import (
+    ChatPreprocessor,
+    Dialogue,
+    PictureRules,
+    Sight,
+    Words,
+    call_grammar,
+)
 from inference_service.engine.sessions.reference_voice import ReferenceVoice
 from inference_service.engine.sessions.speech_groups import SpeechGroups
 from inference_service.models.chat_template import ChatTemplate
@@ -154,7 +162,7 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
             template,
             limit=runtime.info.context_limit,
             ends=rules.ends,
-            forbidden=rules.forbidden.to(runtime.device),
+            forbidden=_without(rules.forbidden, template.around_calls).to(runtime.device),
             opens_with_space=rules.opens_with_space,
             speaks=components.speech is not None,
             senses=components.senses,
@@ -168,6 +176,7 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
             else None,
             hearing_opens_speech=rules.hearing_opens_speech,
             omni_joint=rules.omni_joint,
+            grammar=call_grammar(template, runtime.info.vocabulary, rules.ends),
         )
 
     def open(self, session_id: str, slot: int, setup: ChatSetup, sink: Sink) -> SpokenChatSession:
@@ -225,6 +234,10 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
             return Rows.of_ids(passage.ids)
         heard, session.ear = self._components.ear.listen(passage, session.ear)
         return Rows.of(heard, passage.name)
+
+
+def _without(ids: Tensor, taken: Collection[int]) -> Tensor:
+    return torch.tensor([it for it in ids.tolist() if it not in taken], dtype=torch.long)
 
 
 def _token(template: ChatTemplate, text: str) -> int:

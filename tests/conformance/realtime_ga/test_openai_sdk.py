@@ -87,9 +87,9 @@ class Conversation:
 
 
 @asynccontextmanager
-async def conversation(stack: Stack, key: str = "none") -> AsyncIterator[Conversation]:
+async def conversation(stack: Stack, key: str = "none", model: str = MODEL) -> AsyncIterator[Conversation]:
     client = AsyncOpenAI(api_key=key, base_url=f"{stack.address}/v1")
-    async with asyncio.timeout(PATIENCE_S), client.realtime.connect(model=MODEL) as connection:
+    async with asyncio.timeout(PATIENCE_S), client.realtime.connect(model=model) as connection:
         talk = Conversation(connection)
         assert (await talk.next()).type == "session.created"
         yield talk

@@ -6,6 +6,7 @@ For services inside the house; everybody else talks to the WebSocket server with
 from antiphon.grpc.info import get_info
 from antiphon.grpc.outputs import (
     Audio,
+    CallDelta,
     Finalized,
     Finish,
     GoAway,
@@ -13,6 +14,7 @@ from antiphon.grpc.outputs import (
     Prefilled,
     Ready,
     Text,
+    Thinking,
     UnitDone,
     UnitEnd,
     UnitError,
@@ -21,6 +23,7 @@ from antiphon.grpc.session import Session
 
 __all__ = [
     "Audio",
+    "CallDelta",
     "Finalized",
     "Finish",
     "GoAway",
@@ -29,6 +32,7 @@ __all__ = [
     "Ready",
     "Session",
     "Text",
+    "Thinking",
     "UnitDone",
     "UnitEnd",
     "UnitError",

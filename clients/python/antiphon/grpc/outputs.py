@@ -95,6 +95,29 @@ class Text:
     """The tokens behind it; in TOKENS always, also without text."""
 
 
+@dataclass(frozen=True)
+class Thinking:
+    """A piece of what the model thinks before it answers; no part of the answer."""
+
+    unit: int
+    text: str
+
+
+@dataclass(frozen=True)
+class CallDelta:
+    """A piece of a call to a tool; append its `arguments` to the earlier ones of the same call."""
+
+    unit: int
+    index: int
+    """Which call of the unit, from 0."""
+    id: str
+    """In the first piece, as the name is."""
+    name: str
+    arguments: str
+    complete: bool
+    """Whether the arguments are whole. A call that never is must not be carried out."""
+
+
 @dataclass(frozen=True, eq=False)
 class Audio:
     """Audio that a unit adds to the turn."""
@@ -140,7 +163,10 @@ class GoAway:
     reason: str
 
 
-Output: TypeAlias = Ready | Prefilled | Text | Audio | UnitDone | Finalized | GoAway
+Said: TypeAlias = Text | Audio | Thinking | CallDelta | UnitDone | GoAway
+"""What a message of the Generate stream holds."""
+
+Output: TypeAlias = Ready | Prefilled | Said | Finalized
 """What iterating over a session yields."""
 
 _ENDS = {
@@ -179,8 +205,10 @@ def from_prefill(response: pb.PrefillResponse) -> Ready | Prefilled:
     return Prefilled(response.unit, prefilled.context_tokens, error, prefilled.usage)
 
 
-def from_generate(response: pb.GenerateResponse) -> Iterator[Text | Audio | UnitDone | GoAway]:
+def from_generate(response: pb.GenerateResponse) -> Iterator[Said]:
     """One message of the Generate stream: any of its parts, the end of the unit last."""
+    if response.HasField("thinking"):
+        yield Thinking(response.unit, response.thinking.text)
     if response.HasField("text"):
         yield Text(response.unit, response.text.text, tuple(response.text.token_ids))
     if response.HasField("audio"):
@@ -188,6 +216,9 @@ def from_generate(response: pb.GenerateResponse) -> Iterator[Text | Audio | Unit
         if audio.encoding != common.AUDIO_ENCODING_PCM_F32LE:
             raise ProtocolError("The worker sent audio that is not float32.", reason="AUDIO_INVALID")
         yield Audio(response.unit, from_bytes(audio.data), audio.sample_rate_hz)
+    if response.HasField("tool_call"):
+        call = response.tool_call
+        yield CallDelta(response.unit, call.index, call.id, call.name, call.arguments, call.complete)
     if response.HasField("go_away"):
         away = response.go_away
         yield GoAway(away.time_left.ToTimedelta().total_seconds(), away.reason)

@@ -13,7 +13,8 @@ from antiphon.audio.samples import Samples, as_samples
 from antiphon.errors import AntiphonError, AudioError, ConnectError, ProtocolError, SessionClosed
 from antiphon.grpc.outputs import Finalized, Output, Ready, from_finalize, from_generate, from_prefill
 from antiphon.grpc.status import Status
-from antiphon.protocol.messages import Clip, Image, Message, Part, history
+from antiphon.grpc.turns import Choice, message, offer, sound
+from antiphon.protocol.messages import Message, Tool, history
 from antiphon.semconv import CLIENT_OPTIONS, METADATA_LEASE, METADATA_SESSION_ID, Reason
 from antiphon.session.mailbox import Mailbox, WaitingMailbox
 from antiphon.v1 import common_pb2 as common
@@ -28,8 +29,6 @@ _DRAIN_TIMEOUT_S: Final = 10.0
 
 _SIBLINGS_TIMEOUT_S: Final = 1.0
 """How long after one stream failed the others may take to end by themselves, as the contract says they do."""
-
-_ROLES: Final = {"system": pb.ROLE_SYSTEM, "user": pb.ROLE_USER, "assistant": pb.ROLE_ASSISTANT}
 
 Request = TypeVar("Request")
 _Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
@@ -140,7 +139,7 @@ class Session:
             raise AudioError(
                 f"A unit holds at most {self.ready.unit_samples} samples, not {len(samples)}. Cut the audio."
             )
-        duplex = pb.DuplexInput(audio=self._audio(samples))
+        duplex = pb.DuplexInput(audio=sound(samples, self.ready.input_rate_hz))
         run = pb.GenerateUnit(force_listen=force_listen)
         return await self._send(pb.PrefillRequest(duplex=duplex), run)
 
@@ -165,7 +164,7 @@ class Session:
         if isinstance(chunk, str):
             stream.text = chunk
         elif isinstance(chunk, bytes) or (isinstance(chunk, np.ndarray) and chunk.dtype.kind == "f"):
-            stream.audio.CopyFrom(self._audio(as_samples(chunk)))
+            stream.audio.CopyFrom(sound(as_samples(chunk), self.ready.input_rate_hz))
         elif chunk is not None:
             stream.token_ids.SetInParent()
             stream.token_ids.ids.extend(int(token) for token in chunk)
@@ -182,21 +181,28 @@ class Session:
         omni_mode: bool = False,
         enable_thinking: bool = False,
         use_tts_template: bool = False,
+        tools: Sequence[Tool] = (),
+        tool_choice: Choice = "auto",
+        parallel_tool_calls: bool = True,
     ) -> int:
         """Asks a CHAT session to answer a whole history, or just what the user says.
 
         Nothing of an earlier unit is remembered. Clips are mono at `ready.input_rate_hz`. `sampling` holds
-        for this answer only. Returns the unit's number, from 1. Waits only while `ready.max_units_in_flight`
-        units are unfinished. Raises `AudioError`, `SessionClosed`.
+        for this answer only. `tools` are functions that the model may call, of which `tool_choice` asks for
+        any or for one; without `parallel_tool_calls` there is one call at most. Returns the unit's number,
+        from 1. Waits only while `ready.max_units_in_flight` units are unfinished. Raises `AudioError`,
+        `SessionClosed`.
         """
         turn = pb.TurnInput(
-            messages=[self._message(message) for message in history(messages)],
+            messages=[message(it, self.ready.input_rate_hz) for it in history(messages)],
             tts=tts,
             image=image,
             omni_mode=omni_mode,
             enable_thinking=enable_thinking,
             use_tts_template=use_tts_template,
         )
+        if tools:
+            offer(turn, tools, tool_choice, parallel_calls=parallel_tool_calls)
         return await self._send(pb.PrefillRequest(turn=turn), pb.GenerateUnit(sampling=sampling))
 
     def cancel(self) -> None:
@@ -244,28 +250,6 @@ class Session:
             self._generate.write(pb.GenerateRequest(unit=self._sent, run=run))
             self._finalize.write(pb.FinalizeRequest(unit=self._sent, keep_last_token=keep_last_token))
             return self._sent
-
-    def _audio(self, samples: Samples) -> common.AudioChunk:
-        """The samples as a message; they have the rate of the session."""
-        return common.AudioChunk(
-            encoding=common.AUDIO_ENCODING_PCM_F32LE,
-            sample_rate_hz=self.ready.input_rate_hz,
-            data=samples.astype("<f4", copy=False).tobytes(),
-        )
-
-    def _message(self, message: Message) -> pb.ChatMessage:
-        return pb.ChatMessage(
-            role=_ROLES[message.role], content=[self._content(part) for part in message.parts]
-        )
-
-    def _content(self, part: Part) -> pb.Content:
-        match part:
-            case str():
-                return pb.Content(text=part)
-            case Image():
-                return pb.Content(image=common.Image(data=part.data))
-            case Clip():
-                return pb.Content(audio=self._audio(part.samples(self.ready.input_rate_hz)))
 
     async def _wait_for_window(self) -> None:
         while not self._run.done() and self._sent - self._finalized >= self.ready.max_units_in_flight:

@@ -37,7 +37,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="module", params=["hermes", "llama"])
 def chats(request: pytest.FixtureRequest, folders: Callable[[str], Path]) -> Chats:
-    return Chats(folders(request.param))
+    return Chats.of(folders(request.param))
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_neighbours_change_nothing_of_a_required_call_nor_it_of_them(chats: Chat
 @pytest.fixture
 def chat(folders: Callable[[str], Path]) -> Iterator[Chat]:
     """With a model whose every word is prescribed."""
-    chats = Chats(folders("hermes"))
+    chats = Chats.of(folders("hermes"))
     yield chats.open()
     chats.close()
 
@@ -232,7 +232,7 @@ def test_a_call_written_wrong_fails_its_turn_alone(chat: Chat, wrong: str) -> No
 
 
 def test_a_llama_tag_is_seen_though_it_is_no_text(folders: Callable[[str], Path]) -> None:
-    chat = Chats(folders("llama")).open()
+    chat = Chats.of(folders("llama")).open()
 
     told = chat.say('Hm.<|python_tag|>{"name": "time", "parameters": {}}').ask("Now?", tools=Tools((TIME,)))
 
@@ -261,7 +261,7 @@ def test_who_writes_calls_in_a_known_way_takes_tools(
 
 
 def test_a_thought_that_the_prompt_begins_is_one(folders: Callable[[str], Path]) -> None:
-    chat = Chats(folders("opens a thought")).open()
+    chat = Chats.of(folders("opens a thought")).open()
 
     told = chat.ask("Hi", thinking=True)
 

@@ -1,4 +1,4 @@
-"""Chats with tools over a tiny causal model, tick by tick on the test's own thread."""
+"""Chats with tools over a tiny model, tick by tick on the test's own thread."""
 
 import itertools
 import time
@@ -20,6 +20,7 @@ from inference_service.api.setups import (
     TurnInput,
     UnitOverrides,
 )
+from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import QueuedUnit, Session
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
@@ -66,6 +67,11 @@ class Answered:
         return "".join(piece.thinking for piece in self.pieces)
 
     @property
+    def samples(self) -> int:
+        """Of sound."""
+        return sum(len(piece.audio) for piece in self.pieces if piece.audio is not None)
+
+    @property
     def calls(self) -> list[tuple[str, str, bool]]:
         """Name and arguments of each call, and whether it is complete."""
         deltas = [piece.call for piece in self.pieces if piece.call is not None]
@@ -79,11 +85,17 @@ def _joined(deltas: list[CallDelta]) -> tuple[str, str, bool]:
 class Chats:
     """A model, and sessions that talk with it beside one another."""
 
-    def __init__(self, folder: Path, *, slots: int = 3, limit: int = 1024) -> None:
-        self.runtime = CausalRuntime(streaming.load(folder), limit, slots)
-        self.tick = Tick(self.runtime)
-        self.words = PreTrainedTokenizerFast.from_pretrained(folder)
+    def __init__(self, runtime: Runtime, words: PreTrainedTokenizerFast) -> None:
+        self.runtime = runtime
+        self.tick = Tick(runtime)
+        self.words = words
         self.chats: list[Chat] = []
+
+    @classmethod
+    def of(cls, folder: Path, *, slots: int = 3, limit: int = 1024) -> "Chats":
+        """With a causal model."""
+        runtime = CausalRuntime(streaming.load(folder), limit, slots)
+        return cls(runtime, PreTrainedTokenizerFast.from_pretrained(folder))
 
     def open(self, *, seed: int = 1, sampling: Sampling = WARM) -> "Chat":
         """In the lowest free slot."""
@@ -142,11 +154,12 @@ class Chat:
         *said: str | ChatMessage,
         tools: Tools = NO_TOOLS,
         thinking: bool = False,
+        speaks: bool = False,
         overrides: UnitOverrides | None = None,
     ) -> int:
         """Writes a turn ahead; a text is said by the user."""
         messages = tuple(ChatMessage("user", (it,)) if isinstance(it, str) else it for it in said)
-        content = TurnInput(messages, enable_thinking=thinking, tools=tools)
+        content = TurnInput(messages, enable_thinking=thinking, speaks=speaks, tools=tools)
         self._turns += 1
         unit: QueuedUnit[Any]
         try:

@@ -1,6 +1,5 @@
 """Causal language models of a few thousand weights that have been given tools, as families write them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +60,8 @@ def tokenizer(family: str = "hermes") -> PreTrainedTokenizerFast:
     return words
 
 
-def save(folder: Path, family: str = "hermes", *, says: dict[str, str] | None = None, **changes: Any) -> Path:
-    """Writes a model of random weights; or one that answers these questions, and perhaps no others, so."""
+def save(folder: Path, family: str = "hermes", **changes: Any) -> Path:
+    """Writes a model of random weights."""
     words = tokenizer(family)
     sizes = {
         "vocab_size": len(words) + 5,
@@ -71,11 +70,7 @@ def save(folder: Path, family: str = "hermes", *, says: dict[str, str] | None = 
         **changes,
     }
     torch.manual_seed(7)
-    with torch.inference_mode(mode=False), torch.enable_grad():
-        model = AutoModel.from_config(tiny_causal.config("qwen3", **sizes))
-        if says:
-            _learn(model, words, says)
-        model.save_pretrained(folder)
+    AutoModel.from_config(tiny_causal.config("qwen3", **sizes)).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder
 
@@ -90,34 +85,3 @@ CITY: dict[str, Any] = {
     "required": ["city", "days", "unit"],
     "additionalProperties": False,
 }
-TOOLS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": "weather", "description": "Of a city.", "parameters": CITY}}
-]
-
-
-def _learn(model: Any, words: PreTrainedTokenizerFast, says: dict[str, str]) -> None:
-    """Trains until each answer is the likeliest by far."""
-    pairs = []
-    for question, answer in says.items():
-        prompt = words.apply_chat_template(
-            [{"role": "user", "content": question}],
-            tools=TOOLS,
-            tokenize=False,
-            add_generation_prompt=True,
-            enable_thinking=True,
-        )
-        ids = words(prompt + answer + "<|im_end|>", add_special_tokens=False)["input_ids"]
-        pairs.append((ids, len(words(prompt, add_special_tokens=False)["input_ids"])))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for _ in range(400):
-        losses = []
-        for ids, begin in pairs:
-            scores = model(torch.tensor([ids]), use_cache=False).logits[0, begin - 1 : -1]
-            losses.append(torch.nn.functional.cross_entropy(scores, torch.tensor(ids[begin:])))
-        loss = torch.stack(losses).mean()
-        if loss.item() < 0.01:
-            return
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    raise AssertionError(f"not learned: {json.dumps(says)}")

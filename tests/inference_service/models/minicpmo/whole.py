@@ -22,9 +22,16 @@ def voice(seed: int, seconds: float = 1.5) -> NDArray[np.float32]:
     return (tone + 0.02 * rng.standard_normal(len(time))).astype(np.float32)
 
 
-def write(folder: Path, *, vocoder: bool = True) -> Path:
-    """Writes the checkpoint; the vocoder's default voice is that of the published recording beside it."""
+def write(folder: Path, *, vocoder: bool = True, template: str = "") -> Path:
+    """Writes the checkpoint; the vocoder's default voice is that of the published recording beside it.
+
+    `template` is another chat template than its own, which knows no tools.
+    """
     published.write(folder)
+    if template:
+        published.change_json(
+            folder / "tokenizer_config.json", lambda raw: raw.update(chat_template=template)
+        )
     published_vocoder.write(folder / "assets" / "token2wav")
     write_wav(folder / REFERENCE, voice(0))
     if vocoder:

@@ -6,8 +6,8 @@ PYTHON ?= python3
 #   make install TORCH_INDEX=<address of that index>
 TORCH_INDEX ?=
 
-# Processes that run tests side by side: one more than two cores, since many tests wait for a process or a clock.
-JOBS ?= 3
+# Processes that run tests side by side: twice two cores, since many tests wait for a process or a clock.
+JOBS ?= 4
 # Who has no test left takes some of those that another has before it.
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 

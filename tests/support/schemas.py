@@ -100,16 +100,16 @@ def _spoken_on(path: str) -> tuple[str, ...]:
     if "/live/" in path:
         return ("live",)
     if "intent=transcription" in path:
-        return ("transcription", "transcription_ga")
+        return ("transcription", "transcription_ga", "realtime_ga")  # by a client secret
     if "model=" in path and "mode=" not in path:
-        return ("realtime_ga", "transcription")  # by the default mode
+        return ("realtime_ga", "transcription_ga", "transcription")  # by a client secret, by the default mode
     if "transcription" in path:
         return ("transcription",)
     if path.startswith("/ws/"):
         return ("chat",) if path.startswith("/ws/chat") else ("duplex",)
     if "mode=" in path:
         return ("realtime_chat",) if "mode=chat" in path else ("realtime", "earlier")
-    return ("realtime", "earlier", "realtime_chat", "transcription")
+    return ("realtime", "earlier", "realtime_chat", "transcription", "realtime_ga", "transcription_ga")
 
 
 def _narrowed(dialects: Iterable[str], side: str, event: Any) -> tuple[str, ...]:

@@ -3,18 +3,20 @@
 import base64
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
 from websockets.http11 import Request, Response
 
 from antiphon.semconv import Rejection
 from ws_adapter.options import ANY_ORIGIN, AdapterOptions
 from ws_adapter.process.clock import Clock
+from ws_adapter.protocol.core.config import Mode
 from ws_adapter.server import responses
 from ws_adapter.web.client_secrets import PREFIX, ClientSecrets
 from ws_adapter.web.keys import Key, Keys
@@ -51,6 +53,17 @@ FORWARDING: Final = (
 _NO_SECRET: Final = "the client secret is not known here, or has expired; ask your server for another"
 
 _NAME_IT: Final = "its operator can allow it with --allowed-origins"
+
+
+_EITHER: Final = frozenset({Mode.CHAT, Mode.TRANSCRIPTION})
+
+
+class _Typed(msgspec.Struct):
+    type: Any = None
+
+
+_typed: Final = msgspec.json.Decoder(_Typed)
+"""Reads what kind of session settings are for."""
 
 
 class Denied(Exception):
@@ -215,6 +228,18 @@ class Access:
                 raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=True))
             raise Denied(Rejection.AUTH, responses.forbidden(message))
         return key
+
+    def opened_by(self, request: Request) -> Set[Mode]:
+        """What the client secret of a request opens, nothing without one; one that is not good, whatever is
+        asked for."""
+        secret = self._secret(request)
+        if not secret.startswith(PREFIX):
+            return frozenset()
+        grant = self.client_secrets.read(secret)
+        if grant is None:
+            return _EITHER
+        is_transcription = _typed.decode(grant.session).type == Mode.TRANSCRIPTION
+        return frozenset({Mode.TRANSCRIPTION if is_transcription else Mode.CHAT})
 
     def _admit(self, request: Request, dialect: Dialect) -> tuple[Key | None, bytes]:
         """The key of a request, or that with which its client secret was made, and the settings in that."""

@@ -1,17 +1,20 @@
 """`POST /v1/realtime/client_secrets`: a server that has a key asks for what lets a browser in without one."""
 
 from http import HTTPStatus
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 from websockets.http11 import Response
 
-from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.realtime_ga.settings import initial
 from ws_adapter.protocol.realtime_ga.wire.fields import SessionFields
+from ws_adapter.protocol.realtime_ga.wire.frames import demand
 from ws_adapter.protocol.realtime_ga.wire.refusals import code_of
 from ws_adapter.protocol.realtime_ga.wire.resources import SessionResource
+from ws_adapter.protocol.transcription_ga import events as transcription_ga
+from ws_adapter.protocol.transcription_ga.settings import Settings
 from ws_adapter.protocol.wire.codec import RequestDecoder
 from ws_adapter.protocol.wire.errors import NO_WORKER, InvalidUtf8, Refusal, invalid
 from ws_adapter.protocol.wire.faults import shown
@@ -36,15 +39,34 @@ class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
     session: SessionFields | None = None
 
 
+class WantedForTranscription(Struct, frozen=True, forbid_unknown_fields=True):
+    """The same of a session of transcription."""
+
+    expires_after: ExpiresAfter | None = None
+    session: transcription_ga.SessionFields | None = None
+
+
 class Made(Struct):
     """A secret, when it expires in Unix seconds, and the session as it would begin."""
 
     value: str
     expires_at: int
-    session: SessionResource
+    session: SessionResource | transcription_ga.SessionResource
 
 
 _decoder: Final = RequestDecoder(Wanted)
+_transcription_decoder: Final = RequestDecoder(WantedForTranscription)
+
+
+class _Typed(Struct):
+    type: Any = None
+
+
+class _First(Struct):
+    session: _Typed | None = None
+
+
+_first: Final = msgspec.json.Decoder(_First)
 
 
 def answer(
@@ -56,7 +78,8 @@ def answer(
     if catalogue is None:
         return _refused(HTTPStatus.SERVICE_UNAVAILABLE, "server_overloaded", NO_WORKER.message, None)
     try:
-        wanted = _decoder.decode(request.content or b"{}")
+        wanted = _read(request.content or b"{}")
+        demand(wanted.session, "session")
         return responses.answer(HTTPStatus.OK, _make(wanted, key_hash, secrets, catalogue))
     except InvalidUtf8:
         return _refused(HTTPStatus.BAD_REQUEST, "invalid_json", "the body is not UTF-8", None)
@@ -67,18 +90,52 @@ def answer(
         return _refused(HTTPStatus.BAD_REQUEST, "invalid_value", message, "session")
 
 
-def _make(wanted: Wanted, key_hash: str | None, secrets: ClientSecrets, catalogue: Catalogue) -> Made:
-    session = wanted.session or SessionFields(type="realtime")
-    model = session.model or min(catalogue.models, default="")
+def _read(body: bytes) -> Wanted | WantedForTranscription:
+    try:
+        session = _first.decode(body).session
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        session = None  # and the decoder says why
+    is_transcription = session is not None and session.type == Mode.TRANSCRIPTION
+    return _transcription_decoder.decode(body) if is_transcription else _decoder.decode(body)
+
+
+def _make(
+    wanted: Wanted | WantedForTranscription,
+    key_hash: str | None,
+    secrets: ClientSecrets,
+    catalogue: Catalogue,
+) -> Made:
+    given: SessionFields | transcription_ga.SessionFields
+    session: SessionResource | transcription_ga.SessionResource
+    if isinstance(wanted, WantedForTranscription):
+        assert wanted.session is not None
+        given, session = wanted.session, _transcription(wanted.session, catalogue)
+    else:
+        given = _conversation(wanted.session or SessionFields(type="realtime"), catalogue)
+        settings = initial(given.model or "", given, catalogue)
+        session = settings.resource(new_session_id(Dialect.REALTIME_GA), 0)
+    after = wanted.expires_after
+    seconds = after.seconds if after is not None and after.seconds is not None else DEFAULT_S
+    value, expires_at = secrets.make(key_hash, msgspec.json.encode(given), seconds)
+    return Made(value, expires_at, session)
+
+
+def _conversation(given: SessionFields, catalogue: Catalogue) -> SessionFields:
+    """With a model, for a URL that names none."""
+    model = given.model or min(catalogue.models, default="")
     if model not in catalogue.models:
         served = " or ".join(sorted(catalogue.models)) or "no model by name"
         raise invalid("session.model", f"expected {served}, got {shown(model)}")
-    settings = initial(model, session, catalogue)
-    after = wanted.expires_after
-    seconds = after.seconds if after is not None and after.seconds is not None else DEFAULT_S
-    given = msgspec.json.encode(wanted.session) if wanted.session is not None else b""
-    value, expires_at = secrets.make(key_hash, given, seconds)
-    return Made(value, expires_at, settings.resource(new_session_id(Dialect.REALTIME_GA), 0))
+    return msgspec.structs.replace(given, model=model)
+
+
+def _transcription(
+    given: transcription_ga.SessionFields, catalogue: Catalogue
+) -> transcription_ga.SessionResource:
+    if Mode.TRANSCRIPTION not in catalogue.modes:
+        raise invalid("session.type", "expected realtime: no model here writes down what is said")
+    settings = Settings.initial(given, catalogue)
+    return settings.resource(new_session_id(Dialect.TRANSCRIPTION_GA), 0)
 
 
 def _unread(request: HttpRequest) -> Response:

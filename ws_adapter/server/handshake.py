@@ -80,7 +80,7 @@ class Handshake:
         connection.when_lost(entry.leave)
         if entry.is_unknown:
             found = Misdirected(found.dialect, errors.KEY_UNKNOWN)
-        elif found.dialect is Dialect.REALTIME_GA and _is_beta(request):
+        elif found.dialect.is_ga and _is_beta(request):
             found = Misdirected(found.dialect, errors.BETA)
         elif isinstance(found, Selection) and entry.session:
             found = replace(found, session=entry.session)
@@ -125,7 +125,7 @@ class Handshake:
         self.rejected(_REJECTIONS.get(refusal.verdict, Rejection.MODE))
         self._metrics.failed(code, is_servers=code.is_servers)
         event, reason = _refusal(refusal), str(code)
-        if refusal.dialect is Dialect.REALTIME_GA:
+        if refusal.dialect.is_ga:
             end = end_of(refusal.verdict)
             close, reason = end.close, end.reason
         event.identify(upgrade.trace_id)
@@ -164,5 +164,5 @@ def _refusal(refusal: Misdirected) -> ServerEvent:
             return events.Error(error=message, code=events.Code(code))
         case Dialect.LIVE:
             return live_events.error(CODES[code], message, "event_refused", None, None)
-        case Dialect.REALTIME_GA:
+        case Dialect.REALTIME_GA | Dialect.TRANSCRIPTION_GA:
             return ga_events.error("event_refused", GA_CODES[code], message)

@@ -230,7 +230,7 @@ class PublicServer:
         offered = offered_subprotocols(request.headers.get_all("Sec-WebSocket-Protocol"))
         catalogue = self._services.registry.catalogue()
         served = catalogue.modes if catalogue is not None else None
-        return select(request.path, offered, self._mode, served)
+        return select(request.path, offered, self._mode, served, self._access.opened_by(request))
 
     async def _serve(self, connection: ServerConnection) -> None:
         assert isinstance(connection, PublicConnection)

@@ -20,7 +20,8 @@ from ws_adapter.protocol.live.machine import Live
 from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
 from ws_adapter.protocol.realtime_ga.wire.fields import SessionFields
 from ws_adapter.protocol.transcription.machine import Transcription
-from ws_adapter.protocol.transcription_ga.machine import Undecided
+from ws_adapter.protocol.transcription_ga import events as transcription_ga
+from ws_adapter.protocol.transcription_ga.machine import TranscriptionGa, Undecided
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.web.routes import Dialect, Selection
 
@@ -129,6 +130,18 @@ def _transcription(wanted: _Wanted) -> Machine:
     return Transcription(wanted.session_id, created, wanted.limits, wanted.catalogue)
 
 
+def _transcription_ga(wanted: _Wanted) -> Machine:
+    session, shape = wanted.selection.session, transcription_ga.SessionFields
+    return TranscriptionGa(
+        wanted.session_id,
+        int(wanted.clock.unix()),
+        wanted.limits,
+        wanted.catalogue,
+        new_token,
+        msgspec.json.decode(session, type=shape) if session else None,
+    )
+
+
 def _live(wanted: _Wanted) -> Machine:
     clock = wanted.clock
     return Live(
@@ -164,5 +177,6 @@ MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_Wanted], Machine]]] = {
     (Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION): _transcription,
     (Dialect.LIVE, Mode.AUDIO): _live,
     (Dialect.REALTIME_GA, Mode.CHAT): _realtime_ga,
+    (Dialect.TRANSCRIPTION_GA, Mode.TRANSCRIPTION): _transcription_ga,
 }
 """What makes the machine of each kind of session."""

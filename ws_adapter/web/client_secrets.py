@@ -41,7 +41,7 @@ class TooLong(Exception):
 
 
 class Grant(NamedTuple):
-    """What a secret stands for. `session` is JSON, empty where none was given."""
+    """What a secret stands for. `session` is JSON."""
 
     holder: bytes
     """The first half of the hash of a key; zeros where no key was needed."""

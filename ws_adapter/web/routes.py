@@ -100,18 +100,26 @@ class Dialect(StrEnum):
     LIVE = "live"
     """`/v1/live/sessions`."""
     REALTIME_GA = "realtime_ga"
-    """OpenAI's, on `/v1/realtime` for those who name a model or the subprotocol, and no mode."""
+    """OpenAI's, on `/v1/realtime` for those who name a model or the subprotocol or bring a client secret, and
+    no mode."""
+    TRANSCRIPTION_GA = "transcription_ga"
+    """OpenAI's too, for those who bring a client secret for that."""
+
+    @property
+    def is_ga(self) -> bool:
+        """Whether it is OpenAI's Realtime."""
+        return self in (Dialect.REALTIME_GA, Dialect.TRANSCRIPTION_GA)
 
     @property
     def tells_in_band(self) -> bool:
         """Whether its clients are told after the upgrade that their key is missing or wrong: they take an
         upgrade that fails for a fault of the network, and try again."""
-        return self in (Dialect.REALTIME_GA, Dialect.LIVE)
+        return self.is_ga or self is Dialect.LIVE
 
     @property
     def takes_client_secrets(self) -> bool:
         """Whether a client secret will do for a key."""
-        return self is Dialect.REALTIME_GA
+        return self.is_ga
 
 
 _KINDS: Final = {
@@ -158,15 +166,20 @@ class Misdirected:
 
 
 def select(
-    target: str, offered: Sequence[str], default_mode: Mode, served: Set[Mode] | None
+    target: str,
+    offered: Sequence[str],
+    default_mode: Mode,
+    served: Set[Mode] | None,
+    opens: Set[Mode] = frozenset(),
 ) -> Selection | Misdirected | None:
     """What a WebSocket at `target` is going to be; None if no WebSocket is spoken there.
 
     `offered` are the subprotocols of the client, `default_mode` is for clients that do not ask for one.
     `served` are the modes that a worker can run, None while no worker is known: then clients may wait for one
-    in the queue, or where there is none come back.
+    in the queue, or where there is none come back. `opens` is what the client's secret opens, nothing without
+    one.
     """
-    found = _select(target, offered, default_mode)
+    found = _select(target, offered, default_mode, opens)
     if served is None and isinstance(found, Selection) and found.mode is Mode.TRANSCRIPTION:
         return Misdirected(found.dialect, NO_WORKER)
     able = _WAITING if served is None else served | (_DUPLEX_MODES if served & _DUPLEX_MODES else set())
@@ -177,10 +190,12 @@ def select(
     return Misdirected(found.dialect, _unserved(found.mode, able))
 
 
-def _select(target: str, offered: Sequence[str], default_mode: Mode) -> Selection | Misdirected | None:
+def _select(
+    target: str, offered: Sequence[str], default_mode: Mode, opens: Set[Mode]
+) -> Selection | Misdirected | None:
     path, query = _split(target)
     if path == _REALTIME:
-        return _realtime(parse_qs(query, keep_blank_values=True), offered, default_mode)
+        return _realtime(parse_qs(query, keep_blank_values=True), offered, default_mode, opens)
     if path == _CHAT:
         return Selection(Dialect.CHAT, Mode.CHAT, announces_slot=False)
     if path == _TRANSCRIPTION:
@@ -200,7 +215,7 @@ def _select(target: str, offered: Sequence[str], default_mode: Mode) -> Selectio
 
 
 def _realtime(
-    query: Mapping[str, Sequence[str]], offered: Sequence[str], default_mode: Mode
+    query: Mapping[str, Sequence[str]], offered: Sequence[str], default_mode: Mode, opens: Set[Mode]
 ) -> Selection | Misdirected:
     """The first rule that fits decides."""
     mode = _first(query, "mode")
@@ -208,11 +223,15 @@ def _realtime(
         return _in_mode(Mode(mode))
     if mode:
         return Misdirected(Dialect.REALTIME, _unserved(mode[:_LONGEST_ECHO], set(Mode)))
-    if _first(query, "intent") == Mode.TRANSCRIPTION:
+    is_transcription = _first(query, "intent") == Mode.TRANSCRIPTION
+    talking = Selection(Dialect.REALTIME_GA, Mode.CHAT, announces_slot=False, model=_first(query, "model"))
+    if opens:
+        is_transcription = Mode.TRANSCRIPTION in opens and (is_transcription or Mode.CHAT not in opens)
+        return replace(_TRANSCRIBING, dialect=Dialect.TRANSCRIPTION_GA) if is_transcription else talking
+    if is_transcription:
         return replace(_TRANSCRIBING, may_be_ga=True)
     if (SUBPROTOCOL in offered or "model" in query) and default_mode is not Mode.TRANSCRIPTION:
-        model = _first(query, "model")
-        return Selection(Dialect.REALTIME_GA, Mode.CHAT, announces_slot=False, model=model)
+        return talking
     return _in_mode(default_mode)
 
 

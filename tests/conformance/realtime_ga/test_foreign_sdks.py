@@ -125,6 +125,39 @@ def test_agents_for_javascript_understand_every_event(secure: Secure, conditions
     assert "conversation.item.created" not in told["events"]
 
 
+@needs_node
+def test_agents_for_javascript_as_they_come_out_of_the_box(shipped: Stack, tmp_path: Path) -> None:
+    """They ask for turns of the model's own, and answer with nothing to what the user says."""
+    (tmp_path / "question.pcm").write_bytes(question("name"))
+    url = shipped.url(f"/v1/realtime?model={MODEL}")
+
+    told = run("node", "voice_agents.js", url, "none", MODEL, str(tmp_path / "question.pcm"))
+
+    assert told["turnDetection"] == "semantic_vad"
+    assert told["unknown"] == []
+    assert told["errors"] == []
+    assert "antiphon" in told["answers"][0]
+    assert told["audioBytes"] > 24_000
+    assert {item["role"] for item in told["history"]} == {"user", "assistant"}
+
+
+@needs_agents
+def test_agents_for_python_as_they_come_out_of_the_box(shipped: Stack, tmp_path: Path) -> None:
+    (tmp_path / "question.pcm").write_bytes(question("name"))
+    url = shipped.url(f"/v1/realtime?model={MODEL}")
+
+    told = run(
+        *(str(AGENTS / "bin/python"), "voice_agents.py", url, "none", MODEL, str(tmp_path / "question.pcm"))
+    )
+
+    assert told["turn_detection"] == "semantic_vad"
+    assert told["errors"] == []
+    assert told["events"][0] == "session.created"
+    assert told["audio_bytes"] > 24_000
+    assert {item["role"] for item in told["history"]} == {"user", "assistant"}
+    assert "antiphon" in json.dumps(told["history"])
+
+
 @needs_agents
 def test_agents_for_python_find_no_event_invalid(shipped: Stack) -> None:
     """Each event is held against the types of OpenAI's client, and one that does not fit is an error."""

@@ -87,3 +87,25 @@ async def test_who_has_spoken_is_written_down(shipped: Stack) -> None:
         assert len({event.item_id for event in (*events[:3], events[-1])}) == 1
         assert 700 <= events[0].audio_start_ms <= 1100
         assert "count" in events[-1].transcript.lower()
+
+
+async def test_a_client_secret_for_transcription_opens_that(shipped: Stack) -> None:
+    server = AsyncOpenAI(base_url=f"{shipped.address}/v1", api_key="none")
+    heard: Any = {"transcription": {"model": "antiphon-mini"}, "turn_detection": None}
+    secret = await server.realtime.client_secrets.create(
+        session={"type": "transcription", "audio": {"input": heard}}
+    )
+    assert secret.session.type == "transcription"
+    assert secret.session.audio is not None
+
+    browser = AsyncOpenAI(base_url=f"{shipped.address}/v1", api_key=secret.value)
+    async with asyncio.timeout(60), browser.realtime.connect() as connection:
+        created: Any = await connection.recv()
+        await say(connection, "counting")
+        await connection.input_audio_buffer.commit()
+        events = await until(connection, COMPLETED)
+
+    assert created.session.type == "transcription"
+    assert created.session.audio.input.transcription.model == "antiphon-mini"
+    assert created.session.audio.input.turn_detection is None
+    assert "count" in events[-1].transcript.lower()

@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from inference_service.api.setups import Mode
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
 from tests.ws_adapter.support.conversation import Event
 from tests.ws_adapter.support.keyfile import KeyFile
@@ -53,9 +55,18 @@ async def secret(stage: Stage, headers: dict[str, str] | None = None, **body: An
 
 @asynccontextmanager
 async def realtime(stage: Stage, key: str, query: str = "?model=scripted") -> AsyncIterator[Client]:
+    """As a browser."""
     offered: Any = ["realtime", f"openai-insecure-api-key.{key}"]
     url = stage.address.replace("http", "ws") + "/v1/realtime" + query
     async with stage.client(url, subprotocols=offered) as client:
+        yield client
+
+
+@asynccontextmanager
+async def bearing(stage: Stage, key: str, query: str = "") -> AsyncIterator[Client]:
+    """As a server, which names no subprotocol."""
+    url = stage.address.replace("http", "ws") + "/v1/realtime" + query
+    async with stage.client(url, additional_headers={"Authorization": f"Bearer {key}"}) as client:
         yield client
 
 
@@ -91,6 +102,81 @@ async def test_a_secret_tells_the_session_that_it_opens(keys: KeyFile) -> None:
             "id": "",
             "expires_at": 0,
         }
+
+
+TRANSCRIPTION = {
+    "type": "transcription",
+    "audio": {
+        "input": {
+            "format": {"type": "audio/pcmu"},
+            "transcription": {"model": "scripted"},
+            "turn_detection": None,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("query", ["", "?intent=transcription", "?model=gpt-4o-transcribe"])
+async def test_a_secret_for_transcription_opens_that_whatever_the_url_says(keys: KeyFile, query: str) -> None:
+    async with served(keys) as stage:
+        status, told = await ask(stage, keys.bearer("alice"), session=TRANSCRIPTION)
+        session = told["session"]
+        assert status == 200
+        assert session["object"] == "realtime.transcription_session"
+        async with bearing(stage, told["value"], query) as client:
+            created = await client.expect("session.created")
+            second = base64.b64encode(b"\xff" * 8000).decode()
+            await client.send(
+                {"type": "input_audio_buffer.append", "audio": second}, {"type": "input_audio_buffer.commit"}
+            )
+            completed = "conversation.item.input_audio_transcription.completed"
+            done = await client.expect_until(completed)
+
+        assert session["audio"]["input"] == {
+            **TRANSCRIPTION["audio"]["input"],
+            "format": {"type": "audio/pcmu"},
+            "noise_reduction": None,
+        }
+        assert created["session"] == {
+            **session,
+            "id": created["session"]["id"],
+            "expires_at": created["session"]["expires_at"],
+        }
+        assert done["transcript"] == "Seven."
+        assert done["usage"]["seconds"] == 1.0
+
+
+async def test_a_secret_names_the_model_so_that_the_url_need_not(keys: KeyFile) -> None:
+    """Neither a model nor the subprotocol, and other sessions by default: a secret opens nothing else."""
+    async with served(keys, default_realtime_mode="transcription") as stage:
+        value = await secret(stage, keys.bearer("alice"), session=SESSION)
+        async with bearing(stage, value) as client:
+            created = await client.expect("session.created")
+            assert (created["session"]["type"], created["session"]["model"]) == ("realtime", "scripted")
+
+
+async def test_a_secret_that_is_no_good_is_told_so_wherever_it_could_open_something(keys: KeyFile) -> None:
+    async with served(keys) as stage:
+        for query in ("", "?intent=transcription", "?model=scripted"):
+            async with bearing(stage, "ek_wrong", query) as client:
+                ((event,), close) = await client.end()
+                assert (event["error"]["code"], close) == ("invalid_api_key", 3000)
+
+
+@pytest.mark.parametrize("query", ["", "?intent=transcription"])
+async def test_a_secret_without_settings_opens_the_usual_conversation_whatever_the_url_says(
+    query: str,
+) -> None:
+    async with served() as stage, bearing(stage, await secret(stage), query) as client:
+        created = await client.expect("session.created")
+        assert (created["session"]["type"], created["session"]["model"]) == ("realtime", "scripted")
+
+
+async def test_where_nothing_is_written_down_no_secret_for_it_is_made() -> None:
+    engine = ScriptedEngine(info=replace(EVERYTHING, modes=frozenset({Mode.AUDIO})))
+    async with running_worker(engine) as worker, running_adapter(worker.address) as stage:
+        status, told = await ask(stage, session=TRANSCRIPTION)
+        assert (status, told["error"]["param"]) == (400, "session.type")
 
 
 @pytest.mark.parametrize("seconds", [10, 7200])
@@ -144,6 +230,14 @@ async def test_pages_of_other_origins_get_none(keys: KeyFile) -> None:
         ({"ttl": 60}, "unknown_parameter", "ttl"),
         ({"session": {"type": "realtime", "model": "gpt-realtime"}}, "invalid_value", "session.model"),
         ({"session": {"type": "realtime", "temperature": 1}}, "unknown_parameter", "session.temperature"),
+        ({"session": {}}, "missing_required_parameter", "session.type"),
+        ({"session": {"type": "translation"}}, "invalid_value", "session.type"),
+        ({"session": {"type": "transcription", "model": "scripted"}}, "unknown_parameter", "session.model"),
+        (
+            {"session": {"type": "transcription", "audio": {"input": {"transcription": {"model": "x"}}}}},
+            "invalid_value",
+            "session.audio.input.transcription.model",
+        ),
     ],
 )
 async def test_what_no_secret_can_be_made_of(body: Event, code: str, param: str) -> None:

@@ -4,20 +4,24 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from websockets.asyncio.client import connect
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidStatus
 from websockets.http11 import Request
 
 from antiphon.semconv import Rejection
+from antiphon.telemetry.providers import Telemetry
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
+from tests.support.scripted_engine import telemetry as worker_telemetry
 from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.spans import Traced, everything
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter
 from ws_adapter.options import AdapterOptions
 from ws_adapter.server.access import Access, Denied
@@ -33,10 +37,12 @@ def keys(tmp_path: Path) -> KeyFile:
 
 
 @asynccontextmanager
-async def served(keys: KeyFile | None = None, slots: int = 2, **options: Any) -> AsyncIterator[Stage]:
+async def served(
+    keys: KeyFile | None = None, slots: int = 2, observed: Telemetry | None = None, **options: Any
+) -> AsyncIterator[Stage]:
     given = {"auth": "keys", "keys": keys.path} if keys is not None else {}
     engine = ScriptedEngine(write("Seven."), slots=slots, info=EVERYTHING, repeat=True)
-    async with running_worker(engine, slots=slots) as worker:
+    async with running_worker(engine, slots=slots, observed=observed) as worker:
         async with running_adapter(worker.address, **given, **options) as stage:
             yield stage
             await stage.until(free_slots=slots)
@@ -132,7 +138,7 @@ async def test_a_crowd_with_bad_keys_takes_no_slot_and_no_place_from_those_with_
             assert (await coming_in.next())["type"] == "session.created"
         async with asyncio.timeout(3 * PATIENCE_S):
             assert set(await asyncio.gather(*knocking)) == {3000}
-        assert (await stage.request("/readyz"))[2]["free_slots"] == 1
+        await stage.until(free_slots=1)
         await talking.send({"type": "session.update", "session": {"type": "realtime"}})
         await talking.expect_until("session.updated")
 
@@ -184,6 +190,47 @@ async def test_keys_and_secrets_are_never_logged(keys: KeyFile, caplog: pytest.L
     assert log
     for secret in (*keys.secrets.values(), made["value"], "wrong-secret"):
         assert secret not in log
+
+
+async def test_keys_and_secrets_are_in_no_span(keys: KeyFile) -> None:
+    """Neither in attributes nor in events or links, of the adapter or the worker: whoever is let in or not,
+    and wherever the key stands."""
+    traced, worker_spans = Traced(), InMemorySpanExporter()
+    observed = worker_telemetry(worker_spans)
+    async with served(keys, observed=observed, telemetry=traced.telemetry, auth_query=True) as stage:
+        _, _, made = await stage.request(
+            "/v1/realtime/client_secrets", "POST", keys.bearer("alice"), json.dumps({}).encode()
+        )
+        tried = (
+            made["value"],
+            keys.secrets["alice"],
+            keys.secrets["bob"],
+            "ak_wrong-secret",
+            "ek_wrong-secret",
+        )
+        for key in tried:
+            offered: Any = ["realtime", f"openai-insecure-api-key.{key}"]
+            bearer = {"Authorization": f"Bearer {key}"}
+            async with coming(stage, subprotocols=offered) as client:
+                if (await client.next())["type"] == "session.created":
+                    hello = [{"type": "input_text", "text": "Hello"}]
+                    item = {"type": "message", "role": "user", "content": hello}
+                    await client.send({"type": "conversation.item.create", "item": item})
+                    await client.send({"type": "response.create"})
+                    await client.expect_until("response.done")
+            async with coming(stage, additional_headers=bearer) as client:
+                await client.next()
+            async with coming(stage, f"{PATH}&token={key}") as client:
+                await client.next()
+            with suppress(InvalidStatus):
+                async with coming(stage, f"/ws/chat?token={key}", additional_headers=bearer):
+                    pass
+
+    assert traced.still_open == 0
+    assert len(traced.spans) > 4 * len(tried)
+    told = everything([*traced.spans, *worker_spans.get_finished_spans()])
+    for secret in (*keys.secrets.values(), made["value"], "wrong-secret"):
+        assert secret not in told
 
 
 # ---------------------------------------------------------------------------------------- the beta

@@ -28,6 +28,9 @@ def selections() -> Iterator[Selection]:
                 found = select(target, [], mode, None if mode is not Mode.TRANSCRIPTION else set(Mode))
                 if isinstance(found, Selection):
                     yield found
+    opened = select("/v1/realtime", [], Mode.VIDEO, set(Mode), {Mode.TRANSCRIPTION})  # by a client secret
+    assert isinstance(opened, Selection)
+    yield opened
 
 
 async def test_whatever_is_selected_has_one_entry_in_the_table() -> None:

@@ -58,7 +58,7 @@ async def test_a_cancelled_answer_frees_the_worker_for_the_next() -> None:
     ):
         await client.send(MANUAL, message(), CREATE)
         await client.expect_until("response.created")
-        await until(lambda: engine.sessions)
+        await until(lambda: engine.sessions and engine.session.given)  # else the next turn hangs in its place
 
         await client.send({"type": "response.cancel"})
         cancelled = (await answered(client))[-1]

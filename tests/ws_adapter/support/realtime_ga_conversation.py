@@ -46,6 +46,7 @@ from ws_adapter.protocol.wire.limits import Limits
 CATALOGUE = Catalogue(models={"antiphon-mini"}, voices={"amber"}, calls_tools=True)
 AUDIO = "response.output_audio.delta"
 MANUAL: Event = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+SEMANTIC: Event = {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
 WEATHER: Event = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 
 
@@ -248,6 +249,49 @@ class RealtimeGaConversation:
 
     def fail(self, reason: Reason) -> list[Event]:
         return self.worker(Failed(reason))
+
+
+class NativeConversation(RealtimeGaConversation):
+    """One session whose model takes turns by itself."""
+
+    def __init__(self, is_ready: bool = True, **session: Any) -> None:
+        super().__init__()
+        self.grant()
+        self.client(update(**{**SEMANTIC, **session}))
+        if is_ready:
+            self.worker(ready_signal())
+
+    def hear(self, score: float = 0.0, seconds: float = 1.0) -> list[Event]:
+        """The user speaks, or is silent, for so long."""
+        return self.detect(score, seconds)
+
+    @property
+    def unanswered(self) -> list[RunUnit]:
+        """The units at the worker."""
+        return self.units[self._answered :]
+
+    def answer_unit(self, end: UnitEnd = UnitEnd.LISTEN, text: str = "", **done: Any) -> list[Event]:
+        """The worker's answer to the oldest unit that it has."""
+        self._answered += 1
+        unit = self._answered
+        pieces = [Piece(unit, text, SPEECH)] if text else []
+        done = {"context_tokens": 119, "tokens": counted.tokens(input_audio=10, output_text=3), **done}
+        return self.worker(*pieces, UnitDone(unit, end, **done), Finalized(unit))
+
+    def second(
+        self, end: UnitEnd = UnitEnd.LISTEN, text: str = "", score: float = 0.0, **done: Any
+    ) -> list[Event]:
+        """A second of the user, and what the model says to it."""
+        before = len(self.sent)
+        for _ in range(8):
+            if self.unanswered:
+                break
+            self.hear(score, 0.25)
+        self.answer_unit(end, text, **done)
+        self.now += 1.0
+        return self.sent[before:]
+
+    _answered = 0
 
 
 def told(events: list[Event]) -> list[str]:

@@ -21,9 +21,13 @@ DUPLEX = frozenset({Mode.AUDIO, Mode.VIDEO})
 
 
 def chosen(
-    target: str, *offered: str, default: Mode = Mode.VIDEO, served: frozenset[Mode] | None = ALL
+    target: str,
+    *offered: str,
+    default: Mode = Mode.VIDEO,
+    served: frozenset[Mode] | None = ALL,
+    opens: frozenset[Mode] = frozenset(),
 ) -> Selection:
-    selection = select(target, offered, default, served)
+    selection = select(target, offered, default, served, opens)
     assert isinstance(selection, Selection), selection
     return selection
 
@@ -121,6 +125,42 @@ def test_rule_4_does_not_hold_where_transcription_is_the_default() -> None:
     found = chosen("/v1/realtime?model=whisper", "realtime", default=Mode.TRANSCRIPTION)
 
     assert found == TRANSCRIBING
+
+
+TALKS, WRITES = frozenset({Mode.CHAT}), frozenset({Mode.TRANSCRIPTION})
+
+
+@pytest.mark.parametrize("default", list(Mode))
+@pytest.mark.parametrize(
+    ("query", "opens", "dialect"),
+    [
+        ("", TALKS, Dialect.REALTIME_GA),
+        ("?model=m", TALKS, Dialect.REALTIME_GA),
+        ("?intent=transcription", TALKS, Dialect.REALTIME_GA),
+        ("", WRITES, Dialect.TRANSCRIPTION_GA),
+        ("?model=m", WRITES, Dialect.TRANSCRIPTION_GA),
+        ("?intent=transcription", WRITES, Dialect.TRANSCRIPTION_GA),
+        ("", TALKS | WRITES, Dialect.REALTIME_GA),
+        ("?intent=transcription", TALKS | WRITES, Dialect.TRANSCRIPTION_GA),
+        ("?mode=audio", TALKS | WRITES, Dialect.REALTIME),
+    ],
+)
+def test_rule_3_a_client_secret_says_which_of_openais_sessions_it_opens(
+    query: str, opens: frozenset[Mode], dialect: Dialect, default: Mode
+) -> None:
+    assert chosen(f"/v1/realtime{query}", default=default, opens=opens).dialect is dialect
+
+
+def test_rule_3_holds_where_a_client_secret_opens_something() -> None:
+    assert chosen("/ws/chat", opens=TALKS).dialect is Dialect.CHAT
+
+
+def test_client_secret_for_what_nobody_serves_is_refused_in_openais_words() -> None:
+    refusal = select("/v1/realtime", [], Mode.VIDEO, DUPLEX, WRITES)
+
+    assert isinstance(refusal, Misdirected)
+    assert refusal.dialect is Dialect.TRANSCRIPTION_GA
+    assert refusal.verdict.code is ErrorCode.UNSUPPORTED_MODE
 
 
 @pytest.mark.parametrize("default", list(Mode))

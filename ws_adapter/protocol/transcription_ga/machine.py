@@ -19,14 +19,14 @@ from ws_adapter.protocol.realtime_ga.wire import events as ga
 from ws_adapter.protocol.realtime_ga.wire.client_events import AudioAppend, AudioClear, AudioCommit
 from ws_adapter.protocol.realtime_ga.wire.frames import Fault
 from ws_adapter.protocol.realtime_ga.wire.items import Heard, MessageItem
-from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, code_of, end_of
+from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, End, code_of, end_of, opening_end
 from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.transcription.commands import Rejection
 from ws_adapter.protocol.transcription.events import Code
 from ws_adapter.protocol.transcription.machine import LOST, UNSERVED, Transcription
 from ws_adapter.protocol.transcription.utterance import MOST_AHEAD, Utterance
 from ws_adapter.protocol.transcription_ga import events
-from ws_adapter.protocol.transcription_ga.events import ClientEvent, SessionUpdate
+from ws_adapter.protocol.transcription_ga.events import ClientEvent, SessionFields, SessionUpdate
 from ws_adapter.protocol.transcription_ga.frames import decode, speaks_ga
 from ws_adapter.protocol.transcription_ga.settings import Settings
 from ws_adapter.protocol.wire import errors
@@ -38,10 +38,8 @@ _SERVERS = frozenset({Code.PROCESSING_ERROR, Code.QUEUE_FULL, Code.SERVICE_UNAVA
 
 
 class TranscriptionGa(Transcription):
-    """See `Machine`, and `Transcription` for what is given; `new_token` makes ids differ.
-
-    Its `session.created` is told by whoever hands the conversation to it (`created`).
-    """
+    """See `Machine`, and `Transcription` for what is given; `new_token` makes ids differ. `given` is how the
+    session begins where that is not as usual."""
 
     def __init__(
         self,
@@ -50,8 +48,10 @@ class TranscriptionGa(Transcription):
         limits: Limits,
         catalogue: Callable[[], Catalogue | None],
         new_token: Callable[[], str],
+        given: SessionFields | None = None,
     ) -> None:
         super().__init__(session_id, created, limits, catalogue)
+        self._given = given
         self._teller = Teller(new_token)
         self._expires_at = created + int(LONGEST_S)
         self._settings = Settings()
@@ -74,8 +74,12 @@ class TranscriptionGa(Transcription):
         held = super().held_bytes
         return 0 if self.is_over else held + self._buffer.held_bytes + self._reading.held_bytes
 
-    def created(self) -> list[Action]:
-        """The first event."""
+    def opened(self, now: float) -> list[Action]:
+        """See `Machine.opened`."""
+        try:
+            self._change(Settings.initial(self._given, self._catalogue()))
+        except Refusal as refusal:
+            return self._conclude(opening_end(refusal))
         session = self._settings.resource(self._session_id, self._expires_at)
         return [
             self._teller.event(
@@ -106,7 +110,7 @@ class TranscriptionGa(Transcription):
             return []
         if isinstance(event, Fault):
             if event.refusal is None:
-                return self._conclude(errors.NOT_UTF8)
+                return self._conclude(end_of(errors.NOT_UTF8))
             return self._refuse(event.refusal, event.event_id, now)
         try:
             return self._follow(event, size, now)
@@ -127,14 +131,16 @@ class TranscriptionGa(Transcription):
 
     def _update(self, event: SessionUpdate) -> list[Action]:
         assert event.session is not None
-        old = self._settings
-        self._settings = old.changed(event.session, self._catalogue(), has_input=self._has_input)
-        if self._settings.format != old.format:
-            self._buffer = InputBuffer(self._settings.format)
-        if self._settings.vad != old.vad:
-            self._item_id, self._listening = "", self._new_listening()
+        self._change(self._settings.changed(event.session, self._catalogue(), has_input=self._has_input))
         session = self._settings.resource(self._session_id, self._expires_at)
         return [self._teller.event(events.SessionUpdated, session=session)]
+
+    def _change(self, new: Settings) -> None:
+        old, self._settings = self._settings, new
+        if new.format != old.format:
+            self._buffer = InputBuffer(new.format)
+        if new.vad != old.vad:
+            self._item_id, self._listening = "", self._new_listening()
 
     def _append(self, event: AudioAppend, size: int, now: float) -> list[Action]:
         assert event.audio is not None
@@ -274,18 +280,17 @@ class TranscriptionGa(Transcription):
 
     def ended(self, verdict: Verdict) -> list[Action]:
         """See `Machine.ended`."""
-        return [] if self.is_over else self._conclude(verdict)
+        return [] if self.is_over else self._conclude(end_of(verdict))
 
     def shut_down(self) -> list[Action]:
         """See `Machine.shut_down`."""
         return self.ended(errors.SERVER_SHUTDOWN)
 
     def _close(self, code: CloseCode, reason: str) -> list[Action]:
-        return self._conclude(errors.SERVER_SHUTDOWN)
+        return self._conclude(end_of(errors.SERVER_SHUTDOWN))
 
-    def _conclude(self, verdict: Verdict) -> list[Action]:
+    def _conclude(self, end: End) -> list[Action]:
         self.is_over = True
-        end = end_of(verdict)
         told: list[Action] = []
         if end.code is not None:
             told.append(self._teller.error(end.code, end.message))
@@ -311,7 +316,7 @@ class Undecided(Transcription):
     def opened(self, now: float) -> list[Action]:
         """See `Machine.opened`."""
         assert self._other is not None
-        return self._other.created()
+        return self._other.opened(now)
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
         """See `Machine.text_frame`."""

@@ -44,6 +44,11 @@ class Settings:
         self.worker_model = worker_model
         self.format = format_of(fields.format)
 
+    @classmethod
+    def initial(cls, given: SessionFields | None, catalogue: Catalogue | None) -> "Settings":
+        """How a session begins; `given` is what is not as usual. Raises `Refusal` if it cannot be."""
+        return cls().changed(given, catalogue, has_input=False) if given is not None else cls()
+
     @property
     def vad(self) -> ServerVad | None:
         """How it is heard that somebody speaks; None: the client tells."""

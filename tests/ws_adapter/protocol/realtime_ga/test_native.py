@@ -1,7 +1,6 @@
 """Turns that the model takes by itself (`semantic_vad`): responses are its spoken turns."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,8 @@ from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import SPEECH, ready_signal
 from tests.ws_adapter.support.realtime_ga_conversation import (
     CATALOGUE,
+    SEMANTIC,
+    NativeConversation,
     RealtimeGaConversation,
     append,
     heard,
@@ -22,9 +23,8 @@ from ws_adapter.protocol.core.actions import Rewind
 from ws_adapter.protocol.core.config import Mode, SessionSetup
 from ws_adapter.protocol.core.signals import Finalized, Piece, UnitDone, UnitEnd
 
-SEMANTIC: Event = {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
-LISTEN, CHUNK, TURN = UnitEnd.LISTEN, UnitEnd.CHUNK, UnitEnd.TURN
-SPEAKS, SILENT = 0.9, 0.0
+CHUNK, TURN = UnitEnd.CHUNK, UnitEnd.TURN
+SPEAKS = 0.9
 LADDER = [
     "response.created",
     "response.output_item.added",
@@ -41,43 +41,6 @@ CLOSING = [
     "response.output_item.done",
     "response.done",
 ]
-
-
-class NativeConversation(RealtimeGaConversation):
-    """One session whose model takes turns by itself."""
-
-    def __init__(self, **session: Any) -> None:
-        super().__init__()
-        self.grant()
-        self.client(update(**{**SEMANTIC, **session}))
-        self.worker(ready_signal())
-
-    def hear(self, score: float = SILENT, seconds: float = 1.0) -> list[Event]:
-        """The user speaks, or is silent, for so long."""
-        return self.detect(score, seconds)
-
-    def answer_unit(self, end: UnitEnd = LISTEN, text: str = "", **done: Any) -> list[Event]:
-        """The worker's answer to the oldest unit that it has."""
-        self._answered += 1
-        unit = self._answered
-        pieces = [Piece(unit, text, SPEECH)] if text else []
-        done = {"context_tokens": 119, "tokens": counted.tokens(input_audio=10, output_text=3), **done}
-        return self.worker(*pieces, UnitDone(unit, end, **done), Finalized(unit))
-
-    def second(
-        self, end: UnitEnd = LISTEN, text: str = "", score: float = SILENT, **done: Any
-    ) -> list[Event]:
-        """A second of the user, and what the model says to it."""
-        before = len(self.sent)
-        for _ in range(8):
-            if len(self.units) > self._answered:
-                break
-            self.hear(score, 0.25)
-        self.answer_unit(end, text, **done)
-        self.now += 1.0
-        return self.sent[before:]
-
-    _answered = 0
 
 
 def test_semantic_vad_opens_a_full_duplex_session_at_once() -> None:

@@ -8,6 +8,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.adapter.report import Goal, Report
+from inference_service.api.engine import Done
 from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.checkpoints.location import find
@@ -60,7 +61,10 @@ class Crowd:
 
     @torch.inference_mode()
     def run(self, sessions: int) -> float:
-        """One unit of the first so many sessions, all at once; processor seconds of each."""
+        """One unit of the first so many sessions, all at once; processor seconds of each.
+
+        Raises `SystemExit` if one of them did not say all its tokens.
+        """
         self._unit += 1
         chunk = StreamInput(tuple(range(HEARD)))
         for session in (crowd := self._sessions[:sessions]):
@@ -73,8 +77,14 @@ class Crowd:
             self._tick.run(crowd)
         spent = time.thread_time() - since
         for session in crowd:
+            self._check(session)
             session.events.clear()
         return spent / sessions
+
+    def _check(self, session: Session[Any]) -> None:
+        done = [event for event in session.events if isinstance(event, Done)]
+        if [(it.unit, it.usage.output_text_tokens) for it in done] != [(self._unit, SAID)]:
+            raise SystemExit(f"{session.id} did not say its {SAID} tokens: {list(session.events)[-2:]}")
 
 
 async def measure(is_short: bool) -> Report:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.crowd import workload
+from benchmarks.crowd import batching, workload
 from benchmarks.crowd.conversations import Conversation, Tally, Unit, seconds_of_speech
 from benchmarks.crowd.real_time import row
 from benchmarks.crowd.scripted import script
@@ -81,3 +81,17 @@ def test_units_that_are_answered_late_or_never_are_misses() -> None:
 
 def test_a_conversation_knows_itself_by_its_phase() -> None:
     assert workload.place(Conversation(3, 39, [])._id, 2) == 0
+
+
+def test_a_crowd_whose_session_fails_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = batching.Crowd(batching.larger(), 2)
+    assert crowd.run(2) > 0
+    think = crowd._runtime.think
+
+    def poisoned(segments: list[Any]) -> list[Any]:
+        thought = zip(segments, think(segments), strict=True)
+        return [None if segment.slot == 1 else hidden for segment, hidden in thought]
+
+    monkeypatch.setattr(crowd._runtime, "think", poisoned)
+    with pytest.raises(SystemExit, match="s-1 did not say its 10 tokens"):
+        crowd.run(2)

@@ -11,6 +11,7 @@ from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.device.rows import Rows
 from inference_service.models.minicpmo.mel import StreamingMel
 from inference_service.models.minicpmo.model import MiniCPMO
+from inference_service.models.token2wav.model import Token2Wav
 
 TOLERANCE: Final = {torch.float32: 2e-3, torch.bfloat16: 0.08, torch.float16: 0.02}
 """Of the largest value: what numbers of that kind lose on their way through all layers."""
@@ -19,6 +20,9 @@ _CAPACITY: Final = 128
 _STEPS: Final = ((40, 7, 1), (1, 1, 9), (5, 1, 1), (1, 30, 1))
 """Rows of each of three sessions in each forward."""
 _SECONDS: Final = 3
+_CHUNK: Final = 28
+"""Tokens of a second, and those that are looked ahead at."""
+_CPU: Final = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Agreement:
 
 @torch.inference_mode()
 def agreements(device: torch.device, dtype: torch.dtype) -> list[Agreement]:
-    """Of the language model, with others in the forward and alone, and of the ear."""
+    """Of the language model, with others in the forward and alone, of the ear, and of the vocoder's flow."""
     size = model.small()
     plain = model.weights(size, torch.device("cpu"), torch.float32)
     state = {name: tensor.to(device, dtype) for name, tensor in plain.state_dict().items()}
@@ -47,6 +51,7 @@ def agreements(device: torch.device, dtype: torch.dtype) -> list[Agreement]:
         "language model, packed": _apart(thought, _hidden(ours, alone=False)),
         "language model, alone": _apart(thought, _hidden(ours, alone=True)),
         "ear": _apart(heard, _heard(ours)),
+        "flow of the vocoder": _apart(_flowed(size, _CPU, torch.float32), _flowed(size, device, dtype)),
     }
     return [Agreement(part, difference, TOLERANCE[dtype]) for part, difference in apart.items()]
 
@@ -83,6 +88,18 @@ def _heard(made: MiniCPMO) -> Tensor:
         (rows,), states = made.ear.encode([features], states)
         heard.append(rows.float().cpu())
     return torch.cat(heard)
+
+
+def _flowed(size: model.Size, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Mel frames [rows, 80] of two seconds of two streams."""
+    torch.manual_seed(2)
+    made = Token2Wav(size.vocoder, dtype=dtype).eval().requires_grad_(False).to(device)
+    tokens = torch.arange(2 * _CHUNK).view(2, _CHUNK).to(device)
+    states, frames = [made.flow.begin(model.voice())] * 2, []
+    for _ in range(2):
+        mel, states = made.flow.advance(tokens, states, is_last=False)
+        frames.append(mel.flatten(0, 1).float().cpu())
+    return torch.cat(frames)
 
 
 def _apart(wanted: Tensor, found: Tensor) -> float:

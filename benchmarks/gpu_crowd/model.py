@@ -109,12 +109,11 @@ def filled(model: MiniCPMO, state: dict[str, Tensor]) -> MiniCPMO:
 def components(size: Size, device: torch.device, dtype: torch.dtype, context_limit: int) -> DuplexComponents:
     """The model with its voice on `device`."""
     model = weights(size, device, dtype)
-    with device:
-        token2wav = Token2Wav(size.vocoder).to(device).eval().requires_grad_(False)
+    token2wav = Token2Wav(size.vocoder).to(device).eval().requires_grad_(False)
     tokenizer = Tokenizer.load(TINY)
     checkpoint = MiniCPMOCheckpoint(size.name, model, tokenizer, size.config, ())
     assert model.tts is not None
-    mouth = minicpmo_voice.Token2WavMouth(token2wav, _voice())
+    mouth = minicpmo_voice.Token2WavMouth(token2wav, voice())
     speech = SpeechComponents(model.tts, mouth, minicpmo.SPEECH_CAPACITY)
     return minicpmo.components(checkpoint, speech, context_limit=context_limit)
 
@@ -122,8 +121,8 @@ def components(size: Size, device: torch.device, dtype: torch.dtype, context_lim
 def footprint(size: Size, device: torch.device, dtype: torch.dtype, context_limit: int) -> Footprint:
     """What it takes, as a worker that serves it would say."""
     frames = 2 * _VOICE_TOKENS
-    voice = minicpmo_voice.needs(size.vocoder, SpeechOptions(), frames, can_clone=False)
-    return minicpmo.footprint(size.config, dtype, context_limit, voice, device)
+    needs = minicpmo_voice.needs(size.vocoder, SpeechOptions(), frames, can_clone=False)
+    return minicpmo.footprint(size.config, dtype, context_limit, needs, device)
 
 
 def _random(name: str, like: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -134,7 +133,8 @@ def _random(name: str, like: Tensor, device: torch.device, dtype: torch.dtype) -
     return nn.init.normal_(torch.empty(like.shape, device=device, dtype=dtype), std=_SPREAD)
 
 
-def _voice() -> VoicePrompt:
+def voice() -> VoicePrompt:
+    """Any."""
     generator = torch.Generator().manual_seed(_SEED)
     mel = torch.randn(2 * _VOICE_TOKENS, 80, generator=generator)
     return VoicePrompt(torch.arange(_VOICE_TOKENS), mel, torch.randn(192, generator=generator))

@@ -21,6 +21,8 @@ HEAD: Final = (
     "| text and speech tokens a speaking unit |\n|---|---:|---:|---:|---:|---:|---:|---:|"
 )
 
+PHASES: Final = "| a tick | calls | host ms | device ms |\n|---|---:|---:|---:|"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -31,6 +33,17 @@ class Row:
     """Sessions that memory holds."""
     trials: Sequence[Trial]
     """The best good one last."""
+
+    def parts(self) -> list[str]:
+        """What each part of a tick of the largest crowd took, line by line."""
+        if self.best is None:
+            return []
+        told = [
+            (it.name, f"{it.calls:.2f}", f"{it.host_ms:.2f}", f"{it.device_ms:.2f}")
+            for it in self.best.phases
+        ]
+        rows = [f"| {' | '.join(it)} |" for it in told]
+        return [f"Of {self.best.sessions} sessions ({self.way.name}):", "", PHASES, *rows, ""]
 
     @property
     def best(self) -> Trial | None:
@@ -50,7 +63,7 @@ class Row:
 def report(name: str, device: torch.device, rows: Sequence[Row], found: Sequence[Agreement]) -> str:
     """For people."""
     lines = [f"{name}, random weights, workload W in real time; {machine(device)}.", "", HEAD]
-    lines += [*map(str, rows), ""]
+    lines += [*map(str, rows), "", *(line for row in rows for line in row.parts())]
     for it in found:
         verdict = "met" if it.holds else "MISSED"
         lines.append(

@@ -1,14 +1,15 @@
 """The largest crowd whose units are in time."""
 
 import gc
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import torch
 
 from benchmarks.crowd.workload import CYCLE
+from benchmarks.gpu_crowd.phases import Phase
 from benchmarks.gpu_crowd.talkers import UNIT_S, Crowd, Unit
 from inference_service.api.setups import Window, WindowMode
 from inference_service.engine.sessions.components import DuplexComponents
@@ -52,6 +53,7 @@ class Trial:
     text_tokens: float
     speech_tokens: float
     """Of a speaking unit, on average."""
+    phases: Sequence[Phase] = ()
 
     @property
     def is_good(self) -> bool:
@@ -89,7 +91,8 @@ def run(
     crowd = Crowd(components, phases, way.window, sees=way.sees, seed=seed)
     try:
         crowd.age(aged)
-        return trial(sessions, crowd.converse(seconds))
+        found = trial(sessions, crowd.converse(seconds))
+        return replace(found, phases=crowd.phases.told())
     finally:
         crowd.close()
         del crowd
@@ -98,10 +101,17 @@ def run(
             torch.cuda.empty_cache()
 
 
-def largest(attempt: Callable[[int], Trial], first: int, most: int, step: int) -> list[Trial]:
+def largest(
+    attempt: Callable[[int], Trial],
+    first: int,
+    most: int,
+    step: int,
+    is_late: Callable[[], bool] = lambda: False,
+) -> list[Trial]:
     """Trials, the best good one last: twice as many until they are late, then halfway, to within `step`.
 
-    Nothing if not even one session is in time. `most` is what memory holds.
+    None of them is good if not even one session is in time. `most` is what memory holds. Once it `is_late`,
+    no further trial begins.
     """
     good: Trial | None = None
     bad, sessions = most + 1, min(first, most)
@@ -113,7 +123,7 @@ def largest(attempt: Callable[[int], Trial], first: int, most: int, step: int) -
         else:
             bad = sessions
         held = good.sessions if good else 0
-        if bad - held <= (step if held else 1) or held == most:
+        if bad - held <= (step if held else 1) or held == most or is_late():
             break
         sessions = min(2 * held, most) if held and bad > most else (held + bad) // 2
     return [it for it in trials if it is not good] + ([good] if good else [])

@@ -14,6 +14,7 @@ from PIL import Image
 from benchmarks.crowd import workload
 from benchmarks.crowd.scripted import script
 from benchmarks.crowd.workload import speaks
+from benchmarks.gpu_crowd.phases import Phases
 from inference_service.api.engine import Closed, Done, Event, Finalized, Piece, Ready, SessionFailed
 from inference_service.api.setups import (
     NO_OVERRIDES,
@@ -113,6 +114,8 @@ class Crowd:
         script(runtime)
         runtime.capture()
         self._engine = LiveEngine(runtime, len(phases), deliver, self._fatal.append)
+        self.phases = Phases(runtime)
+        self._engine.watch(self.phases.take)
         rng = np.random.default_rng(seed)
         self._contents = _contents(rng, sees=sees)
         settings = DuplexSettings(force_listen_count=0)
@@ -136,6 +139,7 @@ class Crowd:
 
     def converse(self, seconds: float) -> list[Unit]:
         """Speaks in real time, each at a phase of its own; the units that were due."""
+        self.phases.reset()
         begin = time.monotonic() + 0.1
         count = len(self.talkers)
         due = [(begin + UNIT_S * i / count, i) for i in range(count)]
@@ -146,7 +150,9 @@ class Crowd:
             content = self._contents[(number + len(due)) % len(self._contents)]
             self.talkers[number].say(content, at)
             heapq.heappush(due, (at + UNIT_S, number))
-        time.sleep(2 * UNIT_S)
+        patience = time.monotonic() + 2 * UNIT_S
+        while any(talker.waiting > 0 for talker in self.talkers) and time.monotonic() < patience:
+            time.sleep(0.001)
         self._check()
         return [unit for talker in self.talkers for unit in talker.units.values()]
 
@@ -157,6 +163,7 @@ class Crowd:
         for talker in self.talkers:
             talker.closed.wait(OPEN_S)
         self._engine.stop()
+        self.phases.close()
 
     def _check(self) -> None:
         failures = [talker.failure for talker in self.talkers if talker.failure]

@@ -11,6 +11,7 @@ from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import DuplexSettings, Mode, Sampling, Window, WindowMode
 from inference_service.engine.batch.memory import bytes_per_row, crowd_bytes
 from inference_service.engine.batch.pages import slot_rows
+from inference_service.engine.device.side_stream import Arrival
 from inference_service.engine.device.transfer import upload
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.components import (
@@ -161,8 +162,9 @@ class MiniMouth:
     def initial_state(self, voice: None, seed: int) -> VocoderState:
         return self._vocoder.initial_state(seed)
 
-    def say(self, chunks: list[SpeechCodes]) -> list[Tensor]:
-        return self._vocoder.decode([list(chunk.codes) for chunk in chunks], [c.state for c in chunks])
+    def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
+        said = self._vocoder.decode([list(chunk.codes) for chunk in chunks], [c.state for c in chunks])
+        return list(map(Arrival, said))
 
 
 class MiniOpenings:

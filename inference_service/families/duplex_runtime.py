@@ -78,7 +78,10 @@ class DuplexRuntime(Runtime):
         ]
 
     def speak(self, sessions: Sequence[Session[Any]]) -> None:
-        """One step of the speech head for all who speak, and the mouth for those who have finished."""
+        """One step of the speech head for all who speak, and the mouth for those who have finished.
+
+        A sound that is not here yet is waited for in the next tick, and the device goes on meanwhile.
+        """
         speaking = []
         for session in cast(Sequence[SpeakingSession], sessions):
             with blame(session):
@@ -90,26 +93,29 @@ class DuplexRuntime(Runtime):
         if not speaking:
             return
         assert self.speaker is not None
-        # A job is finished already only if a larger batch has failed since.
+        # A job is finished already if its sound is awaited, or if a larger batch has failed since.
         going_on = [(session, job) for session, job in speaking if not job.finished]
         if going_on:
             steps = self.speaker.forward([job for _, job in going_on])
             for (session, job), step in zip(going_on, steps, strict=True):
                 with blame(session):
                     self.speaker.take(job, step)
-        spoken_at = time.monotonic()
         finished = [(session, job) for session, job in speaking if job.finished]
+        awaited = {id(job) for _, job in finished if job.sound is not None}
         unsaid = [(session, job) for session, job in finished if job.sound is None]
         for begin in range(0, len(unsaid), VOICES_AT_ONCE):
             self._say(unsaid[begin : begin + VOICES_AT_ONCE])
         for session, job in finished:
-            with blame(session):
-                session.spoken(job.sound, spoken_at)
+            assert job.sound is not None
+            if job.sound.is_here or id(job) in awaited:
+                with blame(session):
+                    session.spoken(job.sound.take(), job.spoken_at)
 
     def _say(self, finished: list[tuple[SpeakingSession, SpeechJob]]) -> None:
         """Makes the sound of each job; if that fails, no voice has moved."""
         assert self.components.speech is not None
         marks = [session.mouth.mark() for session, _ in finished if session.mouth is not None]
+        spoken_at = time.monotonic()
         chunks = [SpeechCodes(session.mouth, job.codes, job.ends_turn) for session, job in finished]
         try:
             sounds = self.components.speech.mouth.say(chunks)
@@ -118,7 +124,7 @@ class DuplexRuntime(Runtime):
                 go_back()
             raise
         for (_, job), sound in zip(finished, sounds, strict=True):
-            job.sound = sound
+            job.sound, job.spoken_at = sound, spoken_at
 
     @property
     def decoders(self) -> list[PackedDecoder]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor
 
 from antiphon.audio.wav import decode_wav, is_wav, read_header
 from antiphon.errors import AudioError
@@ -18,6 +17,7 @@ from antiphon.semconv import Reason
 from inference_service.api.setups import VoiceReference
 from inference_service.checkpoints import vocoder, voices
 from inference_service.checkpoints.voices import DEFAULT_VOICE, LONGEST_S, VoiceReader
+from inference_service.engine.device.side_stream import Arrival, SideStream
 from inference_service.engine.sessions.components import Pcm, SpeechCodes, SpeechComponents
 from inference_service.errors import ConfigurationError, UnitRefused
 from inference_service.media.mel import SAMPLE_RATE
@@ -149,6 +149,7 @@ class Token2WavMouth:
 
     def __init__(self, model: Token2Wav, default: VoicePrompt) -> None:
         self._model = model
+        self._side = SideStream(next(model.parameters()).device)
         self._default = default
         self._own: VoiceCache | None = None
         self._heard: WeakValueDictionary[bytes, VoiceCache] = WeakValueDictionary()
@@ -158,22 +159,24 @@ class Token2WavMouth:
 
     def initial_state(self, voice: VoicePrompt | None, seed: int) -> StreamState:
         if voice is None or voice is self._default:
-            self._own = self._own or self._model.hear(self._default)
+            self._own = self._own or self._hear(self._default)
             return self._model.initial_state(self._own)
         key = hashlib.sha256(b"".join(it.numpy().tobytes() for it in vars(voice).values())).digest()
         heard = self._heard.get(key)
         if heard is None:
             while self._last and len(self._heard) >= self.room:
                 self._last.popitem(last=False)
-            heard = self._heard[key] = self._model.hear(voice)
+            heard = self._heard[key] = self._hear(voice)
         self._last[key] = heard
         self._last.move_to_end(key)
         return self._model.initial_state(heard)
 
-    def say(self, chunks: list[SpeechCodes]) -> list[Tensor]:
-        return self._model.step(
-            [StreamCodes(chunk.state, list(chunk.codes), ends_turn=chunk.is_last) for chunk in chunks]
-        )
+    def _hear(self, voice: VoicePrompt) -> VoiceCache:
+        return self._side.call(lambda: self._model.hear(voice))
+
+    def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
+        jobs = [StreamCodes(chunk.state, list(chunk.codes), ends_turn=chunk.is_last) for chunk in chunks]
+        return self._side.send(lambda: self._model.step(jobs))
 
 
 class VoiceShelf:

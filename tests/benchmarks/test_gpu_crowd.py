@@ -5,10 +5,12 @@ import torch
 
 from benchmarks.crowd.workload import LISTENS, SAYS
 from benchmarks.gpu_crowd import model
+from benchmarks.gpu_crowd.__main__ import main
 from benchmarks.gpu_crowd.agreement import agreements
 from benchmarks.gpu_crowd.report import Row, report
 from benchmarks.gpu_crowd.search import Trial, Way, largest, trial
 from benchmarks.gpu_crowd.talkers import Crowd, Unit
+from inference_service.engine.device import transfer
 
 CPU = torch.device("cpu")
 
@@ -34,6 +36,29 @@ def test_the_largest_crowd_that_is_in_time_is_found_to_within_a_step(
 def test_a_unit_without_an_answer_is_late() -> None:
     units = [Unit(10.0, 10.1, 10.2), Unit(11.0, 11.1, 12.5), Unit(12.0), Unit(13.0, 13.1, 13.9)]
     assert trial(2, units).missed == 0.5
+
+
+def test_a_search_that_is_late_tells_what_it_has_found() -> None:
+    trials = largest(lambda sessions: tried(sessions, holds=64), 8, 100, 2, is_late=lambda: True)
+    assert [it.sessions for it in trials] == [8]
+
+
+def test_the_benchmark_runs_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = "--device cpu --size small --dtype float32 --seconds 0.1 --aged 1 --first 1 --most 1"
+    monkeypatch.setattr("sys.argv", ["gpu_crowd", *given.split(), "--context-limit", "2048"])
+    upload = transfer.upload
+
+    assert main() == 0
+
+    told = capsys.readouterr().out
+    ways = ("audio, window", "audio, no window", "video, window", "video, no window")
+    assert all(f"Of 1 sessions ({way})" in told for way in ways)
+    calls = [line.split(" | ") for line in told.splitlines() if line.startswith("| hear")]
+    assert len(calls) == len(ways)
+    assert all(float(heard) > 0 and float(host_ms) > 0 for _, heard, host_ms, _ in calls)
+    assert transfer.upload is upload, "nothing is timed any more"
 
 
 @pytest.fixture(scope="module")

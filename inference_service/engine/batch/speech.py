@@ -14,6 +14,7 @@ from inference_service.engine.batch.draw import COLDEST
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import penalise
 from inference_service.engine.device.rows import Rows
+from inference_service.engine.device.side_stream import Arrival
 from inference_service.engine.device.transfer import download, upload
 from inference_service.models.config import SpeechConfig
 from inference_service.models.speech_head import SpeechHead
@@ -60,8 +61,10 @@ class SpeechJob:
     finished: bool = False
     poisoned: bool = False
     """Finished because a score was not a number."""
-    sound: Tensor | None = None
-    """Its codes as float32 samples, once they are."""
+    sound: Arrival | None = None
+    """Its codes as float32 samples, once they are asked for."""
+    spoken_at: float = 0.0
+    """When that was, in monotonic seconds."""
 
 
 @dataclass(frozen=True)

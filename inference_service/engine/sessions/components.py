@@ -19,6 +19,7 @@ from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import MODELS_VOICE, StandaloneText, VoiceReference
 from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.device.rows import Rows
+from inference_service.engine.device.side_stream import Arrival
 from inference_service.media.memo import digest
 from inference_service.models.config import TurnBound
 from inference_service.models.speech_head import SpeechHead
@@ -186,8 +187,8 @@ class Mouth(Protocol):
     def initial_state(self, voice: Any, seed: int) -> Any:
         """The `MouthState` of a session. `voice` is what `VoicePrompts` made, or None for the model's own."""
 
-    def say(self, chunks: list[SpeechCodes]) -> list[Tensor]:
-        """Float32 samples on the CPU for each chunk; states move on in place."""
+    def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
+        """Float32 samples for each chunk, which may be under way still; states move on in place."""
 
 
 # --------------------------------------------------------------------------------------------------- prompts

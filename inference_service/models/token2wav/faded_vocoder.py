@@ -56,7 +56,7 @@ class FadedVocoder:
         window = torch.hamming_window(2 * FADE, periodic=False, dtype=torch.float64, device="cpu")
         fade_in, fade_out = window.chunk(2)
         total = 1 if reference_quirks else fade_in + fade_out
-        self._fade_in, self._fade_out = fade_in / total, fade_out / total
+        self._fades = torch.stack([fade_in, fade_out]) / total
 
     def initial_state(self) -> FadedState:
         """A stream that has said nothing."""
@@ -75,8 +75,9 @@ class FadedVocoder:
         speech = self._hift.decode(mel, source)
         said = torch.stack([state.speech for state in states])
         if said.shape[1]:
-            device = speech.device
-            begin = speech[:, :FADE] * self._fade_in.to(device) + said * self._fade_out.to(device)
+            if self._fades.device != speech.device:
+                self._fades = self._fades.to(speech.device)
+            begin = speech[:, :FADE] * self._fades[0] + said * self._fades[1]
             speech = torch.cat([begin.to(speech), speech[:, FADE:]], dim=1)
         new = [
             FadedState(

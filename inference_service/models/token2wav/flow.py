@@ -6,6 +6,7 @@ in one batch; nothing of a stream stays in the module.
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -190,7 +191,7 @@ class Flow(nn.Module):
             rows = torch.cat([torch.cat([x, x]).to(around), around], dim=2)
             flow, attended, convolved = self.decoder.estimator(
                 rows,
-                torch.tensor([time], device=mean.device),
+                torch.full((1,), time, device=mean.device),
                 torch.stack([state.attention[k] for state in states], dim=3).flatten(2, 3),
                 torch.stack([state.convolution[k] for state in states], dim=3).flatten(2, 3),
             )
@@ -228,9 +229,10 @@ class Flow(nn.Module):
         )
 
 
+@cache
 def euler_steps(steps: int) -> list[tuple[float, float]]:
     """Times and lengths of steps from 0 to 1, which grow: 1 - cos. Summed in float32, as published."""
-    times = 1 - torch.cos(torch.linspace(0, 1, steps + 1) * 0.5 * math.pi)
+    times = 1 - torch.cos(torch.linspace(0, 1, steps + 1, device="cpu") * 0.5 * math.pi)
     time, result = times[0], []
     for end in times[1:]:
         step = end - time

@@ -193,5 +193,19 @@ class Hift(nn.Module):
         magnitude, phase = magnitude.exp().clamp(max=_LOUDEST), phase.sin()
         spectrum = torch.complex(magnitude * phase.cos(), magnitude * phase.sin())
         window = torch.hann_window(_FFT, device=x.device)
-        wave = torch.istft(spectrum, _FFT, _FFT_HOP, window=window)
+        grains = torch.fft.irfft(spectrum, _FFT, dim=1) * window[:, None]
+        weights = window.square()[None, :, None].expand(1, -1, x.shape[2])
+        wave = _overlapped(grains) / _overlapped(weights)
         return wave.clamp(-_LIMIT, _LIMIT)
+
+
+def _overlapped(grains: Tensor) -> Tensor:
+    """Grains [batch, 16, n], each 4 samples behind the last, added up: [batch, 4 (n - 1)].
+
+    As in `torch.istft`, which waits for the device: the first and the last 8 samples are left out.
+    """
+    count = grains.shape[2]
+    added = grains.new_zeros(len(grains), _FFT_HOP, count + _FFT // _FFT_HOP - 1)
+    for number, part in enumerate(grains.split(_FFT_HOP, dim=1)):
+        added[:, :, number : number + count] += part
+    return added.transpose(1, 2).flatten(1)[:, _FFT // 2 : -_FFT // 2]

@@ -4,9 +4,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from inference_service.engine.device.transfer import upload
 from inference_service.models.token2wav.causal_vocoder import CausalVocoder
 from inference_service.models.token2wav.config import Token2WavConfig
 from inference_service.models.token2wav.faded_vocoder import FadedVocoder
@@ -88,10 +90,11 @@ class Token2Wav(nn.Module):
 
     @torch.inference_mode()
     def step(self, jobs: list[StreamCodes]) -> list[Tensor]:
-        """What each stream can say now, [samples] float32 on the CPU; of a turn that has ended, all of it.
+        """What each stream can say now, float32 [samples]; of a turn that has ended, all of it.
 
-        A stream comes up once. Streams of equal shapes share their passes, and none hears of another. Raises
-        `ValueError` for a token out of range, before anything moves.
+        The sounds are on the model's device, which is not waited for. A stream comes up once. Streams of
+        equal shapes share their passes, and none hears of another. Raises `ValueError` for a token out of
+        range, before anything moves.
         """
         for job in jobs:
             self._check(job.codes)
@@ -104,7 +107,7 @@ class Token2Wav(nn.Module):
         for job in jobs:
             if job.ends_turn:
                 job.state.reset()
-        return [torch.cat(waves).cpu() if waves else torch.zeros(0) for waves in said]
+        return [torch.cat(waves) if waves else torch.zeros(0) for waves in said]
 
     def _check(self, codes: list[int]) -> None:
         size = self.config.encoder.vocabulary
@@ -118,7 +121,7 @@ class Token2Wav(nn.Module):
         waves: dict[int, Tensor] = {}
         device = self.flow.noise.device
         for group in _grouped(turns, lambda turn: (turn.state.flow.shape, len(turn.chunk.tokens))):
-            tokens = torch.tensor([turn.chunk.tokens for turn in group], device=device)
+            (tokens,) = upload(device, np.array([turn.chunk.tokens for turn in group]))
             flows = [turn.state.flow for turn in group]
             mel, flows = self.flow.advance(tokens, flows, is_last=group[0].chunk.is_last)
             for turn, frames, flow in zip(group, mel, flows, strict=True):

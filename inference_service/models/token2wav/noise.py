@@ -3,9 +3,11 @@
 The published package draws its tables without a seed when it is constructed, so two processes differ.
 """
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from inference_service.engine.device.transfer import upload
 from inference_service.models.token2wav.config import MELS, RATE_HZ
 
 _SEED = 20_240_507
@@ -42,6 +44,6 @@ class SourceNoise(nn.Module):
 
     def at(self, firsts: list[int], samples: int) -> Tensor:
         """For streams at these samples, [batch, samples, harmonics + 1]."""
-        begin = torch.tensor([first % len(self.table) for first in firsts], device=self.table.device)
+        (begin,) = upload(self.table.device, np.array([first % len(self.table) for first in firsts]))
         rows = begin[:, None] + torch.arange(samples, device=self.table.device)
         return self.table[rows % len(self.table)]

@@ -29,6 +29,7 @@ from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load_mini
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.draw import Draw
 from inference_service.engine.batch.speech import SpeechJob
+from inference_service.engine.device.side_stream import Arrival
 from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.components import DuplexComponents, Pcm, SpeechCodes, SpeechComponents
 from inference_service.engine.sessions.duplex import DuplexRun, DuplexSession
@@ -74,7 +75,7 @@ class Notebook:
         silent: Any = SimpleNamespace(flow=object())
         return Notebook.State(StreamState(silent, silent.flow, silent, silent))
 
-    def say(self, chunks: list[SpeechCodes]) -> list[Tensor]:
+    def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
         for chunk in chunks:
             state = chunk.state
             state.stream.add(list(chunk.codes))
@@ -82,7 +83,7 @@ class Notebook:
                 state.chunks.append((taken.tokens, taken.is_last))
             if chunk.is_last:
                 state.reset()
-        return [torch.zeros(0)] * len(chunks)
+        return [Arrival(torch.zeros(0))] * len(chunks)
 
 
 class Watched(DuplexRuntime):

@@ -1,0 +1,117 @@
+"""What each part of a tick takes: of the host's time, and of the device's."""
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from inference_service.api.engine import Ticked
+from inference_service.engine.device import transfer
+from inference_service.families.duplex_runtime import DuplexRuntime
+
+NAMES: Final = ("hear", "see", "prefill", "decode", "choose", "speech", "vocoder", "transfers")
+"""Forwards in which every row is alone are `decode`, others `prefill`; `choose` draws what they did not."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One part of all ticks."""
+
+    name: str
+    calls: float
+    """Of it in a tick, on average."""
+    host_ms: float
+    """In a tick, waiting for the device included; transfers are part of all others."""
+    device_ms: float
+    """From its first kernel to its last, in a tick; 0 on the CPU."""
+
+
+class Phases:
+    """Times the parts of a runtime's ticks, and all copies of the process, until it is closed."""
+
+    def __init__(self, runtime: DuplexRuntime) -> None:
+        speech = runtime.components.speech
+        assert speech is not None
+        self._device = runtime.device
+        self._calls: dict[str, int] = defaultdict(int)
+        self._host_s: dict[str, float] = defaultdict(float)
+        self._marks: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = defaultdict(list)
+        self._undo = ExitStack()
+        self.ticks = 0
+        for name in ("hear", "see", "choose"):
+            self._watch(runtime, name, name)
+        self._watch(runtime, "think", _kind)
+        self._watch(runtime.speaker, "forward", "speech")
+        mouth: Any = speech.mouth
+        self._watch(mouth._model, "step", "vocoder")  # there its own stream is the current one
+        for name in ("upload", "download"):
+            copy = getattr(transfer, name)
+            for module in list(sys.modules.values()):
+                if getattr(module, name, None) is copy:
+                    self._watch(module, name, "transfers")
+
+    def close(self) -> None:
+        """All is as it was."""
+        self._undo.close()
+
+    def take(self, ticks: Sequence[Ticked]) -> None:
+        """What `Engine.watch` tells."""
+        self.ticks += len(ticks)
+
+    def reset(self) -> None:
+        """Nothing of what was counts."""
+        self.ticks = 0
+        for kept in (self._calls, self._host_s, self._marks):
+            kept.clear()
+
+    def told(self) -> list[Phase]:
+        """All parts; the device has nothing to do any more."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        ticks = max(1, self.ticks)
+        return [
+            Phase(
+                name,
+                self._calls[name] / ticks,
+                1000 * self._host_s[name] / ticks,
+                sum(begin.elapsed_time(end) for begin, end in self._marks[name]) / ticks,
+            )
+            for name in NAMES
+        ]
+
+    def _watch(self, owner: Any, name: str, phase: str | Callable[[Any], str]) -> None:
+        """`phase` is named, or told by the first argument of the call."""
+        call, is_own = getattr(owner, name), name in vars(owner)
+
+        def timed(*given: Any) -> Any:
+            which = phase if isinstance(phase, str) else phase(given[0])
+            begun, since = self._mark(), time.perf_counter()
+            try:
+                return call(*given)
+            finally:
+                self._host_s[which] += time.perf_counter() - since
+                self._calls[which] += 1
+                if begun is not None and (ended := self._mark()) is not None:
+                    self._marks[which].append((begun, ended))
+
+        setattr(owner, name, timed)
+        if is_own:
+            self._undo.callback(setattr, owner, name, call)
+        else:
+            self._undo.callback(delattr, owner, name)
+
+    def _mark(self) -> torch.cuda.Event | None:
+        if self._device.type != "cuda":
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def _kind(segments: Sequence[Any]) -> str:
+    return "decode" if all(len(it.rows) == 1 for it in segments) else "prefill"

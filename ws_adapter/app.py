@@ -120,7 +120,6 @@ class Adapter:
         self._reload = parts.reload
         if parts.recorder is not None:
             parts.recorder.start()
-        logger.info("speech is detected by %s", parts.services.detector.name)
         parts.services.registry.start()
         parts.services.load.start()
         watching = [
@@ -129,7 +128,9 @@ class Adapter:
             asyncio.create_task(self._telemetry.distributions.keep_settled()),
         ]
         try:
-            for address in await self._listen(parts):
+            addresses = await self._listen(parts)
+            logger.info("speech is detected by %s", parts.services.detector.name)
+            for address in addresses:
                 on_ready(address)
             await self._interrupted.wait()
             await self._drain(parts.server)

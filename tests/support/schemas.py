@@ -97,6 +97,8 @@ def examples(dialect: str) -> list[Event]:
 
 
 def _spoken_on(path: str) -> tuple[str, ...]:
+    if path.startswith("/ws/"):
+        return ("chat",) if path.startswith("/ws/chat") else ("duplex",)
     if "/live/" in path:
         return ("live",)
     if "intent=transcription" in path:
@@ -105,8 +107,6 @@ def _spoken_on(path: str) -> tuple[str, ...]:
         return ("realtime_ga", "transcription_ga", "transcription")  # by a client secret, by the default mode
     if "transcription" in path:
         return ("transcription",)
-    if path.startswith("/ws/"):
-        return ("chat",) if path.startswith("/ws/chat") else ("duplex",)
     if "mode=" in path:
         return ("realtime_chat",) if "mode=chat" in path else ("realtime", "earlier")
     return ("realtime", "earlier", "realtime_chat", "transcription", "realtime_ga", "transcription_ga")

@@ -261,7 +261,7 @@ STREAMED = ("hear", "hostmemory", "think", "memory", "unit", "draw", "choose", "
 """Faults that streams meet in the tests; a talker meets all that it can."""
 PATIENCE_OF = {
     "hostmemory": 2, "think": 20, "memory": 22, "choose": 4,
-    "speech": 1, "mouth": 2, "settle": 1, "rebuild": 1,
+    "speech": 1, "mouth": 2, "settle": 1,
 }  # fmt: skip
 """Steps in company before the fault: so that it comes in the middle of what others do."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.observed import observed
+from tests.support.redis_server import INSTALLED, MISSING, RedisServer
 
 SLOW = (
     "benchmarks/test_neighbours.py",
@@ -108,3 +109,24 @@ def proper_events() -> Iterator[None]:
     """Fails the test if a WebSocket client of this process sent or got what its dialect does not have."""
     with observed():
         yield
+
+
+@pytest.fixture(scope="session")
+def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    if INSTALLED is None:
+        pytest.skip(MISSING)
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_server(_shared_redis: RedisServer) -> RedisServer:
+    """A running, empty redis-server, which the test may stop, pause and start as it likes."""
+    if _shared_redis.is_running:
+        _shared_redis.resume()
+        _shared_redis.empty()
+    else:
+        _shared_redis.stop(keep_data=False)
+        _shared_redis.start()
+    return _shared_redis

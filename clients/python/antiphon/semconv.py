@@ -2,8 +2,8 @@
 
 With the messages of `antiphon.v1` this is what both services share. Its policy:
 
-- constants, and the two things that both sides must build alike, the server's options and a lease's MAC; no
-  other logic, no imports beyond the standard library;
+- constants, and the three things that both sides must build alike, the server's options, a lease's MAC and
+  the name of a pool; no other logic, no imports beyond the standard library;
 - one line of meaning for each;
 - a name that goes away is dropped in a minor release, with a line in the changelog;
 - names of spans, attributes and metrics are written here and nowhere else.
@@ -13,6 +13,7 @@ Beside it both services import `antiphon.telemetry`, which turns these names int
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -36,7 +37,7 @@ METADATA_TRACESTATE: Final = "tracestate"
 # ---------------------------------------------------------------------------------------------- leases
 
 DEFAULT_POOL: Final = "default"
-"""The one pool: all workers are interchangeable."""
+"""What leases are signed for, whichever pool their worker is in: no two workers share an id."""
 
 MIN_WORKER_KEY_BYTES: Final = 16
 """Shortest key that dispatchers sign leases with and workers check them by."""
@@ -48,6 +49,14 @@ def lease_mac(key: bytes, pool: str, worker_id: str, slot: int, epoch: int) -> s
     """The MAC of a lease: the first 16 bytes of HMAC-SHA256, as 32 hexadecimal digits."""
     text = f"{pool}\n{worker_id}\n{slot}\n{epoch}"
     return hmac.digest(key, text.encode(), hashlib.sha256)[:_LEASE_MAC_BYTES].hex()
+
+
+def pool_name(model: str, modes: Iterable[str]) -> str:
+    """The pool of the workers of this model and these modes: `audio`, `video`, `chat`, `transcription`.
+
+    Like `antiphon-mini/audio+chat+transcription+video`.
+    """
+    return f"{model}/{'+'.join(sorted(modes))}"
 
 
 # ---------------------------------------------------------------------------------------------- errors

@@ -1,0 +1,189 @@
+"""How the queue that adapters and workers share is reached: Redis 7 or Valkey, with TLS, users, Sentinel.
+
+Needs the extra `antiphon[redis]` once `connect` is called. What the functions take and answer stands beside
+them, in `ws_adapter/dispatch/functions.lua`.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+LIBRARY: Final = "antiphon_v1"
+"""Name of the library of functions, and the beginning of their names."""
+
+DIRECTORY: Final = "antiphon:{pools}:"
+"""Prefix of what `announce` and `pools` keep."""
+
+TIMEOUT_S: Final = 2.0
+"""Longest that connecting or one answer may take."""
+
+_PORTS: Final = {"redis": 6379, "rediss": 6379, "redis+sentinel": 26379, "rediss+sentinel": 26379}
+_EXAMPLES: Final = (
+    "redis://host:6379/0, rediss://user:password@host:6379, "
+    "redis+sentinel://host1:26379,host2:26379/service or unix:///run/redis.sock"
+)
+
+
+class RedisUnusable(Exception):
+    """The address cannot be used as it is; the message says what to change and has no password in it."""
+
+
+@dataclass(frozen=True)
+class RedisAddress:
+    """Where Redis is. Its text has no password in it."""
+
+    scheme: str
+    hosts: tuple[tuple[str, int], ...] = ()
+    """One, or all the Sentinels."""
+    service: str = ""
+    """What Sentinel calls it."""
+    path: str = ""
+    """Of a Unix socket."""
+    db: int = 0
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether it is spoken to by TLS."""
+        return self.scheme.startswith("rediss")
+
+    def __str__(self) -> str:
+        who = f"{self.user or ''}:***@" if self.password else f"{self.user}@" if self.user else ""
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        name = f"/{self.service}" if self.service else ""
+        return f"{self.scheme}://{who}{hosts}{self.path}{name}/{self.db}"
+
+
+def prefix(pool: str) -> str:
+    """What all keys and channels of a pool begin with; `KEYS[1]` of the functions."""
+    return f"antiphon:{{{pool}}}:"
+
+
+def parse(url: str) -> RedisAddress:
+    """Reads `url`, one of the forms of the module. Raises `RedisUnusable`; imports no package."""
+    try:
+        return _parse(url)
+    except ValueError:
+        scheme = url.partition("://")[0] if "://" in url else ""
+        named = f"that {scheme}:// address" if scheme in (*_PORTS, "unix") else "what was given"
+        raise RedisUnusable(
+            f"Cannot reach a dispatcher at {named}: write it like {_EXAMPLES}. Characters such as @ and / "
+            "in a password are written as %40 and %2F."
+        ) from None
+
+
+def connect(url: str, *, ca: Path | None = None, password: str | None = None) -> "Redis":
+    """A client of the Redis at `url`, which connects when it is first used; end it with `disconnect`.
+
+    `ca` is a PEM file of the authorities that its certificate is checked against; without it those of the
+    system count. `password` is taken where the URL has none. Nothing is tried twice, and no answer is waited
+    for longer than `TIMEOUT_S`. Answers are text. Raises `RedisUnusable`.
+    """
+    address = parse(url)
+    try:
+        from redis.asyncio import Connection, Redis, SSLConnection, UnixDomainSocketConnection
+        from redis.asyncio.connection import ConnectionPool
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+    except ImportError:
+        raise RedisUnusable(
+            f"The dispatcher {address} needs the package redis. Install with: pip install 'antiphon[redis]'"
+        ) from None
+    common: dict[str, Any] = {
+        "socket_timeout": TIMEOUT_S,
+        "socket_connect_timeout": TIMEOUT_S,
+        "retry": Retry(NoBackoff(), 0),
+        **_tls(address, ca),
+    }
+    options = {
+        "db": address.db,
+        "username": address.user,
+        "password": address.password or password,
+        "decode_responses": True,
+        "protocol": 2,
+        **common,
+    }
+    if address.scheme == "unix":
+        socket = {**options, "path": address.path}
+        return Redis.from_pool(ConnectionPool(UnixDomainSocketConnection, **socket))
+    if address.service:
+        return _behind_sentinel(address, options, common)
+    host, port = address.hosts[0]
+    kind = SSLConnection if address.has_tls else Connection
+    return Redis.from_pool(ConnectionPool(kind, **options, host=host, port=port))
+
+
+async def call(client: "Redis", function: str, key: str, *arguments: object) -> Any:
+    """Calls one of the library's functions; `key` is the prefix of a pool, or `DIRECTORY`.
+
+    Raises what the package does: `RedisError`, `OSError` or `TimeoutError`.
+    """
+    return await client.execute_command("FCALL", f"{LIBRARY}_{function}", 1, key, *arguments)
+
+
+async def disconnect(client: "Redis") -> None:
+    """Closes every connection. Harmless when repeated."""
+    sentinels = getattr(getattr(client.connection_pool, "sentinel_manager", None), "sentinels", ())
+    for each in (client, *sentinels):
+        with suppress(Exception):
+            await each.aclose(close_connection_pool=True)
+
+
+def _parse(url: str) -> RedisAddress:
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise ValueError("a query")
+    credentials, at, where = parts.netloc.rpartition("@")
+    user, colon, secret = credentials.partition(":")
+    who = unquote(user) or None if at else None
+    password = unquote(secret) or None if colon else None
+    if parts.scheme == "unix":
+        if where or not parts.path.strip("/"):
+            raise ValueError("no path")
+        return RedisAddress("unix", path=unquote(parts.path), user=who, password=password)
+    hosts = (
+        tuple(_host(each, _PORTS[parts.scheme]) for each in where.split(","))
+        if parts.scheme in _PORTS
+        else ()
+    )
+    names = [name for name in parts.path.split("/") if name]
+    service = unquote(names.pop(0)) if parts.scheme.endswith("sentinel") and names else ""
+    is_sentinel = parts.scheme.endswith("sentinel")
+    if not hosts or len(names) > 1 or is_sentinel != bool(service) or (len(hosts) > 1 and not is_sentinel):
+        raise ValueError("no address")
+    return RedisAddress(parts.scheme, hosts, service, "", int(names[0]) if names else 0, who, password)
+
+
+def _host(text: str, port: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname:
+        raise ValueError("no host")
+    return parts.hostname, port if parts.port is None else parts.port
+
+
+def _tls(address: RedisAddress, ca: Path | None) -> dict[str, Any]:
+    if not address.has_tls:
+        if ca is not None:
+            raise RedisUnusable(
+                f"A file of authorities means nothing for {address}: write rediss:// for TLS."
+            )
+        return {}
+    if ca is None:
+        return {}
+    if not ca.is_file():
+        raise RedisUnusable(f"Cannot read the authorities of the dispatcher: there is no file {ca}.")
+    return {"ssl_ca_certs": str(ca)}
+
+
+def _behind_sentinel(address: RedisAddress, options: dict[str, Any], common: dict[str, Any]) -> "Redis":
+    from redis.asyncio import Sentinel
+
+    sentinels = Sentinel(address.hosts, sentinel_kwargs={**common, "ssl": address.has_tls})
+    client: Redis = sentinels.master_for(address.service, **options, ssl=address.has_tls)
+    return client

@@ -1,0 +1,611 @@
+"""The functions of the shared queue, on a real Redis whose clock the test turns."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.redis_server import RedisServer
+from tests.ws_adapter.support.pool import SETTLE_MS, SOURCE, START_MS, TICKET_TTL, WORKER_TTL, Pool
+
+GRANT_MS = 10_000
+
+
+@pytest.fixture
+def pool(redis_server: RedisServer) -> Iterator[Pool]:
+    pool = Pool(redis_server)
+    yield pool
+    pool.redis.close()
+
+
+def granted(answer: list[object]) -> tuple[str, int, int]:
+    """Worker, slot and epoch of an answer that is a grant."""
+    word, worker, slot, epoch, _ = answer
+    assert word == "granted"
+    assert isinstance(worker, str)
+    assert isinstance(slot, int)
+    assert isinstance(epoch, int)
+    return worker, slot, epoch
+
+
+def alive(pool: Pool, ms: int, *beats: Callable[[], object]) -> None:
+    """Time passes in which these beat once a second."""
+    for _ in range(ms // 1000):
+        pool.jump_ms(1000)
+        for beat in beats:
+            beat()
+
+
+# --------------------------------------------------------------------------------------- the library
+
+
+def test_library_loads_as_it_is_shipped_and_keeps_redis_own_time(pool: Pool) -> None:
+    pool.redis.function_flush()
+    pool.redis.flushall()
+
+    assert pool.redis.function_load(SOURCE) == "antiphon_v1"
+
+    seconds, _ = pool.redis.time()
+    assert abs(pool.stats()["time"] / 1000 - seconds) < 60
+    assert "'GET', 'now'" not in SOURCE
+
+
+def test_load_calls_nothing_that_libraries_may_not(pool: Pool) -> None:
+    """`pairs`, `redis.call` and their like are refused while a library loads, by some versions silently."""
+    top_level = [line for line in SOURCE.splitlines() if line[:1] not in ("", " ", "-", "#", "}")]
+
+    assert all(line.startswith(("local ", "end", "redis.register_function(")) for line in top_level)
+    assert not any("pairs(" in line or "redis.call" in line for line in top_level)
+
+
+def test_every_key_of_a_pool_has_its_hash_tag(pool: Pool) -> None:
+    pool.worker_beat("a")
+    pool.enqueue("t1")
+    pool.enqueue("t2")
+
+    assert {key for key in pool.redis.keys("*") if not key.startswith(pool.prefix)} == {"now"}
+
+
+# ------------------------------------------------------------------------------------ slots and queue
+
+
+def test_free_slot_is_granted_at_once(pool: Pool) -> None:
+    pool.worker_beat("a", target="10.0.0.1:50051")
+
+    assert pool.enqueue("t1") == ["granted", "a", 0, 1, "10.0.0.1:50051"]
+
+
+def test_who_finds_no_slot_is_told_its_place(pool: Pool) -> None:
+    first, second = pool.enqueue("t1"), pool.enqueue("t2")
+
+    assert [first[0], *first[2:]] == ["queued", 1, 1]
+    assert [second[0], *second[2:]] == ["queued", 2, 2]
+    assert second[1] == first[1] + 1
+
+
+def test_slots_go_out_in_order_of_arrival(pool: Pool) -> None:
+    for ticket in ("t1", "t2", "t3"):
+        pool.enqueue(ticket)
+
+    pool.worker_beat("a", 2)
+
+    grants = pool.beat("t1", "t2", "t3")
+    assert [grants[0][2], grants[1][2], grants[2]] == [1, 2, 1]
+
+
+def test_least_busy_worker_comes_first(pool: Pool) -> None:
+    pool.worker_beat("a", 3)
+    pool.worker_beat("b", 2)
+
+    workers = [granted(pool.enqueue(f"t{n}"))[0] for n in range(5)]
+
+    assert workers[:4] == ["a", "b", "a", "b"]
+    assert workers[4] == "a"
+
+
+def test_slot_that_was_freed_first_is_used_first(pool: Pool) -> None:
+    pool.worker_beat("a", 3)
+    leases = [granted(pool.enqueue(f"t{n}")) for n in range(3)]
+    for index in (1, 2, 0):
+        pool.jump_ms(1)
+        pool.slot_free(*leases[index])
+
+    again = [granted(pool.enqueue(f"u{n}"))[1] for n in range(3)]
+
+    assert again == [leases[index][1] for index in (1, 2, 0)]
+
+
+def test_slot_is_granted_again_only_when_its_worker_says_that_it_is_free(pool: Pool) -> None:
+    pool.worker_beat("a")
+    worker, slot, epoch = granted(pool.enqueue("t1"))
+    pool.worker_beat("a", 1, (slot, epoch))
+    pool.enqueue("t2")
+    assert pool.lease_return(worker, slot, epoch) == 0
+    assert pool.beat("t2") == [1]
+
+    assert pool.slot_free(worker, slot, epoch) == 1
+
+    assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
+
+
+def test_wrong_epoch_changes_nothing(pool: Pool) -> None:
+    pool.worker_beat("a")
+    worker, slot, epoch = granted(pool.enqueue("t1"))
+    pool.enqueue("t2")
+    before = {key: pool.redis.dump(key) for key in pool.redis.keys("*") if not key.endswith("clock")}
+
+    for wrong in (epoch - 1, epoch + 1):
+        assert pool.slot_free(worker, slot, wrong) == 0
+        assert pool.lease_return(worker, slot, wrong) == 0
+    assert pool.slot_free("nobody", 0, epoch) == 0
+    assert pool.lease_return(worker, 7, epoch) == 0
+
+    assert {key: pool.redis.dump(key) for key in pool.redis.keys("*") if not key.endswith("clock")} == before
+
+
+def test_full_queue_takes_no_newcomer_and_keeps_nothing_of_it(pool: Pool) -> None:
+    pool.enqueue("t1", most=2)
+    pool.enqueue("t2", most=2)
+
+    assert pool.enqueue("t3", most=2) == ["full"]
+
+    assert [ticket["ticket"] for ticket in pool.waiting()] == ["t1", "t2"]
+    assert pool.beat("t3") == ["gone"]
+
+
+def test_queue_is_never_full_while_a_slot_is_free(pool: Pool) -> None:
+    pool.worker_beat("a", 3)
+
+    answers = [pool.enqueue(f"t{n}", most=1)[0] for n in range(5)]
+
+    assert answers == ["granted", "granted", "granted", "queued", "full"]
+
+
+def test_who_was_there_before_finds_no_queue_full(pool: Pool) -> None:
+    seq = pool.enqueue("t1", most=1)[1]
+    pool.leave("t1")
+    pool.enqueue("t2", most=1)
+
+    assert pool.enqueue("t1", most=1, prior=seq)[2:] == [1, 2]
+    assert pool.enqueue("t3", most=1, prior="head")[2:] == [1, 3]
+
+
+def test_who_lost_its_worker_goes_to_the_head_behind_earlier_ones_of_its_like(pool: Pool) -> None:
+    pool.enqueue("t1")
+    pool.enqueue("again1", prior="head")
+    seq = pool.enqueue("again2", prior="head")[1]
+    order = [ticket["ticket"] for ticket in pool.waiting()]
+    assert order == ["again1", "again2", "t1"]
+    pool.leave("again2")
+
+    pool.enqueue("again3", prior="head")
+    pool.enqueue("again2", prior=seq)
+
+    assert [ticket["ticket"] for ticket in pool.waiting()] == ["again1", "again2", "again3", "t1"]
+
+
+def test_asking_twice_changes_nothing(pool: Pool) -> None:
+    """An adapter that did not get the answer asks again."""
+    assert pool.enqueue("t1") == pool.enqueue("t1")
+    pool.enqueue("t2")
+    pool.worker_beat("a")
+
+    assert granted(pool.enqueue("t1")) == granted(pool.enqueue("t1")) == ("a", 0, 1)
+    assert [ticket["ticket"] for ticket in pool.waiting()] == ["t2"]
+    assert pool.stats()["waiting"] == {"audio": 1}
+
+
+def test_leaving_closes_the_gap(pool: Pool) -> None:
+    for ticket in ("t1", "t2", "t3"):
+        pool.enqueue(ticket)
+
+    assert pool.leave("t2") == 1
+
+    assert pool.beat("t1", "t3") == [1, 2]
+    assert pool.leave("t2") == 0
+
+
+def test_who_leaves_with_a_grant_it_has_not_heard_of_gives_it_back(pool: Pool) -> None:
+    pool.enqueue("t1")
+    pool.enqueue("t2")
+    pool.worker_beat("a")
+
+    assert pool.leave("t1") == 1
+
+    assert pool.beat("t2") == [1]
+    assert pool.worker_beat("a") == [(0, 1)]
+    pool.slot_free("a", 0, 1)
+    assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
+
+
+def test_cancelled_ticket_is_told_to_its_adapter_once(pool: Pool) -> None:
+    pool.enqueue("t1", "other")
+    pool.enqueue("t2")
+
+    assert pool.cancel("t1") == 1
+
+    assert pool.cancel("t1") == 0
+    assert pool.beat("t2") == [1]
+    assert pool.beat("t1", adapter="other") == ["cancelled"]
+    assert pool.beat("t1", adapter="other") == ["gone"]
+    assert pool.cancel("nobody") == 0
+
+
+def test_granted_ticket_cannot_be_cancelled(pool: Pool) -> None:
+    pool.worker_beat("a")
+    pool.enqueue("t1")
+
+    assert pool.cancel("t1") == 0
+    assert len(pool.leases("a")) == 1
+
+
+# ------------------------------------------------------------------------------------- what expires
+
+
+def test_ticket_of_an_adapter_that_says_nothing_is_dropped_and_others_are_not(pool: Pool) -> None:
+    pool.enqueue("t1", "dead")
+    pool.enqueue("t2", "alive")
+
+    alive(pool, TICKET_TTL, lambda: pool.beat("t2", adapter="alive"))
+
+    assert pool.beat("t2", adapter="alive") == [1]
+    assert pool.beat("t1", adapter="dead") == ["gone"]
+
+
+def test_expired_ticket_gets_no_grant(pool: Pool) -> None:
+    pool.enqueue("t1", "dead")
+    alive(pool, TICKET_TTL, pool.stats)
+
+    pool.worker_beat("a")
+
+    assert granted(pool.enqueue("t2")) == ("a", 0, 1)
+
+
+def test_beat_is_answered_after_the_pump(pool: Pool) -> None:
+    """A prototype said `queued` to a ticket whose predecessor had just expired and whose slot was free."""
+    pool.enqueue("t1", "dead")
+    pool.enqueue("t2", "alive")
+    alive(pool, 2000, lambda: pool.beat("t2", adapter="alive"))
+    pool.jump_ms(1000)
+
+    assert pool.beat("t2", adapter="alive") == [1]
+
+    pool.worker_beat("a", accepting=0)
+    pool.worker_beat("a", accepting=1)
+    assert pool.beat("t2", adapter="alive") == [["a", 0, 1, "a:1"]]
+
+
+def test_worker_that_says_nothing_is_forgotten_with_slots_and_leases(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    granted(pool.enqueue("t1"))
+
+    alive(pool, WORKER_TTL, lambda: pool.worker_beat("b", 0))
+
+    assert [worker["id"] for worker in pool.stats()["workers"]] == ["b"]
+    assert pool.enqueue("t2")[0] == "queued"
+
+
+def test_workers_with_random_names_leave_nothing_behind(pool: Pool) -> None:
+    """A prototype kept a record of epochs for each slot that there had ever been."""
+    before = pool.redis.dbsize()
+    for number in range(20):
+        worker, slot, epoch = f"w-{number:x}", 0, 0
+        pool.worker_beat(worker, 2)
+        worker, slot, epoch = granted(pool.enqueue(f"t{number}"))
+        pool.worker_beat(worker, 2, (slot, epoch))
+        if number % 2:
+            pool.worker_leave(worker)
+        else:
+            alive(pool, WORKER_TTL, pool.stats)
+
+    assert pool.keys() == set()
+    assert pool.redis.dbsize() == before + 1  # the counter of epochs
+
+
+def test_grant_that_is_not_attached_is_revoked_and_the_slot_is_free_when_its_worker_says_so(
+    pool: Pool,
+) -> None:
+    pool.worker_beat("a")
+    worker, slot, epoch = granted(pool.enqueue("t1", "dead"))
+    alive(pool, GRANT_MS - 1000, lambda: pool.worker_beat("a"))
+    assert pool.leases("a") == {0: (1, "granted")}
+
+    pool.jump_ms(1000)
+
+    assert pool.worker_beat("a") == [(0, 1)]
+    pool.enqueue("t2")
+    assert pool.worker_beat("a") == [(0, 1)]
+    assert pool.beat("t2") == [1]
+    pool.slot_free(worker, slot, epoch)
+    assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
+
+
+def test_attached_lease_does_not_expire(pool: Pool) -> None:
+    pool.worker_beat("a")
+    lease = granted(pool.enqueue("t1"))[1:]
+
+    alive(pool, 3 * GRANT_MS, lambda: pool.worker_beat("a", 1, lease))
+
+    assert pool.leases("a") == {0: (1, "attached")}
+
+
+def test_time_in_which_nobody_could_call_counts_against_nobody(pool: Pool) -> None:
+    """Redis was away for five minutes, and came back with its data."""
+    pool.worker_beat("a")
+    lease = granted(pool.enqueue("t1"))[1:]
+    pool.worker_beat("a", 1, lease)
+    pool.enqueue("t2")
+
+    pool.jump_ms(300_000)
+
+    assert pool.beat("t2") == [1]
+    assert pool.leases("a") == {0: (1, "attached")}
+
+
+def test_clock_that_goes_back_stops_nothing(pool: Pool) -> None:
+    """A replica on a machine with another clock took over."""
+    pool.enqueue("t1", "dead")
+    pool.jump_ms(-3_600_000)
+
+    alive(pool, TICKET_TTL + 1000, pool.stats)
+
+    assert pool.waiting() == []
+
+
+def test_nothing_is_left_when_all_have_stopped(pool: Pool) -> None:
+    pool.worker_beat("a", 3)
+    pool.worker_beat("b", 1)
+    leases = [granted(pool.enqueue(f"t{number}")) for number in range(3)]
+    pool.worker_beat("a", 3, *(lease[1:] for lease in leases if lease[0] == "a"))
+    for number in range(3, 8):
+        pool.enqueue(f"t{number}")
+    pool.cancel("t7")
+    assert pool.keys() != set()
+
+    pool.pass_ms(GRANT_MS + WORKER_TTL)
+
+    assert pool.keys() == set()
+
+
+# ------------------------------------------------------------------------------------- what workers say
+
+
+def test_lease_that_is_held_becomes_attached_and_ends_by_itself_when_its_end_was_not_heard(
+    pool: Pool,
+) -> None:
+    pool.worker_beat("a")
+    lease = granted(pool.enqueue("t1"))[1:]
+    pool.worker_beat("a", 1, lease)
+    assert pool.leases("a") == {0: (1, "attached")}
+    pool.enqueue("t2")
+
+    pool.worker_beat("a")
+
+    assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
+
+
+def test_grant_stays_while_its_session_has_not_come(pool: Pool) -> None:
+    pool.worker_beat("a")
+    pool.enqueue("t1")
+
+    assert pool.worker_beat("a") == []
+
+    assert pool.leases("a") == {0: (1, "granted")}
+
+
+def test_lease_that_nobody_knows_is_taken_from_its_worker(pool: Pool) -> None:
+    pool.worker_beat("a", 2, (1, 700))
+
+    assert pool.leases("a") == {1: (700, "attached")}
+    assert granted(pool.enqueue("t1")) == ("a", 0, 1701)
+    assert pool.enqueue("t2")[0] == "queued"
+    assert pool.slot_free("a", 1, 700) == 1
+    assert pool.beat("t2") == [["a", 1, 1702, "a:1"]]
+
+
+def test_worker_knows_better_than_an_older_record(pool: Pool) -> None:
+    """Redis came back with what it had a while ago."""
+    pool.worker_beat("a")
+    lease = granted(pool.enqueue("t1"))[1:]
+    pool.worker_beat("a", 1, lease)
+
+    pool.worker_beat("a", 1, (0, 9))
+
+    assert pool.leases("a") == {0: (9, "attached")}
+    assert pool.slot_free("a", 0, 1) == 0
+
+
+def test_word_that_is_older_than_a_grant_does_not_undo_it(pool: Pool) -> None:
+    """The beat was written before its worker said that the slot is free, and came after that."""
+    pool.worker_beat("a")
+    pool.slot_free(*granted(pool.enqueue("t1")))
+    lease = granted(pool.enqueue("t2"))
+
+    pool.worker_beat("a", 1, (0, lease[2] - 1))
+
+    assert pool.leases("a") == {0: (lease[2], "granted")}
+
+
+def test_epoch_rises_above_what_workers_have_seen(pool: Pool) -> None:
+    pool.worker_beat("a", 2, highest=41)
+    assert granted(pool.enqueue("t1"))[2] == 1042
+
+    pool.worker_beat("b", 1, highest=41)
+
+    assert granted(pool.enqueue("t2"))[2] == 1043
+
+
+def test_large_epochs_stay_exact(pool: Pool) -> None:
+    """A worker that served an adapter with a queue of its own has seen Unix milliseconds."""
+    highest = 1_799_999_999_999
+    pool.worker_beat("a", 1, highest=highest)
+
+    worker, slot, epoch = granted(pool.enqueue("t1"))
+
+    assert epoch == highest + 1001
+    pool.worker_beat("a", 1, (slot, epoch))
+    assert pool.leases("a") == {0: (epoch, "attached")}
+    assert pool.slot_free(worker, slot, epoch) == 1
+
+
+def test_worker_that_drains_gets_no_grant_from_that_call_on(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    lease = granted(pool.enqueue("t1"))
+
+    pool.worker_beat("a", 2, lease[1:], accepting=0)
+
+    assert pool.enqueue("t2")[0] == "queued"
+    pool.slot_free(*lease)
+    assert pool.beat("t2") == [1]
+    pool.worker_beat("a", 2, accepting=1)
+    assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
+
+
+def test_worker_that_leaves_takes_everything_with_it(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    pool.enqueue("t1")
+
+    pool.worker_leave("a")
+
+    assert pool.keys() == set()
+
+
+# ------------------------------------------------------------------------------------- an empty database
+
+
+def test_empty_database_grants_nothing_before_old_tickets_could_return(redis_server: RedisServer) -> None:
+    pool = Pool(redis_server, settled=False)
+    pool.worker_beat("a")
+    assert pool.enqueue("t1")[0] == "queued"
+
+    alive(pool, SETTLE_MS - 1000, lambda: pool.beat("t1"), lambda: pool.worker_beat("a"))
+    pool.jump_ms(999)
+    assert pool.beat("t1") == [1]
+    pool.jump_ms(1)
+
+    assert pool.beat("t1") == [["a", 0, 1, "a:1"]]
+    pool.redis.close()
+
+
+def test_tickets_that_return_to_an_empty_database_keep_their_order_and_newcomers_stand_behind(
+    pool: Pool,
+) -> None:
+    seqs = {ticket: pool.enqueue(ticket)[1] for ticket in ("t1", "t2", "t3")}
+    pool.jump_ms(5000)
+    for key in pool.redis.keys(f"{pool.prefix}*"):
+        pool.redis.delete(key)
+
+    pool.enqueue("new")
+    for ticket in ("t3", "t1", "t2"):
+        pool.enqueue(ticket, prior=seqs[ticket])
+    pool.enqueue("newer")
+
+    assert [ticket["ticket"] for ticket in pool.waiting()] == ["t1", "t2", "t3", "new", "newer"]
+
+
+# ------------------------------------------------------------------------------------------- the view
+
+
+def test_sessions_that_are_over_teach_their_length(pool: Pool) -> None:
+    pool.worker_beat("a")
+    for number, length in enumerate((10_000, 20_000)):
+        worker, slot, epoch = granted(pool.enqueue(f"t{number}", kind="chat"))
+        alive(pool, length, lambda lease=(slot, epoch): pool.worker_beat("a", 1, lease))
+        pool.slot_free(worker, slot, epoch)
+
+    stats = pool.stats("chat", "audio")
+
+    assert stats["means"] == {"chat": {"mean": 13_000, "samples": 2}}
+
+
+def test_lease_that_was_never_used_teaches_nothing(pool: Pool) -> None:
+    pool.worker_beat("a")
+    lease = granted(pool.enqueue("t1"))
+    pool.lease_return(*lease)
+    pool.slot_free(*lease)
+
+    assert pool.stats("audio")["means"] == {}
+
+
+def test_stats_tell_slots_leases_and_who_waits(pool: Pool) -> None:
+    pool.worker_beat("a", 2, target="10.0.0.1:1")
+    worker, slot, epoch = granted(pool.enqueue("t1", kind="chat"))
+    pool.worker_beat("a", 2, (slot, epoch), target="10.0.0.1:1", accepting=0)
+    pool.jump_ms(1500)
+    pool.enqueue("t2", kind="chat")
+    pool.enqueue("t3", kind="audio")
+
+    stats = pool.stats("chat")
+
+    assert stats == {
+        "time": START_MS + SETTLE_MS + 1500,
+        "length": 2,
+        "waiting": {"chat": 1, "audio": 1},
+        "means": {},
+        "workers": [
+            {
+                "id": worker,
+                "target": "10.0.0.1:1",
+                "accepting": False,
+                "slots": 2,
+                "free": 1,
+                "load": 0.5,
+                "leases": [{"slot": slot, "epoch": epoch, "state": "attached", "kind": "chat", "age": 1500}],
+            }
+        ],
+    }
+
+
+def test_waiting_tells_who_waits_in_order_from_anywhere(pool: Pool) -> None:
+    pool.enqueue("t1", "one", kind="chat", label="kitchen")
+    pool.jump_ms(500)
+    pool.enqueue("t2", "two", waited=4000)
+
+    assert pool.waiting() == [
+        {"ticket": "t1", "adapter": "one", "kind": "chat", "label": "kitchen", "waited": 500},
+        {"ticket": "t2", "adapter": "two", "kind": "audio", "label": "", "waited": 4000},
+    ]
+    assert [ticket["ticket"] for ticket in pool.waiting(1, 1)] == ["t2"]
+
+
+def test_directory_has_the_pools_with_a_worker(pool: Pool) -> None:
+    pool.directory("announce", "m/audio", 6000)
+    pool.directory("announce", "n/chat", 3000)
+    assert pool.directory("pools") == ["n/chat", "m/audio"]
+
+    for _ in range(3):
+        pool.jump_ms(1000)
+        pool.directory("pools")
+
+    assert pool.directory("pools") == ["m/audio"]
+
+
+def test_adapters_and_workers_are_woken(pool: Pool) -> None:
+    listener = pool.redis.pubsub()
+    listener.psubscribe("antiphon:{*}:a:one")
+    listener.subscribe(f"{pool.prefix}w:a")
+    for _ in range(2):
+        assert listener.get_message(timeout=30)["type"].endswith("subscribe")
+    pool.enqueue("t1", "one")
+    pool.worker_beat("a")
+    pool.leave("t1")
+    pool.enqueue("t2", "one")
+    pool.cancel("t2")
+
+    heard = [listener.get_message(timeout=30)["data"] for _ in range(3)]
+
+    assert heard == ["granted t1", "revoked 0 1", "cancelled t2"]
+    listener.close()
+
+
+def test_thousands_of_tickets_of_one_adapter_beat_in_one_call(pool: Pool) -> None:
+    tickets = [f"ticket_{number:012x}" for number in range(2500)]
+    pipeline = pool.redis.pipeline()
+    for ticket in tickets:
+        pipeline.fcall("antiphon_v1_enqueue", 1, pool.prefix, ticket, "ad", 3000, "audio", 9999, 0)
+    pipeline.execute()
+    pool.jump_ms(2000)
+    assert pool.beat(*tickets) == list(range(1, 2501))
+
+    pool.jump_ms(2000)
+
+    assert pool.beat(tickets[-1]) == [2500]

@@ -1,0 +1,525 @@
+#!lua name=antiphon_v1
+
+-- One queue in front of the slots of a pool of workers, shared by all its adapters. KEYS[1] of each function is
+-- the pool's prefix, antiphon:{<pool>}: (of `announce` and `pools` the directory's); all keys stand behind it,
+-- so that a pool has one place in a Redis Cluster. Nothing runs by itself: each function first drops what has
+-- expired, then does its own, then hands free slots to the oldest tickets, and only then answers.
+--
+-- Prefix plus:
+--   clock, boot                  milliseconds: see `tick`; the first call on an empty database
+--   seq, epoch                   order of arrival; the fencing of leases
+--   queue                        waiting tickets by seq
+--   waiting                      how many of each kind wait
+--   ticket_exp, worker_exp       when a ticket or a worker that says nothing is dropped
+--   grant_exp                    when a lease that is not attached is revoked, by <worker>/<slot>
+--   t:<ticket>                   adapter, kind, label, since; once granted worker, slot, epoch, target
+--   w:<worker>                   target, accepting, slots, load
+--   avail                        workers that take a session, by their busy slots
+--   free:<worker>                free slots by the time since when
+--   l:<worker>                   slot -> "epoch state since kind ticket"; granted, attached, revoked
+--   mean:<kind>                  moving mean of the length of sessions in milliseconds, and of how many
+
+local SETTLE_MS = 3000
+local GRANT_MS = 10000
+local LONGEST_STEP_MS = 2000
+local EPOCH_LEAP = 1000
+local ALPHA = 0.3
+local AHEAD = 2 ^ 52 -- of a ticket at the head of the queue, off its seq
+local MEMBERS = 1000 -- of one ZADD: a call takes some thousand arguments
+
+local function call(...)
+  return redis.call(...)
+end
+
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+-- ------------------------------------------------------------------------------------------------- leases
+
+local function place(worker, slot)
+  return worker .. '/' .. slot
+end
+
+local function lease_of(p, worker, slot)
+  local text = call('HGET', p .. 'l:' .. worker, slot)
+  if not text then
+    return nil
+  end
+  local epoch, state, since, kind, ticket = string.match(text, '^(%d+) (%a+) (%d+) (%S+) (%S+)$')
+  return { epoch = tonumber(epoch), state = state, since = tonumber(since), kind = kind, ticket = ticket }
+end
+
+local function record(p, worker, slot, lease)
+  local since = whole(lease.since)
+  local text = table.concat({ whole(lease.epoch), lease.state, since, lease.kind, lease.ticket }, ' ')
+  call('HSET', p .. 'l:' .. worker, slot, text)
+end
+
+-- The worker has the lease, or the lease is over: nobody asks for its ticket any more.
+local function close_grant(p, worker, slot, lease)
+  call('ZREM', p .. 'grant_exp', place(worker, slot))
+  call('DEL', p .. 't:' .. lease.ticket)
+end
+
+-- The slot is not free by this: that only its worker can say.
+local function revoke(p, worker, slot, lease)
+  close_grant(p, worker, slot, lease)
+  lease.state = 'revoked'
+  record(p, worker, slot, lease)
+  call('PUBLISH', p .. 'w:' .. worker, 'revoked ' .. slot .. ' ' .. whole(lease.epoch))
+end
+
+-- Puts a worker where `match` looks for one, or takes it away from there.
+local function offer(p, worker)
+  local accepting = call('HGET', p .. 'w:' .. worker, 'accepting')
+  if accepting == '1' and call('ZCARD', p .. 'free:' .. worker) > 0 then
+    call('ZADD', p .. 'avail', call('HLEN', p .. 'l:' .. worker), worker)
+  else
+    call('ZREM', p .. 'avail', worker)
+  end
+end
+
+local function release(p, time, worker, slot, lease)
+  close_grant(p, worker, slot, lease)
+  call('HDEL', p .. 'l:' .. worker, slot)
+  call('ZADD', p .. 'free:' .. worker, time, slot)
+end
+
+local function forget_worker(p, worker)
+  local leases = call('HKEYS', p .. 'l:' .. worker)
+  for _, slot in ipairs(leases) do
+    close_grant(p, worker, slot, lease_of(p, worker, slot))
+  end
+  call('ZREM', p .. 'worker_exp', worker)
+  call('ZREM', p .. 'avail', worker)
+  call('DEL', p .. 'w:' .. worker, p .. 'l:' .. worker, p .. 'free:' .. worker)
+end
+
+-- ------------------------------------------------------------------------------------------------ tickets
+
+-- Takes a ticket out of the queue; false if it does not wait.
+local function unqueue(p, ticket)
+  if call('ZREM', p .. 'queue', ticket) == 0 then
+    return false
+  end
+  local kind = call('HGET', p .. 't:' .. ticket, 'kind')
+  if call('HINCRBY', p .. 'waiting', kind, -1) == 0 then
+    call('HDEL', p .. 'waiting', kind)
+  end
+  return true
+end
+
+local function drop_ticket(p, ticket)
+  unqueue(p, ticket)
+  call('ZREM', p .. 'ticket_exp', ticket)
+  call('DEL', p .. 't:' .. ticket)
+end
+
+local function granted_to(p, ticket)
+  local grant = call('HMGET', p .. 't:' .. ticket, 'worker', 'slot', 'epoch', 'target')
+  return grant[1] and grant or nil
+end
+
+-- --------------------------------------------------------------------------------------------------- pump
+
+-- What everybody's time is measured by: Redis's clock, less the time in which nobody called. Those who were
+-- cut off from Redis could not say that they live, so none of it counts against them.
+local function tick(p)
+  local real = now()
+  local clock = call('HMGET', p .. 'clock', 'real', 'time')
+  local time = real
+  if clock[1] then
+    local step = real - tonumber(clock[1])
+    time = tonumber(clock[2]) + math.max(0, math.min(step, LONGEST_STEP_MS))
+  else
+    call('SET', p .. 'boot', real)
+    -- Above what an earlier database gave out, at up to a million tickets a second.
+    call('SET', p .. 'seq', whole(real * 1000), 'NX')
+  end
+  call('HSET', p .. 'clock', 'real', real, 'time', time)
+  return time
+end
+
+-- First half of the pump: what has expired goes. Returns the time.
+local function begin(p)
+  local time = tick(p)
+  for _, ticket in ipairs(call('ZRANGEBYSCORE', p .. 'ticket_exp', '-inf', time)) do
+    drop_ticket(p, ticket)
+  end
+  for _, worker in ipairs(call('ZRANGEBYSCORE', p .. 'worker_exp', '-inf', time)) do
+    forget_worker(p, worker)
+  end
+  for _, member in ipairs(call('ZRANGEBYSCORE', p .. 'grant_exp', '-inf', time)) do
+    local worker, slot = string.match(member, '^(.*)/(%d+)$')
+    revoke(p, worker, slot, lease_of(p, worker, slot))
+  end
+  return time
+end
+
+local function grant(p, time, ticket, worker)
+  local slot = call('ZPOPMIN', p .. 'free:' .. worker)[1]
+  local epoch = call('INCR', p .. 'epoch')
+  local key = p .. 't:' .. ticket
+  local of = call('HMGET', key, 'kind', 'adapter')
+  unqueue(p, ticket)
+  call('ZREM', p .. 'ticket_exp', ticket)
+  local lease = { epoch = epoch, state = 'granted', since = time, kind = of[1], ticket = ticket }
+  record(p, worker, slot, lease)
+  call('ZADD', p .. 'grant_exp', time + GRANT_MS, place(worker, slot))
+  local target = call('HGET', p .. 'w:' .. worker, 'target')
+  call('HSET', key, 'worker', worker, 'slot', slot, 'epoch', whole(epoch), 'target', target)
+  offer(p, worker)
+  call('PUBLISH', p .. 'a:' .. of[2], 'granted ' .. ticket)
+end
+
+-- Second half of the pump: the oldest tickets get the slots of the least busy workers.
+local function match(p, time)
+  if time < tonumber(call('GET', p .. 'boot')) + SETTLE_MS then
+    return
+  end
+  while true do
+    local ticket = call('ZRANGE', p .. 'queue', 0, 0)[1]
+    local worker = ticket and call('ZRANGE', p .. 'avail', 0, 0)[1]
+    if not worker then
+      return
+    end
+    grant(p, time, ticket, worker)
+  end
+end
+
+-- ------------------------------------------------------------------------------------------------ workers
+
+-- The worker is the truth about what it holds.
+local function reconcile(p, time, worker, held)
+  for slot, epoch in pairs(held) do
+    local lease = lease_of(p, worker, slot)
+    if lease and lease.epoch == epoch then
+      if lease.state == 'granted' then
+        close_grant(p, worker, slot, lease)
+        lease.state = 'attached'
+        record(p, worker, slot, lease)
+      end
+    elseif not lease or lease.epoch < epoch or lease.state ~= 'granted' then
+      -- Not while a later grant stands: what holds the slot may be on its way out, and this word be old.
+      if lease then
+        close_grant(p, worker, slot, lease)
+      end
+      call('ZREM', p .. 'free:' .. worker, slot)
+      record(p, worker, slot, { epoch = epoch, state = 'attached', since = time, kind = '-', ticket = '-' })
+    end
+  end
+  for _, slot in ipairs(call('HKEYS', p .. 'l:' .. worker)) do
+    local lease = lease_of(p, worker, slot)
+    if lease.state == 'attached' and held[slot] ~= lease.epoch then
+      release(p, time, worker, slot, lease)
+    end
+  end
+end
+
+local function revoked_slots(p, worker)
+  local answer = {}
+  for _, slot in ipairs(call('HKEYS', p .. 'l:' .. worker)) do
+    local lease = lease_of(p, worker, slot)
+    if lease.state == 'revoked' then
+      answer[#answer + 1] = tonumber(slot)
+      answer[#answer + 1] = lease.epoch
+    end
+  end
+  return answer
+end
+
+-- worker_beat(worker, target, ttl, accepting, slots, load, highest_epoch, [slot, epoch]...): the pairs are the
+-- leases that are attached or being cleaned. Says which leases are revoked, [slot, epoch]..., until each is
+-- confirmed by slot_free.
+local function worker_beat(keys, args)
+  local p, worker = keys[1], args[1]
+  local time = begin(p)
+  if call('EXISTS', p .. 'w:' .. worker) == 0 then
+    for slot = 0, tonumber(args[5]) - 1 do
+      call('ZADD', p .. 'free:' .. worker, time, slot)
+    end
+  end
+  call('ZADD', p .. 'worker_exp', time + tonumber(args[3]), worker)
+  call('HSET', p .. 'w:' .. worker, 'target', args[2], 'accepting', args[4], 'slots', args[5], 'load', args[6])
+  local highest, held = tonumber(args[7]), {}
+  for index = 8, #args, 2 do
+    held[args[index]] = tonumber(args[index + 1])
+  end
+  if highest > tonumber(call('GET', p .. 'epoch') or 0) then
+    call('SET', p .. 'epoch', whole(highest + EPOCH_LEAP))
+  end
+  reconcile(p, time, worker, held)
+  offer(p, worker)
+  match(p, time)
+  return revoked_slots(p, worker)
+end
+
+local function learn(p, kind, length)
+  local mean = call('HMGET', p .. 'mean:' .. kind, 'mean', 'samples')
+  local before = tonumber(mean[1] or length)
+  local after = ALPHA * length + (1 - ALPHA) * before
+  call('HSET', p .. 'mean:' .. kind, 'mean', whole(after), 'samples', tonumber(mean[2] or 0) + 1)
+end
+
+-- slot_free(worker, slot, epoch): its caches are clean. 0 if the lease is not the slot's.
+local function slot_free(keys, args)
+  local p, worker, slot = keys[1], args[1], args[2]
+  local time = begin(p)
+  local lease = lease_of(p, worker, slot)
+  local is_its = lease ~= nil and lease.epoch == tonumber(args[3])
+  if is_its then
+    release(p, time, worker, slot, lease)
+    if lease.state ~= 'revoked' and lease.kind ~= '-' then
+      learn(p, lease.kind, time - lease.since)
+    end
+    offer(p, worker)
+  end
+  match(p, time)
+  return is_its and 1 or 0
+end
+
+-- worker_leave(worker)
+local function worker_leave(keys, args)
+  local p = keys[1]
+  local time = begin(p)
+  forget_worker(p, args[1])
+  match(p, time)
+  return 1
+end
+
+-- ----------------------------------------------------------------------------------------------- adapters
+
+local function enter(p, time, args)
+  local ticket, kind, seq = args[1], args[4], args[6]
+  local key = p .. 't:' .. ticket
+  if seq == '0' then
+    seq = call('INCR', p .. 'seq')
+  elseif seq == 'head' then
+    seq = call('INCR', p .. 'seq') - AHEAD
+  else
+    seq = tonumber(seq)
+    if seq > tonumber(call('GET', p .. 'seq')) then
+      call('SET', p .. 'seq', whole(seq))
+    end
+  end
+  call('HSET', key, 'adapter', args[2], 'kind', kind, 'label', args[7] or '')
+  call('HSET', key, 'since', whole(time - tonumber(args[8] or 0)))
+  call('ZADD', p .. 'queue', whole(seq), ticket)
+  call('HINCRBY', p .. 'waiting', kind, 1)
+end
+
+-- enqueue(ticket, adapter, ttl, kind, max_queue, prior_seq, [label, waited]): prior_seq is 0 for a newcomer,
+-- `head` for one who lost its worker, or the seq that the ticket had before Redis or its adapter was away; only
+-- newcomers may find the queue full. Said again it changes nothing. Answers {full}, {granted, worker, slot,
+-- epoch, target} or {queued, seq, position, length}.
+local function enqueue(keys, args)
+  local p, ticket = keys[1], args[1]
+  local time = begin(p)
+  local waits = call('ZSCORE', p .. 'queue', ticket)
+  if not waits and not granted_to(p, ticket) then
+    match(p, time)
+    local length = call('ZCARD', p .. 'queue')
+    if args[6] == '0' and length >= tonumber(args[5]) then
+      return { 'full' }
+    end
+    enter(p, time, args)
+    waits = true
+  end
+  if waits then
+    call('ZADD', p .. 'ticket_exp', time + tonumber(args[3]), ticket)
+  end
+  match(p, time)
+  local lease = granted_to(p, ticket)
+  if lease then
+    return { 'granted', lease[1], tonumber(lease[2]), tonumber(lease[3]), lease[4] }
+  end
+  local seq, rank = tonumber(call('ZSCORE', p .. 'queue', ticket)), call('ZRANK', p .. 'queue', ticket)
+  return { 'queued', seq, rank + 1, call('ZCARD', p .. 'queue') }
+end
+
+-- adapter_beat(adapter, ttl, ticket...): {length of the queue, places, grant...}. In `places`, one word for each
+-- ticket: its position, `granted`, `cancelled` or `gone`; for those that are granted follow, in order, {worker,
+-- slot, epoch, target}. Numbers in one text: an adapter may have a thousand tickets.
+local function adapter_beat(keys, args)
+  local p = keys[1]
+  local time = begin(p)
+  local expiry = time + tonumber(args[2])
+  for first = 3, #args, MEMBERS do
+    local members = {}
+    for index = first, math.min(first + MEMBERS - 1, #args) do
+      members[#members + 1] = expiry
+      members[#members + 1] = args[index]
+    end
+    call('ZADD', p .. 'ticket_exp', 'XX', unpack(members))
+  end
+  match(p, time)
+  local places, answer = {}, { call('ZCARD', p .. 'queue'), '' }
+  for index = 3, #args do
+    local ticket = args[index]
+    local rank = call('ZRANK', p .. 'queue', ticket)
+    local lease = not rank and granted_to(p, ticket)
+    local word = 'gone'
+    if rank then
+      word = rank + 1
+    elseif lease then
+      word = 'granted'
+      answer[#answer + 1] = { lease[1], tonumber(lease[2]), tonumber(lease[3]), lease[4] }
+    elseif call('EXISTS', p .. 't:' .. ticket) == 1 then
+      word = 'cancelled'
+      drop_ticket(p, ticket)
+    end
+    places[#places + 1] = word
+  end
+  answer[2] = table.concat(places, ' ')
+  return answer
+end
+
+-- leave(ticket): gives up a place, or a lease that the caller may not know of. 0 if there is neither.
+local function leave(keys, args)
+  local p, ticket = keys[1], args[1]
+  local time = begin(p)
+  local known, lease = call('EXISTS', p .. 't:' .. ticket), granted_to(p, ticket)
+  if lease then
+    revoke(p, lease[1], lease[2], lease_of(p, lease[1], lease[2]))
+  else
+    drop_ticket(p, ticket)
+  end
+  match(p, time)
+  return known
+end
+
+-- cancel(ticket): somebody who knows a ticket gives its place up; its adapter is told. 0 if it does not wait.
+local function cancel(keys, args)
+  local p, ticket = keys[1], args[1]
+  local time = begin(p)
+  local waited = unqueue(p, ticket)
+  if waited then
+    call('PUBLISH', p .. 'a:' .. call('HGET', p .. 't:' .. ticket, 'adapter'), 'cancelled ' .. ticket)
+  end
+  match(p, time)
+  return waited and 1 or 0
+end
+
+-- lease_return(worker, slot, epoch): the lease was not used; its worker makes the slot free. 0 if it is attached,
+-- or the lease is not the slot's.
+local function lease_return(keys, args)
+  local p, worker, slot = keys[1], args[1], args[2]
+  local time = begin(p)
+  local lease = lease_of(p, worker, slot)
+  local is_unused = lease ~= nil and lease.epoch == tonumber(args[3]) and lease.state == 'granted'
+  if is_unused then
+    revoke(p, worker, slot, lease)
+  end
+  match(p, time)
+  return is_unused and 1 or 0
+end
+
+-- -------------------------------------------------------------------------------------------------- views
+
+local function pairs_of(flat, value)
+  local answer = {}
+  for index = 1, #flat, 2 do
+    answer[flat[index]] = value(flat[index + 1])
+  end
+  return answer
+end
+
+local function leases_of(p, time, worker)
+  local answer = {}
+  for _, slot in ipairs(call('HKEYS', p .. 'l:' .. worker)) do
+    local lease = lease_of(p, worker, slot)
+    answer[#answer + 1] = {
+      slot = tonumber(slot),
+      epoch = lease.epoch,
+      state = lease.state,
+      kind = lease.kind,
+      age = time - lease.since,
+    }
+  end
+  return answer
+end
+
+-- stats(kind...): JSON {time, length, waiting: {kind: count}, means: {kind: {mean, samples}}, workers: [{id,
+-- target, accepting, slots, free, load, leases: [{slot, epoch, state, kind, age}]}]}; `-` is the kind of a lease
+-- that was there before this database, `means` has the kinds asked for. An empty list is {}.
+local function stats(keys, args)
+  local p = keys[1]
+  local time = begin(p)
+  match(p, time)
+  local workers, means = {}, {}
+  for _, id in ipairs(call('ZRANGE', p .. 'worker_exp', 0, -1)) do
+    local w = call('HMGET', p .. 'w:' .. id, 'target', 'accepting', 'slots', 'load')
+    workers[#workers + 1] = {
+      id = id,
+      target = w[1],
+      accepting = w[2] == '1',
+      slots = tonumber(w[3]),
+      load = tonumber(w[4]),
+      free = call('ZCARD', p .. 'free:' .. id),
+      leases = leases_of(p, time, id),
+    }
+  end
+  for _, kind in ipairs(args) do
+    local mean = call('HMGET', p .. 'mean:' .. kind, 'mean', 'samples')
+    if mean[1] then
+      means[kind] = { mean = tonumber(mean[1]), samples = tonumber(mean[2]) }
+    end
+  end
+  return cjson.encode({
+    time = time,
+    length = call('ZCARD', p .. 'queue'),
+    waiting = pairs_of(call('HGETALL', p .. 'waiting'), tonumber),
+    means = means,
+    workers = workers,
+  })
+end
+
+-- waiting(first, count): JSON [{ticket, adapter, kind, label, waited}] of the queue from `first` on, counted from
+-- 0, {} if there is nobody.
+local function waiting(keys, args)
+  local p, answer = keys[1], {}
+  local time = begin(p)
+  match(p, time)
+  local first = tonumber(args[1])
+  for _, ticket in ipairs(call('ZRANGE', p .. 'queue', first, first + tonumber(args[2]) - 1)) do
+    local t = call('HMGET', p .. 't:' .. ticket, 'adapter', 'kind', 'label', 'since')
+    local waited = time - tonumber(t[4])
+    answer[#answer + 1] = { ticket = ticket, adapter = t[1], kind = t[2], label = t[3], waited = waited }
+  end
+  return cjson.encode(answer)
+end
+
+-- ---------------------------------------------------------------------------------------------- directory
+
+-- announce(pool, ttl): there is a worker of this pool.
+local function announce(keys, args)
+  local p = keys[1]
+  call('ZADD', p .. 'exp', tick(p) + tonumber(args[2]), args[1])
+  return 1
+end
+
+-- pools(): those that have a worker.
+local function pools(keys)
+  local p = keys[1]
+  call('ZREMRANGEBYSCORE', p .. 'exp', '-inf', tick(p))
+  return call('ZRANGE', p .. 'exp', 0, -1)
+end
+
+redis.register_function('antiphon_v1_worker_beat', worker_beat)
+redis.register_function('antiphon_v1_slot_free', slot_free)
+redis.register_function('antiphon_v1_worker_leave', worker_leave)
+redis.register_function('antiphon_v1_enqueue', enqueue)
+redis.register_function('antiphon_v1_adapter_beat', adapter_beat)
+redis.register_function('antiphon_v1_leave', leave)
+redis.register_function('antiphon_v1_cancel', cancel)
+redis.register_function('antiphon_v1_lease_return', lease_return)
+redis.register_function('antiphon_v1_stats', stats)
+redis.register_function('antiphon_v1_waiting', waiting)
+redis.register_function('antiphon_v1_announce', announce)
+redis.register_function('antiphon_v1_pools', pools)

@@ -1,7 +1,6 @@
 """What the server says to an event, whenever it comes: its form and its content alone."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from tests.support.schemas import Event
@@ -18,12 +17,12 @@ from ws_adapter.protocol.duplex.earlier import Earlier
 from ws_adapter.protocol.duplex.realtime import Realtime
 from ws_adapter.protocol.duplex.vocabulary import Begin, HoldFrame, Input, Vocabulary
 from ws_adapter.protocol.duplex.ws_duplex import Duplex
-from ws_adapter.protocol.realtime_ga.wire.frames import Fault as GaFault
-from ws_adapter.protocol.realtime_ga.wire.frames import decode as decode_ga
+from ws_adapter.protocol.realtime_ga.wire.frames import FRAMES as GA_FRAMES
 from ws_adapter.protocol.transcription.commands import ChooseModel, Rejection, read_command
-from ws_adapter.protocol.transcription_ga.frames import decode as decode_transcription_ga
+from ws_adapter.protocol.transcription_ga.frames import FRAMES as GA_TRANSCRIPTION_FRAMES
 from ws_adapter.protocol.wire.errors import ErrorCode, Refusal
 from ws_adapter.protocol.wire.events import ErrorEvent
+from ws_adapter.protocol.wire.frames import Fault, FrameReader
 from ws_adapter.protocol.wire.limits import Limits
 
 
@@ -45,9 +44,9 @@ def refusal(dialect: str, event: Event) -> Refusal | None:
     if dialect == "live":
         return _refused_live(event)
     if dialect == "realtime_ga":
-        return _malformed(decode_ga, event)
+        return _malformed(GA_FRAMES, event)
     if dialect == "transcription_ga":
-        return _malformed(decode_transcription_ga, event)
+        return _malformed(GA_TRANSCRIPTION_FRAMES, event)
     if dialect in ("chat", "realtime_chat"):
         return _refused_by(Chat(Limits(), lambda: CATALOGUE) if dialect == "chat" else _chat(event), event)
     try:
@@ -94,10 +93,10 @@ def _refused_live(event: Event) -> Refusal | None:
     return None
 
 
-def _malformed(decode: Callable[[bytes, bool], Any], event: Event) -> Refusal | None:
+def _malformed(frames: FrameReader[Any], event: Event) -> Refusal | None:
     """By its form alone: what else is taken hangs on the session and its model."""
-    decoded = decode(json.dumps(event).encode(), False)
-    return decoded.refusal if isinstance(decoded, GaFault) else None
+    read = frames.read(json.dumps(event).encode(), False)
+    return read.refusal if isinstance(read, Fault) else None
 
 
 def _rejection(event: Event) -> Refusal | None:

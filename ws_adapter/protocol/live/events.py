@@ -10,12 +10,16 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from ws_adapter.protocol.duplex.texts import MOST_BYTES
-from ws_adapter.protocol.wire.events import MAX_PROMPT_CHARACTERS, Count, Fault, ServerEvent
+from ws_adapter.protocol.wire.events import (
+    MAX_EVENT_ID_CHARACTERS,
+    MAX_PROMPT_CHARACTERS,
+    Count,
+    Fault,
+    ServerEvent,
+)
 
 MAX_HISTORY: Final = 128
 """Messages that may stand before a session."""
-
-MAX_EVENT_ID_CHARACTERS: Final = 512
 
 
 class Code(StrEnum):

@@ -43,7 +43,6 @@ from ws_adapter.protocol.live.events import (
     SessionUpdate,
     ThinkingAppend,
 )
-from ws_adapter.protocol.live.frames import Fault, decode
 from ws_adapter.protocol.live.playout import SLICE_S
 from ws_adapter.protocol.live.refusals import code_of, code_of_end, reason_of, unserved
 from ws_adapter.protocol.live.settings import (
@@ -56,7 +55,10 @@ from ws_adapter.protocol.live.settings import (
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Clip, CutBase64, Samples, decode_base64
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, Refusal, Verdict, invalid, missing
+from ws_adapter.protocol.wire.frames import Fault, FrameReader
 from ws_adapter.protocol.wire.limits import LARGE_FRAME, Limits, errors_window, events_window, is_due
+
+_FRAMES: Final[FrameReader[ClientEvent]] = FrameReader(ClientEvent)
 
 DRAIN_S: Final = 10.0
 """How long a session that is to end may go on with what it is saying."""
@@ -209,8 +211,8 @@ class Live:
         if not self._events.allow(now):
             return self._conclude(self._events.flood)
         if len(frame) <= LARGE_FRAME:
-            return self._take(decode(frame, drops_input), now)
-        return self._reading.apart(len(frame), partial(decode, frame, drops_input), self._take)
+            return self._take(_FRAMES.read(frame, drops_input), now)
+        return self._reading.apart(len(frame), partial(_FRAMES.read, frame, drops_input), self._take)
 
     def binary_frame(self, now: float) -> list[Action]:
         """See `Machine.binary_frame`."""

@@ -38,7 +38,7 @@ from ws_adapter.protocol.realtime_ga.wire.client_events import (
 )
 from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.fields import SessionFields
-from ws_adapter.protocol.realtime_ga.wire.frames import Fault, decode
+from ws_adapter.protocol.realtime_ga.wire.frames import FRAMES
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, End, code_of, end_of, model_end, opening_end
 from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.realtime_ga.worker_slot import Hold
@@ -53,6 +53,7 @@ from ws_adapter.protocol.wire.errors import (
     Verdict,
 )
 from ws_adapter.protocol.wire.faults import shown
+from ws_adapter.protocol.wire.frames import Fault
 from ws_adapter.protocol.wire.limits import LARGE_FRAME, Limits, errors_window, events_window, is_due
 
 LONGEST_S: Final = 10 * 365 * 86_400.0
@@ -254,8 +255,8 @@ class RealtimeGa:
             return self._conclude(end_of(self._events.flood))
         take = partial(self._take, drops_input, len(frame))
         if len(frame) <= LARGE_FRAME:
-            return take(decode(frame, drops_input), now)
-        return self._reading.apart(len(frame), partial(decode, frame, drops_input), take)
+            return take(FRAMES.read(frame, drops_input), now)
+        return self._reading.apart(len(frame), partial(FRAMES.read, frame, drops_input), take)
 
     def binary_frame(self, now: float) -> list[Action]:
         """See `Machine.binary_frame`."""

@@ -17,7 +17,6 @@ from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of
 from ws_adapter.protocol.realtime_ga.listening import Began, Listening
 from ws_adapter.protocol.realtime_ga.wire import events as ga
 from ws_adapter.protocol.realtime_ga.wire.client_events import AudioAppend, AudioClear, AudioCommit
-from ws_adapter.protocol.realtime_ga.wire.frames import Fault
 from ws_adapter.protocol.realtime_ga.wire.items import Heard, MessageItem
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, End, code_of, end_of, opening_end
 from ws_adapter.protocol.realtime_ga.wire.teller import Teller
@@ -27,11 +26,12 @@ from ws_adapter.protocol.transcription.machine import LOST, UNSERVED, Transcript
 from ws_adapter.protocol.transcription.utterance import MOST_AHEAD, Utterance
 from ws_adapter.protocol.transcription_ga import events
 from ws_adapter.protocol.transcription_ga.events import ClientEvent, SessionFields, SessionUpdate
-from ws_adapter.protocol.transcription_ga.frames import decode, speaks_ga
+from ws_adapter.protocol.transcription_ga.frames import FRAMES, speaks_ga
 from ws_adapter.protocol.transcription_ga.settings import Settings
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import CutBase64, Samples, decode_base64
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, Refusal, Verdict
+from ws_adapter.protocol.wire.frames import Fault
 from ws_adapter.protocol.wire.limits import LARGE_FRAME, Limits, events_window
 
 _SERVERS = frozenset({Code.PROCESSING_ERROR, Code.QUEUE_FULL, Code.SERVICE_UNAVAILABLE, Code.CONTEXT_FULL})
@@ -97,8 +97,8 @@ class TranscriptionGa(Transcription):
             return self.ended(self._frames.flood)
         take = partial(self._take, len(frame))
         if len(frame) <= LARGE_FRAME:
-            return take(decode(frame, drops_input), now)
-        return self._reading.apart(len(frame), partial(decode, frame, drops_input), take)
+            return take(FRAMES.read(frame, drops_input), now)
+        return self._reading.apart(len(frame), partial(FRAMES.read, frame, drops_input), take)
 
     def binary_frame(self, now: float) -> list[Action]:
         """See `Machine.binary_frame`."""

@@ -16,6 +16,9 @@ from msgspec import Meta, Struct
 
 from ws_adapter.protocol.wire.errors import ErrorCode
 
+MAX_EVENT_ID_CHARACTERS: Final = 512
+"""Of what a client calls an event."""
+
 MAX_PROMPT_CHARACTERS = 32_768
 MAX_INPUT_ID_CHARACTERS = 128
 

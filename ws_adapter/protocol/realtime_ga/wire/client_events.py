@@ -27,8 +27,8 @@ from ws_adapter.protocol.realtime_ga.wire.items import (
     GivenMessage,
     ItemReference,
 )
+from ws_adapter.protocol.wire.events import MAX_EVENT_ID_CHARACTERS
 
-MAX_EVENT_ID_CHARACTERS: Final = 512
 MAX_INPUT_ITEMS: Final = 256
 
 EventId: TypeAlias = Annotated[

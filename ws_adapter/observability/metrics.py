@@ -97,6 +97,7 @@ class Metrics:
         self.lease_outcomes: Counter[LeaseOutcome] = _zero(LeaseOutcome)
         self.slow_consumers: Counter[SlowAction] = _zero(SlowAction)
         self.invalid_trace_contexts = 0
+        self.limited_alone = 0
         self.first_audio = distributions.of(semconv.FIRST_AUDIO)
         self.first_text = distributions.of(semconv.FIRST_TEXT)
         self.unit = distributions.of(semconv.UNIT)
@@ -116,6 +117,7 @@ class Metrics:
         _count(meter, semconv.SLOW_CONSUMERS, self.slow_consumers)
         observed_gauge(meter, semconv.SESSIONS_ACTIVE, lambda: _samples(self.active))
         observed_counter(meter, semconv.TRACE_CONTEXTS_INVALID, lambda: [((), self.invalid_trace_contexts)])
+        observed_counter(meter, semconv.LIMITS_ALONE, lambda: [((), self.limited_alone)])
         observed_counter(meter, semconv.BYTES, self._bytes)
         observed_gauge(meter, semconv.BUILD_INFO, lambda: [((version("antiphon"),), 1)])
 
@@ -124,6 +126,10 @@ class Metrics:
         self.active[kind] -= 1
         self.sessions[kind, known_reason(reason)] += 1
         self.session_length.record(seconds, kind.value)
+
+    def counted_alone(self) -> None:
+        """Somebody was let in whom other adapters were not asked about."""
+        self.limited_alone += 1
 
     def failed(self, code: str, *, is_servers: bool) -> None:
         """A client was told of an error."""

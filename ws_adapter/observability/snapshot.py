@@ -13,6 +13,7 @@ from antiphon.telemetry.instruments import Samples, observed_gauge
 from ws_adapter.dispatch.base import POOL, Dispatcher, PoolStatus, QueueView
 from ws_adapter.observability.chart import Moment
 from ws_adapter.observability.metrics import Metrics, Recent, observe
+from ws_adapter.peers.base import Alone, Peer, Peers
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load
 from ws_adapter.worker.registry import Condition, Registry
@@ -38,6 +39,7 @@ class Snapshot:
         metrics: Metrics,
         clock: Clock,
         speech_detector: str,
+        peers: Peers | None = None,
     ) -> None:
         self.status = PoolStatus(0, 0, 0, 0)
         self.view = QueueView(0, (), ())
@@ -50,6 +52,9 @@ class Snapshot:
         self.speech_detector = speech_detector
         self._dispatcher = dispatcher
         self._recent = Recent()
+        self._peers = peers or Alone()
+        self.peers: list[Peer] = []
+        """The adapters of the cluster, this one among them; none where it is alone."""
         self.history: deque[Moment] = deque(maxlen=MOMENTS)
         """The last minutes, oldest first."""
         self._misses = 0
@@ -66,7 +71,8 @@ class Snapshot:
         return self.status.workers > 0 and not self.load.is_draining
 
     async def refresh(self) -> None:
-        """Asks the dispatcher."""
+        """Asks the dispatcher and the other adapters."""
+        self.peers = await self._peers.all()
         self.status = await self._dispatcher.status(POOL)
         self.view = await self._dispatcher.view(POOL)
         units, misses = sum(self.metrics.units.values()), sum(self.metrics.misses.values())

@@ -6,10 +6,11 @@ from importlib.metadata import version
 from msgspec import Struct
 
 from antiphon.semconv import SlotState
-from ws_adapter.dispatch.base import Waiting
+from ws_adapter.dispatch.base import Running, Waiting
 from ws_adapter.observability.chart import Moment
 from ws_adapter.observability.leases import Held
 from ws_adapter.observability.snapshot import Snapshot
+from ws_adapter.peers.base import Peer
 from ws_adapter.worker.registry import Worker
 
 
@@ -22,7 +23,7 @@ class WorkerStatus(Struct, frozen=True):
     model: str | None
     slots: int | None
     held: int
-    """Slots that this adapter's sessions have there."""
+    """Slots that sessions have there, of all adapters."""
 
 
 class LeaseStatus(Struct, frozen=True):
@@ -71,6 +72,8 @@ class Status(Struct, frozen=True):
     """What hears whether somebody speaks: `silero` or `energy`."""
     history: list[Moment] = []
     """The last five minutes, oldest first."""
+    adapters: list[Peer] = []
+    """Those of the cluster, the oldest first; none where there is but this one."""
 
 
 def read_status(snapshot: Snapshot) -> Status:
@@ -83,7 +86,7 @@ def read_status(snapshot: Snapshot) -> Status:
         is_ready=snapshot.is_ready,
         is_draining=snapshot.load.is_draining,
         time=snapshot.clock.unix(),
-        workers=[_worker(worker, held) for worker in snapshot.registry.workers()],
+        workers=[_worker(worker, snapshot.view.running) for worker in snapshot.registry.workers()],
         slots={state.value: states[state] for state in SlotState},
         leases=[_lease(one, now) for one in held],
         queue=[_wait(waiting) for waiting in snapshot.view.waiting],
@@ -96,10 +99,11 @@ def read_status(snapshot: Snapshot) -> Status:
         inflight_bytes=snapshot.load.inflight_bytes,
         speech_detector=snapshot.speech_detector,
         history=list(snapshot.history),
+        adapters=snapshot.peers,
     )
 
 
-def _worker(worker: Worker, held: Sequence[Held]) -> WorkerStatus:
+def _worker(worker: Worker, running: Sequence[Running]) -> WorkerStatus:
     info = worker.info
     return WorkerStatus(
         target=worker.target,
@@ -107,7 +111,7 @@ def _worker(worker: Worker, held: Sequence[Held]) -> WorkerStatus:
         worker_id=info.worker_id if info is not None else None,
         model=info.model if info is not None else None,
         slots=info.slots if info is not None else None,
-        held=sum(one.lease.target == worker.target for one in held),
+        held=sum(one.worker_id == info.worker_id for one in running) if info is not None else 0,
     )
 
 

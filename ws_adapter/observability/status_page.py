@@ -27,6 +27,7 @@ def render(status: Status) -> str:
         _tiles(status),
         _history(status),
         slots,
+        _adapters(status),
         _workers(status),
         _leases(status),
         _queue(status),
@@ -67,6 +68,24 @@ def _tiles(status: Status) -> str:
         (f"{status.loop_lag_ms:.1f} ms", "event loop lag", ""),
     )
     return page.tiles(tiles)
+
+
+def _adapters(status: Status) -> str:
+    if not status.adapters:
+        return ""
+    rows = (
+        (
+            escape(f"{adapter.host} {adapter.pid}"),
+            page.state("draining" if adapter.is_draining else "ready" if adapter.is_ready else "not ready"),
+            f"{adapter.sessions}",
+            f"{adapter.cpu_cores:.2f}",
+            escape(adapter.version),
+            page.duration(max(0.0, status.time - adapter.since)),
+        )
+        for adapter in status.adapters
+    )
+    names = ("adapter", "state", "sessions#", "cores in use#", "version~", "up for#~")
+    return page.section("Adapters", page.table(names, rows, len(status.adapters)))
 
 
 def _workers(status: Status) -> str:

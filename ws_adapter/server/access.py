@@ -3,7 +3,7 @@
 import base64
 import logging
 import math
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -15,6 +15,7 @@ from websockets.http11 import Request, Response
 
 from antiphon.semconv import Rejection
 from ws_adapter.options import ANY_ORIGIN, AdapterOptions
+from ws_adapter.peers.base import Alone, Peers, Refused
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.server import responses
@@ -94,8 +95,10 @@ class Pass:
 class Access:
     """Origins, keys and how often somebody may connect."""
 
-    def __init__(self, options: AdapterOptions, clock: Clock) -> None:
-        """Reads the file of keys, if there is one. Raises `ConfigurationError`."""
+    def __init__(self, options: AdapterOptions, clock: Clock, peers: Peers | None = None) -> None:
+        """Reads the file of keys, if there is one; `peers` are those who let clients in too. Raises
+        `ConfigurationError`."""
+        self._peers = peers or Alone()
         self._keys = Keys(options.keys) if options.keys is not None else None
         self.client_secrets: Final = ClientSecrets(options.client_secret_key, clock)
         self._in_query = options.auth_query
@@ -141,27 +144,44 @@ class Access:
     def _is_proxy(self, address: Address) -> bool:
         return any(address in network for network in self._proxies)
 
-    def enter(self, request: Request, caller: Caller, dialect: Dialect) -> Pass:
+    async def enter(self, request: Request, caller: Caller, dialect: Dialect) -> Pass:
         """Lets a WebSocket in. Raises `Denied`.
 
-        What was counted on the way is given back if a later check fails, except the attempt itself.
+        What was counted on the way is given back if a later check fails, except the attempt itself. Other
+        adapters are asked last, and about those with a bad key too.
         """
         self.check_origin(request, caller)
         with ExitStack() as leaves:
-            key, session, is_unknown = None, b"", False
+            key, session, denied = None, b"", None
+            counts: list[tuple[RateLimits, str]] = []
             try:
                 if not caller.is_local:
                     leaves.callback(self._addresses.enter(caller.name))
-                key, session = self._admit(request, dialect)
+                    counts.append((self._addresses, caller.name))
+                try:
+                    key, session = self._admit(request, dialect)
+                except Denied as error:
+                    denied = error
                 if key is not None:
                     leaves.callback(self._holders.enter(key.hash))
+                    counts.append((self._holders, key.hash))
+                leaves.callback(await self._ask_peers(counts))
             except TooMany as error:
                 raise Denied(Rejection.RATE, responses.too_many(error.message, error.retry_s)) from None
-            except Denied:
-                if not dialect.tells_in_band:
-                    raise
-                is_unknown = True
-            return Pass(key, self.allowance(caller), leaves.pop_all().close, session, is_unknown)
+            if denied is not None and not dialect.tells_in_band:
+                raise denied
+            return Pass(key, self.allowance(caller), leaves.pop_all().close, session, denied is not None)
+
+    async def _ask_peers(self, counts: Sequence[tuple[RateLimits, str]]) -> Callable[[], None]:
+        """Counts a connection among those of all adapters; returns what to call once when it has ended.
+
+        Raises `TooMany`.
+        """
+        limited = [(limits, client) for limits, client in counts if limits.are_any]
+        answer = await self._peers.admit([limits.demand(client) for limits, client in limited])
+        if isinstance(answer, Refused):
+            raise limited[answer.demand][0].exceeded(answer.wait_s)
+        return answer.leave
 
     def count_page(self, caller: Caller) -> None:
         """Counts a request that opens no WebSocket. Raises `Denied`."""

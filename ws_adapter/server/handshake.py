@@ -60,7 +60,7 @@ class Handshake:
         self._metrics = metrics
         self._snapshot = snapshot
 
-    def enter(
+    async def enter(
         self,
         connection: PublicConnection,
         request: Request,
@@ -69,7 +69,7 @@ class Handshake:
     ) -> None:
         """Lets a WebSocket in. Raises `Denied`."""
         try:
-            entry = self._access.enter(request, caller, found.dialect)
+            entry = await self._access.enter(request, caller, found.dialect)
         except Denied as denied:
             connection.upgrade = self._upgrade(request, found, None)
             connection.upgrade.answered(denied.response.status_code)

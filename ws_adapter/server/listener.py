@@ -217,7 +217,7 @@ class PublicServer:
             elif not request.wants_websocket:
                 response = responses.upgrade_required()
             else:
-                self._handshake.enter(connection, request, caller, found)
+                await self._handshake.enter(connection, request, caller, found)
                 return None
         except Denied as denied:
             response = denied.response

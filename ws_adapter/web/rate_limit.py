@@ -4,6 +4,9 @@ together, whatever each of them may.
 A client is whatever is counted: a key or an address. One that opens many connections must not get more of the
 event loop and of the log than one that opens a few. What is remembered about clients is bounded: those who
 have not come for the longest are forgotten first, whose buckets have most likely filled up since.
+
+What is counted here is counted by one adapter, and enough where there is one. `ws_adapter.peers` adds up what
+several let in; frames, pages and lines of the log stay each adapter's own, since nobody can ask about each.
 """
 
 import math
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple, TypeAlias
 
+from ws_adapter.peers.base import Demand
 from ws_adapter.process.clock import Clock
 
 Address: TypeAlias = IPv4Address | IPv6Address
@@ -81,6 +85,8 @@ class RateLimits:
 
     def __init__(self, clock: Clock, sort: str, opens_per_min: int, connections: int) -> None:
         """`sort` names what is counted, for the messages."""
+        self.are_any: Final = opens_per_min > 0 or connections > 0
+        """Whether anybody is ever refused."""
         self._clock = clock
         self._sort = sort
         self._opens_per_min = opens_per_min
@@ -91,14 +97,23 @@ class RateLimits:
     def enter(self, client: str) -> Callable[[], None]:
         """Counts a new connection; returns what to call once when it has ended. Raises `TooMany`."""
         if self._most and self._open[client] >= self._most:
-            raise TooMany(
-                f"the most connections of one {self._sort} at once is {self._most}; close one first",
-                BUSY_RETRY_S,
-            )
+            raise self.exceeded(None)
         if self._opens_per_min:
             self._take_token(client)
         self._open[client] += 1
         return lambda: self._leave(client)
+
+    def demand(self, client: str) -> Demand:
+        """A new connection as adapters ask each other about it."""
+        return Demand(f"{self._sort}:{client}", self._most, self._opens_per_min)
+
+    def exceeded(self, wait_s: float | None) -> TooMany:
+        """What a client is told that may try again after `wait_s`; None: that has too many connections."""
+        if wait_s is None:
+            message = f"the most connections of one {self._sort} at once is {self._most}; close one first"
+            return TooMany(message, BUSY_RETRY_S)
+        message = f"the most attempts of one {self._sort} within a minute is {self._opens_per_min}"
+        return TooMany(f"{message}; try again later", math.ceil(wait_s))
 
     def _leave(self, client: str) -> None:
         self._open[client] -= 1
@@ -114,11 +129,7 @@ class RateLimits:
         if len(self._buckets) > REMEMBERED:
             self._buckets.popitem(last=False)
         if not bucket.take():
-            raise TooMany(
-                f"the most attempts of one {self._sort} within a minute is {self._opens_per_min}; "
-                "try again later",
-                math.ceil(bucket.wait_s),
-            )
+            raise self.exceeded(bucket.wait_s)
 
 
 class Allowance(NamedTuple):

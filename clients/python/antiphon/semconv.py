@@ -599,7 +599,7 @@ ADAPTER_OVERHEAD: Final = Metric(
 QUEUE_WAIT: Final = Metric(
     "antiphon_queue_wait_seconds", "s", "Waiting for a slot.", ("pool", "outcome"), QUEUE_SECONDS
 )
-QUEUE_LENGTH: Final = Metric("antiphon_queue_length", "{session}", "Sessions that wait for a slot.")
+QUEUE_LENGTH: Final = Metric("antiphon_queue_length", "{session}", "Sessions that wait, of all adapters.")
 QUEUE_ESTIMATE_ERROR: Final = Metric(
     "antiphon_queue_estimate_error_seconds",
     "s",
@@ -626,6 +626,11 @@ SLOW_CONSUMERS: Final = Metric(
 )
 REJECTED: Final = Metric(
     "antiphon_rejected_total", "{connection}", "Clients that were not let in.", ("reason",)
+)
+LIMITS_ALONE: Final = Metric(
+    "antiphon_limits_alone_total",
+    "{connection}",
+    "Connections that this adapter alone found room for, since Redis said nothing.",
 )
 WORKERS: Final = Metric("antiphon_workers", "{worker}", "Workers by their condition.", ("state",))
 READY: Final = Metric("antiphon_ready", "", "1 if a session could start, as /readyz says.")

@@ -159,20 +159,22 @@ async def test_bad_keys_count_for_the_limits_of_their_address(keys: KeyFile) -> 
             assert (await client.next())["type"] == "session.created"
 
 
-def test_those_who_stay_with_a_bad_key_count_among_the_connections_of_their_address(keys: KeyFile) -> None:
+async def test_those_who_stay_with_a_bad_key_count_among_the_connections_of_their_address(
+    keys: KeyFile,
+) -> None:
     options = AdapterOptions(("127.0.0.1:1",), auth="keys", keys=keys.path, connections_per_address=1)
     access = Access(options, ManualClock())
     caller = Caller(ip_address("203.0.113.5"), is_local=False)
     wrong = Request(PATH, Headers({"Authorization": "Bearer wrong"}))
 
-    entry = access.enter(wrong, caller, Dialect.REALTIME_GA)
+    entry = await access.enter(wrong, caller, Dialect.REALTIME_GA)
 
     assert entry.is_unknown
     with pytest.raises(Denied) as refusal:
-        access.enter(wrong, caller, Dialect.REALTIME_GA)
+        await access.enter(wrong, caller, Dialect.REALTIME_GA)
     assert refusal.value.reason is Rejection.RATE
     entry.leave()
-    access.enter(wrong, caller, Dialect.REALTIME_GA)
+    await access.enter(wrong, caller, Dialect.REALTIME_GA)
 
 
 async def test_keys_and_secrets_are_never_logged(keys: KeyFile, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,6 +19,8 @@ _TONES: Final = {
     "loading": "warn",
     "unfit": "bad",
     "offline": "bad",
+    "not ready": "bad",
+    "draining": "warn",
     "attached": "good",
     "granted": "warn",
     "cleaning": "warn",

@@ -1,0 +1,75 @@
+"""How an adapter asks whether a newcomer is one too many, whoever let the others in."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
+
+
+class Demand(NamedTuple):
+    """A newcomer as one sort of client counts it. Limits of 0 are none."""
+
+    client: str
+    """Such as `address:203.0.113.5` or `key:` and the hash of a key."""
+    most: int
+    """At once."""
+    per_min: int
+    """Within a minute."""
+
+
+class Refused(NamedTuple):
+    """One too many."""
+
+    demand: int
+    """Which of the demands cannot be met, from 0."""
+    wait_s: float | None
+    """When to come back; None where too many are here at once."""
+
+
+class Peer(Struct, frozen=True):
+    """An adapter, as it tells of itself."""
+
+    adapter_id: str
+    version: str
+    host: str
+    pid: int
+    since: float
+    """Unix seconds."""
+    sessions: int
+    cpu_cores: float
+    is_ready: bool
+    is_draining: bool
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """One who came in; `leave` is to be called once when it has gone."""
+
+    leave: Callable[[], None]
+
+
+UNCOUNTED: Final = Admitted(lambda: None)
+"""Of whom nothing is counted."""
+
+
+class Peers(Protocol):
+    """All adapters of a cluster, seen from one of them."""
+
+    async def admit(self, demands: Sequence[Demand]) -> Admitted | Refused:
+        """Counts a newcomer everywhere, by all of the demands or by none; but attempts count in any case."""
+
+    async def all(self) -> list[Peer]:
+        """The adapters that live, this one among them; empty where it is alone."""
+
+
+class Alone:
+    """An adapter that shares nothing: what it counts itself is all there is."""
+
+    async def admit(self, demands: Sequence[Demand]) -> Admitted | Refused:
+        """See `Peers.admit`."""
+        return UNCOUNTED
+
+    async def all(self) -> list[Peer]:
+        """See `Peers.all`."""
+        return []

@@ -1,0 +1,118 @@
+#!lua name=antiphon_peers_v1
+-- Whom the adapters of a cluster have let in, and which of them live.
+--
+-- KEYS[1] is a prefix with a hash tag. Below it stand
+--   seen              ZSET adapter -> ms, when it counts as gone
+--   about             HASH adapter -> what it tells of itself
+--   held:<adapter>    HASH client -> how many of its connections that adapter has
+--   total             HASH client -> the sum of these
+--   rate:<client>     ms, when all attempts of a client are made good; gone when that is past
+--
+-- What an adapter holds is told by itself, as absolute numbers, so that a call may come twice.
+
+local MINUTE_MS = 60000
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function add(p, client, count)
+  if redis.call('HINCRBY', p .. 'total', client, count) <= 0 then
+    redis.call('HDEL', p .. 'total', client)
+  end
+end
+
+local function hold(p, adapter, client, count)
+  local held = p .. 'held:' .. adapter
+  local was = tonumber(redis.call('HGET', held, client) or 0)
+  if count > 0 then
+    redis.call('HSET', held, client, count)
+  else
+    redis.call('HDEL', held, client)
+  end
+  if count ~= was then add(p, client, count - was) end
+end
+
+local function forget(p, adapter)
+  local held = redis.call('HGETALL', p .. 'held:' .. adapter)
+  for i = 1, #held, 2 do add(p, held[i], -tonumber(held[i + 1])) end
+  redis.call('DEL', p .. 'held:' .. adapter)
+  redis.call('HDEL', p .. 'about', adapter)
+  redis.call('ZREM', p .. 'seen', adapter)
+end
+
+local function forget_gone(p, now)
+  for _, adapter in ipairs(redis.call('ZRANGEBYSCORE', p .. 'seen', '-inf', now)) do forget(p, adapter) end
+end
+
+-- Takes one attempt of a client; returns how many ms are missing to the next, 0 if it was taken.
+local function attempt(p, client, per_min, now)
+  local key = p .. 'rate:' .. client
+  local good_at = math.max(tonumber(redis.call('GET', key) or 0), now) + MINUTE_MS / per_min
+  -- A sum of fractions may be a little more than the minute.
+  if good_at - now > MINUTE_MS + 1 then return math.ceil(good_at - now - MINUTE_MS) end
+  redis.call('SET', key, string.format('%.3f', good_at), 'PX', math.ceil(good_at - now))
+  return 0
+end
+
+-- Returns 0, 0 for a newcomer that is let in; else which demand it fails, and the ms to wait, -1 if unknown.
+local function admit(p, adapter, demands, now)
+  for i, demand in ipairs(demands) do
+    local client, most, per_min = demand[1], demand[2], demand[3]
+    if most > 0 and tonumber(redis.call('HGET', p .. 'total', client) or 0) >= most then return i, -1 end
+    if per_min > 0 then
+      local missing = attempt(p, client, per_min, now)
+      if missing > 0 then return i, missing end
+    end
+  end
+  for _, demand in ipairs(demands) do
+    if demand[2] > 0 then
+      redis.call('HINCRBY', p .. 'held:' .. adapter, demand[1], 1)
+      add(p, demand[1], 1)
+    end
+  end
+  return 0, 0
+end
+
+-- adapter, ttl in ms, about, and JSON: whether `held` is all that it holds, held, newcomers.
+-- Answers 0 to an adapter that is not known and does not tell everything; else 1, and two numbers for each
+-- newcomer.
+local function meet(keys, args)
+  local p, adapter, ttl, now = keys[1], args[1], tonumber(args[2]), now_ms()
+  local told = cjson.decode(args[4])
+  forget_gone(p, now)
+  if told.is_all then
+    forget(p, adapter)
+  elseif not redis.call('ZSCORE', p .. 'seen', adapter) then
+    return {0}
+  end
+  redis.call('ZADD', p .. 'seen', now + ttl, adapter)
+  redis.call('HSET', p .. 'about', adapter, args[3])
+  for client, count in pairs(told.held) do hold(p, adapter, client, count) end
+  local answers = {1}
+  for _, demands in ipairs(told.newcomers) do
+    local demand, missing = admit(p, adapter, demands, now)
+    answers[#answers + 1] = demand
+    answers[#answers + 1] = missing
+  end
+  -- When all adapters are gone, nothing stays. What one of them held must outlive the sum it is part of.
+  for _, name in ipairs({'seen', 'about', 'total'}) do redis.call('PEXPIRE', p .. name, 2 * ttl) end
+  redis.call('PEXPIRE', p .. 'held:' .. adapter, 4 * ttl)
+  return answers
+end
+
+local function leave(keys, args)
+  forget(keys[1], args[1])
+  return 1
+end
+
+-- What each adapter that lives tells of itself.
+local function list(keys, args)
+  forget_gone(keys[1], now_ms())
+  return redis.call('HVALS', keys[1] .. 'about')
+end
+
+redis.register_function('antiphon_peers_v1_meet', meet)
+redis.register_function('antiphon_peers_v1_leave', leave)
+redis.register_function('antiphon_peers_v1_list', list)

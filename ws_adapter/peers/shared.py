@@ -1,0 +1,276 @@
+"""The adapters of one Redis.
+
+An adapter is the truth about those whom it has let in: it tells Redis how many they are, and Redis adds up
+what all adapters tell. One call carries the beat, what has changed and whoever knocks, and one is under way
+at a time; who knocks meanwhile is in the next. So a crowd costs Redis few calls, and what an adapter tells
+arrives in order.
+
+No newcomer waits longer than `ask_s` for Redis. Whom it says nothing of is let in, since this adapter alone
+has found room for it; and until Redis answers again nobody else waits for it.
+"""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import resources
+from typing import Any, Final, Protocol
+
+import msgspec
+from redis.exceptions import RedisError, ResponseError
+
+from ws_adapter.peers.base import UNCOUNTED, Admitted, Demand, Peer, Refused
+
+logger = logging.getLogger(__name__)
+
+PREFIX: Final = "antiphon:{peers}:"
+LIBRARY: Final = "antiphon_peers_v1"
+
+BEAT_S: Final = 1.0
+ASK_S: Final = 0.25
+"""The longest that a handshake waits for Redis, and that a call may take."""
+
+LIFE_S: Final = 3.0
+"""How long an adapter that says nothing counts among the living, and those whom it let in."""
+
+RETELL_BEATS: Final = 60
+"""After so many beats an adapter tells everything again."""
+
+MOST_ASKED: Final = 100
+"""Newcomers in one call, which holds up the others at Redis for about 1 ms."""
+
+MOST_WAITING: Final = 1000
+"""Newcomers who wait for an answer: others are not asked about."""
+
+_FAILURES: Final = (RedisError, OSError, TimeoutError)
+_encode: Final = msgspec.json.Encoder().encode
+_read_peer: Final = msgspec.json.Decoder(Peer)
+
+
+class Redis(Protocol):
+    """What is used of a client of Redis."""
+
+    async def execute_command(self, *args: Any) -> Any:
+        """Sends one command."""
+
+
+@dataclass(eq=False)
+class _Newcomer:
+    demands: Sequence[Demand]
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    refused: Refused | None = None
+    is_abandoned: bool = False
+    """Nobody waits for the answer any more."""
+
+    @property
+    def clients(self) -> list[str]:
+        """Those among whose connections it counts."""
+        return [demand.client for demand in self.demands if demand.most]
+
+
+class RedisPeers:
+    """See `Peers`. Calls go out while `run` runs."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        adapter_id: str,
+        about: Callable[[], Peer],
+        counted_alone: Callable[[], None] = lambda: None,
+        *,
+        prefix: str = PREFIX,
+        beat_s: float = BEAT_S,
+        ask_s: float = ASK_S,
+        life_s: float = LIFE_S,
+    ) -> None:
+        """`about` is what is told of this adapter; `counted_alone` hears of each newcomer of whom Redis said
+        nothing. Times in seconds."""
+        self._redis = redis
+        self._adapter_id = adapter_id
+        self._about = about
+        self._counted_alone = counted_alone
+        self._prefix = prefix
+        self._beat_s = beat_s
+        self._ask_s = ask_s
+        self._life_ms = round(life_s * 1000)
+        self._held: Counter[str] = Counter()
+        self._changed: set[str] = set()
+        self._asking: deque[_Newcomer] = deque()
+        self._news = asyncio.Event()
+        self._answers = True
+        """Whether Redis is worth waiting for."""
+        self._is_known = False
+        """Whether Redis has what this adapter holds, but for what has changed."""
+        self._beats = 0
+        self._peers: list[Peer] = []
+
+    async def admit(self, demands: Sequence[Demand]) -> Admitted | Refused:
+        """See `Peers.admit`."""
+        if not demands:
+            return UNCOUNTED
+        newcomer = _Newcomer(demands)
+        try:
+            is_told = await self._ask(newcomer)
+        except BaseException:
+            self._withdraw(newcomer)
+            raise
+        if newcomer.refused is not None:
+            return newcomer.refused
+        if not is_told:
+            self._counted_alone()
+            self._hold(newcomer.clients)
+        return Admitted(partial(self._leave, newcomer.clients))
+
+    async def all(self) -> list[Peer]:
+        """See `Peers.all`. While Redis is away they are as they were."""
+        if self._answers:
+            with suppress(*_FAILURES):
+                async with asyncio.timeout(self._ask_s):
+                    told = map(_read_peer.decode, await self._call("list"))
+                self._peers = sorted(told, key=lambda peer: (peer.since, peer.adapter_id))
+        return self._peers
+
+    async def run(self) -> None:
+        """Beats and asks until cancelled; then Redis forgets this adapter at once, if it is there."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(due):
+                        await self._news.wait()
+                if loop.time() >= due:
+                    due = loop.time() + self._beat_s
+                    self._beats += 1
+                    # A failover may have lost what was told, and nobody says so.
+                    self._is_known = self._is_known and self._beats % RETELL_BEATS != 0
+                    await self._meet()
+                elif self._answers:
+                    await self._meet()
+                else:
+                    self._news.clear()
+        finally:
+            with suppress(*_FAILURES):
+                async with asyncio.timeout(self._ask_s):
+                    await self._call("leave", self._adapter_id)
+
+    # ---------------------------------------------------------------------------------- newcomers
+
+    async def _ask(self, newcomer: _Newcomer) -> bool:
+        """Waits for what Redis says of a newcomer; False if that is nothing."""
+        if not self._answers or len(self._asking) >= MOST_WAITING:
+            return False
+        self._asking.append(newcomer)
+        self._news.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._ask_s):
+                await newcomer.answered.wait()
+        if newcomer.answered.is_set() and not newcomer.is_abandoned:
+            return True
+        newcomer.is_abandoned = True
+        self._lost("no answer within %g s", self._ask_s)
+        return False
+
+    def _answer(self, newcomer: _Newcomer, refused: Refused | None) -> None:
+        # Told once more with the next call: this one may have come twice, or be for nobody any more.
+        self._changed.update(newcomer.clients)
+        if newcomer.is_abandoned:
+            return
+        newcomer.refused = refused
+        if refused is None:
+            self._held.update(newcomer.clients)
+        newcomer.answered.set()
+
+    def _withdraw(self, newcomer: _Newcomer) -> None:
+        """Nobody is there any more to be told."""
+        if newcomer.answered.is_set() and not newcomer.is_abandoned and newcomer.refused is None:
+            self._leave(newcomer.clients)
+        newcomer.is_abandoned = True
+
+    def _hold(self, clients: Sequence[str]) -> None:
+        self._held.update(clients)
+        self._tell(clients)
+
+    def _leave(self, clients: Sequence[str]) -> None:
+        for client in clients:
+            self._held[client] -= 1
+            if not self._held[client]:
+                del self._held[client]
+        self._tell(clients)
+
+    def _tell(self, clients: Sequence[str]) -> None:
+        if clients:
+            self._changed.update(clients)
+            self._news.set()
+
+    # ---------------------------------------------------------------------------------- the calls
+
+    async def _meet(self) -> None:
+        """One call: the beat, what has changed and whoever knocks."""
+        asked: list[_Newcomer] = []
+        while self._asking and len(asked) < MOST_ASKED:
+            newcomer = self._asking.popleft()
+            if not newcomer.is_abandoned:
+                asked.append(newcomer)
+        if not self._asking:
+            self._news.clear()
+        try:
+            async with asyncio.timeout(self._ask_s):
+                answers = await self._exchange(asked)
+        except _FAILURES as error:
+            self._is_known = False
+            for newcomer in (*asked, *self._asking):
+                newcomer.is_abandoned = True
+                newcomer.answered.set()
+            self._asking.clear()
+            self._lost("%r", error)
+            return
+        if not self._answers:
+            logger.info("Redis answers: limits are those of all adapters again")
+        self._answers = self._is_known = True
+        for newcomer, demand, missing_ms in zip(asked, answers[::2], answers[1::2], strict=True):
+            wait_s = missing_ms / 1000 if missing_ms >= 0 else None
+            self._answer(newcomer, Refused(demand - 1, wait_s) if demand else None)
+
+    async def _exchange(self, asked: Sequence[_Newcomer]) -> Sequence[int]:
+        demands = [newcomer.demands for newcomer in asked]
+        about = _encode(self._about())
+        while True:
+            told = self._changed if self._is_known else self._held.keys()
+            held = {client: self._held[client] for client in told}
+            message = {"is_all": not self._is_known, "held": held, "newcomers": demands}
+            self._changed = set()
+            known, *answers = await self._call(
+                "meet", self._adapter_id, self._life_ms, about, _encode(message)
+            )
+            if known:
+                return [int(answer) for answer in answers]
+            self._is_known = False  # it was gone for too long, or Redis has lost everything
+
+    async def _call(self, function: str, *args: Any) -> Any:
+        command = ("FCALL", f"{LIBRARY}_{function}", 1, self._prefix, *args)
+        try:
+            return await self._redis.execute_command(*command)
+        except ResponseError as error:
+            if "Function not found" not in str(error):
+                raise
+        await _load(self._redis)
+        return await self._redis.execute_command(*command)
+
+    def _lost(self, why: str, *details: object) -> None:
+        if self._answers:
+            logger.warning("Redis is away, each adapter limits alone: " + why, *details)
+        self._answers = False
+        self._news.set()
+
+
+async def _load(redis: Redis) -> None:
+    code = resources.files("ws_adapter.peers").joinpath("functions.lua").read_text("utf-8")
+    try:
+        await redis.execute_command("FUNCTION", "LOAD", code)
+    except ResponseError as error:
+        if "already exists" not in str(error):  # another adapter was first
+            raise

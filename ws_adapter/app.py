@@ -6,7 +6,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +36,7 @@ from ws_adapter.session.services import Services
 from ws_adapter.web.files import read_files
 from ws_adapter.web.tls import Certificate
 from ws_adapter.worker.registry import Registry
+from ws_adapter.worker.targets import read_targets
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,8 @@ def announce(address: str) -> None:
 async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = announce) -> int:
     """Runs an adapter until SIGTERM or SIGINT; a second signal ends it at once.
 
-    SIGHUP reads keys and certificate again; an adapter that has neither ends by it as any process does.
+    SIGHUP reads keys, certificate and the file of workers again; an adapter that has none of them ends by it
+    as any process does.
     `on_ready` is called for each address for clients, `http://host:port` first. Returns the exit code: 0
     drained, 1 fault, 2 configuration.
     """
@@ -70,7 +72,7 @@ async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = annou
         return EXIT_CONFIGURATION
     adapter = Adapter(options, LoopClock(), telemetry)
     handlers = {signal.SIGTERM: adapter.interrupt, signal.SIGINT: adapter.interrupt}
-    if options.keys is not None or options.tls_cert is not None:
+    if options.is_reloadable:
         handlers[signal.SIGHUP] = adapter.reload
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
@@ -106,7 +108,7 @@ class Adapter:
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
     def reload(self) -> None:
-        """Reads keys and certificate again, and ends the sessions of keys that are gone.
+        """Reads keys, certificate and the file of workers again, and ends the sessions of keys that are gone.
 
         What cannot be used is logged, and the old stays.
         """
@@ -132,7 +134,12 @@ class Adapter:
             logger.info("speech is detected by %s", parts.services.detector.name)
             for address in addresses:
                 on_ready(address)
+            if self.admin_port is not None:
+                address = f"http://{self._options.admin_host}:{self.admin_port}"
+                print(f"adapter administration on {address}", flush=True)
             await self._interrupted.wait()
+            if self._options.reuse_port:
+                parts.administration.leave()
             await self._drain(parts.server)
             return EXIT_DRAINED
         finally:
@@ -153,7 +160,9 @@ class Adapter:
         options = self._options
         try:
             if options.admin_port is not None:
-                self.admin_port = await parts.administration.start(options.admin_host, options.admin_port)
+                self.admin_port = await parts.administration.start(
+                    options.admin_host, options.admin_port, reuse=options.reuse_port
+                )
                 logger.info("administration on %s port %d", options.admin_host, self.admin_port)
             return await parts.server.start()
         except CannotListen as error:
@@ -194,7 +203,8 @@ def _assemble(
     voice = read_default_voice(options.voices)
     recorder = _recorder(options, clock)
     metrics = Metrics(telemetry.meter, telemetry.distributions)
-    registry = Registry(options.workers, byte_count=metrics.worker_bytes)
+    named = options.workers if options.workers_file is None else read_targets(options.workers_file)
+    registry = Registry(named, byte_count=metrics.worker_bytes)
     load = Load(options.load_limits, clock)
     rules = QueueRules(
         capacity=options.queue_capacity,
@@ -208,7 +218,14 @@ def _assemble(
     handshake = Handshake(options, access, telemetry, metrics, snapshot)
     pages = Pages(services, access, voice, {} if options.no_page else read_files())
     server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)
-    keys = access if options.keys is not None else None
+    readable: dict[str, Callable[[], None]] = {}
+    if options.keys is not None:
+        readable["file of keys"] = access.reload
+    if certificate is not None:
+        readable["certificate"] = certificate.reload
+    if options.workers_file is not None:
+        file = options.workers_file
+        readable["file of workers"] = lambda: registry.name(read_targets(file))
     return _Parts(
         services,
         dispatcher,
@@ -216,7 +233,7 @@ def _assemble(
         server,
         Administration(access, snapshot, telemetry, drain),
         recorder,
-        reload=lambda: _reload(keys, certificate, server),
+        reload=lambda: _reload(readable, server),
     )
 
 
@@ -227,12 +244,10 @@ def _recorder(options: AdapterOptions, clock: Clock) -> Recorder | None:
     return Recorder(options.recordings, clock, max_age_s=max_age_s, max_bytes=options.recordings_max_bytes)
 
 
-def _reload(keys: Access | None, certificate: Certificate | None, server: PublicServer) -> None:
-    for what, part in (("file of keys", keys), ("certificate", certificate)):
-        if part is None:
-            continue
+def _reload(readable: Mapping[str, Callable[[], None]], server: PublicServer) -> None:
+    for what, read in readable.items():
         try:
-            part.reload()
+            read()
         except ConfigurationError as error:
             logger.error("the %s could not be read again, nothing changes: %s", what, error)
         else:

@@ -12,6 +12,7 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Limits
 from ws_adapter.web.client_secrets import SHORTEST_KEY
 from ws_adapter.web.rate_limit import Network
+from ws_adapter.worker.targets import check_target
 
 _MIB = 2**20
 
@@ -30,8 +31,11 @@ _Interrupt = Literal["speech", "model"]
 class AdapterOptions:
     """How an adapter runs; times in seconds. Raises `ConfigurationError` for values that cannot work."""
 
-    workers: tuple[str, ...]
-    """Where the workers are: `host:port` or `unix:path`, at least one."""
+    workers: tuple[str, ...] = ()
+    """Where the workers are: `host:port` or `unix:path`."""
+
+    workers_file: Path | None = None
+    """Names them instead, one on each line. Read again on SIGHUP: workers come and go without a restart."""
 
     worker_key: bytes | None = field(default=None, repr=False)
     """Shared with the workers, who take only leases signed with it; None if they have none."""
@@ -41,6 +45,10 @@ class AdapterOptions:
 
     port: int = 8006
     """0 takes a free one."""
+
+    reuse_port: bool = False
+    """Shares its ports with other adapters of this user, among whom the kernel spreads connections. One that
+    drains stops listening, so that the others get them all."""
 
     no_page: bool = False
     """Leaves out the web page at `/`."""
@@ -192,11 +200,12 @@ class AdapterOptions:
 
     def __post_init__(self) -> None:
         """Refuses values that cannot work, one sentence each."""
-        if not self.workers or not all(self.workers):
+        if not all(self.workers) or not (self.workers or self.workers_file):
             raise ConfigurationError("No worker is named. Pass --worker host:port or --worker unix:path.")
+        if self.workers and self.workers_file is not None:
+            raise ConfigurationError("Workers are named twice. Leave out --worker or --workers-file.")
         for worker in self.workers:
-            if not _is_target(worker):
-                raise ConfigurationError(f"Cannot reach a worker at {worker!r}: give host:port or unix:path.")
+            check_target(worker)
         for name in ("port", "tls_port", "admin_port"):
             if not 0 <= (getattr(self, name) or 0) < 65_536:
                 raise ConfigurationError(f"{name} must be 0 to 65535, not {getattr(self, name)}.")
@@ -276,6 +285,11 @@ class AdapterOptions:
                 ) from None
 
     @property
+    def is_reloadable(self) -> bool:
+        """Whether there is a file that is read again on SIGHUP."""
+        return any(file is not None for file in (self.keys, self.tls_cert, self.workers_file))
+
+    @property
     def proxies(self) -> tuple[Network, ...]:
         """`trusted_proxies` as networks."""
         return tuple(ip_network(network) for network in self.trusted_proxies or ())
@@ -338,52 +352,17 @@ class AdapterOptions:
 
 
 _CHOICES = (("auth", _Auth), ("default_realtime_mode", _DefaultMode), ("live_interrupt", _Interrupt))
-_POSITIVE = (
-    "queue_update_s",
-    "init_timeout_s",
-    "duplex_idle_s",
-    "chat_idle_s",
-    "transcription_idle_s",
-    "transcription_buffer_s",
-    "unit_flush_s",
-    "max_lag_s",
-    "max_waiting_mib",
-    "max_append_s",
-    "max_message_mib",
-    "max_chat_message_mib",
-    "outbox_audio_s",
-    "outbox_mib",
-    "slow_consumer_s",
-    "realtime_wait_s",
-)
-_NOT_NEGATIVE = (
-    "queue_max_wait_s",
-    "no_worker_grace_s",
-    "session_limit_audio_s",
-    "session_limit_video_s",
-    "session_limit_realtime_s",
-    "connections_per_address",
-    "opens_per_min_per_address",
-    "frames_per_s_per_address",
-    "pages_per_min_per_address",
-    "connections_per_key",
-    "opens_per_min_per_key",
-    "silence_tail_units",
-    "max_inflight_mib",
-    "max_cpu",
-    "max_loop_lag_ms",
-    "recordings_max_days",
-    "recordings_max_gib",
-    "drain_timeout_s",
-)
-
-
-def _is_target(text: str) -> bool:
-    """Whether `text` is `host:port`, `[v6]:port` or `unix:path`."""
-    if text.startswith("unix:"):
-        return text != "unix:"
-    host, _, port = text.rpartition(":")
-    return host != "" and "/" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536
+_POSITIVE = """
+    queue_update_s init_timeout_s duplex_idle_s chat_idle_s transcription_idle_s transcription_buffer_s
+    unit_flush_s max_lag_s max_waiting_mib max_append_s max_message_mib max_chat_message_mib
+    outbox_audio_s outbox_mib slow_consumer_s realtime_wait_s
+""".split()
+_NOT_NEGATIVE = """
+    queue_max_wait_s no_worker_grace_s session_limit_audio_s session_limit_video_s
+    session_limit_realtime_s connections_per_address opens_per_min_per_address frames_per_s_per_address
+    pages_per_min_per_address connections_per_key opens_per_min_per_key silence_tail_units
+    max_inflight_mib max_cpu max_loop_lag_ms recordings_max_days recordings_max_gib drain_timeout_s
+""".split()
 
 
 def _is_loopback(host: str) -> bool:

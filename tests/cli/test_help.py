@@ -141,7 +141,7 @@ def test_arguments_are_the_options_of_the_service(command: object, module: str, 
 
     assert arguments.keys() <= {field.name for field in dataclasses.fields(kind)}
     for field in dataclasses.fields(kind):
-        if field.name in arguments and field.default not in (None, False, dataclasses.MISSING):
+        if field.name in arguments and field.default not in (None, False, (), dataclasses.MISSING):
             shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
             assert f"default {shown}" in arguments[field.name], field.name
 

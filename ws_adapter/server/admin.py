@@ -40,12 +40,16 @@ class Administration:
         self._telemetry = telemetry
         self._port = Port(self._respond, HttpConnection)
 
-    async def start(self, host: str, port: int) -> int:
-        """Listens; returns the port. Raises `CannotListen`."""
+    async def start(self, host: str, port: int, *, reuse: bool = False) -> int:
+        """Listens, with `reuse` beside others; returns the port. Raises `CannotListen`."""
         try:
-            return await self._port.start(host, port)
+            return await self._port.start(host, port, reuse=reuse)
         except OSError as error:
             raise CannotListen("--admin-port", host, port, error) from error
+
+    def leave(self) -> None:
+        """Leaves the port to others."""
+        self._port.leave()
 
     async def close(self) -> None:
         """Stops listening."""

@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 from antiphon import semconv
 from antiphon.semconv import Rejection
 from antiphon.telemetry.logs import SessionFields, session_log
-from antiphon.telemetry.port import NOWHERE
+from antiphon.telemetry.port import NOWHERE, stop_listening
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.process.clock import sleep
@@ -55,6 +55,11 @@ SEND_BUFFER_BYTES: Final = 128 * 1024
 SPREAD_S: Final = 30.0
 """Sessions that outlast the drain end one after another over this time, so that clients return one by one."""
 
+_PASSES: Final = 8
+"""More than the passes of the event loop from a connection that waits to its handshake."""
+
+_LOOK_S: Final = 0.01
+"""Between two looks at whether all have come in."""
 
 TRACE_ID_HEADER: Final = "antiphon-trace-id"
 LONGEST_USER_AGENT: Final = 256
@@ -115,6 +120,7 @@ class PublicServer:
             self._serve,
             host,
             port,
+            reuse_port=self._options.reuse_port,
             process_request=self._respond,
             process_response=_finish_response,
             select_subprotocol=_select_subprotocol,
@@ -148,8 +154,11 @@ class PublicServer:
         """Turns newcomers and waiting clients away; lets sessions go on for `drain_timeout_s`, then ends
         them.
 
-        Returns when the last one is gone.
+        Returns when the last one is gone. A shared port is left to the others first, so that who comes now
+        is theirs, and only who has come already is turned away.
         """
+        if self._options.reuse_port:
+            await self._leave_port()
         self._stop_admitting()
         for session in [session for session in self._sessions if session.is_waiting]:
             session.shut_down()
@@ -160,6 +169,24 @@ class PublicServer:
             await self._until_empty(spread / len(left))
             session.shut_down()
         await self._empty.wait()
+
+    async def _leave_port(self) -> None:
+        """Lets those in who have come, and nobody else; who waits for a slot may get one as long as that
+        takes."""
+        await _let_come_in()
+        for server in self._servers:
+            stop_listening(server)
+        await _let_come_in()
+        for _ in range(round(OPEN_TIMEOUT_S / _LOOK_S)):
+            if not self._is_anybody_coming():
+                break
+            await asyncio.sleep(_LOOK_S)
+
+    def _is_anybody_coming(self) -> bool:
+        """Whether somebody is in the handshake, or has no slot yet."""
+        servers = self._servers
+        in_handshake = any(len(server.handler_tasks) > len(server.all_connections) for server in servers)
+        return in_handshake or any(session.is_waiting for session in self._sessions)
 
     async def close(self) -> None:
         """Ends whatever is left at once and stops listening."""
@@ -314,6 +341,12 @@ class PublicServer:
             connection.key.name if connection.key is not None else None,
             agents[0][:LONGEST_USER_AGENT].encode("ascii", "replace").decode() if agents else None,
         )
+
+
+async def _let_come_in() -> None:
+    """Has the event loop accept who waits for that, and begin with their handshakes."""
+    for _ in range(_PASSES):
+        await asyncio.sleep(0)
 
 
 def _finish_response(connection: ServerConnection, request: Request, response: Response) -> Response | None:

@@ -11,8 +11,10 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
+from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.byte_count import ByteCount
+from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
@@ -59,6 +61,9 @@ class Pace:
     ask_s: float = 1.0
     retry_s: float = 0.1
     longest_retry_s: float = 2.0
+    forget_s: float = 30.0
+    """How long a worker may be silent before it is forgotten, once it is no longer named. Far beyond the time
+    after which its sessions would be lost."""
 
 
 class Condition(StrEnum):
@@ -82,8 +87,10 @@ class Worker:
         changed: Callable[[], None],
         byte_count: ByteCount,
         has_room: Callable[[], None] = lambda: None,
+        unreachable: Callable[[], None] = lambda: None,
     ) -> None:
-        """`has_room` is called whenever it says that it takes another session."""
+        """`has_room` is called whenever it says that it takes another session, `unreachable` whenever it does
+        not answer."""
         self.target = target
         self.info: WorkerInfo | None = None
         self.condition = Condition.OFFLINE
@@ -97,18 +104,31 @@ class Worker:
         self._pace = pace
         self._changed = changed
         self._has_room = has_room
+        self._unreachable = unreachable
+        self._heard_at = 0.0
         self._news = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
 
+    @property
+    def silent_s(self) -> float:
+        """How long ago it answered, or began to be watched."""
+        return asyncio.get_running_loop().time() - self._heard_at
+
     def start(self) -> None:
         """Begins to watch."""
+        self._heard_at = asyncio.get_running_loop().time()
         self._asking = asyncio.create_task(self._ask())
 
     async def stop(self) -> None:
         """Ends watching and closes the channels."""
+        self.close()
+        if self._asking is not None:
+            await asyncio.gather(self._asking, return_exceptions=True)
+
+    def close(self) -> None:
+        """As `stop`, without waiting for the end of it."""
         if self._asking is not None:
             self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
         self.channel.close()
         self._upload_channel.close()
 
@@ -133,9 +153,11 @@ class Worker:
             except RpcError:
                 self.condition = Condition.OFFLINE
                 self._know(None)
+                self._unreachable()
                 await asyncio.sleep(retry_s * random.uniform(0.8, 1.2))
                 retry_s = min(retry_s * 2, self._pace.longest_retry_s)
                 continue
+            self._heard_at = asyncio.get_running_loop().time()
             info = self._usable(answer)
             self.condition = Condition.READY if info else _CONDITIONS.get(answer.state, Condition.OFFLINE)
             self.is_short_of_time = answer.short_of_time
@@ -224,26 +246,53 @@ _CONDITIONS: Final = {
 
 
 class Registry:
-    """All workers. `changed` is called after every change of what is known about one."""
+    """All workers. `changed` is called after every change of what is known about one.
+
+    Workers come and go: one that is no longer named gets no new session, and is forgotten once those it has
+    are over and it does not answer any more.
+    """
 
     def __init__(
         self, targets: Sequence[str], pace: Pace | None = None, byte_count: ByteCount | None = None
     ) -> None:
         """Bytes of all channels are counted in `byte_count`."""
         self.changed: Callable[[], None] = lambda: None
-        byte_count = byte_count or ByteCount()
-        self._workers = {
-            target: Worker(
-                target, pace or Pace(), lambda: self.changed(), byte_count, partial(self.reopen, target)
-            )
-            for target in dict.fromkeys(targets)
-        }
+        self._pace = pace or Pace()
+        self._byte_count = byte_count or ByteCount()
+        self._named: tuple[str, ...] = ()
+        self._workers: dict[str, Worker] = {}
         self._shut: set[str] = set()
+        self._is_started = False
+        self.name(targets)
 
     def start(self) -> None:
         """Begins to watch the workers."""
+        self._is_started = True
         for worker in self._workers.values():
             worker.start()
+
+    def name(self, targets: Sequence[str]) -> None:
+        """These are the workers from now on."""
+        self._named = tuple(dict.fromkeys(targets))
+        for target in self._named:
+            if target not in self._workers:
+                self._workers[target] = worker = Worker(
+                    target,
+                    self._pace,
+                    lambda: self.changed(),
+                    self._byte_count,
+                    partial(self.reopen, target),
+                    partial(self._unanswered, target),
+                )
+                if self._is_started:
+                    worker.start()
+        self.changed()
+
+    def _unanswered(self, target: str) -> None:
+        """A worker that does not answer is waited for as long as it is named."""
+        if target not in self._named and self._workers[target].silent_s >= self._pace.forget_s:
+            self._shut.discard(target)
+            self._workers.pop(target).close()
 
     async def stop(self) -> None:
         """Ends watching and closes every channel."""
@@ -251,28 +300,36 @@ class Registry:
 
     def ready(self) -> list[tuple[str, WorkerInfo]]:
         """Targets and descriptions of the workers that take sessions."""
-        return [(target, worker.info) for target, worker in self._workers.items() if worker.info]
+        workers = ((target, self._workers[target]) for target in self._named)
+        return [(target, worker.info) for target, worker in workers if worker.info]
 
     def workers(self) -> list[Worker]:
-        """All of them, in the order in which they were named."""
+        """All of them, in the order in which they came to be known."""
         return list(self._workers.values())
 
     def model(self, target: str) -> str:
         """What the worker at `target` runs; empty while that is not known."""
-        info = self._workers[target].info
-        return info.model if info is not None else ""
+        worker = self._workers.get(target)
+        return worker.info.model if worker is not None and worker.info is not None else ""
 
     def conditions(self) -> Counter[Condition]:
-        """How many workers are in each condition."""
-        return Counter(worker.condition for worker in self._workers.values())
+        """How many of the workers that are named are in each condition."""
+        return Counter(self._workers[target].condition for target in self._named)
 
     def channel(self, target: str, kind: Kind) -> Channel:
-        """The channel to `target` for sessions of this kind; all streams of a session go over one."""
-        return self._workers[target].channel_for(kind)
+        """The channel to `target` for sessions of this kind; all streams of a session go over one.
+
+        Raises `AttachFailed` if it was forgotten meanwhile.
+        """
+        worker = self._workers.get(target)
+        if worker is None:
+            raise AttachFailed(Reason.WORKER_LOST)
+        return worker.channel_for(kind)
 
     def suspect(self, target: str) -> None:
         """A session failed at `target` before it began."""
-        self._workers[target].suspect()
+        if target in self._workers:
+            self._workers[target].suspect()
 
     def shut(self, target: str) -> None:
         """The worker at `target` refused a session for want of room: it is not open until it says it has."""
@@ -284,7 +341,7 @@ class Registry:
 
     def is_short_of_time(self, target: str) -> bool:
         """Whether the worker at `target` said last that one more session would be too much."""
-        return self._workers[target].is_short_of_time
+        return target in self._workers and self._workers[target].is_short_of_time
 
     def reopen(self, target: str) -> None:
         """The worker at `target` says that it has room."""

@@ -214,8 +214,8 @@ async def running_adapter(
     telemetry = telemetry or start(SERVICE_ADAPTER, {})
     clock = clock or LoopClock()
     # The process of the tests is busy with other things than the adapter.
-    options = {"max_cpu": 0, "max_loop_lag_ms": 0, **options}
-    adapter = Adapter(AdapterOptions(workers=workers, port=0, **options), clock, telemetry)
+    options = {"max_cpu": 0, "max_loop_lag_ms": 0, "port": 0, **options}
+    adapter = Adapter(AdapterOptions(workers=workers, **options), clock, telemetry)
     addresses: list[str] = []
     task = asyncio.create_task(adapter.run(addresses.append))
     try:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.stage import until
 from tests.ws_adapter.worker.test_session_streams import SETUP, Caller, id_of, limited
+from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import Ready
 from ws_adapter.worker import registry as registry_module
@@ -44,6 +46,65 @@ async def test_registry_notices_workers_that_come_and_go() -> None:
         await until(lambda: not registry.ready(), 5)
         async with running_worker(ScriptedEngine(listen()), listen=first.address):
             await until(lambda: registry.ready(), 10)
+    finally:
+        await registry.stop()
+
+
+async def test_worker_that_is_named_later_serves_and_one_that_is_not_any_more_gets_no_session() -> None:
+    async with (
+        running_worker(ScriptedEngine(listen())) as old,
+        running_worker(ScriptedEngine(listen())) as new,
+    ):
+        registry = Registry((old.address,), Pace(ask_s=60.0))
+        registry.start()
+        try:
+            await until(lambda: [target for target, _ in registry.ready()] == [old.address])
+            registry.name((old.address, new.address))
+            await until(lambda: [target for target, _ in registry.ready()] == [old.address, new.address])
+            registry.name((new.address,))
+            assert [target for target, _ in registry.ready()] == [new.address]
+            assert sum(registry.conditions().values()) == 1
+            # What it has goes on: its channel is still there.
+            await registry.channel(old.address, Kind.AUDIO_DUPLEX).ask(
+                "GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=10
+            )
+        finally:
+            await registry.stop()
+
+
+async def test_worker_that_is_gone_and_no_longer_named_is_forgotten() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker:
+        registry = Registry((worker.address,), Pace(ask_s=0.01, retry_s=0.01, forget_s=0.0))
+        registry.start()
+        await until(lambda: registry.ready())
+        registry.name(())
+    try:
+        await until(lambda: not registry.workers())
+        with pytest.raises(AttachFailed):
+            registry.channel(worker.address, Kind.AUDIO_DUPLEX)
+        registry.suspect(worker.address)
+        assert registry.model(worker.address) == ""
+        assert not registry.is_short_of_time(worker.address)
+    finally:
+        await registry.stop()
+
+
+async def test_named_worker_is_waited_for_however_long_it_is_silent() -> None:
+    registry = Registry(("127.0.0.1:1",), Pace(retry_s=0.001, longest_retry_s=0.001, forget_s=0.0))
+    registry.start()
+    try:
+        failures = 0
+        [worker] = registry.workers()
+        ask = worker.channel.ask
+
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal failures
+            failures += 1
+            return await ask(*arguments, **options)
+
+        worker.channel.ask = counted  # type: ignore[method-assign]
+        await until(lambda: failures >= 3)
+        assert registry.workers() == [worker]
     finally:
         await registry.stop()
 

@@ -1,6 +1,8 @@
 """The port of an operator: plain HTTP for a few pages, apart from what clients use."""
 
+import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -39,12 +41,13 @@ class Port:
         self._connection = connection
         self._server: Server | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listens; returns the port. Raises `OSError` if that is impossible."""
+    async def start(self, host: str, port: int, *, reuse: bool = False) -> int:
+        """Listens, with `reuse` beside others; returns the port. Raises `OSError` if that is impossible."""
         self._server = await serve(
             _no_websocket,
             host,
             port,
+            reuse_port=reuse,
             process_request=self._respond,
             open_timeout=OPEN_TIMEOUT_S,
             server_header=None,
@@ -53,6 +56,11 @@ class Port:
         )
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
+
+    def leave(self) -> None:
+        """Leaves the port to others; what has come in is answered."""
+        if self._server is not None:
+            stop_listening(self._server)
 
     async def close(self) -> None:
         """Stops listening."""
@@ -67,6 +75,17 @@ class Port:
         if request.method == "HEAD":
             return Response(response.status_code, response.reason_phrase, response.headers)
         return response
+
+
+def stop_listening(server: Server) -> None:
+    """Has a server accept nobody any more, while all that it has accepted goes on as before.
+
+    `Server.close` would turn those away whose handshake is not over.
+    """
+    loop = asyncio.get_running_loop()
+    for listener in server.sockets:
+        loop.remove_reader(listener.fileno())
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 async def _no_websocket(connection: ServerConnection) -> None:

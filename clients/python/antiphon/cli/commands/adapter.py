@@ -60,7 +60,6 @@ def add_to(commands: Subcommands) -> None:
         metavar="A,B",
         dest="workers",
         type=_targets,
-        required=True,
         help="workers, as host:port or unix:path",
     )
     add_worker_key_option(command)
@@ -69,11 +68,23 @@ def add_to(commands: Subcommands) -> None:
     add_log_level(command)
     add_help_all(command)
     add_public_options(command)
+    _add_deployment_options(command)
     _add_access_options(command)
     _add_queue_options(command)
     _add_load_options(command)
     _add_session_options(command)
     _add_client_options(command)
+
+
+def _add_deployment_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("several processes").add_argument
+    add(
+        "--workers-file",
+        type=Path,
+        metavar="FILE",
+        help="workers, one on each line, instead of --worker; read again on SIGHUP",
+    )
+    add("--reuse-port", action="store_true", help="share the ports with other adapters of this machine")
 
 
 def _add_access_options(command: argparse.ArgumentParser) -> None:

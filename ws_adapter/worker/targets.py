@@ -1,0 +1,36 @@
+"""Where workers are, and a file that says so."""
+
+from pathlib import Path
+from typing import Final
+
+from ws_adapter.process.errors import ConfigurationError
+
+_COMMENT: Final = "#"
+
+
+def check_target(text: str) -> None:
+    """Raises `ConfigurationError` unless `text` is `host:port`, `[v6]:port` or `unix:path`."""
+    if not _is_target(text):
+        raise ConfigurationError(f"Cannot reach a worker at {text!r}: give host:port or unix:path.")
+
+
+def read_targets(path: Path) -> tuple[str, ...]:
+    """The targets of a file that has one on each line, beside comments. Raises `ConfigurationError`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"Cannot read the workers of {path}: {error}.") from None
+    lines = (line.partition(_COMMENT)[0].strip() for line in text.splitlines())
+    targets = tuple(line for line in lines if line)
+    if not targets:
+        raise ConfigurationError(f"{path} names no worker. Write host:port or unix:path on a line.")
+    for target in targets:
+        check_target(target)
+    return targets
+
+
+def _is_target(text: str) -> bool:
+    if text.startswith("unix:"):
+        return text != "unix:"
+    host, _, port = text.rpartition(":")
+    return host != "" and "/" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536

@@ -199,7 +199,7 @@ class Worker:
         if not loading.done():
             return None  # the thread is a daemon: nobody waits for it
         engine = loading.result()
-        slots = SlotTable(engine.slots)
+        slots = SlotTable(engine.slots, is_binding=self._options.worker_key is not None)
         self._metrics.on_named = self._servicer.ticked
         engine.watch(self.admission.ticked)
         engine.watch(self._metrics.ticked)

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from antiphon.semconv import SERVICE_ADAPTER
 from antiphon.telemetry.errors import TelemetryError
@@ -37,6 +37,9 @@ from ws_adapter.web.files import read_files
 from ws_adapter.web.tls import Certificate
 from ws_adapter.worker.registry import Registry
 from ws_adapter.worker.targets import read_targets
+
+if TYPE_CHECKING:
+    from ws_adapter.direct.server import DirectServer
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +99,8 @@ class Adapter:
     def __init__(self, options: AdapterOptions, clock: Clock, telemetry: Telemetry) -> None:
         self.admin_port: int | None = None
         """That of the administration, once it listens."""
+        self.grpc_port: int | None = None
+        """That for direct callers, once it listens."""
         self._options = options
         self._clock = clock
         self._telemetry = telemetry
@@ -140,9 +145,13 @@ class Adapter:
             await self._interrupted.wait()
             if self._options.reuse_port:
                 parts.administration.leave()
+            if parts.direct is not None:
+                parts.direct.servicer.drain()
             await self._drain(parts.server)
             return EXIT_DRAINED
         finally:
+            if parts.direct is not None:
+                await parts.direct.close()
             await parts.server.close()
             await parts.administration.close()
             parts.services.readers.close()
@@ -164,6 +173,9 @@ class Adapter:
                     options.admin_host, options.admin_port, reuse=options.reuse_port
                 )
                 logger.info("administration on %s port %d", options.admin_host, self.admin_port)
+            if parts.direct is not None:
+                self.grpc_port = await parts.direct.start()
+                logger.info("slots for direct callers on %s port %d", options.grpc_host, self.grpc_port)
             return await parts.server.start()
         except CannotListen as error:
             raise ConfigurationError(_cannot_listen(error)) from error
@@ -189,6 +201,7 @@ class _Parts:
     server: PublicServer
     administration: Administration
     recorder: Recorder | None
+    direct: "DirectServer | None"
     reload: Callable[[], None]
 
 
@@ -218,6 +231,7 @@ def _assemble(
     handshake = Handshake(options, access, telemetry, metrics, snapshot)
     pages = Pages(services, access, voice, {} if options.no_page else read_files())
     server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)
+    direct = _direct_server(services, access, metrics, handshake, certificate)
     readable: dict[str, Callable[[], None]] = {}
     if options.keys is not None:
         readable["file of keys"] = access.reload
@@ -233,8 +247,26 @@ def _assemble(
         server,
         Administration(access, snapshot, telemetry, drain),
         recorder,
-        reload=lambda: _reload(readable, server),
+        direct,
+        reload=lambda: _reload(readable, server, direct),
     )
+
+
+def _direct_server(
+    services: Services,
+    access: Access,
+    metrics: Metrics,
+    handshake: Handshake,
+    certificate: Certificate | None,
+) -> "DirectServer | None":
+    if services.options.grpc_port is None:
+        return None
+    # Not before it is needed: gRPC starts threads of its own.
+    from ws_adapter.direct.server import DirectServer
+    from ws_adapter.direct.service import DispatchServicer
+
+    servicer = DispatchServicer(services, access, metrics, handshake.rejected)
+    return DirectServer(services.options, servicer, certificate)
 
 
 def _recorder(options: AdapterOptions, clock: Clock) -> Recorder | None:
@@ -244,7 +276,9 @@ def _recorder(options: AdapterOptions, clock: Clock) -> Recorder | None:
     return Recorder(options.recordings, clock, max_age_s=max_age_s, max_bytes=options.recordings_max_bytes)
 
 
-def _reload(readable: Mapping[str, Callable[[], None]], server: PublicServer) -> None:
+def _reload(
+    readable: Mapping[str, Callable[[], None]], server: PublicServer, direct: "DirectServer | None"
+) -> None:
     for what, read in readable.items():
         try:
             read()
@@ -253,6 +287,8 @@ def _reload(readable: Mapping[str, Callable[[], None]], server: PublicServer) ->
         else:
             logger.info("the %s was read again", what)
     server.end_withdrawn()
+    if direct is not None:
+        direct.servicer.end_withdrawn()
 
 
 def _cannot_listen(error: CannotListen) -> str:

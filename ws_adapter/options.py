@@ -74,6 +74,14 @@ class AdapterOptions:
     admin_port: int | None = None
     """Where `/metrics` is, with keys for admins only. 0 takes a free one, None serves none."""
 
+    grpc_host: str = "127.0.0.1"
+    """Address of the port for callers who dial workers themselves; beyond loopback only with keys or
+    `allow_anonymous`."""
+
+    grpc_port: int | None = None
+    """Where they ask for slots over gRPC, with TLS if there is a certificate. 0 takes a free one, None serves
+    none."""
+
     auth: _Auth = "off"
     """`keys` serves only who has a key of the file `keys`."""
 
@@ -206,7 +214,7 @@ class AdapterOptions:
             raise ConfigurationError("Workers are named twice. Leave out --worker or --workers-file.")
         for worker in self.workers:
             check_target(worker)
-        for name in ("port", "tls_port", "admin_port"):
+        for name in ("port", "tls_port", "admin_port", "grpc_port"):
             if not 0 <= (getattr(self, name) or 0) < 65_536:
                 raise ConfigurationError(f"{name} must be 0 to 65535, not {getattr(self, name)}.")
         for name, legal in _CHOICES:
@@ -263,7 +271,7 @@ class AdapterOptions:
                 f"Refusing to serve the administration on {self.admin_host} without a key. Leave it on "
                 "127.0.0.1, or pass --auth keys and --keys FILE; --allow-anonymous does not open it."
             )
-        for host in (self.host, self.tls_host or self.host):
+        for host in (self.host, self.tls_host or self.host, self.grpc_host):
             if self.auth == "off" and not self.allow_anonymous and not _is_loopback(host):
                 raise ConfigurationError(
                     f"Refusing to listen on {host} without a key. Listen on 127.0.0.1, "

@@ -146,6 +146,9 @@ class InferenceServicer(InferenceServiceServicer):
             info.slots = self._backend.slots.count
             info.short_of_time = not self._backend.admission.has_time()
             info.free_slots = 0 if info.short_of_time else self._backend.slots.free_count
+            info.held.extend(
+                pb.HeldSlot(slot=slot, epoch=epoch) for slot, epoch in self._backend.slots.held()
+            )
             info.MergeFrom(self._model)
         return info
 
@@ -171,7 +174,7 @@ class InferenceServicer(InferenceServiceServicer):
         name = session_id(metadata)
         lease = self._leases.read(metadata)
         session = self._sessions.get(name) or self._open(name, lease)
-        if session.lease != lease:
+        if self._leases.is_binding and session.lease != lease:
             raise LeaseInvalid(f"Session {name} was attached with another lease.")
         session.attach(stream, first(metadata, METADATA_TRACEPARENT), first(metadata, METADATA_TRACESTATE))
         return session

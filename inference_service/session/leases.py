@@ -9,7 +9,8 @@ from inference_service.errors import LeaseInvalid, LeaseMissing
 from inference_service.session.metadata import Metadata
 
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
-_TOKEN = re.compile(rf"{_NUMBER}:{_NUMBER}:([0-9a-f]{{32}})")
+_UNSIGNED = re.compile(rf"{_NUMBER}:{_NUMBER}:")
+_TOKEN = re.compile(rf"{_UNSIGNED.pattern}([0-9a-f]{{32}})")
 
 
 class Lease(NamedTuple):
@@ -20,17 +21,20 @@ class Lease(NamedTuple):
 
 
 class LeaseReader:
-    """Reads the lease of a call. Without a `key` there are none, and whoever comes may have any free slot."""
+    """Reads the lease of a call. Without a `key` nobody needs one, and what it says is only a wish."""
 
     def __init__(self, key: bytes | None, worker_id: str) -> None:
+        self.is_binding = key is not None
+        """Whether a session may have the slot of its lease only."""
         self._key = key
         self._worker_id = worker_id
 
     def read(self, metadata: Metadata) -> Lease | None:
-        """The lease, None without a key. Raises `LeaseMissing` or `LeaseInvalid`."""
-        if self._key is None:
-            return None
+        """The lease; without a key None where it cannot be read. Raises `LeaseMissing` or `LeaseInvalid`."""
         tokens = [value for name, value in metadata if name == METADATA_LEASE]
+        if self._key is None:
+            match = _UNSIGNED.match(tokens[0]) if tokens and isinstance(tokens[0], str) else None
+            return Lease(int(match[1]), int(match[2])) if match is not None else None
         if not tokens:
             raise LeaseMissing(
                 f"This worker takes a session only with a lease in the metadata {METADATA_LEASE}: "

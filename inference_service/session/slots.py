@@ -19,11 +19,16 @@ class SlotState(Enum):
 
 
 class SlotTable:
-    """Who may come in: with a lease into the slot that it names, without one into any that is free."""
+    """Who may come in: with a lease into the slot that it names, without one into any that is free.
 
-    def __init__(self, count: int) -> None:
+    A lease that is not binding gets another slot if its own is not free, however old it is.
+    """
+
+    def __init__(self, count: int, *, is_binding: bool = True) -> None:
         self._states = [SlotState.FREE] * count
+        self._epochs = [0] * count  # of the lease with which its session came, 0 without one
         self._lowest_epochs = [0] * count  # of a lease that may still have the slot
+        self._is_binding = is_binding
 
     @property
     def count(self) -> int:
@@ -43,10 +48,25 @@ class SlotTable:
         """Where `slot` is."""
         return self._states[slot]
 
+    def held(self) -> list[tuple[int, int]]:
+        """Slots that are not free, each with the epoch of the lease with which its session came, or 0."""
+        return [
+            (slot, self._epochs[slot])
+            for slot, state in enumerate(self._states)
+            if state is not SlotState.FREE
+        ]
+
     def acquire(self, lease: Lease | None = None) -> int:
         """A free slot, now HELD. Raises `NoFreeSlot`, and with a lease `LeaseInvalid` or `StaleLease`."""
-        slot = self._any_free() if lease is None else self._leased(lease)
+        if lease is None:
+            slot = self._any_free()
+        elif self._is_binding:
+            slot = self._leased(lease)
+        else:
+            is_free = lease.slot < self.count and self._states[lease.slot] is SlotState.FREE
+            slot = lease.slot if is_free else self._any_free()
         self._states[slot] = SlotState.HELD
+        self._epochs[slot] = lease.epoch if lease is not None else 0
         return slot
 
     def _any_free(self) -> int:

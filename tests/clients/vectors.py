@@ -12,7 +12,7 @@ from typing import NamedTuple
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from antiphon.v1 import common_pb2, inference_service_pb2
+from antiphon.v1 import common_pb2, dispatch_service_pb2, inference_service_pb2
 
 FILE = Path(__file__).parents[1] / "data" / "messages.json"
 
@@ -35,12 +35,8 @@ def read() -> list[Vector]:
 
 def message(vector: Vector) -> Message:
     """The message that its JSON form describes."""
-    types = inference_service_pb2.DESCRIPTOR, common_pb2.DESCRIPTOR
-    module = next(
-        module
-        for module, file in zip((inference_service_pb2, common_pb2), types, strict=True)
-        if vector.type in file.message_types_by_name
-    )
+    modules = (inference_service_pb2, dispatch_service_pb2, common_pb2)
+    module = next(m for m in modules if vector.type in m.DESCRIPTOR.message_types_by_name)
     empty: Message = getattr(module, vector.type)()
     return json_format.ParseDict(vector.json, empty)
 

@@ -8,7 +8,7 @@ from grpc._cython import cygrpc
 
 from antiphon import semconv
 from antiphon.semconv import Reason
-from antiphon.v1 import common_pb2, inference_service_pb2
+from antiphon.v1 import common_pb2, dispatch_service_pb2, inference_service_pb2
 
 PUBLIC_CONFIG_KEYS = {
     "generate_audio",
@@ -88,7 +88,24 @@ def test_service_has_three_streams_and_one_question() -> None:
     assert service.full_name == f"{semconv.ERROR_DOMAIN}.InferenceService"
 
 
-@pytest.mark.parametrize("module", [common_pb2, inference_service_pb2], ids=lambda module: module.__name__)
+def test_dispatch_service_streams_what_becomes_of_a_ticket() -> None:
+    service = dispatch_service_pb2.DESCRIPTOR.services_by_name["DispatchService"]
+
+    assert {m.name: (m.client_streaming, m.server_streaming) for m in service.methods} == {
+        "Acquire": (False, True)
+    }
+    update = dispatch_service_pb2.AcquireResponse.DESCRIPTOR.oneofs_by_name["update"]
+    assert [(field.name, field.number) for field in update.fields] == [
+        ("queued", 1),
+        ("granted", 2),
+        ("revoked", 3),
+    ]
+
+
+MODULES = [common_pb2, dispatch_service_pb2, inference_service_pb2]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_enum_has_an_unspecified_zero(module: ModuleType) -> None:
     for enum in module.DESCRIPTOR.enum_types_by_name.values():
         assert enum.values_by_number[0].name.endswith("_UNSPECIFIED"), enum.name

@@ -29,7 +29,7 @@ from ws_adapter.process.errors import (
     WaitExpired,
 )
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.worker.registry import Registry
+from ws_adapter.worker.registry import Registry, WorkerInfo
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +113,8 @@ class InProcessDispatcher:
         self._registry = registry
         self._waiting: deque[_Ticket] = deque()
         self._held: dict[tuple[str, int], _Ticket] = {}
+        self._returned: dict[tuple[str, int], int] = {}
+        """Slots that were given back, and how many questions their workers had been asked by then."""
         self._worker_key = worker_key
         self._epoch = round(clock.unix() * 1000)  # above what a dispatcher before this one has given
         self._lengths = Lengths()
@@ -183,8 +185,8 @@ class InProcessDispatcher:
         """See `Dispatcher.status`."""
         ready = self._registry.ready()
         slots = sum(info.slots for _, info in ready)
-        open_ones = [info for target, info in ready if self._registry.is_open(target)]
-        free = sum(len(self._free_slots(info.worker_id, info.slots)) for info in open_ones)
+        open_ones = [(target, info) for target, info in ready if self._registry.is_open(target)]
+        free = sum(len(self._free_slots(target, info)) for target, info in open_ones)
         return PoolStatus(len(ready), slots, free, len(self._waiting))
 
     def is_contended(self, pool: str) -> bool:
@@ -221,7 +223,9 @@ class InProcessDispatcher:
         if ticket.lease is None:
             self._remove(ticket)
             return
-        del self._held[ticket.lease.worker_id, ticket.lease.slot]
+        lease = ticket.lease
+        del self._held[lease.worker_id, lease.slot]
+        self._returned[lease.worker_id, lease.slot] = self._registry.questions(lease.target)
         if was_used:
             self._lengths.add(ticket.kind, self.clock.now() - ticket.granted_at)
         self._pump()
@@ -259,7 +263,7 @@ class InProcessDispatcher:
             offers = [
                 (len(free), target, info.worker_id, free[self._epoch % len(free)])
                 for target, info in self._registry.ready()
-                if self._registry.is_open(target) and (free := self._free_slots(info.worker_id, info.slots))
+                if self._registry.is_open(target) and (free := self._free_slots(target, info))
             ]
             if not offers:
                 break
@@ -276,13 +280,23 @@ class InProcessDispatcher:
         mac = "" if key is None else lease_mac(key, POOL, worker_id, slot, self._epoch)
         return f"{slot}:{self._epoch}:{mac}"
 
-    def _free_slots(self, worker_id: str, slots: int) -> list[int]:
-        return [slot for slot in range(slots) if (worker_id, slot) not in self._held]
+    def _free_slots(self, target: str, info: WorkerInfo) -> list[int]:
+        """Those that are nobody's: also sessions may hold one that came past this dispatcher."""
+        occupied = self._registry.occupied(target)
+        slots = [(info.worker_id, slot) for slot in range(info.slots)]
+        return [
+            slot
+            for worker_id, slot in slots
+            if (worker_id, slot) not in self._held
+            and not (slot in occupied.slots and occupied.question > self._returned.get((worker_id, slot), 0))
+        ]
 
     # ----------------------------------------------------------------------------------- the workers
 
     def _registry_changed(self) -> None:
-        if self._registry.ready():
+        ready = {info.worker_id for _, info in self._registry.ready()}
+        self._returned = {slot: at for slot, at in self._returned.items() if slot[0] in ready}
+        if ready:
             self._is_deserted = False
             if self._deserted is not None:
                 self._deserted.cancel()
@@ -309,7 +323,7 @@ class InProcessDispatcher:
         slots = [self._remaining(holder, now) for holder in holders]
         for target, info in ready:
             if self._registry.is_open(target):
-                slots += [0.0] * len(self._free_slots(info.worker_id, info.slots))
+                slots += [0.0] * len(self._free_slots(target, info))
         lengths = self._expected_lengths(holders, now)
         waits = estimate_waits(slots, lengths) if slots else [ticket.max_wait for ticket in self._waiting]
         is_guess = not slots or not all(self._lengths.are_known(holder.kind) for holder in holders)

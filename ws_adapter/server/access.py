@@ -144,8 +144,8 @@ class Access:
     def _is_proxy(self, address: Address) -> bool:
         return any(address in network for network in self._proxies)
 
-    async def enter(self, request: Request, caller: Caller, dialect: Dialect) -> Pass:
-        """Lets a WebSocket in. Raises `Denied`.
+    async def enter(self, request: Request, caller: Caller, dialect: Dialect | None) -> Pass:
+        """Lets a WebSocket in, or a gRPC call, which speaks no dialect. Raises `Denied`.
 
         What was counted on the way is given back if a later check fails, except the attempt itself. Other
         adapters are asked last, and about those with a bad key too.
@@ -168,7 +168,7 @@ class Access:
                 leaves.callback(await self._ask_peers(counts))
             except TooMany as error:
                 raise Denied(Rejection.RATE, responses.too_many(error.message, error.retry_s)) from None
-            if denied is not None and not dialect.tells_in_band:
+            if denied is not None and (dialect is None or not dialect.tells_in_band):
                 raise denied
             return Pass(key, self.allowance(caller), leaves.pop_all().close, session, denied is not None)
 
@@ -261,10 +261,10 @@ class Access:
         is_transcription = _typed.decode(grant.session).type == Mode.TRANSCRIPTION
         return frozenset({Mode.TRANSCRIPTION if is_transcription else Mode.CHAT})
 
-    def _admit(self, request: Request, dialect: Dialect) -> tuple[Key | None, bytes]:
+    def _admit(self, request: Request, dialect: Dialect | None) -> tuple[Key | None, bytes]:
         """The key of a request, or that with which its client secret was made, and the settings in that."""
         secret = self._secret(request)
-        if not dialect.takes_client_secrets or not secret.startswith(PREFIX):
+        if dialect is None or not dialect.takes_client_secrets or not secret.startswith(PREFIX):
             return self.identify(request), b""
         grant = self.client_secrets.read(secret)
         key = self._keys.find_half(grant.holder) if grant is not None and self._keys is not None else None

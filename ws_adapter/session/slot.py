@@ -240,6 +240,8 @@ class Slot:
             except AttachFailed as failed:
                 if failed.reason is not Reason.NO_FREE_SLOT or self._is_short_of_time(lease.target):
                     raise
+        # Somebody who came past the dispatcher may have it, or a session that is not clean yet.
+        self._waits = lease.slot in source.services.registry.occupied(lease.target).slots
         raise AttachFailed(Reason.NO_FREE_SLOT)
 
     def _is_short_of_time(self, target: str) -> bool:

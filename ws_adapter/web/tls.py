@@ -14,6 +14,8 @@ class Certificate:
         self._certificate = certificate
         self._key = key
         self.context = self._read()
+        self.pem = self._texts()
+        """The key and the chain, for those who make their own context."""
 
     def reload(self) -> None:
         """Reads both again; connections that stand keep what they have.
@@ -22,6 +24,10 @@ class Certificate:
         """
         self._read()
         self.context.load_cert_chain(self._certificate, self._key, password="")
+        self.pem = self._texts()
+
+    def _texts(self) -> tuple[bytes, bytes]:
+        return self._key.read_bytes(), self._certificate.read_bytes()
 
     def _read(self) -> ssl.SSLContext:
         for path in (self._certificate, self._key):

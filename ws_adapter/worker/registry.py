@@ -4,9 +4,9 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import Final
@@ -55,6 +55,16 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True)
+class Occupied:
+    """What a worker said last about its slots. `question` is the number of what it was asked: what happened
+    after it was put is not in the answer."""
+
+    question: int = 0
+    slots: Mapping[int, int] = field(default_factory=dict)
+    """Those that are not free, each with the epoch of its lease, 0 for none."""
+
+
+@dataclass(frozen=True)
 class Pace:
     """How often a worker is asked, in seconds; between failures the time doubles from `retry_s` on."""
 
@@ -96,6 +106,9 @@ class Worker:
         self.condition = Condition.OFFLINE
         self.is_short_of_time = False
         """Whether it said last that one more session would be too much."""
+        self.occupied = Occupied()
+        self.questions = 0
+        """How often it has been asked."""
         self.channel = Channel(target, self.suspect, byte_count)
         self._upload_channel = Channel(target, self._uploads_lost, byte_count)
         self._uploads_to = ""
@@ -143,6 +156,15 @@ class Worker:
         self._uploads_to, self._strangers = "", 0
         self._know(None)
         self._news.set()
+
+    async def holds(self, worker_id: str, epoch: int) -> bool | None:
+        """Asks whether it has a session, or has yet to clean up after one, that came with the lease of this
+        epoch; None if it does not answer."""
+        try:
+            answer = await self._question(self.channel)
+        except RpcError:
+            return None
+        return answer.worker_id == worker_id and any(held.epoch == epoch for held in answer.held)
 
     async def _ask(self) -> None:
         retry_s = self._pace.retry_s
@@ -200,7 +222,16 @@ class Worker:
         self._uploads_to = ""
 
     async def _question(self, channel: Channel) -> pb.GetInfoResponse:
-        return await channel.ask("GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=ASK_TIMEOUT_S)
+        self.questions = question = self.questions + 1
+        answer = await channel.ask(
+            "GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=ASK_TIMEOUT_S
+        )
+        if channel is self.channel and question > self.occupied.question:
+            before, now = self.occupied.slots, {held.slot: held.epoch for held in answer.held}
+            self.occupied = Occupied(question, now)
+            if before.keys() != now.keys():
+                self._changed()
+        return answer
 
     def _usable(self, answer: pb.GetInfoResponse) -> WorkerInfo | None:
         if answer.state != pb.WORKER_STATE_READY:
@@ -342,6 +373,22 @@ class Registry:
     def is_short_of_time(self, target: str) -> bool:
         """Whether the worker at `target` said last that one more session would be too much."""
         return target in self._workers and self._workers[target].is_short_of_time
+
+    async def holds(self, target: str, worker_id: str, epoch: int) -> bool | None:
+        """Asks a worker whether it has a session that came with the lease of this epoch, or has yet to clean
+        up after it; None if it does not answer."""
+        worker = self._workers.get(target)
+        return await worker.holds(worker_id, epoch) if worker is not None else False
+
+    def questions(self, target: str) -> int:
+        """How often the worker at `target` has been asked what it is."""
+        worker = self._workers.get(target)
+        return worker.questions if worker is not None else 0
+
+    def occupied(self, target: str) -> Occupied:
+        """The slots of the worker at `target`, as it said last."""
+        worker = self._workers.get(target)
+        return worker.occupied if worker is not None else Occupied()
 
     def reopen(self, target: str) -> None:
         """The worker at `target` says that it has room."""

@@ -124,6 +124,25 @@ class Reason(StrEnum):
     INFERENCE_FAILED = "INFERENCE_FAILED"
 
 
+class AcquireReason(StrEnum):
+    """Why DispatchService gives no slot: `ErrorInfo.reason` of its statuses. Those that sessions have as well
+    mean the same there."""
+
+    KEY_REFUSED = "KEY_REFUSED"
+    """The key is missing, not known or was withdrawn."""
+    RATE_LIMITED = "RATE_LIMITED"
+    """Too many calls, or too many at once; RetryInfo says when."""
+    PAYLOAD_INVALID = "PAYLOAD_INVALID"
+    QUEUE_FULL = "QUEUE_FULL"
+    WAIT_EXPIRED = "WAIT_EXPIRED"
+    """The longest wait is over."""
+    WAIT_CANCELLED = "WAIT_CANCELLED"
+    """Somebody who knows the ticket gave its place up."""
+    NO_WORKER = "NO_WORKER"
+    """No worker is ready, or the dispatcher cannot be reached."""
+    DRAINING = "DRAINING"
+
+
 ITEM_REASONS: Final = frozenset(
     {
         Reason.AUDIO_INVALID,
@@ -520,6 +539,8 @@ class LeaseOutcome(StrEnum):
     """The worker ended the session."""
     REFUSED = "refused"
     """The worker did not take it."""
+    RETURNED = "returned"
+    """Nobody attached with it."""
 
 
 class Rejection(StrEnum):

@@ -4,6 +4,7 @@ import { strict as assert } from "node:assert";
 import { readFileSync } from "node:fs";
 
 import * as common from "../src/antiphon/v1/common.js";
+import * as dispatch from "../src/antiphon/v1/dispatch_service.js";
 import * as service from "../src/antiphon/v1/inference_service.js";
 
 interface Codec {
@@ -24,7 +25,7 @@ export function readVectors(path: string): Vector[] {
 
 /** Decodes the bytes, compares what they say with the JSON form, and encodes them again. */
 export function checkVector({ type, json, base64 }: Vector): void {
-  const codec = ({ ...common, ...service } as unknown as Record<string, Codec | undefined>)[type];
+  const codec = ({ ...common, ...dispatch, ...service } as unknown as Record<string, Codec | undefined>)[type];
   assert(codec, `there is no message ${type}`);
   const message = codec.decode(Buffer.from(base64, "base64"));
   assert.deepEqual(canonical(codec.toJSON(message)), canonical(json));

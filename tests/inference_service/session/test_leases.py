@@ -36,7 +36,8 @@ def test_a_signed_lease_is_read() -> None:
     assert read(token("w", 3, 1 << 60)) == Lease(3, 1 << 60)
 
 
-def test_without_a_key_nobody_looks_at_leases() -> None:
+def test_without_a_key_a_lease_is_read_whoever_signed_it() -> None:
+    assert read("3:7:", key=None) == read(GOOD, key=None) == Lease(3, 7)
     assert read("nonsense", key=None) is None
     assert read(key=None) is None
 

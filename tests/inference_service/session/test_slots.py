@@ -80,3 +80,23 @@ def test_a_step_out_of_turn_is_a_defect(steps: list[str]) -> None:
         getattr(table, step)(slot)
     with pytest.raises(ValueError):
         getattr(table, steps[-1])(slot)
+
+
+def test_a_lease_that_does_not_bind_is_a_wish() -> None:
+    table = SlotTable(2, is_binding=False)
+    assert table.acquire(Lease(1, 7)) == 1
+    assert table.acquire(Lease(1, 6)) == 0
+    assert table.held() == [(0, 6), (1, 7)]
+    end(table, 1)
+    assert table.acquire(Lease(9, 7)) == 1
+
+
+def test_slots_are_held_by_the_lease_that_came_until_they_are_clean() -> None:
+    table = SlotTable(3)
+    table.acquire()
+    slot = table.acquire(Lease(2, 7))
+    assert table.held() == [(0, 0), (2, 7)]
+    table.clean(slot)
+    assert table.held() == [(0, 0), (2, 7)]
+    table.free(slot)
+    assert table.held() == [(0, 0)]

@@ -317,23 +317,17 @@ async def test_worker_lost_before_the_session_began_is_replaced_unseen() -> None
             assert len(other.sessions) == 1
 
 
-async def test_busy_worker_is_tried_again_and_then_given_up() -> None:
-    """Somebody else took the slot that the adapter counted on."""
-    clock = ManualClock()
+async def test_slot_that_somebody_else_took_is_waited_for() -> None:
+    """The adapter counts only on what the worker says is free."""
     engine = ScriptedEngine(listen(), slots=1)
     async with running_worker(engine, slots=1) as worker:
         async with running_adapter(worker.address) as stage, stage.client() as holder:
             await holder.begin()
-            async with running_adapter(worker.address, clock=clock) as other, other.client() as client:
-                reading = asyncio.create_task(client.end())
-                for _ in range(200):
-                    await clock.advance(0.5)
-                    await asyncio.sleep(0.01)
-                    if reading.done():
-                        break
-                events, code = await reading
-                assert codes(events) == ["worker_busy"]
-                assert code == 1013
+            async with running_adapter(worker.address) as other, other.client() as client:
+                await client.expect("session.queued")
+                await holder.send(CLOSE)
+                await holder.rest()
+                await client.expect_until("session.queue_done")
 
 
 async def test_worker_going_away_lets_its_sessions_finish() -> None:

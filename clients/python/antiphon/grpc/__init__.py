@@ -3,6 +3,7 @@
 For services inside the house; everybody else talks to the WebSocket server with `antiphon.connect`.
 """
 
+from antiphon.grpc.acquire import Lease, Place, acquire
 from antiphon.grpc.info import get_info
 from antiphon.grpc.outputs import (
     Audio,
@@ -27,7 +28,9 @@ __all__ = [
     "Finalized",
     "Finish",
     "GoAway",
+    "Lease",
     "Output",
+    "Place",
     "Prefilled",
     "Ready",
     "Session",
@@ -36,5 +39,6 @@ __all__ = [
     "UnitDone",
     "UnitEnd",
     "UnitError",
+    "acquire",
     "get_info",
 ]

@@ -11,6 +11,7 @@ import numpy as np
 
 from antiphon.audio.samples import Samples, as_samples
 from antiphon.errors import AntiphonError, AudioError, ConnectError, ProtocolError, SessionClosed
+from antiphon.grpc.acquire import Lease
 from antiphon.grpc.outputs import Finalized, Output, Ready, from_finalize, from_generate, from_prefill
 from antiphon.grpc.status import Status
 from antiphon.grpc.turns import Choice, message, offer, sound
@@ -88,7 +89,7 @@ class Session:
     @asynccontextmanager
     async def open(
         cls,
-        target: str | grpc.aio.Channel,
+        target: str | grpc.aio.Channel | Lease,
         config: pb.SessionConfig,
         session_id: str | None = None,
         lease: str | None = None,
@@ -97,15 +98,18 @@ class Session:
     ) -> AsyncIterator[Self]:
         """Opens the three streams, sends `config` and waits until the session takes units.
 
-        `target` is the worker's own address (`host:port` or `unix:path`), never that of a load balancer, or
-        a channel to it that several sessions share and that stays open. `session_id` is 1 to 64 visible
-        ASCII characters, made up if left out; `lease` comes from the dispatcher where workers ask for one.
+        `target` is a lease from `acquire`; or the worker's own address (`host:port` or `unix:path`), never
+        that of a load balancer; or a channel to it that several sessions share and that stays open.
+        `session_id` is 1 to 64 visible ASCII characters, made up if left out; `lease` is the token of one,
+        for callers who bring a channel.
         After `timeout_s` the session ends with DEADLINE_EXCEEDED. Leaving the block lets the worker finish
         what it has accepted, for at most 10 s; an exception inside it cancels everything at once.
 
         Raises `ConnectError`, `QueueFull`, `AuthError` or `ProtocolError`, with the worker's `reason`.
         """
         metadata = [(METADATA_SESSION_ID, session_id or uuid.uuid4().hex)]
+        if isinstance(target, Lease):
+            lease, target = target.token, target.target
         if lease is not None:
             metadata.append((METADATA_LEASE, lease))
         async with AsyncExitStack() as owned:

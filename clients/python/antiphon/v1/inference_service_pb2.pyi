@@ -458,7 +458,7 @@ class GetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetInfoResponse(_message.Message):
-    __slots__ = ("worker_id", "version", "model", "modes", "slots", "free_slots", "context_limit", "input_sample_rate_hz", "output_sample_rate_hz", "max_message_bytes", "duplex_defaults", "sampling_defaults", "voice_ids", "state", "short_of_time", "calls_tools")
+    __slots__ = ("worker_id", "version", "model", "modes", "slots", "free_slots", "context_limit", "input_sample_rate_hz", "output_sample_rate_hz", "max_message_bytes", "duplex_defaults", "sampling_defaults", "voice_ids", "state", "short_of_time", "calls_tools", "held")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -475,6 +475,7 @@ class GetInfoResponse(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     SHORT_OF_TIME_FIELD_NUMBER: _ClassVar[int]
     CALLS_TOOLS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     version: str
     model: str
@@ -491,4 +492,13 @@ class GetInfoResponse(_message.Message):
     state: WorkerState
     short_of_time: bool
     calls_tools: bool
-    def __init__(self, worker_id: _Optional[str] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., modes: _Optional[_Iterable[_Union[SessionMode, str]]] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., context_limit: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., duplex_defaults: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling_defaults: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., voice_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[WorkerState, str]] = ..., short_of_time: bool = ..., calls_tools: bool = ...) -> None: ...
+    held: _containers.RepeatedCompositeFieldContainer[HeldSlot]
+    def __init__(self, worker_id: _Optional[str] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., modes: _Optional[_Iterable[_Union[SessionMode, str]]] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., context_limit: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., duplex_defaults: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling_defaults: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., voice_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[WorkerState, str]] = ..., short_of_time: bool = ..., calls_tools: bool = ..., held: _Optional[_Iterable[_Union[HeldSlot, _Mapping]]] = ...) -> None: ...
+
+class HeldSlot(_message.Message):
+    __slots__ = ("slot", "epoch")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    epoch: int
+    def __init__(self, slot: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...

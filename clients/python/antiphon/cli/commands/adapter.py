@@ -121,6 +121,13 @@ def _add_access_options(command: argparse.ArgumentParser) -> None:
     add("--admin-host", metavar="HOST", help="address of the administration (default 127.0.0.1)")
     add("--admin-port", **ADMIN_PORT)
     add("--tls-host", metavar="HOST", help="address to listen on for TLS (default: --host)")
+    add("--grpc-host", metavar="HOST", help="address of the gRPC port (default 127.0.0.1)")
+    add(
+        "--grpc-port",
+        type=port,
+        metavar="PORT",
+        help="slots for callers who dial workers themselves; 0: any free one (default: none)",
+    )
 
 
 def _add_load_options(command: argparse.ArgumentParser) -> None:

@@ -981,6 +981,16 @@ export interface GetInfoResponse {
   shortOfTime: boolean;
   /** Whether CHAT takes `tools`, tool calls in its history, and their results. */
   callsTools: boolean;
+  /** Slots that have a session, or are being cleaned after one. */
+  held: HeldSlot[];
+}
+
+/** A slot that nobody else can have now. */
+export interface HeldSlot {
+  /** The slot. */
+  slot: number;
+  /** That of the lease with which the session came; 0 if it came without one. */
+  epoch: bigint;
 }
 
 function createBasePrefillRequest(): PrefillRequest {
@@ -4959,6 +4969,7 @@ function createBaseGetInfoResponse(): GetInfoResponse {
     state: 0,
     shortOfTime: false,
     callsTools: false,
+    held: [],
   };
 }
 
@@ -5015,6 +5026,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     }
     if (message.callsTools !== false) {
       writer.uint32(128).bool(message.callsTools);
+    }
+    for (const v of message.held) {
+      HeldSlot.encode(v!, writer.uint32(138).fork()).join();
     }
     return writer;
   },
@@ -5170,6 +5184,14 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
             message.callsTools = reader.bool();
             continue;
           }
+          case 17: {
+            if (tag !== 138) {
+              break;
+            }
+
+            message.held.push(HeldSlot.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -5244,6 +5266,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
         : isSet(object.calls_tools)
         ? globalThis.Boolean(object.calls_tools)
         : false,
+      held: globalThis.Array.isArray(object?.held)
+        ? object.held.map((e: any) => HeldSlot.fromJSON(e))
+        : [],
     };
   },
 
@@ -5297,6 +5322,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     if (message.callsTools !== false) {
       obj.callsTools = message.callsTools;
     }
+    if (message.held?.length) {
+      obj.held = message.held.map((e) => HeldSlot.toJSON(e));
+    }
     return obj;
   },
 
@@ -5325,6 +5353,95 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     message.state = object.state ?? 0;
     message.shortOfTime = object.shortOfTime ?? false;
     message.callsTools = object.callsTools ?? false;
+    message.held = object.held?.map((e) => HeldSlot.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseHeldSlot(): HeldSlot {
+  return { slot: 0, epoch: 0n };
+}
+
+export const HeldSlot: MessageFns<HeldSlot> = {
+  encode(message: HeldSlot, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.slot !== 0) {
+      writer.uint32(8).uint32(message.slot);
+    }
+    if (message.epoch !== 0n) {
+      if (BigInt.asUintN(64, message.epoch) !== message.epoch) {
+        throw new globalThis.Error("value provided for field message.epoch of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.epoch);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): HeldSlot {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseHeldSlot();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.slot = reader.uint32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.epoch = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): HeldSlot {
+    return {
+      slot: isSet(object.slot) ? globalThis.Number(object.slot) : 0,
+      epoch: isSet(object.epoch) ? BigInt(object.epoch) : 0n,
+    };
+  },
+
+  toJSON(message: HeldSlot): unknown {
+    const obj: any = {};
+    if (message.slot !== 0) {
+      obj.slot = Math.round(message.slot);
+    }
+    if (message.epoch !== 0n) {
+      obj.epoch = message.epoch.toString();
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<HeldSlot>): HeldSlot {
+    return HeldSlot.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<HeldSlot>): HeldSlot {
+    const message = createBaseHeldSlot();
+    message.slot = object.slot ?? 0;
+    message.epoch = (object.epoch !== undefined && object.epoch !== null) ? BigInt(object.epoch) : 0n;
     return message;
   },
 };

@@ -1,0 +1,420 @@
+"""Slots for callers who dial workers themselves, from a real adapter and at real workers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+
+from antiphon import AuthError, ConnectError, ProtocolError, QueueFull
+from antiphon.grpc import Lease, Place, Session, acquire
+from antiphon.semconv import AcquireReason, Reason
+from antiphon.v1 import dispatch_service_pb2 as pb
+from antiphon.v1 import inference_service_pb2 as session_pb
+from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
+from tests.support.scripted_engine import RunningWorker, ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.conversation import CLOSE, INIT
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import PATIENCE_S, ManualClock, Stage, running_adapter, until
+from ws_adapter.direct.loan import ATTACH_S
+from ws_adapter.direct.service import _address
+from ws_adapter.dispatch.base import POOL
+
+KEY = b"a key of 16 byte"
+CONFIG = session_pb.SessionConfig(mode=session_pb.SESSION_MODE_AUDIO)
+
+
+@asynccontextmanager
+async def house(
+    slots: int = 1, worker_key: bytes | None = KEY, **options: Any
+) -> AsyncIterator[tuple[Stage, RunningWorker]]:
+    """An adapter with a gRPC port, and the worker behind it."""
+    engine = ScriptedEngine(listen(), slots=slots, repeat=True)
+    async with running_worker(engine, slots=slots, worker_key=worker_key) as worker:
+        async with running_adapter(worker.address, worker_key=worker_key, grpc_port=0, **options) as stage:
+            yield stage, worker
+
+
+def port_of(stage: Stage) -> str:
+    return f"127.0.0.1:{stage.adapter.grpc_port}"
+
+
+async def waiting(stage: Stage) -> int:
+    parts = (await stage.request("/status"))[2]
+    assert parts is not None
+    return int(parts["queue_length"])
+
+
+class Call:
+    """A bare call, for what the SDK hides."""
+
+    def __init__(self, channel: grpc.aio.Channel, metadata: Any = None, **request: Any) -> None:
+        request = {"kind": "audio", **request}
+        self.call = DispatchServiceStub(channel).Acquire(pb.AcquireRequest(**request), metadata=metadata)
+
+    async def next(self) -> pb.AcquireResponse | None:
+        async with asyncio.timeout(PATIENCE_S):
+            answer = await self.call.read()
+        return None if answer is grpc.aio.EOF else answer
+
+
+@asynccontextmanager
+async def channel_to(stage: Stage) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(port_of(stage)) as channel:
+        yield channel
+
+
+@pytest.mark.parametrize("worker_key", [KEY, None], ids=["signed", "unsigned"])
+async def test_a_free_slot_is_leased_at_once_and_opens_a_session(worker_key: bytes | None) -> None:
+    async with house(slots=2, worker_key=worker_key) as (stage, worker):
+        async with acquire(port_of(stage), "audio") as lease, Session.open(lease, CONFIG) as session:
+            assert lease.target == worker.address
+            assert session.ready.worker_id == lease.worker_id
+            await stage.until(free_slots=1)
+        await stage.until(free_slots=2)
+
+
+async def test_a_caller_without_a_slot_is_told_the_place_until_there_is_one() -> None:
+    async with house() as (stage, _):
+        places: list[Place] = []
+
+        async def second() -> Lease:
+            async with acquire(port_of(stage), "audio", on_place=places.append) as lease:
+                return lease
+
+        async with acquire(port_of(stage), "audio") as first, Session.open(first, CONFIG):
+            waiting = asyncio.create_task(second())
+            await until(lambda: places)
+        lease = await waiting
+        assert (places[0].position, places[0].queue_length) == (1, 1)
+        assert places[0].ticket_id.startswith("ticket_")
+        assert places[0].wait_s is not None
+        assert lease.epoch > first.epoch
+
+
+async def test_direct_callers_and_websockets_stand_in_one_queue() -> None:
+    async with house() as (stage, _), stage.client() as holder:
+        await holder.begin()
+        async with channel_to(stage) as channel, stage.client() as second:
+            await second.expect("session.queued")
+            third = Call(channel)
+            queued = await third.next()
+            assert queued is not None
+            assert (queued.queued.position, queued.queued.queue_length) == (2, 2)
+            await holder.send(CLOSE)
+            await second.expect_until("session.queue_done")
+            await second.send(INIT, CLOSE)
+            await second.rest()
+            while (update := await third.next()) is not None and not update.HasField("granted"):
+                assert update.queued.position <= 2
+            assert update is not None
+            third.call.cancel()
+
+
+async def test_leaving_before_attaching_gives_the_lease_back() -> None:
+    async with house() as (stage, _):
+        async with acquire(port_of(stage), "audio"):
+            await stage.until(free_slots=0)
+        await stage.until(free_slots=1)
+        async with stage.client() as client:
+            await client.begin()
+
+
+async def test_leaving_while_waiting_gives_the_place_back() -> None:
+    async with house() as (stage, _), stage.client() as holder, channel_to(stage) as channel:
+        await holder.begin()
+        call = Call(channel)
+        await call.next()
+        assert await waiting(stage) == 1
+        call.call.cancel()
+        async with stage.client() as next_one:
+            place = await next_one.expect("session.queued")
+            while place.get("position") != 1:
+                place = await next_one.next()
+
+
+async def test_leaving_after_attaching_changes_nothing() -> None:
+    """The slot is nobody else's as long as the session runs, and somebody's once it is over."""
+    async with house() as (stage, _):
+        async with acquire(port_of(stage), "audio") as lease:
+            opened = Session.open(lease, CONFIG)
+            session = await opened.__aenter__()
+        async with stage.client() as client:
+            await client.expect("session.queued")
+            await session.send_unit(bytes(64_000))
+            async for output in session:
+                if type(output).__name__ == "Finalized":
+                    break
+            await opened.__aexit__(None, None, None)
+            await client.expect_until("session.queue_done")
+
+
+async def test_the_stream_ends_once_somebody_has_attached() -> None:
+    async with house() as (stage, _), channel_to(stage) as channel:
+        call = Call(channel)
+        update = await call.next()
+        assert update is not None
+        granted = update.granted
+        async with Session.open(granted.target, CONFIG, lease=granted.token):
+            assert await call.next() is None
+            assert await call.call.code() is grpc.StatusCode.OK
+            await stage.until(free_slots=0)
+
+
+async def test_a_lease_that_nobody_uses_is_revoked_and_given_to_the_next() -> None:
+    clock = ManualClock()
+    async with house(clock=clock) as (stage, _), channel_to(stage) as channel:
+        idle = Call(channel)
+        first = await idle.next()
+        assert first is not None
+        next_one = Call(channel)
+        queued = await next_one.next()
+        assert queued is not None
+        revoked = asyncio.create_task(idle.next())
+        while not revoked.done():
+            await clock.advance(1.0)
+            await asyncio.sleep(0.01)
+        told = await revoked
+        assert told is not None
+        assert told.revoked.reason
+        assert clock.now() - 5000.0 >= ATTACH_S
+        assert await idle.next() is None
+        assert await idle.call.code() is grpc.StatusCode.OK
+        while (update := await next_one.next()) is not None and update.HasField("queued"):
+            pass
+        assert update is not None
+        granted = update.granted
+        assert granted.epoch > first.granted.epoch
+        async with Session.open(granted.target, CONFIG, lease=granted.token):
+            with pytest.raises(AuthError) as refused:
+                async with Session.open(first.granted.target, CONFIG, lease=first.granted.token):
+                    pass
+        assert refused.value.reason == Reason.STALE_LEASE
+
+
+async def test_somebody_who_attaches_too_late_takes_the_slot_from_nobody() -> None:
+    """Whoever has it by then waits as for any other slot that is taken."""
+    async with house() as (stage, _):
+        async with acquire(port_of(stage), "audio") as lease:
+            pass
+        await stage.until(free_slots=1)
+        async with Session.open(lease, CONFIG):
+            await stage.until(free_slots=0)
+            async with stage.client() as client:
+                await client.expect("session.queued")
+        await stage.until(free_slots=1)
+
+
+async def test_the_end_of_the_adapter_does_not_end_the_session() -> None:
+    engine = ScriptedEngine(listen(), repeat=True)
+    async with running_worker(engine, worker_key=KEY) as worker:
+        async with running_adapter(worker.address, worker_key=KEY, grpc_port=0) as stage:
+            async with acquire(port_of(stage), "audio") as lease:
+                opened = Session.open(lease, CONFIG)
+                session = await opened.__aenter__()
+        await session.send_unit(bytes(64_000))
+        async for output in session:
+            if type(output).__name__ == "Finalized":
+                break
+        # The next adapter does not give the slot away.
+        async with running_adapter(worker.address, worker_key=KEY) as stage:
+            await stage.until(free_slots=1, slots=2)
+            await opened.__aexit__(None, None, None)
+            await stage.until(free_slots=2)
+
+
+async def test_a_dead_worker_ends_a_loan() -> None:
+    """Its slots are forgotten, and those of its successor are all free."""
+    first = ScriptedEngine(listen(), slots=1)
+    async with running_worker(first, slots=1, worker_key=KEY) as worker:
+        async with running_adapter(worker.address, worker_key=KEY, grpc_port=0) as stage:
+            async with channel_to(stage) as channel:
+                call = Call(channel)
+                await call.next()
+                worker.worker.interrupt()
+                worker.worker.interrupt()
+                await asyncio.wait({worker.run}, timeout=PATIENCE_S)
+                second = ScriptedEngine(listen(), slots=1)
+                async with running_worker(second, slots=1, worker_key=KEY, listen=worker.address):
+                    await stage.until(free_slots=1)
+
+
+# ------------------------------------------------------------------------------------------- refusals
+
+
+async def reason_of(stage: Stage, **request: Any) -> tuple[grpc.StatusCode, str]:
+    async with channel_to(stage) as channel:
+        call = Call(channel, **request)
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call.next()
+    return error.value.code(), error.value.details() or ""
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        ({"kind": ""}, "kind"),
+        ({"kind": "karaoke"}, "kind"),
+        ({"pool": "another"}, "pool"),
+        ({"max_wait": {"seconds": 0}}, "max_wait"),
+        ({"max_wait": {"seconds": -1}}, "max_wait"),
+    ],
+)
+async def test_a_request_without_sense_is_refused_with_its_field(
+    request_: dict[str, Any], field: str
+) -> None:
+    async with house() as (stage, _):
+        code, message = await reason_of(stage, **request_)
+        assert (code, field in message or field == "pool") == (grpc.StatusCode.INVALID_ARGUMENT, True)
+        with pytest.raises(ProtocolError) as refused:
+            async with acquire(port_of(stage), "karaoke"):
+                pass
+        assert (refused.value.reason, refused.value.param) == (AcquireReason.PAYLOAD_INVALID, "kind")
+        async with stage.client() as client:
+            await client.begin()
+
+
+async def test_whoever_waited_as_long_as_he_would_is_told() -> None:
+    async with house() as (stage, _), stage.client() as holder:
+        await holder.begin()
+        with pytest.raises(QueueFull) as refused:
+            async with acquire(port_of(stage), "audio", max_wait_s=0.05):
+                pass
+        assert refused.value.reason == AcquireReason.WAIT_EXPIRED
+        assert await waiting(stage) == 0
+
+
+async def test_a_full_queue_is_told() -> None:
+    async with house(queue_capacity=1) as (stage, _), stage.client() as holder:
+        await holder.begin()
+        async with stage.client() as second:
+            await second.expect("session.queued")
+            with pytest.raises(QueueFull) as refused:
+                async with acquire(port_of(stage), "audio"):
+                    pass
+        assert (refused.value.reason, refused.value.retryable) == (AcquireReason.QUEUE_FULL, True)
+
+
+async def test_without_a_worker_nobody_is_kept() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False, grpc_port=0, no_worker_grace_s=0.05) as stage:
+        with pytest.raises(ConnectError) as refused:
+            async with acquire(port_of(stage), "audio"):
+                pass
+        assert refused.value.reason == AcquireReason.NO_WORKER
+
+
+async def test_a_draining_adapter_ends_the_wait() -> None:
+    async with house() as (stage, _), stage.client() as holder, channel_to(stage) as channel:
+        await holder.begin()
+        call = Call(channel)
+        await call.next()
+        stage.adapter.interrupt()
+        assert await call.call.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await reason_of(stage))[0] is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_nobody_answers_where_no_dispatcher_is() -> None:
+    with pytest.raises(ConnectError, match="No dispatcher answers"):
+        async with acquire("127.0.0.1:1", "audio"):
+            pass
+
+
+# ------------------------------------------------------------------------------------ keys and limits
+
+
+async def test_a_key_is_asked_for_as_it_is_of_websockets(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice", "bob")
+    async with house(auth="keys", keys=keys.path) as (stage, _):
+        for key in (None, "ak_wrong"):
+            with pytest.raises(AuthError) as refused:
+                async with acquire(port_of(stage), "audio", key=key):
+                    pass
+            assert (refused.value.reason, refused.value.retryable) == (AcquireReason.KEY_REFUSED, False)
+        async with acquire(port_of(stage), "audio", key=keys.secrets["alice"]), channel_to(stage) as channel:
+            call = Call(channel, metadata=[("authorization", f"Bearer {keys.secrets['bob']}")])
+            await call.next()
+            keys.remove("bob")
+            stage.adapter.reload()
+            assert await call.call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_the_limits_of_a_key_count_calls_and_websockets_together(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice")
+    async with house(auth="keys", keys=keys.path, connections_per_key=1, slots=2) as (stage, _):
+        secret = keys.secrets["alice"]
+        async with stage.client(additional_headers=keys.bearer("alice")) as client:
+            await client.expect("session.queue_done")
+            with pytest.raises(QueueFull) as refused:
+                async with acquire(port_of(stage), "audio", key=secret):
+                    pass
+            assert refused.value.reason == AcquireReason.RATE_LIMITED
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    async with acquire(port_of(stage), "audio", key=secret):
+                        break
+                except QueueFull:
+                    await asyncio.sleep(0.01)
+
+
+async def test_an_address_that_comes_too_often_is_told_when_to_come_back() -> None:
+    """A proxy that is trusted says whose address it is."""
+    limits = {"opens_per_min_per_address": 1, "trusted_proxies": ("127.0.0.0/8",)}
+    async with house(slots=2, **limits) as (stage, _), channel_to(stage) as channel:
+        mine, yours = [("x-forwarded-for", "192.0.2.1")], [("x-forwarded-for", "192.0.2.2")]
+        assert await Call(channel, mine).next() is not None
+        again = Call(channel, mine)
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await again.next()
+        assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await Call(channel, yours).next() is not None
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:127.0.0.1:5000", "127.0.0.1"),
+        ("ipv6:%5B::1%5D:5000", "::1"),
+        ("ipv6:[2001:db8::2]:1", "2001:db8::2"),
+    ],
+)
+def test_the_other_end_has_an_address(peer: str, address: str) -> None:
+    assert _address(peer) == address
+
+
+async def test_tls_is_spoken_where_the_adapter_has_a_certificate_also_a_new_one(tmp_path: Path) -> None:
+    def issue() -> bytes:
+        authority = trustme.CA()
+        made = authority.issue_cert("localhost")
+        made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+        made.private_key_pem.write_to_path(tmp_path / "key.pem")
+        return authority.cert_pem.bytes()
+
+    async def ask(stage: Stage, root: bytes) -> str:
+        credentials = grpc.ssl_channel_credentials(root)
+        async with grpc.aio.secure_channel(f"localhost:{stage.adapter.grpc_port}", credentials) as channel:
+            async with acquire(channel, "audio") as lease:
+                return lease.worker_id
+
+    root = issue()
+    tls = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem", "tls_port": 0}
+    async with house(**tls) as (stage, _):
+        assert await ask(stage, root)
+        root = issue()
+        stage.adapter.reload()
+        assert await ask(stage, root)
+        with pytest.raises(ConnectError):
+            async with acquire(port_of(stage), "audio"):
+                pass
+
+
+async def test_those_who_look_see_a_direct_session_as_any_other() -> None:
+    async with house() as (stage, _):
+        async with acquire(port_of(stage), "audio") as lease, Session.open(lease, CONFIG):
+            running = (await stage.request("/status"))[2]["running_tasks"]
+            assert [task["worker_id"] for task in running] == [f"{lease.worker_id}/{lease.slot}"]
+            assert POOL == "default"

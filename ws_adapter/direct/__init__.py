@@ -1,0 +1,1 @@
+"""Callers who dial workers themselves: the same queue and the same slots, over gRPC."""

@@ -1,0 +1,184 @@
+"""A slot of a caller who dials the worker himself: from the queue until the worker has cleaned it."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+from antiphon.semconv import LeaseOutcome, QueueOutcome, SlotState
+from ws_adapter.direct.refusals import Refused
+from ws_adapter.dispatch.base import Dispatcher, Lease, QueuePlace
+from ws_adapter.observability.metrics import Metrics
+from ws_adapter.process.clock import Clock
+from ws_adapter.process.errors import (
+    DispatchError,
+    DispatcherUnavailable,
+    QueueFull,
+    WaitCancelled,
+    WaitExpired,
+)
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.worker.registry import Registry
+
+logger = logging.getLogger(__name__)
+
+ATTACH_S: Final = 10.0
+"""How long a lease counts with which nobody attaches."""
+
+ASK_S: Final = 1.0
+"""How often the worker is asked whether somebody has, and whether the session is over."""
+
+_OUTCOMES: Final[dict[type[DispatchError], QueueOutcome]] = {
+    QueueFull: QueueOutcome.FULL,
+    WaitExpired: QueueOutcome.EXPIRED,
+    WaitCancelled: QueueOutcome.GAVE_UP,
+    DispatcherUnavailable: QueueOutcome.NO_WORKER,
+}
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """A lease counts no longer."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a caller wants; `max_wait_s` 0 is any time, `label` is what those see who look at the queue."""
+
+    pool: str
+    kind: Kind
+    max_wait_s: float
+    label: str
+
+
+class Loan:
+    """Stands in the queue for a caller, and holds what it gets for as long as the worker says it is in use.
+
+    Whether the caller reads what it is told makes no difference to anybody else.
+    """
+
+    def __init__(
+        self, demand: Demand, dispatcher: Dispatcher, registry: Registry, metrics: Metrics, clock: Clock
+    ) -> None:
+        self._demand = demand
+        self._dispatcher = dispatcher
+        self._registry = registry
+        self._metrics = metrics
+        self._clock = clock
+        self._since = clock.now()
+        self._updates: deque[QueuePlace | Lease | Revoked] = deque()
+        """At most one of each: of places the newest."""
+        self._lease: Lease | None = None
+        self._refused: Refused | None = None
+        self._is_settled = False
+        self._news = asyncio.Event()
+        self._is_given_up = False
+        self._woken = asyncio.Event()
+        self.task = asyncio.create_task(self._hold())
+        """Ends when nothing is held any more."""
+
+    async def news(self) -> AsyncIterator[QueuePlace | Lease | Revoked]:
+        """The newest place, then the lease; ends once somebody has attached with it, or with `Revoked`.
+
+        Raises `Refused`.
+        """
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._updates:
+                yield self._updates.popleft()
+            if self._refused is not None:
+                raise self._refused
+            if self._is_settled:
+                return
+
+    def give_up(self) -> None:
+        """The caller is gone: the place or the lease goes back, unless somebody has attached with it."""
+        self._is_given_up = True
+        self._woken.set()
+        if self._lease is None:
+            self.task.cancel()
+
+    def refuse(self, refused: Refused) -> None:
+        """Ends the wait, if it is not over."""
+        if self._lease is None:
+            self._refused = self._refused or refused
+            self.task.cancel()
+
+    # ------------------------------------------------------------------------------------ holding it
+
+    async def _hold(self) -> None:
+        outcome = QueueOutcome.GAVE_UP
+        try:
+            await self._hold_lease()
+        except DispatchError as error:
+            outcome = _OUTCOMES.get(type(error), outcome)
+            self._refused = self._refused or Refused.by_queue(error)
+        except Exception:
+            logger.exception("a slot for a direct caller was lost")
+            self._refused = Refused.by_queue(DispatcherUnavailable("the adapter failed; try again"))
+        finally:
+            self._is_settled = True
+            self._news.set()
+            if self._lease is None:
+                self._metrics.waited(self._clock.now() - self._since, outcome)
+
+    async def _hold_lease(self) -> None:
+        demand = self._demand
+        async with self._dispatcher.acquire(
+            demand.pool, demand.kind, demand.max_wait_s, label=demand.label
+        ) as ticket:
+            async for update in ticket.updates():
+                if isinstance(update, Lease):
+                    self._lease = lease = update
+                self._tell(update)
+            held = self._metrics.leases.granted(lease, demand.kind, self._clock.now())
+            self._metrics.waited(self._clock.now() - self._since, QueueOutcome.GRANTED)
+            outcome = LeaseOutcome.RETURNED
+            try:
+                if await self._is_attached(lease):
+                    held.state, outcome = SlotState.ATTACHED, LeaseOutcome.RELEASED
+                    self._is_settled = True
+                    self._news.set()
+                    await self._until_over(lease)
+                else:
+                    self._tell(Revoked(f"nobody attached within {ATTACH_S:g} s"))
+            finally:
+                self._metrics.leases.returned(held)
+                self._metrics.lease_outcomes[outcome] += 1
+
+    def _tell(self, update: QueuePlace | Lease | Revoked) -> None:
+        if self._updates and isinstance(self._updates[-1], QueuePlace):
+            self._updates.pop()
+        self._updates.append(update)
+        self._news.set()
+
+    async def _is_attached(self, lease: Lease) -> bool:
+        """Whether somebody attaches in time; as long as the worker does not answer, nobody can say."""
+        end = self._clock.now() + ATTACH_S
+        while True:
+            is_last = self._is_given_up or self._clock.now() >= end
+            holds = await self._holds(lease)
+            if holds or (holds is False and is_last):
+                return holds
+            await self._pause(ASK_S if is_last else min(ASK_S, end - self._clock.now()))
+
+    async def _until_over(self, lease: Lease) -> None:
+        while await self._holds(lease) is not False:
+            await self._pause(ASK_S)
+
+    async def _holds(self, lease: Lease) -> bool | None:
+        return await self._registry.holds(lease.target, lease.worker_id, lease.epoch)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the worker is to be asked again, or the caller leaves."""
+        timer = self._clock.call_at(self._clock.now() + seconds, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+        self._woken.clear()

@@ -1,0 +1,91 @@
+"""Why a call of DispatchService gets no slot, as a gRPC status."""
+
+import math
+from typing import Any, Final
+
+import grpc
+import msgspec
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from antiphon.semconv import ERROR_DOMAIN, AcquireReason, Rejection
+from ws_adapter.process.errors import DispatchError, QueueFull, WaitCancelled, WaitExpired
+from ws_adapter.server.access import Denied
+
+_RETRY_S: Final = 1.0
+
+_Code = grpc.StatusCode
+
+_CODES: Final = {
+    AcquireReason.KEY_REFUSED: _Code.UNAUTHENTICATED,
+    AcquireReason.RATE_LIMITED: _Code.RESOURCE_EXHAUSTED,
+    AcquireReason.PAYLOAD_INVALID: _Code.INVALID_ARGUMENT,
+    AcquireReason.QUEUE_FULL: _Code.RESOURCE_EXHAUSTED,
+    AcquireReason.WAIT_EXPIRED: _Code.DEADLINE_EXCEEDED,
+    AcquireReason.WAIT_CANCELLED: _Code.ABORTED,
+    AcquireReason.NO_WORKER: _Code.UNAVAILABLE,
+    AcquireReason.DRAINING: _Code.UNAVAILABLE,
+}
+
+_RETRIED: Final = frozenset({AcquireReason.QUEUE_FULL, AcquireReason.NO_WORKER, AcquireReason.DRAINING})
+"""Another try may succeed soon."""
+
+_OF_THE_QUEUE: Final[dict[type[DispatchError], AcquireReason]] = {
+    QueueFull: AcquireReason.QUEUE_FULL,
+    WaitExpired: AcquireReason.WAIT_EXPIRED,
+    WaitCancelled: AcquireReason.WAIT_CANCELLED,
+}
+
+
+class Refused(Exception):
+    """A call ends without a slot. `field` is the one of the request that is wrong."""
+
+    def __init__(
+        self, reason: AcquireReason, message: str, *, field: str = "", retry_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.field = field
+        self.retry_s = _RETRY_S if retry_s is None and reason in _RETRIED else retry_s
+
+    @classmethod
+    def by_queue(cls, error: DispatchError) -> "Refused":
+        """What the dispatcher raised."""
+        return cls(_OF_THE_QUEUE.get(type(error), AcquireReason.NO_WORKER), str(error))
+
+    @classmethod
+    def by_access(cls, denied: Denied) -> "Refused":
+        """What a WebSocket would have been answered in HTTP."""
+        message = msgspec.json.decode(denied.response.body or b"{}")["detail"]
+        if denied.reason is Rejection.RATE:
+            wait_s = float(denied.response.headers["Retry-After"])
+            return cls(AcquireReason.RATE_LIMITED, message, retry_s=wait_s)
+        return cls(AcquireReason.KEY_REFUSED, message)
+
+    def end_call(self, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+        """Makes this the status of a call whose handler returns right after."""
+        code = _CODES[self.reason]
+        status = status_pb2.Status(code=code.value[0], message=self.message)
+        for detail in self._details():
+            packed = AnyMessage()
+            packed.Pack(detail)
+            status.details.append(packed)
+        made = rpc_status.to_status(status)
+        context.set_code(made.code)
+        context.set_details(made.details)
+        context.set_trailing_metadata(made.trailing_metadata)
+
+    def _details(self) -> list[Message]:
+        details: list[Message] = [error_details_pb2.ErrorInfo(reason=self.reason, domain=ERROR_DOMAIN)]
+        if self.field:
+            violation = error_details_pb2.BadRequest.FieldViolation(
+                field=self.field, description=self.message
+            )
+            details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+        if self.retry_s is not None:
+            details.append(error_details_pb2.RetryInfo(retry_delay=Duration(seconds=math.ceil(self.retry_s))))
+        return details

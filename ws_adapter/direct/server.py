@@ -1,0 +1,83 @@
+"""The gRPC port of an adapter."""
+
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from antiphon.v1.dispatch_service_pb2_grpc import add_DispatchServiceServicer_to_server
+from ws_adapter.direct.service import DispatchServicer
+from ws_adapter.options import AdapterOptions
+from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.web.tls import Certificate
+
+SPARE_CALLS: Final = 256
+"""Calls that may be open beside those that wait: that have a lease, or are being refused."""
+
+STOP_GRACE_S: Final = 1.0
+"""How long the last statuses may take to be sent."""
+
+_OPTIONS: Final = (
+    # Finds a caller that is frozen or cut off, who would otherwise keep a place.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.max_concurrent_streams", 100),
+    ("grpc.max_metadata_size", 8_192),
+    ("grpc.absolute_max_metadata_size", 8_192),
+    ("grpc.max_receive_message_length", 4_096),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class DirectServer:
+    """Serves DispatchService, with TLS if there is a certificate."""
+
+    def __init__(
+        self, options: AdapterOptions, servicer: DispatchServicer, certificate: Certificate | None
+    ) -> None:
+        self._host, self._port = options.grpc_host, options.grpc_port or 0
+        self.servicer = servicer
+        self._certificate = certificate
+        # Kept for life: a server object that loses its last reference stops without a word.
+        self._server = grpc.aio.server(
+            options=_OPTIONS, maximum_concurrent_rpcs=options.queue_capacity + SPARE_CALLS
+        )
+        add_DispatchServiceServicer_to_server(servicer, self._server)
+
+    async def start(self) -> int:
+        """Listens; returns the port. Raises `ConfigurationError`."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        address = f"{host}:{self._port}"
+        try:
+            if self._certificate is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, _credentials(self._certificate))
+        except RuntimeError:
+            raise ConfigurationError(
+                f"Cannot listen on {address}: it is in use or not allowed. "
+                "Choose another with --grpc-port, or stop what uses it."
+            ) from None
+        await self._server.start()
+        return port
+
+    async def close(self) -> None:
+        """Ends all calls; leases that are in use stay so."""
+        self.servicer.drain()
+        await self._server.stop(STOP_GRACE_S)
+        await self.servicer.close()
+
+
+def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
+    """Those of the certificate as it is whenever somebody connects."""
+
+    def configuration() -> Any:
+        return grpc.ssl_server_certificate_configuration([certificate.pem])
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), configuration)

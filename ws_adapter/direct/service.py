@@ -1,0 +1,172 @@
+"""DispatchService: who may stand in the queue, and what callers are told."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeAlias
+from urllib.parse import unquote
+
+import grpc.aio
+from google.protobuf.duration_pb2 import Duration
+from websockets.datastructures import Headers
+from websockets.http11 import Request
+
+from antiphon.semconv import AcquireReason, Rejection
+from antiphon.v1 import dispatch_service_pb2 as pb
+from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceServicer
+from ws_adapter.direct.loan import Demand, Loan, Revoked
+from ws_adapter.direct.refusals import Refused
+from ws_adapter.dispatch.base import POOL, Lease, QueuePlace
+from ws_adapter.observability.metrics import Metrics
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.server.access import Access, Denied
+from ws_adapter.session.services import Services
+from ws_adapter.web.keys import Key
+
+Context: TypeAlias = "grpc.aio.ServicerContext[pb.AcquireRequest, pb.AcquireResponse]"
+
+KINDS: Final = {
+    "chat": Kind.CHAT,
+    "audio": Kind.AUDIO_DUPLEX,
+    "video": Kind.OMNI_DUPLEX,
+    "transcribe": Kind.TRANSCRIPTION,
+}
+
+
+class DispatchServicer(DispatchServiceServicer):
+    """The same limits and keys as those of WebSockets, and the same queue."""
+
+    def __init__(
+        self,
+        services: Services,
+        access: Access,
+        metrics: Metrics,
+        rejected: Callable[[Rejection], None],
+    ) -> None:
+        """`rejected` is called for each caller that is not let in."""
+        self._services = services
+        self._access = access
+        self._metrics = metrics
+        self._rejected = rejected
+        self._callers: dict[Loan, Key | None] = {}
+        self._loans: set[asyncio.Task[None]] = set()
+
+    def end_withdrawn(self) -> None:
+        """Ends the waits of keys that no longer count; a lease that was given is left to its caller."""
+        for loan, key in list(self._callers.items()):
+            if self._access.is_withdrawn(key):
+                loan.refuse(Refused(AcquireReason.KEY_REFUSED, "the key was withdrawn"))
+
+    def drain(self) -> None:
+        """Ends all waits."""
+        for loan in list(self._callers):
+            loan.refuse(_draining())
+
+    async def close(self) -> None:
+        """Lets go of what is held; the sessions go on at their workers."""
+        for task in self._loans:
+            task.cancel()
+        await asyncio.gather(*self._loans, return_exceptions=True)
+
+    # The generated base class describes a generator; this writes by its context.
+    async def Acquire(  # type: ignore[override]
+        self, request: pb.AcquireRequest, context: Context
+    ) -> None:
+        """Waits for a slot; see the proto."""
+        try:
+            async with self._entered(context) as key:
+                await self._serve(self._borrow(request), key, context)
+        except Refused as refused:
+            refused.end_call(context)
+        except grpc.aio.InternalError:  # the caller is gone, and gRPC knows it already
+            # Of any other end it would write a traceback, as if it were an error of ours.
+            raise asyncio.CancelledError from None
+
+    @asynccontextmanager
+    async def _entered(self, context: Context) -> AsyncIterator[Key | None]:
+        """Somebody who is let in, and counted as long as he is there. Raises `Refused`."""
+        if self._services.load.is_draining:
+            raise _draining()
+        headers = Headers()
+        for name, value in context.invocation_metadata() or ():
+            if isinstance(value, str):
+                headers[name] = value
+        request = Request("/", headers)
+        try:
+            caller = self._access.caller(request, _address(context.peer()))
+            entry = await self._access.enter(request, caller, None)
+        except Denied as denied:
+            self._rejected(denied.reason)
+            raise Refused.by_access(denied) from None
+        try:
+            yield entry.key
+        finally:
+            entry.leave()
+
+    def _borrow(self, request: pb.AcquireRequest) -> Loan:
+        """Raises `Refused` for a request that makes no sense."""
+        services = self._services
+        demand = _demand(request, services.options.queue_max_wait_s)
+        loan = Loan(demand, services.dispatcher, services.registry, self._metrics, services.clock)
+        self._loans.add(loan.task)
+        loan.task.add_done_callback(self._loans.discard)
+        return loan
+
+    async def _serve(self, loan: Loan, key: Key | None, context: Context) -> None:
+        self._callers[loan] = key
+        try:
+            async for update in loan.news():
+                await context.write(_response(update, is_served=bool(self._services.registry.ready())))
+        finally:
+            del self._callers[loan]
+            loan.give_up()
+
+
+def _demand(request: pb.AcquireRequest, longest_s: float) -> Demand:
+    kind = KINDS.get(request.kind)
+    if kind is None:
+        expected = ", ".join(KINDS)
+        raise Refused(AcquireReason.PAYLOAD_INVALID, f"kind must be one of {expected}", field="kind")
+    if request.pool not in ("", POOL):
+        raise Refused(AcquireReason.PAYLOAD_INVALID, "there is no such pool", field="pool")
+    max_wait_s = longest_s
+    if request.HasField("max_wait"):
+        wait_s = request.max_wait.seconds + request.max_wait.nanos / 1e9
+        if wait_s <= 0:
+            raise Refused(AcquireReason.PAYLOAD_INVALID, "max_wait must be above 0", field="max_wait")
+        max_wait_s = min(wait_s, longest_s or wait_s)
+    return Demand(POOL, kind, max_wait_s, f"direct_{secrets.token_hex(6)}")
+
+
+def _draining() -> Refused:
+    return Refused(AcquireReason.DRAINING, "this adapter is shutting down; ask another")
+
+
+def _response(update: QueuePlace | Lease | Revoked, *, is_served: bool) -> pb.AcquireResponse:
+    match update:
+        case Lease():
+            return pb.AcquireResponse(
+                granted=pb.Lease(
+                    target=update.target,
+                    token=update.token,
+                    worker_id=update.worker_id,
+                    slot=update.slot,
+                    epoch=update.epoch,
+                )
+            )
+        case Revoked():
+            return pb.AcquireResponse(revoked=pb.Revoked(reason=update.reason))
+    place = pb.QueuePlace(
+        ticket_id=update.ticket_id, position=update.position, queue_length=update.queue_length
+    )
+    if is_served:
+        wait = Duration()
+        wait.FromNanoseconds(round(update.estimated_wait_s * 1e9))
+        place.estimated_wait.CopyFrom(wait)
+    return pb.AcquireResponse(queued=place)
+
+
+def _address(peer: str) -> str:
+    """That of the other end, of which gRPC says `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000`."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")

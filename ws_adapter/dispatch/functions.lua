@@ -46,13 +46,23 @@ local function place(worker, slot)
   return worker .. '/' .. slot
 end
 
-local function lease_of(p, worker, slot)
-  local text = call('HGET', p .. 'l:' .. worker, slot)
-  if not text then
-    return nil
-  end
+local function read_lease(text)
   local epoch, state, since, kind, ticket = string.match(text, '^(%d+) (%a+) (%d+) (%S+) (%S+)$')
   return { epoch = tonumber(epoch), state = state, since = tonumber(since), kind = kind, ticket = ticket }
+end
+
+local function lease_of(p, worker, slot)
+  local text = call('HGET', p .. 'l:' .. worker, slot)
+  return text and read_lease(text) or nil
+end
+
+-- All of a worker's, by slot, in one call: a worker may have hundreds.
+local function leases_of(p, worker)
+  local flat, leases = call('HGETALL', p .. 'l:' .. worker), {}
+  for index = 1, #flat, 2 do
+    leases[flat[index]] = read_lease(flat[index + 1])
+  end
+  return leases
 end
 
 local function record(p, worker, slot, lease)
@@ -92,9 +102,8 @@ local function release(p, time, worker, slot, lease)
 end
 
 local function forget_worker(p, worker)
-  local leases = call('HKEYS', p .. 'l:' .. worker)
-  for _, slot in ipairs(leases) do
-    close_grant(p, worker, slot, lease_of(p, worker, slot))
+  for slot, lease in pairs(leases_of(p, worker)) do
+    close_grant(p, worker, slot, lease)
   end
   call('ZREM', p .. 'worker_exp', worker)
   call('ZREM', p .. 'avail', worker)
@@ -195,10 +204,11 @@ end
 
 -- ------------------------------------------------------------------------------------------------ workers
 
--- The worker is the truth about what it holds.
+-- The worker is the truth about what it holds. Returns its leases as they then are, by slot.
 local function reconcile(p, time, worker, held)
+  local leases = leases_of(p, worker)
   for slot, epoch in pairs(held) do
-    local lease = lease_of(p, worker, slot)
+    local lease = leases[slot]
     if lease and lease.epoch == epoch then
       if lease.state == 'granted' then
         close_grant(p, worker, slot, lease)
@@ -211,21 +221,21 @@ local function reconcile(p, time, worker, held)
         close_grant(p, worker, slot, lease)
       end
       call('ZREM', p .. 'free:' .. worker, slot)
-      record(p, worker, slot, { epoch = epoch, state = 'attached', since = time, kind = '-', ticket = '-' })
+      leases[slot] = { epoch = epoch, state = 'attached', since = time, kind = '-', ticket = '-' }
+      record(p, worker, slot, leases[slot])
     end
   end
-  for _, slot in ipairs(call('HKEYS', p .. 'l:' .. worker)) do
-    local lease = lease_of(p, worker, slot)
+  for slot, lease in pairs(leases) do
     if lease.state == 'attached' and held[slot] ~= lease.epoch then
       release(p, time, worker, slot, lease)
     end
   end
+  return leases
 end
 
-local function revoked_slots(p, worker)
+local function revoked_slots(leases)
   local answer = {}
-  for _, slot in ipairs(call('HKEYS', p .. 'l:' .. worker)) do
-    local lease = lease_of(p, worker, slot)
+  for slot, lease in pairs(leases) do
     if lease.state == 'revoked' then
       answer[#answer + 1] = tonumber(slot)
       answer[#answer + 1] = lease.epoch
@@ -254,10 +264,10 @@ local function worker_beat(keys, args)
   if highest > tonumber(call('GET', p .. 'epoch') or 0) then
     call('SET', p .. 'epoch', whole(highest + EPOCH_LEAP))
   end
-  reconcile(p, time, worker, held)
+  local leases = reconcile(p, time, worker, held)
   offer(p, worker)
   match(p, time)
-  return revoked_slots(p, worker)
+  return revoked_slots(leases)
 end
 
 local function learn(p, kind, length)
@@ -430,10 +440,9 @@ local function pairs_of(flat, value)
   return answer
 end
 
-local function leases_of(p, time, worker)
+local function told_leases(p, time, worker)
   local answer = {}
-  for _, slot in ipairs(call('HKEYS', p .. 'l:' .. worker)) do
-    local lease = lease_of(p, worker, slot)
+  for slot, lease in pairs(leases_of(p, worker)) do
     answer[#answer + 1] = {
       slot = tonumber(slot),
       epoch = lease.epoch,
@@ -462,7 +471,7 @@ local function stats(keys, args)
       slots = tonumber(w[3]),
       load = tonumber(w[4]),
       free = call('ZCARD', p .. 'free:' .. id),
-      leases = leases_of(p, time, id),
+      leases = told_leases(p, time, id),
     }
   end
   for _, kind in ipairs(args) do

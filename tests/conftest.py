@@ -23,6 +23,7 @@ SLOW = (
     "cli/test_failures.py",
     "cli/test_help.py",
     "cli/test_serve.py",
+    "cli/test_serve_several.py",
     "cli/test_talk.py",
     "cli/test_transcribe.py",
     "conformance/chat/*",

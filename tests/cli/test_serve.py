@@ -115,7 +115,7 @@ def test_open_opens_the_page_in_the_users_browser(tmp_path: Path, monkeypatch: p
 async def test_banner_offers_only_what_the_model_can_do(capsys: pytest.CaptureFixture[str]) -> None:
     writes = replace(INFO, modes=frozenset({Mode.CHAT, Mode.TOKENS}))
     async with running_worker(ScriptedEngine(info=writes)) as worker:
-        await print_banner(["http://127.0.0.1:8006"], worker.address, "no key: loopback only")
+        await print_banner(["http://127.0.0.1:8006"], [worker.address], "no key: loopback only")
 
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
     assert names == ["Chat", "gRPC", "Health", "Ctrl-C"]
@@ -178,25 +178,29 @@ def test_worker_or_adapter_that_dies_is_started_again_where_it_was(tmp_path: Pat
         assert asyncio.run(one_turn(serve.address("WebSocket"))) == "Hello there how are you?"
         serve.signal(signal.SIGINT)
         assert serve.wait() == 0
-        told = [line.strip() for line in serve.errors.splitlines() if "started again" in line]
+        told = [line.partition(" in ")[0].strip() for line in serve.errors.splitlines() if "again in" in line]
         serve.assert_nothing_left()
 
     assert told == [
-        f"The {name} stopped unexpectedly (killed by SIGKILL); it is started again in 0.01 s."
+        f"The {name} stopped unexpectedly (killed by SIGKILL); it is started again"
         for name in ("worker", "adapter")
     ]
 
 
-def test_child_that_never_comes_up_again_ends_serve(tmp_path: Path) -> None:
+def test_child_that_does_not_come_up_is_told_and_started_again_until_it_does(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         fault = tmp_path / "fault"
         fault.touch()
         os.kill(serve.children()["worker"], signal.SIGKILL)
-
-        assert serve.wait() == 1
+        refused = "The worker did not start (exit code 1); it is started again"
+        wait_until(lambda: serve.errors.count(refused) >= 3, "it says so each time")
+        assert serve.process.poll() is None
         fault.unlink()
-        assert serve.errors.count("no room for the model") == 5
-        assert serve.errors.endswith("The worker did not start (exit code 1). Its own messages are above.\n")
+
+        wait_until(lambda: "The worker is ready again." in serve.errors, "it is back")
+        assert serve.errors.count("no room for the model") >= 3
+        serve.signal(signal.SIGTERM)
+        assert serve.wait() == 0
         serve.assert_nothing_left()
 
 

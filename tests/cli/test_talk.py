@@ -1,6 +1,7 @@
 """`antiphon talk` and `antiphon demo` in real time, against a worker that plays a script."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -187,7 +188,7 @@ def demo(folder: Path, expected_reply: str) -> Outcome:
     ]
     (folder / "manifest.json").write_text(json.dumps(entries))
     command = [sys.executable, "-m", "tests.cli.support.scripted_antiphon", "demo"]
-    env = {"ANTIPHON_TEST_SCRIPT": "reply", "TMPDIR": str(folder)}
+    env = os.environ | {"ANTIPHON_TEST_SCRIPT": "reply", "TMPDIR": str(folder)}
     arguments = ["--recordings", str(folder), "--out", str(folder / "answer.wav")]
     return run([*command, *arguments], env, None, 60)
 

@@ -89,6 +89,20 @@ class Serve:
             name: pid for pid, line in found.items() for name in ("worker", "adapter") if f" {name} " in line
         }
 
+    def pids(self, command: str) -> set[int]:
+        """Those of all its workers, or of all its adapters."""
+        found = processes_naming(str(self.scratch / "antiphon-"))
+        return {pid for pid, line in found.items() if f" {command} " in line}
+
+    def redis_pids(self) -> set[int]:
+        """Those of a Redis server of its own."""
+        found = processes_naming(str(self.scratch / "antiphon-"))
+        return {pid for pid, line in found.items() if "redis-server" in line}
+
+    def addresses(self, name: str) -> list[str]:
+        """All addresses of the banner by this name."""
+        return re.findall(rf"^  {name} +(\S+)$", self.banner, re.MULTILINE)
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -98,7 +112,7 @@ class Serve:
 
     def assert_nothing_left(self) -> None:
         """No process, no socket, no file."""
-        wait_until(lambda: not self.children(), "its processes are gone")
+        wait_until(lambda: not processes_naming(str(self.scratch / "antiphon-")), "its processes are gone")
         wait_until(lambda: [p.name for p in self.scratch.iterdir()] == ["stderr.log"], "its files are gone")
 
 
@@ -120,7 +134,7 @@ def serving(
             serve.wait_ready()
         yield serve
     finally:
-        for pid in [serve.process.pid, *serve.children().values()]:
+        for pid in [serve.process.pid, *processes_naming(str(scratch / "antiphon-"))]:
             if serve.process.poll() is None or pid != serve.process.pid:
                 os.kill(pid, signal.SIGKILL)
         serve.process.wait(DEADLINE_S)

@@ -2,10 +2,10 @@
 
 import sys
 
+import antiphon.cli.processes.backoff
 import antiphon.cli.processes.child
-import antiphon.cli.processes.stack
 from antiphon.cli.main import main
 
 antiphon.cli.processes.child.GUARDED = "tests.cli.support.scripted_child"
-antiphon.cli.processes.stack.FIRST_PAUSE_S = 0.01
+antiphon.cli.processes.backoff.FIRST_PAUSE_S = 0.01
 sys.exit(main())

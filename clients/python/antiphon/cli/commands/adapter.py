@@ -233,7 +233,7 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
 
 def given_adapter_options(arguments: argparse.Namespace) -> list[str]:
     """What was given of both, as arguments of `antiphon adapter`."""
-    return as_given(arguments, (*_LISTEN, *_PUBLIC, "admin_port"))
+    return as_given(arguments, (*_LISTEN, *_PUBLIC))
 
 
 def run(arguments: argparse.Namespace) -> int:

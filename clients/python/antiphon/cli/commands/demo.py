@@ -15,6 +15,7 @@ from antiphon.cli.conversations.duplex import Heard, converse
 from antiphon.cli.output.failure import ExitCode, Failure, require_extra
 from antiphon.cli.output.terminal import Style
 from antiphon.cli.output.timeline import Timeline
+from antiphon.cli.processes.plan import Plan
 from antiphon.cli.processes.stack import Stack
 
 _RECORDINGS: Final = Path("tests/recordings")
@@ -65,9 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _demo(question: Question, arguments: argparse.Namespace) -> int:
     style = Style()
-    async with Stack(given_model_options(arguments), ["--port", "0"], tell) as stack:
+    devices = [arguments.device] if "device" in arguments else []
+    plan = Plan(given_model_options(arguments), ["--port", "0"], devices=devices)
+    async with Stack(plan, tell) as stack:
         print("Starting a worker and an adapter.", flush=True)
-        address, *_ = await stack.start()
+        [[address]] = await stack.start()
         print(f'Ready. Asking: "{question.text}"\n', flush=True)
         timeline = Timeline(style)
         heard = Heard()

@@ -1,4 +1,4 @@
-"""`antiphon serve`: a worker and an adapter, started, watched and stopped together."""
+"""`antiphon serve`: workers and adapters, started, watched, replaced and stopped together."""
 
 import argparse
 import asyncio
@@ -9,10 +9,19 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Sequence
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Final
 
 import antiphon
-from antiphon.cli.arguments.parser import Subcommands, add_command, add_help_all, examples, given_options
+from antiphon.cli.arguments.parser import (
+    Subcommands,
+    add_command,
+    add_help_all,
+    examples,
+    given_options,
+    positive_int,
+    seconds,
+)
 from antiphon.cli.commands.adapter import (
     ADMIN_PORT,
     add_listen_options,
@@ -27,10 +36,15 @@ from antiphon.cli.commands.worker import (
 )
 from antiphon.cli.output.failure import ExitCode, Failure, bind_failure, require_extra
 from antiphon.cli.output.terminal import Style
+from antiphon.cli.processes.plan import DRAIN_TIMEOUT_S, Plan
+from antiphon.cli.processes.redis_server import find_redis
 from antiphon.cli.processes.stack import Stack
 from antiphon.connection.endpoint import CHAT, LIVE, REALTIME, TRANSCRIPTION, endpoint
 from antiphon.grpc import get_info
+from antiphon.redis import RedisUnusable, parse
 from antiphon.v1 import inference_service_pb2 as pb
+
+_OF_PROCESSES: Final = ("workers", "adapters", "dispatcher")
 
 
 def add_to(commands: Subcommands) -> None:
@@ -38,14 +52,15 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "serve",
-        "serve the model here: one worker and one adapter",
-        examples("antiphon serve", "antiphon serve --port 9000 --slots 8 --device cuda"),
+        "serve the model here: workers and adapters",
+        examples("antiphon serve --port 9000 --slots 8", "antiphon serve --device cuda --workers 4"),
         run,
     )
     add_listen_options(command)
     add_model_options(command)
     add_help_all(command)
     add_public_options(command)
+    _add_process_options(command)
     command.add_argument_group("the web page").add_argument(
         "--open", action="store_true", default=False, help="open it in a browser once it is there"
     )
@@ -53,38 +68,84 @@ def add_to(commands: Subcommands) -> None:
     command.add_argument_group("administration").add_argument("--admin-port", **ADMIN_PORT)
 
 
+def _add_process_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("several processes").add_argument
+    add("--workers", type=positive_int, metavar="N", help="with cuda one on each device (default 1)")
+    add("--drain-timeout-s", type=seconds, metavar="S", help="for sessions at the end (default 60)")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until a signal, or until one of the two processes cannot be started again."""
     require_extra("serve", "all")
     check_model(arguments)
     _check_adapter(arguments)
+    _check_dispatcher(arguments)
     return asyncio.run(_serve(arguments))
 
 
 async def _serve(arguments: argparse.Namespace) -> int:
-    worker, adapter = given_model_options(arguments), given_adapter_options(arguments)
-    async with Stack(worker, adapter, tell) as stack:
+    plan = _plan(arguments)
+    async with Stack(plan, tell) as stack:
         stopping = _stop_on_signal(stack, reloads="keys" in arguments or "tls_cert" in arguments)
         starting = asyncio.create_task(stack.start())
         if await _signalled_before(starting, stopping):
             starting.cancel()
             return ExitCode.OK
-        if "keys" in arguments:
-            access = "keys"
-        else:
-            access = f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
-        admin_port = getattr(arguments, "admin_port", None)
-        page = f"{starting.result()[-1]}/" if "no_page" not in arguments else ""
-        await print_banner(starting.result(), stack.worker_target, access, page, admin_port)
+        found = starting.result()
+        has_administration = plan.admin_port is not None
+        clients = found[0][:-1] if has_administration else found[0]
+        page = f"{clients[-1]}/" if "no_page" not in arguments else ""
+        await print_banner(
+            clients,
+            stack.worker_targets,
+            _access(arguments),
+            page,
+            [addresses[-1] for addresses in found] if has_administration else [],
+        )
         if page and arguments.open:
             await asyncio.to_thread(webbrowser.open, page)
-        watching = asyncio.create_task(stack.watch())
-        if not await _signalled_before(watching, stopping):
-            raise watching.result()
-        watching.cancel()
-        await asyncio.wait({watching})
-        tell("  Draining: running conversations may finish. Ctrl-C again stops at once.")
-        return ExitCode.OK if await stack.drain() else ExitCode.FAILED
+        return await _watch(stack, stopping)
+
+
+async def _watch(stack: Stack, stopping: asyncio.Event) -> int:
+    """Until a signal, or until one of the processes cannot be started again."""
+    watching = asyncio.create_task(stack.watch())
+    rolls: set[asyncio.Task[None]] = set()
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGUSR1, lambda: rolls.add(asyncio.create_task(stack.roll()))
+    )
+    signalled = await _signalled_before(watching, stopping)
+    for task in (watching, *rolls):
+        task.cancel()
+    await asyncio.wait({watching, *rolls})
+    if not signalled:
+        raise watching.result()
+    tell("  Draining: running conversations may finish. Ctrl-C again stops at once.")
+    return ExitCode.OK if await stack.drain() else ExitCode.FAILED
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    named = arguments.device.split(",") if "device" in arguments else []
+    workers = getattr(arguments, "workers", len(named) or 1)
+    if named == ["cuda"] and workers > 1:
+        named = [f"cuda:{index}" for index in range(workers)]
+    return Plan(
+        worker=given_model_options(arguments),
+        adapter=given_adapter_options(arguments),
+        workers=workers,
+        adapters=getattr(arguments, "adapters", 1),
+        devices=named,
+        admin_port=getattr(arguments, "admin_port", None),
+        dispatcher=getattr(arguments, "dispatcher", None),
+        drain_timeout_s=getattr(arguments, "drain_timeout_s", DRAIN_TIMEOUT_S),
+    )
+
+
+def _access(arguments: argparse.Namespace) -> str:
+    """Who may use it."""
+    if "keys" in arguments:
+        return "keys"
+    return f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
 
 
 def tell(line: str) -> None:
@@ -142,28 +203,35 @@ async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) 
 
 
 async def print_banner(
-    addresses: Sequence[str], worker: str, access: str, page: str = "", admin_port: int | None = None
+    addresses: Sequence[str],
+    workers: Sequence[str],
+    access: str,
+    page: str = "",
+    administrations: Sequence[str] = (),
 ) -> None:
     """Who serves, then where: the last thing printed, and only when it is true.
 
-    `addresses` are the adapter's, the plain one first; clients are sent to that with TLS, if there is one.
-    `page` is that of the web page, empty without it.
+    `addresses` are those for clients, the plain one first; they are sent to that with TLS, if there is one.
+    `page` is that of the web page, empty without it. Each adapter has an administration, or none has.
     """
     from ws_adapter.detection.scorer import TITLES, best_scorer
 
-    info: pb.GetInfoResponse = await get_info(worker)
+    infos: list[pb.GetInfoResponse] = await asyncio.gather(*map(get_info, workers))
+    info, count = infos[0], sum(each.slots for each in infos)
     hears = pb.SESSION_MODE_AUDIO in info.modes or pb.SESSION_MODE_TRANSCRIBE in info.modes
     style = Style()
-    slots = "1 slot" if info.slots == 1 else f"{info.slots} slots"
+    slots = "1 slot" if count == 1 else f"{count} slots"
+    if len(workers) > 1:
+        slots += f" of {len(workers)} workers"
     name = style(f"Antiphon {antiphon.__version__}", "bold")
     print(f"  {name} | {info.model} | {slots} | {access}\n")
     for name, where in (
         *([("Web page", page)] if page else []),
         *((name, where) for mode, name, where in _services(addresses[-1]) if mode in info.modes),
         *([("Speech", f"heard by {TITLES[best_scorer().name]}")] if hears else []),
-        ("gRPC", worker),
+        *(("gRPC", worker) for worker in workers),
         ("Health", f"{addresses[0]}/readyz"),
-        *([("Status", f"http://127.0.0.1:{admin_port}/")] if admin_port else []),
+        *(("Status", f"{administration}/") for administration in administrations),
     ):
         print(f"  {name:<11} {style(where, 'cyan')}")
     print("  Ctrl-C to drain and stop", flush=True)
@@ -188,7 +256,9 @@ def _check_adapter(arguments: argparse.Namespace) -> None:
     from ws_adapter.web.tls import Certificate
 
     try:
-        options = given_options(AdapterOptions, arguments, workers=("unix:to come",))
+        # Workers and what is said of the processes are none of the adapter's.
+        given = argparse.Namespace(**{k: v for k, v in vars(arguments).items() if k not in _OF_PROCESSES})
+        options = given_options(AdapterOptions, given, workers=("unix:to come",))
         if options.keys is not None:
             Keys(options.keys)
         if options.tls_cert is not None and options.tls_key is not None:
@@ -200,8 +270,25 @@ def _check_adapter(arguments: argparse.Namespace) -> None:
     _check_free(options.host, options.port)
     if options.tls_cert is not None:
         _check_free(options.host, options.tls_port, "--tls-port")
-    if options.admin_port is not None:
-        _check_free(options.admin_host, options.admin_port, "--admin-port")
+    if options.admin_port:
+        for port in range(options.admin_port, options.admin_port + getattr(arguments, "adapters", 1)):
+            _check_free(options.admin_host, port, "--admin-port")
+
+
+def _check_dispatcher(arguments: argparse.Namespace) -> None:
+    """Finds a queue that could not be shared before the model is loaded."""
+    if "dispatcher" in arguments:
+        try:
+            parse(arguments.dispatcher)
+        except RedisUnusable as error:
+            raise Failure(str(error), ExitCode.USAGE) from None
+    elif getattr(arguments, "adapters", 1) > 1:
+        find_redis()
+    if ("dispatcher" in arguments or getattr(arguments, "adapters", 1) > 1) and find_spec("redis") is None:
+        raise Failure(
+            "A queue that is shared needs the package redis. Install with: pip install 'antiphon[redis]'",
+            ExitCode.USAGE,
+        )
 
 
 def _check_free(host: str, port: int, option: str = "--port") -> None:

@@ -23,7 +23,7 @@ from antiphon.cli.output.failure import ExitCode, Failure, require_extra
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
 
-_MODEL: Final = ("model", "device", "slots", "threads")
+_MODEL: Final = ("model", "slots", "threads")
 _MINICPMO: Final = ("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice")
 
 

@@ -1,11 +1,13 @@
-"""A process of ours that runs a command and does not outlive this one."""
+"""A process of ours that does not outlive this one."""
 
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from antiphon.cli.output.failure import ExitCode, Failure
@@ -31,8 +33,37 @@ class Ended(Failure):
         super().__init__(text, code if code in _CODES_WITH_A_MEANING else ExitCode.FAILED)
 
 
+@dataclass(frozen=True)
+class Program:
+    """What a child runs; ready once so many of its lines match `ready`, whose one group is an address."""
+
+    words: Sequence[str]
+    ready: re.Pattern[str]
+    addresses: int = 1
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Added to the environment; keys among them."""
+
+    @classmethod
+    def antiphon(
+        cls,
+        command: str,
+        arguments: Sequence[str],
+        scratch: str,
+        addresses: int = 1,
+        variables: Mapping[str, str] | None = None,
+    ) -> "Program":
+        """`antiphon COMMAND ARGUMENTS...`; it removes the folder `scratch` if it finds this process dead."""
+        return cls(
+            (sys.executable, "-m", GUARDED, scratch, command, *arguments),
+            re.compile(rf"{command} (?:ready|administration) on (\S+)"),
+            addresses,
+            # Without it the lines that are waited for would stay in the child's buffer.
+            {"PYTHONUNBUFFERED": "1", **(variables or {})},
+        )
+
+
 class Child:
-    """One command of `antiphon` in a process of its own.
+    """One program in a process of its own.
 
     It is outside this process's group, so that Ctrl-C reaches only us, and its standard input is a pipe from
     us that says nothing: when we die, however that happens, the pipe ends and `antiphon.cli.guarded` ends
@@ -40,45 +71,34 @@ class Child:
     """
 
     def __init__(
-        self, name: str, process: asyncio.subprocess.Process, tell: Callable[[str], None], addresses: int
+        self, name: str, program: Program, process: asyncio.subprocess.Process, tell: Callable[[str], None]
     ) -> None:
         self.name = name
+        self.ready_at: float | None = None
+        """On the clock of the event loop."""
+        self._program = program
         self._process = process
         self._addresses: list[str] = []
-        self._expected = addresses
         self._ready = asyncio.Event()
         self._outdated = False
         self._tell = tell
         self._reader = asyncio.create_task(self._read_output(), name=f"output of {name}")
 
     @classmethod
-    async def start(
-        cls, name: str, arguments: Sequence[str], scratch: str, tell: Callable[[str], None], addresses: int
-    ) -> "Child":
-        """Starts `antiphon NAME ARGUMENTS...`, which listens at so many addresses.
-
-        `tell` gets each line it prints, except those that say it is ready. `scratch` is a folder that the
-        child removes if it finds this process dead.
-        """
-        # Without this the line that is waited for would stay in the child's buffer.
-        unbuffered = os.environ | {"PYTHONUNBUFFERED": "1"}
+    async def start(cls, name: str, program: Program, tell: Callable[[str], None]) -> "Child":
+        """`name` is what people call it; `tell` gets each line it prints, except those of its addresses."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            GUARDED,
-            scratch,
-            name,
-            *arguments,
+            *program.words,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             process_group=0,
-            env=unbuffered,
+            env=os.environ | program.variables,
             limit=_LONGEST_LINE,
         )
-        return cls(name, process, tell, addresses)
+        return cls(name, program, process, tell)
 
-    async def ready(self, timeout_s: float) -> Sequence[str]:
-        """Waits until the command has printed `NAME ready on ADDRESS` for each, and returns the addresses.
+    async def ready(self, timeout_s: float) -> list[str]:
+        """Waits until it has told all addresses, and returns them.
 
         Raises `Failure` if it ends before, or is not ready in time.
         """
@@ -95,6 +115,11 @@ class Child:
         if gone.done() and not gone.cancelled():
             raise Ended(self.name, "did not start", gone.result())
         raise Failure(f"The {self.name} was not ready after {timeout_s:.0f} s. Its output may say why.")
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
 
     async def wait(self) -> int:
         """Returns the exit code, when there is one and all output was passed on."""
@@ -135,14 +160,15 @@ class Child:
 
     async def _read_output(self) -> None:
         assert self._process.stdout is not None
-        marker = f"{self.name} ready on "
         async for line in self._process.stdout:
             text = line.decode(errors="replace").rstrip()
-            if text.startswith(marker) and not self._ready.is_set():
-                self._addresses.append(text.removeprefix(marker))
-                if len(self._addresses) == self._expected:
-                    self._ready.set()
-                    if self._outdated:
-                        self.reload()
-            else:
+            found = None if self._ready.is_set() else self._program.ready.fullmatch(text)
+            if found is None:
                 self._tell(text)
+                continue
+            self._addresses.append(found[1])
+            if len(self._addresses) == self._program.addresses:
+                self.ready_at = asyncio.get_running_loop().time()
+                self._ready.set()
+                if self._outdated:
+                    self.reload()

@@ -1,105 +1,110 @@
-"""A worker and an adapter on this machine, as two child processes over a private Unix socket."""
+"""Workers and adapters on this machine, as child processes over private Unix sockets."""
 
 import asyncio
 import http
 import http.client
+import random
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
-from antiphon.cli.output.failure import ExitCode, Failure
-from antiphon.cli.processes.child import KILL_AFTER_S, Child, Ended
+from antiphon.cli.output.failure import Failure
+from antiphon.cli.processes.backoff import Backoff
+from antiphon.cli.processes.child import KILL_AFTER_S, Program
+from antiphon.cli.processes.member import Member
+from antiphon.cli.processes.plan import Arguments, Plan
+from antiphon.cli.processes.redis_server import redis_program, redis_url
 
-START_TIMEOUT_S: Final = 600.0
-"""Longest that loading and warming up may take."""
-
-DRAIN_TIMEOUT_S: Final = 90.0
-"""Longest that either process may take to let running conversations finish."""
-
-_PATIENCE_S: Final = 10.0
+_BEYOND_DRAIN_S: Final = 30.0
+"""What a process may take to end beyond the time of its conversations."""
 
 _FIND_WORKER_S: Final = 10.0
 """Longest that an adapter that listens may take to find a worker that is ready."""
 
-FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S: Final = 30.0
-"""Between the end of a process and its next start; doubles from the first to the longest."""
-
-_STEADY_S: Final = 60.0
-"""A process that ran this long had no fault from its start: the next pause is the first again."""
-
-_MOST_FAILED_STARTS: Final = 5
-"""In a row, before it is given up; of a process that was ready before."""
-
-_QUIET: Final = ("--log-level", "warning")
-"""In a terminal that somebody else reads only what is wrong belongs."""
-
 _LONGEST_FOLDER: Final = 70
 """The path of a socket may have 107 bytes; `TMPDIR` can be longer than that alone."""
 
+T = TypeVar("T")
+
 
 class Stack:
-    """Starts both, starts again whichever dies, stops both.
+    """Starts them all, starts again whichever dies, replaces one after another, stops them.
 
     Leaving its block leaves no process and no file behind.
     """
 
-    def __init__(self, worker: Sequence[str], adapter: Sequence[str], tell: Callable[[str], None]) -> None:
-        """`worker` and `adapter` are the arguments of these commands, but for the socket between them.
-
-        `tell` gets what the two print, and what is waited for.
-        """
-        self._arguments = {"worker": list(worker), "adapter": list(adapter)}
-        self._addresses = {"worker": 1, "adapter": 2 if "--tls-cert" in adapter else 1}
+    def __init__(self, plan: Plan, tell: Callable[[str], None]) -> None:
+        """`tell` gets what they print, and what is waited for."""
+        self._plan = plan
         self._tell = tell
-        self._children: dict[str, Child] = {}
-        self._folder = ""
+        self._folder = Path()
+        self._ports: list[str] = []
+        self._arguments: Arguments | None = None
+        self._redis: list[Member] = []
+        self._workers: list[Member] = []
+        self._adapters: list[Member] = []
+        self._is_rolling = False
 
     @property
-    def worker_target(self) -> str:
-        """The worker's gRPC address."""
-        return f"unix:{Path(self._folder) / 'worker.sock'}"
+    def worker_targets(self) -> list[str]:
+        """The gRPC addresses of the workers that take sessions."""
+        given = self._given
+        return [given.target(index, worker.generation) for index, worker in enumerate(self._workers)]
+
+    @property
+    def dispatcher(self) -> str | None:
+        """Where the queue is, None for in the one adapter."""
+        return self._given.dispatcher
 
     async def __aenter__(self) -> Self:
         usual = tempfile.gettempdir()
         place = usual if len(usual) < _LONGEST_FOLDER else "/tmp"
-        self._folder = tempfile.mkdtemp(prefix="antiphon-", dir=place)
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="antiphon-", dir=place))
+        plan = self._plan
+        if plan.needs_redis:
+            self._redis = [Member("Redis server", lambda _: redis_program(folder), self._tell, _backoff())]
+        dispatcher = redis_url(folder) if plan.needs_redis else plan.dispatcher
+        self._arguments = Arguments.of(plan, folder, dispatcher)
+        self._workers = self._members("worker", plan.workers, self._worker)
+        self._adapters = self._members("adapter", plan.adapters, self._adapter)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            # The adapter goes first: it holds sessions on the worker.
-            for child in reversed(self._children.values()):
-                await child.stop(KILL_AFTER_S)
+            await self._stop(KILL_AFTER_S)
         finally:
             self.kill()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def start(self) -> Sequence[str]:
-        """Starts the worker, then the adapter; returns the adapter's addresses when both are ready.
+    async def start(self) -> list[list[str]]:
+        """Starts the workers, then the adapters; returns each adapter's addresses when all are ready: those
+        for clients, the plain one first, and that of its administration, if it has one.
 
         Raises `Failure` if one ends before or takes too long.
         """
-        target = self.worker_target
-        self._arguments["worker"] += ["--listen", target, *_QUIET]
-        self._arguments["adapter"] += ["--worker", target, *_QUIET]
-        await self._start("worker")
-        addresses = await self._start("adapter")
+        self._name_workers()
+        await _all(member.start() for member in self._redis)
+        await _all(member.start() for member in self._workers)
+        first, *others = self._adapters
+        addresses = await first.start()
+        # All listen where the first one does, as does one that starts again.
+        clients = addresses if self._plan.admin_port is None else addresses[:-1]
+        for option, address in zip(("--port", "--tls-port"), clients, strict=False):
+            self._ports += [option, str(urlsplit(address).port)]
+        found = [addresses, *await _all(adapter.start() for adapter in others)]
         await _until_ready(addresses[0])
-        # An adapter that starts again is where clients know it to be, also if the port was any free one.
-        for option, address in zip(("--port", "--tls-port"), addresses, strict=False):
-            self._arguments["adapter"] += [option, str(urlsplit(address).port)]
-        return addresses
+        return found
 
     async def watch(self) -> Failure:
         """Starts again whichever ends although nobody asked it to; returns why one is beyond that."""
-        keeping = [asyncio.create_task(self._keep(name)) for name in self._children]
+        keeping = [asyncio.create_task(member.keep()) for member in self._members_all]
         try:
             done, _ = await asyncio.wait(keeping, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -109,65 +114,96 @@ class Stack:
         return done.pop().result()
 
     def reload(self) -> None:
-        """Has the adapter read its keys and its certificate again."""
-        if "adapter" in self._children:
-            self._children["adapter"].reload()
+        """Has the adapters read their keys and their certificate again."""
+        for adapter in self._adapters:
+            adapter.reload()
+
+    async def roll(self) -> None:
+        """Replaces one worker and adapter after another; stops where one cannot be. Only once at a time."""
+        if self._is_rolling:
+            self._tell("  Processes are being replaced already.")
+            return
+        self._is_rolling = True
+        try:
+            for member in (*self._workers, *self._adapters):
+                self._tell(f"  The {member.name} is replaced.")
+                if not await member.roll(self._longest_drain_s):
+                    return
+            self._tell("  All have been replaced.")
+        finally:
+            self._is_rolling = False
 
     async def drain(self) -> bool:
-        """Lets running conversations finish, then stops both; returns whether both ended well."""
-        running = [child for child in reversed(self._children.values()) if child.is_running]
-        codes = [await child.stop(DRAIN_TIMEOUT_S) for child in running]
-        return not any(codes)
+        """Lets running conversations finish, then stops all; returns whether all ended well."""
+        return await self._stop(self._longest_drain_s)
 
     def kill(self) -> None:
-        """Ends both at once."""
-        for child in self._children.values():
-            child.kill()
+        """Ends all of them at once."""
+        for member in self._members_all:
+            member.kill()
 
-    async def _keep(self, name: str) -> Failure:
-        clock = asyncio.get_running_loop().time
-        pause_s, failed = FIRST_PAUSE_S, 0
-        while True:
-            begin = clock()
-            end = Ended(name, "stopped unexpectedly", await self._children[name].wait())
-            if clock() - begin >= _STEADY_S:
-                pause_s = FIRST_PAUSE_S
-            while True:
-                self._tell(f"  {end.summary}; it is started again in {pause_s:g} s.")
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                try:
-                    await self._start(name)
-                except Ended as failure:
-                    failed += 1
-                    if failure.code == ExitCode.USAGE or failed == _MOST_FAILED_STARTS:
-                        return failure
-                    end = failure
-                except Failure as failure:
-                    return failure
-                else:
-                    break
-            self._tell(f"  The {name} is ready again.")
-            failed = 0
+    @property
+    def _given(self) -> Arguments:
+        assert self._arguments is not None
+        return self._arguments
 
-    async def _start(self, name: str) -> Sequence[str]:
-        child = await Child.start(
-            name, self._arguments[name], self._folder, self._tell, self._addresses[name]
-        )
-        self._children[name] = child
-        patience = asyncio.create_task(self._report_waiting(name))
-        try:
-            return await child.ready(START_TIMEOUT_S)
-        finally:
-            patience.cancel()
+    @property
+    def _members_all(self) -> tuple[Member, ...]:
+        return (*self._redis, *self._workers, *self._adapters)
 
-    async def _report_waiting(self, name: str) -> None:
-        """A step that takes long says what it waits for."""
-        seconds = 0.0
-        while True:
-            await asyncio.sleep(_PATIENCE_S)
-            seconds += _PATIENCE_S
-            self._tell(f"  still waiting for the {name} to load and warm up: {seconds:.0f} s")
+    @property
+    def _longest_drain_s(self) -> float:
+        return self._plan.drain_timeout_s + _BEYOND_DRAIN_S
+
+    async def _stop(self, grace_s: float) -> bool:
+        # The adapters go first: they hold sessions on the workers, and all of them places in the queue.
+        ends = [
+            await asyncio.gather(*(member.stop(grace_s) for member in members))
+            for members in (self._adapters, self._workers, self._redis)
+        ]
+        return all(map(all, ends))
+
+    def _members(self, command: str, count: int, program: Callable[[int, int], Program]) -> list[Member]:
+        def member(index: int) -> Member:
+            name = command if count == 1 else f"{command} {index + 1}"
+            run = partial(program, index)
+            return Member(name, run, self._tell, _backoff(), self._name_workers)
+
+        return [member(index) for index in range(count)]
+
+    def _worker(self, index: int, generation: int) -> Program:
+        return self._program("worker", self._given.worker(index, generation))
+
+    def _adapter(self, index: int, generation: int) -> Program:
+        return self._program("adapter", self._given.adapter(index, self._ports), self._plan.addresses)
+
+    def _program(self, command: str, arguments: Sequence[str], addresses: int = 1) -> Program:
+        return Program.antiphon(command, arguments, str(self._folder), addresses, self._given.keys)
+
+    def _name_workers(self) -> None:
+        """Tells an adapter that has the queue to itself who the workers are."""
+        file = self._given.workers_file
+        text = "".join(f"{target}\n" for target in self.worker_targets)
+        if self.dispatcher is None and (not file.exists() or file.read_text() != text):
+            draft = file.with_suffix(".new")
+            draft.write_text(text)
+            draft.rename(file)
+            self.reload()
+
+
+def _backoff() -> Backoff:
+    return Backoff(random.Random())
+
+
+async def _all(starts: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What they return; the first failure ends the others."""
+    tasks = [asyncio.ensure_future(start) for start in starts]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _until_ready(address: str) -> None:

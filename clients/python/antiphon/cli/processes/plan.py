@@ -1,0 +1,96 @@
+"""What a stack of processes consists of, and the arguments of each."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from antiphon.cli.arguments.shared_key import CLIENT_SECRET_KEY, WORKER_KEY
+
+DRAIN_TIMEOUT_S: Final = 60.0
+"""How long running conversations may go on, unless told otherwise."""
+
+_QUIET: Final = ("--log-level", "warning")
+"""In a terminal that somebody else reads only what is wrong belongs."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`worker` and `adapter` are arguments of these commands that hold for each of them."""
+
+    worker: Sequence[str]
+    adapter: Sequence[str]
+    workers: int = 1
+    adapters: int = 1
+    devices: Sequence[str] = ()
+    """Dealt out to the workers in turn; none leaves them to themselves."""
+    admin_port: int | None = None
+    """Of the first adapter; the next has the next. 0 is any free one for each."""
+    dispatcher: str | None = None
+    """URL of the Redis that they share their queue through; without it one adapter has it to itself."""
+    drain_timeout_s: float = DRAIN_TIMEOUT_S
+
+    @property
+    def needs_redis(self) -> bool:
+        """Whether nobody has named the one that there has to be."""
+        return self.adapters > 1 and self.dispatcher is None
+
+    @property
+    def addresses(self) -> int:
+        """How many each adapter tells."""
+        return 1 + ("--tls-cert" in self.adapter) + (self.admin_port is not None)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Those of each process of `plan`, whose sockets are in `folder`."""
+
+    plan: Plan
+    folder: Path
+    dispatcher: str | None
+    _keys: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, plan: Plan, folder: Path, dispatcher: str | None) -> "Arguments":
+        """What several adapters sign alike has one key, made here unless the environment has one."""
+        names = (WORKER_KEY, CLIENT_SECRET_KEY) if dispatcher is not None else ()
+        keys = {name: os.environ.get(name) or secrets.token_hex(32) for name in names}
+        return cls(plan, folder, dispatcher, keys)
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Variables of the environment of all."""
+        return self._keys
+
+    @property
+    def workers_file(self) -> Path:
+        """Names the workers to an adapter that has the queue to itself."""
+        return self.folder / "workers"
+
+    def target(self, worker: int, generation: int) -> str:
+        """Where a worker listens, both counted from 0."""
+        return f"unix:{self.folder / f'worker-{worker + 1}-{generation}.sock'}"
+
+    def worker(self, index: int, generation: int) -> list[str]:
+        """Of a worker."""
+        plan, target = self.plan, self.target(index, generation)
+        device = ("--device", plan.devices[index % len(plan.devices)]) if plan.devices else ()
+        name = ("--worker-id", f"worker-{index + 1}") if plan.workers > 1 else ()
+        shared = ("--dispatcher", self.dispatcher, "--advertise", target) if self.dispatcher else ()
+        return [*plan.worker, *device, *name, "--listen", target, *shared, *self._all()]
+
+    def adapter(self, index: int, ports: Sequence[str]) -> list[str]:
+        """Of an adapter; `ports` are options that are known once the first adapter listens."""
+        plan = self.plan
+        found = ("--workers-file", str(self.workers_file))
+        if self.dispatcher is not None:
+            found = ("--dispatcher", self.dispatcher)
+        administration: tuple[str, ...] = ()
+        if plan.admin_port is not None:
+            administration = ("--admin-port", str(plan.admin_port + index if plan.admin_port else 0))
+        return [*plan.adapter, *ports, "--reuse-port", *administration, *found, *self._all()]
+
+    def _all(self) -> tuple[str, ...]:
+        return ("--drain-timeout-s", f"{self.plan.drain_timeout_s:g}", *_QUIET)

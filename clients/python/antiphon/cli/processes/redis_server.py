@@ -1,0 +1,51 @@
+"""A Redis of our own: in a private folder, on a Unix socket, and nothing of it on disk."""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+from antiphon.cli.output.failure import ExitCode, Failure
+from antiphon.cli.processes.child import Program
+
+TETHERED: Final = "antiphon.cli.tethered"
+
+_SETTINGS: Final = (
+    *("--port", "0", "--unixsocketperm", "700"),
+    *("--save", "", "--appendonly", "no"),  # the workers know what is lost with it
+    *("--loglevel", "notice"),
+)
+
+
+def find_redis() -> str:
+    """The program. Raises `Failure` if none is installed."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if found is None:
+        raise Failure(
+            "Several adapters share their queue through Redis, and no redis-server is installed. Install one "
+            "(apt-get install redis-server), or name one that runs: --dispatcher redis://HOST:6379",
+            ExitCode.USAGE,
+        )
+    return found
+
+
+def redis_url(folder: Path) -> str:
+    """What adapters and workers are told."""
+    return f"unix://{_socket(folder)}"
+
+
+def redis_program(folder: Path) -> Program:
+    """See `Program`; `folder` is nobody else's."""
+    socket = _socket(folder)
+    server = (find_redis(), *_SETTINGS, "--dir", str(folder), "--unixsocket", str(socket))
+    return Program(
+        (sys.executable, "-m", TETHERED, str(os.getpid()), *server),
+        # "The server is now ready to accept connections at PATH", or "Ready to accept connections unix"
+        re.compile(r".*[Rr]eady to accept connections (\S+ ?\S*)"),
+    )
+
+
+def _socket(folder: Path) -> Path:
+    return folder / "redis.sock"

@@ -1,0 +1,29 @@
+"""How long a process that ended waits for its next start."""
+
+import random
+
+import pytest
+
+from antiphon.cli.processes.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, Backoff
+
+
+def test_pauses_double_up_to_the_longest_and_differ_by_a_quarter_at_most() -> None:
+    backoff = Backoff(random.Random(1))
+    pauses = [backoff.after(0.0) for _ in range(12)]
+
+    expected = [min(FIRST_PAUSE_S * 2**count, LONGEST_PAUSE_S) for count in range(12)]
+    assert all(0.75 * most <= pause <= most for pause, most in zip(pauses, expected, strict=True))
+    assert max(pauses) <= LONGEST_PAUSE_S
+
+
+def test_those_that_died_together_are_not_started_together() -> None:
+    assert len({Backoff(random.Random(seed)).after(0.0) for seed in range(8)}) == 8
+
+
+@pytest.mark.parametrize(("ran_s", "is_short"), [(STEADY_S, True), (STEADY_S - 1, False)])
+def test_pause_is_short_again_after_a_steady_time(ran_s: float, is_short: bool) -> None:
+    backoff = Backoff(random.Random(1))
+    for _ in range(8):
+        backoff.after(0.0)
+
+    assert (backoff.after(ran_s) <= FIRST_PAUSE_S) is is_short

@@ -1,0 +1,128 @@
+"""`antiphon serve` with several processes: supervised, replaced one after another, gone together."""
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import antiphon
+from antiphon.session.duplex import DuplexSession
+from tests.cli.support.processes import DEADLINE_S, Serve, serving, wait_until
+from tests.cli.test_serve import SECOND, one_turn
+
+WORKERS = ("--workers", "2")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short path: that of a Unix socket in it has room for a hundred characters."""
+    with tempfile.TemporaryDirectory(prefix="serve-") as folder:
+        yield Path(folder)
+
+
+def descriptors(serve: Serve) -> int:
+    return len(os.listdir(f"/proc/{serve.process.pid}/fd"))
+
+
+def test_sessions_go_to_all_workers_and_one_that_dies_is_started_again(tmp_path: Path) -> None:
+    async def talk_to_each() -> None:
+        """Each of two workers has two slots: four sessions at once need them both."""
+        url = serve.address("WebSocket")
+        async with antiphon.connect(url) as client:
+            sessions = [client.duplex() for _ in range(4)]
+            for session in sessions:
+                await session.__aenter__()
+            for session in sessions:
+                await session.__aexit__(None, None, None)
+
+    with serving(tmp_path, "talk", *WORKERS) as serve:
+        assert "4 slots of 2 workers" in serve.banner.splitlines()[0]
+        assert len(serve.addresses("gRPC")) == 2
+        asyncio.run(talk_to_each())
+        before = descriptors(serve)
+        for pid in sorted(serve.pids("worker")):
+            os.kill(pid, signal.SIGKILL)
+        for number in (1, 2):
+            told = f"The worker {number} is ready again."
+            wait_until(lambda told=told: told in serve.errors, told)  # type: ignore[misc]
+        asyncio.run(talk_to_each())
+        wait_until(lambda: descriptors(serve) <= before, "what the dead had is closed")
+
+        serve.signal(signal.SIGTERM)
+        assert serve.wait() == 0
+        serve.assert_nothing_left()
+
+
+def test_killed_parent_takes_all_of_several_with_it(tmp_path: Path) -> None:
+    with serving(tmp_path, "talk", *WORKERS) as serve:
+        assert len(serve.pids("worker")) == 2
+        serve.signal(signal.SIGKILL)
+
+        assert serve.wait() == -signal.SIGKILL
+        serve.assert_nothing_left()
+
+
+async def unit(session: DuplexSession) -> None:
+    """A second is sent, and something is answered."""
+    await session.send_audio(SECOND)
+    async with asyncio.timeout(DEADLINE_S):
+        await anext(session)
+
+
+async def until_running(serve: Serve, command: str, count: int) -> None:
+    await asyncio.to_thread(wait_until, lambda: len(serve.pids(command)) == count, f"{count} run {command}")
+
+
+async def talk_while_all_are_replaced(serve: Serve) -> None:
+    """Each old process has a session while the next one serves already, and lets it end when it likes."""
+    url = serve.address("WebSocket")
+    async with antiphon.connect(url) as client:
+        async with client.duplex() as first, client.duplex() as second:  # one on each worker
+            await unit(first)
+            await unit(second)
+            serve.signal(signal.SIGUSR1)
+            await until_running(serve, "worker", 3)
+            await unit(first)
+            await unit(second)
+            assert await one_turn(url) == "Hello there how are you?"
+        await asyncio.to_thread(wait_until, lambda: "The adapter is replaced." in serve.errors, "its turn")
+        async with client.duplex() as third:
+            await unit(third)
+            await until_running(serve, "adapter", 2)
+            await unit(third)
+
+
+def test_all_are_replaced_by_sigusr1_and_conversations_go_on(tmp_path: Path) -> None:
+    with serving(tmp_path, "talk", *WORKERS, "--drain-timeout-s", "120") as serve:
+        before = serve.pids("worker") | serve.pids("adapter")
+        asyncio.run(talk_while_all_are_replaced(serve))
+        wait_until(lambda: "All have been replaced." in serve.errors, "it says so")
+
+        after = serve.pids("worker") | serve.pids("adapter")
+        assert len(after) == 3
+        assert not before & after
+        assert asyncio.run(one_turn(serve.address("WebSocket"))) == "Hello there how are you?"
+        serve.signal(signal.SIGTERM)
+        assert serve.wait() == 0
+        serve.assert_nothing_left()
+
+
+def test_what_cannot_be_started_replaces_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path, "talk") as serve:
+        before = serve.pids("worker") | serve.pids("adapter")
+        (tmp_path / "fault").touch()
+        serve.signal(signal.SIGUSR1)
+        wait_until(lambda: "The one before it stays." in serve.errors, "it says so")
+        (tmp_path / "fault").unlink()
+
+        wait_until(
+            lambda: serve.pids("worker") | serve.pids("adapter") == before, "only those before are left"
+        )
+        assert asyncio.run(one_turn(serve.address("WebSocket"))) == "Hello there how are you?"
+        serve.signal(signal.SIGTERM)
+        assert serve.wait() == 0
+        serve.assert_nothing_left()

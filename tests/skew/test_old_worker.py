@@ -1,0 +1,65 @@
+"""Today's adapter, clients and callers at a worker of the release before."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+import antiphon
+import inference_service.rpc.server as server
+from antiphon.grpc import get_info
+from tests.cli.test_serve import one_answer, one_turn, one_utterance
+from tests.skew.contract import Contract, Narrowed
+from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker, turn_end, write
+from tests.ws_adapter.support.stage import Stage, running_adapter
+
+REPLY = (write("Yes."), turn_end())
+
+Served = Callable[..., AbstractAsyncContextManager[Stage]]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Served:
+    """An adapter of today in front of a worker that speaks the contract of the release before."""
+    contract, today = Contract(), server.handlers
+    monkeypatch.setattr(server, "handlers", lambda servicer: Narrowed(today(servicer), contract))
+
+    @asynccontextmanager
+    async def served(*script: object) -> AsyncIterator[Stage]:
+        engine = ScriptedEngine(*script, repeat=True, info=EVERYTHING)  # type: ignore[arg-type]
+        async with running_worker(engine) as worker, running_adapter(worker.address) as stage:
+            yield stage
+
+    return served
+
+
+async def test_conversation(served: Served) -> None:
+    async with served(*TALK) as stage:
+        assert await one_turn(stage.address) == "Hello there how are you?"
+
+
+async def test_chat(served: Served) -> None:
+    async with served(*REPLY) as stage:
+        assert await one_answer(stage.address) == "Yes."
+
+
+async def test_transcription(served: Served) -> None:
+    async with served(*REPLY) as stage:
+        assert (await one_utterance(stage.address)).startswith("Yes.")
+
+
+async def test_what_only_newer_workers_can_is_refused_and_not_left_out_in_silence(served: Served) -> None:
+    tool = antiphon.Tool("now", "The time of day.", {"type": "object"})
+    async with served(*REPLY) as stage, antiphon.connect(stage.address) as client:
+        with pytest.raises(antiphon.AntiphonError, match="tools"):
+            async with client.chat("What time is it?", tools=[tool]) as turn:
+                await turn.answer()
+
+
+async def test_what_it_does_not_say_of_itself_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    contract, today = Contract(), server.handlers
+    monkeypatch.setattr(server, "handlers", lambda servicer: Narrowed(today(servicer), contract))
+    async with running_worker(ScriptedEngine(info=EVERYTHING)) as worker:
+        info = await get_info(worker.address)
+    assert info.model == "scripted"
+    assert not info.calls_tools

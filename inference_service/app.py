@@ -31,6 +31,7 @@ from inference_service.rpc.backend import Backend
 from inference_service.rpc.server import WorkerServer
 from inference_service.rpc.servicer import InferenceServicer
 from inference_service.rpc.session_calls import deliver_on
+from inference_service.rpc.tls import Certificate
 from inference_service.session.admission import Admission
 from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable
@@ -69,16 +70,20 @@ async def serve(
 ) -> int:
     """Runs a worker until SIGTERM or SIGINT; a second signal ends it at once.
 
+    SIGHUP reads the certificate again; a worker that has none ends by it as any process does.
     Returns the exit code: 0 drained, 1 fault, 2 configuration, 3 device lost.
     """
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGTERM, signal.SIGINT)
+    signals = [signal.SIGTERM, signal.SIGINT]
     telemetry: Telemetry | None = None
     try:
         telemetry = providers.start(SERVICE_WORKER)
         worker = Worker(options, factory, limits or Limits(), telemetry)
         for number in signals:
             loop.add_signal_handler(number, worker.interrupt)
+        if options.tls_cert is not None:
+            signals.append(signal.SIGHUP)
+            loop.add_signal_handler(signal.SIGHUP, worker.reload)
         return await worker.run(on_ready)
     except (ConfigurationError, CheckpointError, TelemetryError) as error:
         print(error, file=sys.stderr)
@@ -114,12 +119,16 @@ class Worker:
         self._administration = Administration(telemetry.exposition, self._status_page)
         self._engine: Engine | None = None
         self._started_at = time.monotonic()
+        self._certificate = None
+        if options.tls_cert is not None and options.tls_key is not None:
+            self._certificate = Certificate(options.tls_cert, options.tls_key, options.tls_client_ca)
         self._server = WorkerServer(
             self._servicer,
             options.listen,
             slots=options.slots or MOST_SLOTS,
             is_keyed=options.worker_key is not None,
             insecure_grpc=options.insecure_grpc,
+            certificate=self._certificate,
         )
         self._interrupted = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -128,6 +137,17 @@ class Worker:
     def interrupt(self) -> None:
         """The first time: drain. The second time: end at once."""
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
+
+    def reload(self) -> None:
+        """Reads the certificate again. What cannot be used is logged, and the old one stays."""
+        if self._certificate is None:
+            return
+        try:
+            self._certificate.reload()
+        except ConfigurationError as error:
+            logger.error("the certificate could not be read again, nothing changes: %s", error)
+        else:
+            logger.info("the certificate was read again")
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serves until interrupted; `on_ready` is called once with the address to dial."""

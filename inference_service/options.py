@@ -71,6 +71,15 @@ class WorkerOptions:
     drain_timeout_s: float = 30.0
     """How long sessions may go on after the signal to stop."""
 
+    tls_cert: Path | None = None
+    """PEM certificate chain: speaks TLS, and nothing else. Read again on SIGHUP, as the next two are."""
+
+    tls_key: Path | None = None
+    """PEM key of the certificate, without a password."""
+
+    tls_client_ca: Path | None = None
+    """PEM: takes only callers who show a certificate that this authority signed."""
+
     insecure_grpc: bool = False
     """Allows plain TCP beyond loopback, where a `worker_key` is needed as well."""
 
@@ -105,6 +114,7 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         """Refuses values out of range, one sentence each."""
+        self._check_tls()
         if self.slots is not None and self.slots < 1:
             raise ConfigurationError(f"slots must be at least 1, not {self.slots}.")
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -132,3 +142,19 @@ class WorkerOptions:
             )
         if self.worker_id is not None and not (self.worker_id.isascii() and self.worker_id.isprintable()):
             raise ConfigurationError("worker_id must be printable ASCII: it travels in call metadata.")
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigurationError("TLS needs a certificate and its key. Pass --tls-cert and --tls-key.")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ConfigurationError(
+                "tls_client_ca means nothing without TLS. Pass --tls-cert and --tls-key too."
+            )
+        if self.tls_cert is not None and self.listen.startswith("unix:"):
+            raise ConfigurationError(
+                "A Unix socket has no TLS, nobody can listen in. Leave --tls-cert out or listen on host:port."
+            )
+        if self.tls_cert is not None and self.insecure_grpc:
+            raise ConfigurationError(
+                "Leave out --insecure-grpc or --tls-cert: one allows plain text, the other ends it."
+            )

@@ -37,6 +37,8 @@ from ws_adapter.web.files import read_files
 from ws_adapter.web.tls import Certificate
 from ws_adapter.worker.registry import Registry
 from ws_adapter.worker.targets import read_targets
+from ws_adapter.worker.transport.dialler import dialler
+from ws_adapter.worker.transport.tls import WorkerTls
 
 if TYPE_CHECKING:
     from ws_adapter.direct.server import DirectServer
@@ -61,7 +63,7 @@ def announce(address: str) -> None:
 async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = announce) -> int:
     """Runs an adapter until SIGTERM or SIGINT; a second signal ends it at once.
 
-    SIGHUP reads keys, certificate and the file of workers again; an adapter that has none of them ends by it
+    SIGHUP reads keys, certificates and the file of workers again; an adapter that has none of them ends by it
     as any process does.
     `on_ready` is called for each address for clients, `http://host:port` first. Returns the exit code: 0
     drained, 1 fault, 2 configuration.
@@ -113,7 +115,7 @@ class Adapter:
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
     def reload(self) -> None:
-        """Reads keys, certificate and the file of workers again, and ends the sessions of keys that are gone.
+        """Reads keys, certificates and the file of workers again, and ends the sessions of keys that are gone.
 
         What cannot be used is logged, and the old stays.
         """
@@ -216,8 +218,11 @@ def _assemble(
     voice = read_default_voice(options.voices)
     recorder = _recorder(options, clock)
     metrics = Metrics(telemetry.meter, telemetry.distributions)
+    worker_tls = None
+    if options.worker_ca is not None:
+        worker_tls = WorkerTls(options.worker_ca, options.worker_cert, options.worker_cert_key)
     named = options.workers if options.workers_file is None else read_targets(options.workers_file)
-    registry = Registry(named, byte_count=metrics.worker_bytes)
+    registry = Registry(named, dial=dialler(options.worker_transport, worker_tls, metrics.worker_bytes))
     load = Load(options.load_limits, clock)
     rules = QueueRules(
         capacity=options.queue_capacity,
@@ -237,6 +242,8 @@ def _assemble(
         readable["file of keys"] = access.reload
     if certificate is not None:
         readable["certificate"] = certificate.reload
+    if worker_tls is not None:
+        readable["TLS to the workers"] = worker_tls.reload
     if options.workers_file is not None:
         file = options.workers_file
         readable["file of workers"] = lambda: registry.name(read_targets(file))

@@ -13,6 +13,7 @@ from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, L
 from ws_adapter.web.client_secrets import SHORTEST_KEY
 from ws_adapter.web.rate_limit import Network
 from ws_adapter.worker.targets import check_target
+from ws_adapter.worker.transport.dialler import WorkerTransport
 
 _MIB = 2**20
 
@@ -32,13 +33,28 @@ class AdapterOptions:
     """How an adapter runs; times in seconds. Raises `ConfigurationError` for values that cannot work."""
 
     workers: tuple[str, ...] = ()
-    """Where the workers are: `host:port` or `unix:path`."""
+    """Where the workers are: `host:port` or `unix:path`. Names are resolved anew for each connection."""
 
     workers_file: Path | None = None
     """Names them instead, one on each line. Read again on SIGHUP: workers come and go without a restart."""
 
     worker_key: bytes | None = field(default=None, repr=False)
     """Shared with the workers, who take only leases signed with it; None if they have none."""
+
+    worker_ca: Path | None = None
+    """PEM: the authority that signed the certificates of the workers. With it TLS is spoken with every worker
+    that is not at a Unix socket, whose name has to be in its certificate. Read again on SIGHUP, as the next
+    two are."""
+
+    worker_cert: Path | None = None
+    """PEM certificate chain that is shown to workers which want one."""
+
+    worker_cert_key: Path | None = None
+    """PEM key of it, without a password."""
+
+    worker_transport: WorkerTransport = "auto"
+    """Who speaks gRPC with the workers: `native` is a client of our own, `grpcio` that of the gRPC project at
+    a multiple of its price, `auto` is native."""
 
     host: str = "127.0.0.1"
     """Address to listen on; beyond loopback only with keys or `allow_anonymous`."""
@@ -258,6 +274,14 @@ class AdapterOptions:
             raise ConfigurationError("TLS needs a certificate and its key. Pass --tls-cert and --tls-key.")
         if self.tls_host is not None and self.tls_cert is None:
             raise ConfigurationError("tls_host means nothing without TLS. Pass --tls-cert and --tls-key.")
+        if (self.worker_cert is None) != (self.worker_cert_key is None):
+            raise ConfigurationError(
+                "A certificate for workers needs its key. Pass --worker-cert and --worker-cert-key."
+            )
+        if self.worker_cert is not None and self.worker_ca is None:
+            raise ConfigurationError(
+                "worker_cert means nothing without TLS to the workers. Pass --worker-ca too."
+            )
         if (self.auth == "keys") != (self.keys is not None):
             raise ConfigurationError(
                 "Keys need a file of keys. Pass --auth keys and --keys FILE, or neither."
@@ -295,7 +319,7 @@ class AdapterOptions:
     @property
     def is_reloadable(self) -> bool:
         """Whether there is a file that is read again on SIGHUP."""
-        return any(file is not None for file in (self.keys, self.tls_cert, self.workers_file))
+        return any(file is not None for file in (self.keys, self.tls_cert, self.worker_ca, self.workers_file))
 
     @property
     def proxies(self) -> tuple[Network, ...]:
@@ -359,7 +383,12 @@ class AdapterOptions:
         return max(bound, self.message_bytes_of(kind)) if kind is Kind.CHAT else bound
 
 
-_CHOICES = (("auth", _Auth), ("default_realtime_mode", _DefaultMode), ("live_interrupt", _Interrupt))
+_CHOICES = (
+    ("auth", _Auth),
+    ("worker_transport", WorkerTransport),
+    ("default_realtime_mode", _DefaultMode),
+    ("live_interrupt", _Interrupt),
+)
 _POSITIVE = """
     queue_update_s init_timeout_s duplex_idle_s chat_idle_s transcription_idle_s transcription_buffer_s
     unit_flush_s max_lag_s max_waiting_mib max_append_s max_message_mib max_chat_message_mib

@@ -44,7 +44,15 @@ def running_worker(model: str) -> Iterator[str]:
     """A worker process on a free loopback port; its address."""
     command = [sys.executable, "-m", "antiphon.cli", "worker", "--listen", "127.0.0.1:0"]
     # What it answers is measured, however late: nobody is kept out.
-    command += ["--slots", str(SESSIONS_AT_ONCE), "--no-admission", "--model", model, "--log-level", "warning"]
+    command += [
+        "--slots",
+        str(SESSIONS_AT_ONCE),
+        "--no-admission",
+        "--model",
+        model,
+        "--log-level",
+        "warning",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -13,6 +13,7 @@ from antiphon.semconv import server_options
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.errors import ConfigurationError
 from inference_service.rpc.servicer import InferenceServicer
+from inference_service.rpc.tls import Certificate
 
 SERVICES = ("", "antiphon.v1.InferenceService")
 """What the health service knows: the server as a whole, and its one service."""
@@ -68,18 +69,20 @@ class Address:
         return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
 
 
-def _check_exposed(address: Address, is_keyed: bool, insecure_grpc: bool) -> None:
-    if not is_keyed:
+def _check_exposed(
+    address: Address, is_keyed: bool, insecure_grpc: bool, certificate: Certificate | None
+) -> None:
+    if not is_keyed and (certificate is None or not certificate.asks):
         raise ConfigurationError(
             f"Refusing to listen on {address} without a worker key: everybody who reaches it could take its "
-            "slots. Name a key with --worker-key-file or ANTIPHON_WORKER_KEY, or listen on loopback or a "
-            "Unix socket."
+            "slots. Name a key with --worker-key-file or ANTIPHON_WORKER_KEY, or with TLS an authority of "
+            "callers with --tls-client-ca, or listen on loopback or a Unix socket."
         )
-    if not insecure_grpc:
+    if certificate is None and not insecure_grpc:
         raise ConfigurationError(
             f"Refusing to listen on {address}: gRPC is plain text there, so whoever sees the traffic hears "
-            "the sessions and can use their leases. Listen on loopback or a Unix socket, or pass "
-            "--insecure-grpc if the network is trusted."
+            "the sessions and can use their leases. Pass --tls-cert and --tls-key, listen on loopback or a "
+            "Unix socket, or pass --insecure-grpc if the network is trusted."
         )
 
 
@@ -119,8 +122,8 @@ def handlers(servicer: InferenceServicer) -> grpc.GenericRpcHandler:
 class WorkerServer:
     """A gRPC server with a health service that says NOT_SERVING until told otherwise.
 
-    Raises `ConfigurationError` if `listen` is reachable from outside, unless sessions need a lease there
-    (`is_keyed`) and `insecure_grpc` says that the network may read along: there is no encryption.
+    Raises `ConfigurationError` if `listen` is reachable from outside, unless callers need something there
+    (`is_keyed`: a lease; or a certificate) and the network cannot read along, or `insecure_grpc` lets it.
     """
 
     def __init__(
@@ -131,10 +134,13 @@ class WorkerServer:
         slots: int,
         is_keyed: bool,
         insecure_grpc: bool,
+        certificate: Certificate | None = None,
     ) -> None:
+        """Speaks TLS with a `certificate`."""
         self._address = Address.parse(listen)
+        self._certificate = certificate
         if not self._address.is_local:
-            _check_exposed(self._address, is_keyed, insecure_grpc)
+            _check_exposed(self._address, is_keyed, insecure_grpc, certificate)
         # Kept for life: a server object that loses its last reference stops without a word.
         self._server = grpc.aio.server(options=[*server_options(slots), *_OPTIONS])
         self._health = health.aio.HealthServicer()
@@ -150,7 +156,7 @@ class WorkerServer:
                 "Choose another address with --listen, or stop that process."
             )
         try:
-            port = self._server.add_insecure_port(str(self._address))
+            port = self._add_port()
         except RuntimeError:
             raise ConfigurationError(
                 f"Cannot listen on {self._address}: it is in use or not allowed. "
@@ -160,6 +166,11 @@ class WorkerServer:
         if self._address.path:
             return str(self._address)
         return str(Address(host=self._address.host, port=port))
+
+    def _add_port(self) -> int:
+        if self._certificate is None:
+            return self._server.add_insecure_port(str(self._address))
+        return self._server.add_secure_port(str(self._address), self._certificate.credentials)
 
     async def set_serving(self, is_serving: bool) -> None:
         """What the health service says from now on."""

@@ -3,6 +3,7 @@
 import ssl
 from pathlib import Path
 
+from antiphon.tls import TlsError, load_identity, server_context
 from ws_adapter.process.errors import ConfigurationError
 
 
@@ -14,6 +15,7 @@ class Certificate:
         self._certificate = certificate
         self._key = key
         self.context = self._read()
+        self.context.set_alpn_protocols(["http/1.1"])
         self.pem = self._texts()
         """The key and the chain, for those who make their own context."""
 
@@ -23,29 +25,14 @@ class Certificate:
         Raises `ConfigurationError`, and then the old certificate stays.
         """
         self._read()
-        self.context.load_cert_chain(self._certificate, self._key, password="")
+        load_identity(self.context, self._certificate, self._key)
         self.pem = self._texts()
 
     def _texts(self) -> tuple[bytes, bytes]:
         return self._key.read_bytes(), self._certificate.read_bytes()
 
     def _read(self) -> ssl.SSLContext:
-        for path in (self._certificate, self._key):
-            try:
-                path.open("rb").close()
-            except OSError as error:
-                raise ConfigurationError(f"Cannot read {path} for TLS: {error.strerror}.") from None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.set_alpn_protocols(["http/1.1"])
         try:
-            # With a password given OpenSSL does not ask the terminal for one.
-            context.load_cert_chain(self._certificate, self._key, password="")
-        except (ssl.SSLError, OSError) as error:
-            reason = getattr(error, "reason", None)
-            why = reason.lower().replace("_", " ") if reason else "no certificate or no key in PEM format"
-            raise ConfigurationError(
-                f"Cannot use {self._certificate} with the key {self._key} for TLS: "
-                f"{why}. "
-                "Name a PEM certificate chain and its key without a password."
-            ) from None
-        return context
+            return server_context(self._certificate, self._key)
+        except TlsError as error:
+            raise ConfigurationError(str(error)) from None

@@ -13,15 +13,14 @@ from typing import Final
 
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
 from ws_adapter.protocol.media.reference_voice import RATE_HZ
 from ws_adapter.worker.convert import MODES
-from ws_adapter.worker.transport.rpc import Channel
-from ws_adapter.worker.transport.rpc_status import RpcError
+from ws_adapter.worker.transport.channel import Channel, RpcError
+from ws_adapter.worker.transport.dialler import Dial, dialler
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ class Worker:
         target: str,
         pace: Pace,
         changed: Callable[[], None],
-        byte_count: ByteCount,
+        dial: Dial,
         has_room: Callable[[], None] = lambda: None,
         unreachable: Callable[[], None] = lambda: None,
     ) -> None:
@@ -109,11 +108,13 @@ class Worker:
         self.occupied = Occupied()
         self.questions = 0
         """How often it has been asked."""
-        self.channel = Channel(target, self.suspect, byte_count)
-        self._upload_channel = Channel(target, self._uploads_lost, byte_count)
+        self.channel = dial(target, self.suspect)
+        self._upload_channel = dial(target, self._uploads_lost)
         self._uploads_to = ""
         """Id of the worker that it is known to reach."""
         self._strangers = 0
+        self._complaint = ""
+        """Why it did not answer, as far as the log has it."""
         self._pace = pace
         self._changed = changed
         self._has_room = has_room
@@ -137,6 +138,8 @@ class Worker:
         self.close()
         if self._asking is not None:
             await asyncio.gather(self._asking, return_exceptions=True)
+        await self.channel.wait_closed()
+        await self._upload_channel.wait_closed()
 
     def close(self) -> None:
         """As `stop`, without waiting for the end of it."""
@@ -172,7 +175,8 @@ class Worker:
             self._news.clear()
             try:
                 answer = await self._question(self.channel)
-            except RpcError:
+            except RpcError as error:
+                self._complain(str(error))
                 self.condition = Condition.OFFLINE
                 self._know(None)
                 self._unreachable()
@@ -180,6 +184,7 @@ class Worker:
                 retry_s = min(retry_s * 2, self._pace.longest_retry_s)
                 continue
             self._heard_at = asyncio.get_running_loop().time()
+            self._complaint = ""
             info = self._usable(answer)
             self.condition = Condition.READY if info else _CONDITIONS.get(answer.state, Condition.OFFLINE)
             self.is_short_of_time = answer.short_of_time
@@ -192,6 +197,11 @@ class Worker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pace.ask_s):
                     await self._news.wait()
+
+    def _complain(self, why: str) -> None:
+        if why != self._complaint:
+            self._complaint = why
+            logger.warning("worker %s does not answer: %s", self.target, why)
 
     async def _compare(self, info: WorkerInfo) -> None:
         """Behind one name there may be several workers: uploads share the one channel unless theirs is known
@@ -283,13 +293,11 @@ class Registry:
     are over and it does not answer any more.
     """
 
-    def __init__(
-        self, targets: Sequence[str], pace: Pace | None = None, byte_count: ByteCount | None = None
-    ) -> None:
-        """Bytes of all channels are counted in `byte_count`."""
+    def __init__(self, targets: Sequence[str], pace: Pace | None = None, dial: Dial | None = None) -> None:
+        """`dial` makes the channels; without one they are plain."""
         self.changed: Callable[[], None] = lambda: None
         self._pace = pace or Pace()
-        self._byte_count = byte_count or ByteCount()
+        self._dial = dial or dialler()
         self._named: tuple[str, ...] = ()
         self._workers: dict[str, Worker] = {}
         self._shut: set[str] = set()
@@ -311,7 +319,7 @@ class Registry:
                     target,
                     self._pace,
                     lambda: self.changed(),
-                    self._byte_count,
+                    self._dial,
                     partial(self.reopen, target),
                     partial(self._unanswered, target),
                 )

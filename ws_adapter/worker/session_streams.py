@@ -22,9 +22,7 @@ from ws_adapter.protocol.core.config import WorkerSetup
 from ws_adapter.protocol.core.signals import GoingAway, Piece, Rewound, Signal, UnitDone
 from ws_adapter.worker import convert as messages
 from ws_adapter.worker.failure import reason_of
-from ws_adapter.worker.transport.http2_stream import Received
-from ws_adapter.worker.transport.rpc import Call, Channel, Metadata
-from ws_adapter.worker.transport.rpc_status import RpcError
+from ws_adapter.worker.transport.channel import Call, Channel, Metadata, Received, RpcError
 
 logger = logging.getLogger(__name__)
 
@@ -297,8 +295,8 @@ class SessionStream(Generic[Request, Response]):
         self._is_attached = False
         self._is_cancelled = False
         self._refusal: RpcError | None = None
-        self._make: Callable[[], Call[Response]] = lambda: Call(
-            channel, method, response, on_message, self._ended, timeout_s=deadline_s, metadata=metadata
+        self._make: Callable[[], Call] = lambda: channel.call(
+            method, response, on_message, self._ended, timeout_s=deadline_s, metadata=metadata
         )
         self._call = self._make()
 

@@ -4,14 +4,18 @@ from pathlib import Path
 from typing import Final
 
 from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.worker.transport.target import Target
 
 _COMMENT: Final = "#"
 
 
 def check_target(text: str) -> None:
     """Raises `ConfigurationError` unless `text` is `host:port`, `[v6]:port` or `unix:path`."""
-    if not _is_target(text):
-        raise ConfigurationError(f"Cannot reach a worker at {text!r}: give host:port or unix:path.")
+    try:
+        Target.parse(text)
+    except ValueError:
+        text = f"Cannot reach a worker at {text!r}: give host:port or unix:path."
+        raise ConfigurationError(text) from None
 
 
 def read_targets(path: Path) -> tuple[str, ...]:
@@ -27,10 +31,3 @@ def read_targets(path: Path) -> tuple[str, ...]:
     for target in targets:
         check_target(target)
     return targets
-
-
-def _is_target(text: str) -> bool:
-    if text.startswith("unix:"):
-        return text != "unix:"
-    host, _, port = text.rpartition(":")
-    return host != "" and "/" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536

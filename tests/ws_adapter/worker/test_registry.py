@@ -17,8 +17,7 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import Ready
 from ws_adapter.worker import registry as registry_module
 from ws_adapter.worker.registry import COMPARISONS, Pace, Registry
-from ws_adapter.worker.transport.rpc import Call
-from ws_adapter.worker.transport.rpc_status import RpcError
+from ws_adapter.worker.transport.channel import RpcError
 
 
 async def test_registry_notices_workers_that_come_and_go() -> None:
@@ -215,8 +214,7 @@ async def test_a_worker_that_takes_no_further_stream_is_offered_to_nobody_until_
         ends: list[RpcError | None] = []
         channel = registry.channel(one.address, Kind.OMNI_DUPLEX)
         metadata = ((METADATA_SESSION_ID, "s-1"), (METADATA_LEASE, "0:1:"))
-        squatter = Call(
-            channel,
+        squatter = channel.call(
             "Finalize",
             pb.FinalizeResponse,
             lambda answer: None,

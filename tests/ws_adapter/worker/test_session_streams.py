@@ -53,7 +53,7 @@ from ws_adapter.worker import convert as messages
 from ws_adapter.worker import session_streams
 from ws_adapter.worker.failure import reason_of
 from ws_adapter.worker.session_streams import SessionStreams
-from ws_adapter.worker.transport.rpc import Channel
+from ws_adapter.worker.transport.native_channel import NativeChannel
 
 SETUP = SessionSetup(Mode.AUDIO, "Answer.", DuplexConfig(), Voice())
 SECOND = bytes(64_000)
@@ -85,7 +85,7 @@ class Listener:
 class Caller:
     """The streams of a session and what they said."""
 
-    def __init__(self, channel: Channel, worker_id: str) -> None:
+    def __init__(self, channel: NativeChannel, worker_id: str) -> None:
         self.channel = channel
         self.worker_id = worker_id
         self.said: list[Signal] = []
@@ -99,7 +99,7 @@ class Caller:
         return [signal for signal in self.said if isinstance(signal, shape)]
 
 
-async def id_of(channel: Channel) -> str:
+async def id_of(channel: NativeChannel) -> str:
     """The worker that answers on `channel`."""
     answer = await channel.ask("GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=5.0)
     return answer.worker_id
@@ -108,7 +108,7 @@ async def id_of(channel: Channel) -> str:
 @asynccontextmanager
 async def worker(engine: ScriptedEngine, **options: Any) -> AsyncIterator[tuple[Caller, Any]]:
     async with running_worker(engine, **options) as running:
-        channel = Channel(running.address)
+        channel = NativeChannel(running.address)
         try:
             yield Caller(channel, await id_of(channel)), running
         finally:
@@ -152,7 +152,7 @@ async def test_output_is_told_before_the_end_of_its_unit() -> None:
 async def test_what_a_unit_says_waits_for_the_answer_to_its_input() -> None:
     """They come on two calls, of which either may be read first."""
     heard: list[Signal] = []
-    streams = SessionStreams(Channel("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
+    streams = SessionStreams(NativeChannel("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
     done = pb.UnitDone(end=pb.UNIT_END_TURN)
     streams._on_generate(pb.GenerateResponse(unit=1, text=pb.TextDelta(text="Hello")))
     streams._on_generate(pb.GenerateResponse(unit=1, text=pb.TextDelta(text=" you"), done=done))
@@ -246,7 +246,7 @@ async def test_attach_that_failed_halfway_says_nothing_later() -> None:
 
 async def test_nobody_at_the_address() -> None:
     with pytest.raises(AttachFailed) as refused:
-        await Caller(Channel("127.0.0.1:1"), "nobody").attach()
+        await Caller(NativeChannel("127.0.0.1:1"), "nobody").attach()
     assert refused.value.reason is Reason.WORKER_LOST
 
 
@@ -516,7 +516,7 @@ async def test_rewind_is_answered_behind_what_was_said_before_it() -> None:
 
 async def test_answer_to_a_rewind_waits_behind_a_unit_whose_input_is_not_answered() -> None:
     heard: list[Signal] = []
-    streams = SessionStreams(Channel("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
+    streams = SessionStreams(NativeChannel("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
     streams._on_generate(pb.GenerateResponse(unit=2, text=pb.TextDelta(text="Hello")))
     streams._on_generate(pb.GenerateResponse(unit=1, rewound=pb.UnitsRewound(rewound_units=1)))
     assert not heard

@@ -1,1 +1,1 @@
-"""gRPC as a client: calls over HTTP/2 on the adapter's own event loop."""
+"""gRPC as a client: calls to a worker, by a client of our own or by grpcio."""

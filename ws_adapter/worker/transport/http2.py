@@ -63,6 +63,8 @@ class Connection(asyncio.BufferedProtocol):
         self._control = Control()
         self._transport: asyncio.Transport | None = None
         self._is_over = True
+        self.lost_by: Exception | None = None
+        """Why it ended, unless it was closed."""
         self._loop = asyncio.get_running_loop()
         self._streams: dict[int, Stream] = {}
         self._openings = Openings(self._has_room, self._open)
@@ -85,6 +87,12 @@ class Connection(asyncio.BufferedProtocol):
     def is_usable(self) -> bool:
         """Whether it takes new streams."""
         return not self._is_over and not self._is_leaving
+
+    @property
+    def spoken(self) -> str | None:
+        """What was agreed on over TLS, by ALPN."""
+        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        return tls.selected_alpn_protocol() if tls is not None else None
 
     async def settled(self) -> bool:
         """Waits until the worker has said what it allows; whether it takes streams then."""
@@ -237,6 +245,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         """See asyncio.BaseProtocol."""
         self._stop()
+        self.lost_by = self.lost_by or error
         if self._cutting is not None:
             self._cutting.cancel()
         self._has_settings.set()
@@ -395,6 +404,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _give_up(self, error: Exception) -> None:
         logger.error("the connection to a worker is given up: %s", error)
+        self.lost_by = self.lost_by or error
         if not self._is_over:
             if isinstance(error, ConnectionBroken):  # of its own errors h2 has told the worker
                 self._control.close(error.code)
@@ -404,6 +414,10 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._put_due()
         self._stop()
+        if self.spoken is not None:
+            # TLS would wait for the last word of the worker, who seldom says one; HTTP/2 has said ours.
+            self._transport.abort()
+            return
         self._transport.close()
         self._cutting = self._loop.call_later(HANG_UP_S, self._transport.abort)
 

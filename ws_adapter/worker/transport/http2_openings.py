@@ -4,14 +4,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from ws_adapter.worker.transport.channel import FULL_S
 from ws_adapter.worker.transport.http2_control import Headers
 from ws_adapter.worker.transport.http2_stream import Stream, StreamRefused
 
 MOST_OPENINGS: Final = 1024
 """Streams that may wait until the worker takes further ones."""
-
-FULL_S: Final = 0.02
-"""How long no stream is opened after one was refused: a worker may count those that have just ended."""
 
 
 class Openings:

@@ -1,11 +1,11 @@
 """One request and its answer on an HTTP/2 connection, as far as they have come."""
 
 import asyncio
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from h2.errors import ErrorCodes
 
-Received: TypeAlias = dict[bytes, bytes]
+from ws_adapter.worker.transport.channel import Received
 
 
 class StreamRefused(Exception):

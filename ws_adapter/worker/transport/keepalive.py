@@ -3,15 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+
+from ws_adapter.worker.transport.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
-
-KEEPALIVE_S: Final = 10.0
-"""After so long a silence a worker with open streams is asked whether it is there."""
-
-KEEPALIVE_TIMEOUT_S: Final = 5.0
-"""How long it may take to say anything then."""
 
 
 class Keepalive:

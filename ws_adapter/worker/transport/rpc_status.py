@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from google.rpc import code_pb2
 
-from ws_adapter.worker.transport.http2_stream import Received
+from ws_adapter.worker.transport.channel import Received, RpcError
 
 CONTENT_TYPE: Final = "application/grpc"
 
@@ -25,19 +25,6 @@ _CODES: Final = {
     b"504": code_pb2.UNAVAILABLE,
 }
 """What an HTTP status means that came without a gRPC status, by gRPC's http-grpc-status-mapping.md."""
-
-
-class RpcError(Exception):
-    """How a call ended. `code` is one of `google.rpc.Code`, `details` a serialised `google.rpc.Status`.
-
-    After `was_refused` the worker has not looked at the call, which may be made again.
-    """
-
-    def __init__(self, code: int, message: str, details: bytes = b"", *, was_refused: bool = False) -> None:
-        super().__init__(f"{code_pb2.Code.Name(code)}: {message}")
-        self.code = code
-        self.details = details
-        self.was_refused = was_refused
 
 
 def http_error(headers: Received) -> RpcError | None:

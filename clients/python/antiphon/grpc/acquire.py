@@ -11,8 +11,9 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from antiphon.errors import AntiphonError, AuthError, ConnectError, ProtocolError, QueueFull
+from antiphon.grpc.dial import open_channel
 from antiphon.grpc.status import Status
-from antiphon.semconv import CLIENT_OPTIONS, AcquireReason
+from antiphon.semconv import AcquireReason
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 
@@ -52,12 +53,13 @@ async def acquire(
     max_wait_s: float | None = None,
     on_place: OnPlace | None = None,
     pool: str = "",
+    credentials: grpc.ChannelCredentials | None = None,
 ) -> AsyncIterator[Lease]:
     """Waits in the queue of the adapter at `dispatcher` for a slot, and has it for a session.
 
-    `dispatcher` is its gRPC port, `host:port`, or a channel to it, as where it speaks TLS. `kind` is what
-    the session is going to be: `chat`, `audio`, `video` or `transcribe`. `key` is that of the adapter where
-    it asks for one. `on_place` is called with each `Place` while there is none. Open the session within 10 s:
+    `dispatcher` is its gRPC port, `host:port`, with `credentials` where it speaks TLS, or a channel to it.
+    `kind` is what the session is going to be: `chat`, `audio`, `video` or `transcribe`. `key` is that of the
+    adapter where it asks for one. `on_place` is called with each `Place` while there is none. Open the session within 10 s:
 
         async with acquire("adapter:8007", "audio") as lease, Session.open(lease, config) as session: ...
 
@@ -69,9 +71,7 @@ async def acquire(
         name = "the given channel"
         if isinstance(dispatcher, str):
             name = dispatcher
-            dispatcher = await owned.enter_async_context(
-                grpc.aio.insecure_channel(dispatcher, options=CLIENT_OPTIONS)
-            )
+            dispatcher = await owned.enter_async_context(open_channel(dispatcher, credentials))
         request = pb.AcquireRequest(pool=pool, kind=kind)
         if max_wait_s is not None:
             wait = Duration()

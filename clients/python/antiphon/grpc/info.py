@@ -2,18 +2,21 @@
 
 import grpc
 
+from antiphon.grpc.dial import open_channel
 from antiphon.grpc.status import Status
-from antiphon.semconv import CLIENT_OPTIONS
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 
-async def get_info(target: str, timeout_s: float = 5.0) -> pb.GetInfoResponse:
+async def get_info(
+    target: str, timeout_s: float = 5.0, *, credentials: grpc.ChannelCredentials | None = None
+) -> pb.GetInfoResponse:
     """Asks the worker at `target` (`host:port` or `unix:path`) to describe itself; needs no session.
 
+    `credentials` are for workers with TLS: `grpc.ssl_channel_credentials(...)`.
     Raises `ConnectError` if none answers in time.
     """
-    async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
+    async with open_channel(target, credentials) as channel:
         stub = InferenceServiceStub(channel)
         try:
             return await stub.GetInfo(pb.GetInfoRequest(), timeout=timeout_s, wait_for_ready=True)

@@ -12,11 +12,12 @@ import numpy as np
 from antiphon.audio.samples import Samples, as_samples
 from antiphon.errors import AntiphonError, AudioError, ConnectError, ProtocolError, SessionClosed
 from antiphon.grpc.acquire import Lease
+from antiphon.grpc.dial import open_channel
 from antiphon.grpc.outputs import Finalized, Output, Ready, from_finalize, from_generate, from_prefill
 from antiphon.grpc.status import Status
 from antiphon.grpc.turns import Choice, message, offer, sound
 from antiphon.protocol.messages import Message, Tool, history
-from antiphon.semconv import CLIENT_OPTIONS, METADATA_LEASE, METADATA_SESSION_ID, Reason
+from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, Reason
 from antiphon.session.mailbox import Mailbox, WaitingMailbox
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
@@ -95,13 +96,15 @@ class Session:
         lease: str | None = None,
         *,
         timeout_s: float = 3600.0,
+        credentials: grpc.ChannelCredentials | None = None,
     ) -> AsyncIterator[Self]:
         """Opens the three streams, sends `config` and waits until the session takes units.
 
         `target` is a lease from `acquire`; or the worker's own address (`host:port` or `unix:path`), never
         that of a load balancer; or a channel to it that several sessions share and that stays open.
         `session_id` is 1 to 64 visible ASCII characters, made up if left out; `lease` is the token of one,
-        for callers who bring a channel.
+        for callers who bring a channel. `credentials` are for a worker with TLS:
+        `grpc.ssl_channel_credentials(ca)`, with key and certificate where it asks for one.
         After `timeout_s` the session ends with DEADLINE_EXCEEDED. Leaving the block lets the worker finish
         what it has accepted, for at most 10 s; an exception inside it cancels everything at once.
 
@@ -116,9 +119,7 @@ class Session:
             name = "the given channel"
             if isinstance(target, str):
                 name = target
-                target = await owned.enter_async_context(
-                    grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
-                )
+                target = await owned.enter_async_context(open_channel(target, credentials))
             session = cls(target, name, metadata, timeout_s)
             owned.push_async_callback(session._abort)
             await session._configure(config)

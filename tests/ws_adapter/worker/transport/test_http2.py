@@ -21,9 +21,9 @@ from tests.ws_adapter.support.stage import until
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.worker.session_streams import SessionStream
 from ws_adapter.worker.transport import http2, http2_openings, keepalive
+from ws_adapter.worker.transport.channel import RpcError
 from ws_adapter.worker.transport.http2_stream import Stream
-from ws_adapter.worker.transport.rpc import Call, Channel
-from ws_adapter.worker.transport.rpc_status import RpcError
+from ws_adapter.worker.transport.native_channel import NativeChannel
 
 HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
 OK = [("grpc-status", "0")]
@@ -94,11 +94,10 @@ class Peer:
 class Client:
     """One call and what became of it."""
 
-    def __init__(self, channel: Channel, timeout_s: float = 30.0) -> None:
+    def __init__(self, channel: NativeChannel, timeout_s: float = 30.0) -> None:
         self.heard: list[int] = []
         self.ends: list[RpcError | None] = []
-        self.call = Call(
-            channel,
+        self.call = channel.call(
             "Finalize",
             pb.FinalizeResponse,
             lambda message: self.heard.append(message.unit),
@@ -113,7 +112,7 @@ class Client:
 
 
 @asynccontextmanager
-async def reachable(prepare: Callable[[Peer], None]) -> AsyncIterator[tuple[list[Peer], Channel]]:
+async def reachable(prepare: Callable[[Peer], None]) -> AsyncIterator[tuple[list[Peer], NativeChannel]]:
     """A channel, and the peers at the other end of its connections, one after another."""
     peers: list[Peer] = []
     serving: list[asyncio.Task[None]] = []
@@ -130,7 +129,7 @@ async def reachable(prepare: Callable[[Peer], None]) -> AsyncIterator[tuple[list
         serving.append(asyncio.create_task(serve(reader, writer)))
 
     server = await asyncio.start_server(begin, "127.0.0.1", 0)
-    channel = Channel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    channel = NativeChannel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
     try:
         yield peers, channel
     finally:
@@ -144,7 +143,7 @@ async def reachable(prepare: Callable[[Peer], None]) -> AsyncIterator[tuple[list
 @asynccontextmanager
 async def met(
     prepare: Callable[[Peer], None] = lambda peer: peer.start(),
-) -> AsyncIterator[tuple[Peer, Client, Channel]]:
+) -> AsyncIterator[tuple[Peer, Client, NativeChannel]]:
     """A peer and a call that has reached it."""
     async with reachable(prepare) as (peers, channel):
         client = Client(channel)
@@ -440,7 +439,7 @@ async def test_a_call_of_a_session_given_up_when_it_was_refused_is_not_made_agai
         number = await peer.request()
         peer.h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
         peer.flush()
-        await until(lambda: call._call.connection is None)
+        await until(lambda: cast(Stream, call._call).connection is None)
         call.cancel()
         with pytest.raises(RpcError):
             await attaching

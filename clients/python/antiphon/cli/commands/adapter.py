@@ -69,6 +69,7 @@ def add_to(commands: Subcommands) -> None:
     add_help_all(command)
     add_public_options(command)
     _add_deployment_options(command)
+    _add_worker_options(command)
     _add_access_options(command)
     _add_queue_options(command)
     _add_load_options(command)
@@ -85,6 +86,19 @@ def _add_deployment_options(command: argparse.ArgumentParser) -> None:
         help="workers, one on each line, instead of --worker; read again on SIGHUP",
     )
     add("--reuse-port", action="store_true", help="share the ports with other adapters of this machine")
+
+
+def _add_worker_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("connections to workers").add_argument
+    add("--worker-ca", type=Path, metavar="FILE", help="PEM: speak TLS with workers whom it signed")
+    add("--worker-cert", type=Path, metavar="FILE", help="PEM: shown to workers that want one")
+    add("--worker-cert-key", type=Path, metavar="FILE", help="PEM: the key of that certificate")
+    add(
+        "--worker-transport",
+        choices=("auto", "native", "grpcio"),
+        metavar="HOW",
+        help="auto, native or grpcio (default auto)",
+    )
 
 
 def _add_access_options(command: argparse.ArgumentParser) -> None:

@@ -59,6 +59,10 @@ def add_to(commands: Subcommands) -> None:
     add_log_level(command)
     add_help_all(command)
     add_minicpmo_options(command)
+    add = command.add_argument_group("TLS").add_argument
+    add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS, and nothing else")
+    add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
+    add("--tls-client-ca", type=Path, metavar="FILE", help="PEM: take only callers whom it signed")
     add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
     add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
     add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")

@@ -1,172 +1,44 @@
-"""gRPC calls over HTTP/2, as `https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md` has them."""
+"""A gRPC call of our own, as `https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md` has it."""
 
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, Generic, Protocol
 
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2
 
 from antiphon.semconv import MAX_MESSAGE_BYTES
-from antiphon.v1 import inference_service_pb2 as pb
-from ws_adapter.process.byte_count import ByteCount
+from ws_adapter.worker.transport.channel import Metadata, Received, Response, RpcError, path_of
 from ws_adapter.worker.transport.http2 import Connection
 from ws_adapter.worker.transport.http2_control import Headers
-from ws_adapter.worker.transport.http2_stream import Received, Stream, StreamRefused
-from ws_adapter.worker.transport.rpc_status import CONTENT_TYPE, RpcError, http_error, status_of
+from ws_adapter.worker.transport.http2_stream import Stream, StreamRefused
+from ws_adapter.worker.transport.rpc_status import CONTENT_TYPE, http_error, status_of
 
 logger = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_S: Final = 5.0
-
-NEXT_ADDRESS_S: Final = 0.25
-"""After how long the next address of a name is tried beside one that does not answer: RFC 8305, section 8."""
-
-_SERVICE: Final = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _PREFIX: Final = struct.Struct("!BL")
 """Before each message: whether it is compressed, and its size."""
 
 _LONG: Final = 2**12
 """Bytes of a message that are not copied to stand in one frame with its prefix."""
 
-Metadata: TypeAlias = Sequence[tuple[str, str]]
-Response = TypeVar("Response", bound=Message)
-Answer = TypeVar("Answer", bound=Message)
 
+class Route(Protocol):
+    """What a call asks of its channel."""
 
-class Channel:
-    """Calls to one worker over one connection, made when there is a call. `on_lost` tells when it breaks.
-
-    A connection that the worker is leaving carries its last calls beside the next one.
-    """
-
-    def __init__(
-        self, target: str, on_lost: Callable[[], None] = lambda: None, byte_count: ByteCount | None = None
-    ) -> None:
-        """`target` is `host:port`, `[v6]:port` or `unix:path`; bytes are counted in `byte_count`.
-
-        All addresses of a `host` are tried, in the order in which it resolves.
-        """
-        self._path = target.removeprefix("unix:") if target.startswith("unix:") else None
-        host, _, port = target.rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port) if self._path is None else 0
-        self.authority = "localhost" if self._path is not None else target
-        self._on_lost = on_lost
-        self._byte_count = byte_count or ByteCount()
-        self._connection: Connection | None = None
-        self._open: set[Connection] = set()
-        self._connecting: asyncio.Task[Connection | None] | None = None
-        self._is_closed = False
+    authority: str
+    scheme: str
 
     async def connection(self) -> Connection:
         """One that takes calls. Raises `RpcError`."""
-        if self._connection is not None and self._connection.is_usable:
-            return self._connection
-        if self._connecting is None and not self._is_closed:
-            self._connecting = asyncio.create_task(self._connect())
-        connection = await asyncio.shield(self._connecting) if self._connecting is not None else None
-        if connection is None:
-            raise RpcError(code_pb2.UNAVAILABLE, "the worker cannot be reached")
-        return connection
-
-    async def ask(self, method: str, request: Message, answer: type[Answer], *, timeout_s: float) -> Answer:
-        """A call with one message each way. Raises `RpcError`."""
-        again = False
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    try:
-                        return await self._ask(method, request, answer, timeout_s, again)
-                    except RpcError as error:
-                        if not error.was_refused:
-                            raise
-                    again = True
-        except TimeoutError:
-            raise RpcError(code_pb2.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
-
-    async def _ask(
-        self, method: str, request: Message, answer: type[Answer], timeout_s: float, again: bool
-    ) -> Answer:
-        answers: list[Answer] = []
-        ended: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
-        call = Call(self, method, answer, answers.append, ended.set_result, timeout_s=timeout_s)
-        try:
-            await call.start(again=again)
-            call.write(request)
-            call.half_close()
-            error = await asyncio.shield(ended)
-        finally:
-            call.cancel()  # does nothing to one that has ended
-        if error is not None:
-            raise error
-        if len(answers) != 1:
-            raise RpcError(code_pb2.UNIMPLEMENTED, f"expected one answer, got {len(answers)}")
-        return answers[0]
-
-    def hang_up(self) -> None:
-        """Ends every connection with all its calls; the next call makes another."""
-        for connection in list(self._open):
-            connection.close()
-
-    def close(self) -> None:
-        """Ends every connection with all its calls, and there is no further one."""
-        self._is_closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-        self.hang_up()
-
-    async def _connect(self) -> Connection | None:
-        connection: Connection | None = None
-        is_settled = False
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                connection = await self._reach()
-                self._open.add(connection)
-                is_settled = await connection.settled()
-        except (OSError, UnicodeError):  # the latter for names that can be nobody's
-            pass
-        except asyncio.CancelledError:
-            if not self._is_closed:
-                raise  # whoever waits for it otherwise was not cancelled
-        finally:
-            self._connecting = None
-            if connection is not None and not is_settled:
-                connection.abort()
-        if not is_settled:
-            return None
-        self._connection = connection
-        return connection
-
-    async def _reach(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        if self._path is not None:
-            return (await loop.create_unix_connection(self._make, self._path))[1]
-        _, connection = await loop.create_connection(
-            self._make, self._host, self._port, happy_eyeballs_delay=NEXT_ADDRESS_S
-        )
-        return connection
-
-    def _make(self) -> Connection:
-        return Connection(self._lost, self._byte_count)
-
-    def _lost(self, connection: Connection) -> None:
-        self._open.discard(connection)
-        if connection is self._connection:
-            self._connection = None
-            if not self._is_closed:
-                self._on_lost()
 
 
-class Call(Stream, Generic[Response]):
-    """One call. `on_message` is called for each answer, and once it has begun, `on_end` once: None for OK.
-
-    A call whose answer cannot be handled, as `on_message` raises, is logged and cancelled.
-    """
+class NativeCall(Stream, Generic[Response]):
+    """See `ws_adapter.worker.transport.channel.Call`."""
 
     __slots__ = (
-        "_channel",
         "_deadline",
         "_headers",
         "_is_over",
@@ -177,12 +49,13 @@ class Call(Stream, Generic[Response]):
         "_parse",
         "_prefix",
         "_room",
+        "_route",
         "_timeout_s",
     )
 
     def __init__(
         self,
-        channel: Channel,
+        route: Route,
         method: str,
         response: type[Response],
         on_message: Callable[[Response], None],
@@ -192,16 +65,16 @@ class Call(Stream, Generic[Response]):
         metadata: Metadata = (),
     ) -> None:
         super().__init__()
-        self._channel = channel
+        self._route = route
         self._parse = response.FromString
         self._on_message = on_message
         self._on_end = on_end
         self._timeout_s = timeout_s
         self._headers: Headers = (
             (":method", "POST"),
-            (":scheme", "http"),
-            (":path", f"/{_SERVICE}/{method}"),
-            (":authority", channel.authority),
+            (":scheme", route.scheme),
+            (":path", path_of(method)),
+            (":authority", route.authority),
             ("te", "trailers"),
             ("content-type", CONTENT_TYPE),
             ("grpc-timeout", _timeout(timeout_s)),
@@ -221,7 +94,7 @@ class Call(Stream, Generic[Response]):
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                connection = await self._channel.connection()
+                connection = await self._route.connection()
                 if not self._is_over:
                     await connection.open(self, self._headers, again=again)
         except TimeoutError:

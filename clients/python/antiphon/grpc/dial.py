@@ -1,0 +1,13 @@
+"""Connections to workers."""
+
+import grpc
+import grpc.aio
+
+from antiphon.semconv import CLIENT_OPTIONS
+
+
+def open_channel(target: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    """One to the worker at `target`; plain without `credentials`."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
+    return grpc.aio.secure_channel(target, credentials, options=CLIENT_OPTIONS)

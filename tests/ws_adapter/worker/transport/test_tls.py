@@ -1,0 +1,264 @@
+"""TLS to workers: what is refused, in which words, and certificates that are replaced; for each transport."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from antiphon.v1 import inference_service_pb2 as pb
+from tests.ws_adapter.support.calls import Authority, Caller, Way, echo, message, start_server
+from tests.ws_adapter.support.stage import until
+from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.worker.transport import grpcio_channel, native_channel
+from ws_adapter.worker.transport.channel import Channel, RpcError
+from ws_adapter.worker.transport.native_channel import NativeChannel
+from ws_adapter.worker.transport.tls import WorkerTls
+
+QUESTION = message(7, 3)
+
+
+@pytest.fixture(params=["native", "grpcio"])
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:
+    return Way(request.param, "tls", tmp_path)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "stranger")
+
+
+async def ask(channel: Channel) -> pb.PrefillRequest:
+    return await channel.ask("Any", QUESTION, pb.PrefillRequest, timeout_s=30.0)
+
+
+@asynccontextmanager
+async def serving(
+    credentials: grpc.ServerCredentials | None, listen: str = "127.0.0.1:0"
+) -> AsyncIterator[int]:
+    server, port = await start_server(echo, listen, credentials)
+    try:
+        yield port
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def dialled(way: Way, target: str, tls: WorkerTls | None) -> AsyncIterator[Channel]:
+    channel = way.dial(tls)(target, lambda: None)
+    try:
+        yield channel
+    finally:
+        channel.close()
+        await channel.wait_closed()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+async def test_names_and_numbers_that_are_in_the_certificate(
+    way: Way, authority: Authority, host: str
+) -> None:
+    async with serving(authority.shown(), f"{host}:0") as port:
+        async with dialled(way, f"{host}:{port}", authority.tls()) as channel:
+            assert await ask(channel) == QUESTION
+
+
+async def test_both_sides_show_a_certificate(way: Way, authority: Authority) -> None:
+    async with serving(authority.shown(asks=True)) as port:
+        async with dialled(way, f"127.0.0.1:{port}", authority.tls(shows=True)) as channel:
+            assert await ask(channel) == QUESTION
+
+
+def wrong_name(authority: Authority) -> grpc.ServerCredentials:
+    return authority.shown(files=authority.issue("other.test"))
+
+
+def expired(authority: Authority) -> grpc.ServerCredentials:
+    return authority.shown(files=authority.expired())
+
+
+def asking(authority: Authority) -> grpc.ServerCredentials:
+    return authority.shown(asks=True)
+
+
+def plain(authority: Authority) -> None:
+    """No TLS."""
+
+
+FAULTS = [
+    (wrong_name, "its certificate is not accepted: .*not valid for '127.0.0.1'"),
+    (expired, "its certificate is not accepted: certificate has expired"),
+    (asking, "it hung up before it spoke HTTP/2; if it wants a certificate, pass --worker-cert"),
+    (plain, "TLS failed: it does not speak TLS"),
+]
+
+
+@pytest.mark.parametrize(("shown", "native_text"), FAULTS)
+async def test_workers_that_are_not_trusted_or_do_not_trust(
+    way: Way,
+    authority: Authority,
+    shown: Callable[[Authority], grpc.ServerCredentials | None],
+    native_text: str,
+) -> None:
+    async with serving(shown(authority)) as port:
+        async with dialled(way, f"127.0.0.1:{port}", authority.tls()) as channel:
+            with pytest.raises(RpcError, match="UNAVAILABLE") as told:
+                await ask(channel)
+    if way.transport == "native":
+        told.match(f"UNAVAILABLE: the worker cannot be reached: ({native_text})")
+
+
+async def test_a_worker_of_another_authority(way: Way, authority: Authority, stranger: Authority) -> None:
+    async with serving(stranger.shown()) as port:
+        async with dialled(way, f"127.0.0.1:{port}", authority.tls()) as channel:
+            with pytest.raises(RpcError, match=r"UNAVAILABLE: .*(certificate|CERTIFICATE)"):
+                await ask(channel)
+
+
+async def test_a_worker_that_knows_another_authority(
+    way: Way, authority: Authority, stranger: Authority
+) -> None:
+    tls = WorkerTls(authority.ca, *stranger.issue("adapter.test", called="adapter"))
+    async with serving(authority.shown(asks=True)) as port:
+        async with dialled(way, f"127.0.0.1:{port}", tls) as channel:
+            with pytest.raises(RpcError, match="UNAVAILABLE"):
+                await ask(channel)
+
+
+async def test_plain_speech_to_a_worker_with_tls(way: Way, authority: Authority) -> None:
+    async with serving(authority.shown()) as port:
+        async with dialled(way, f"127.0.0.1:{port}", None) as channel:
+            with pytest.raises(RpcError, match="UNAVAILABLE") as told:
+                await ask(channel)
+    if way.transport == "native":
+        told.match("if it wants TLS, pass --worker-ca|cut the connection")
+
+
+async def test_a_server_that_offers_no_http2(way: Way, authority: Authority) -> None:
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0, ssl=authority.context())
+    port = server.sockets[0].getsockname()[1]
+    async with dialled(way, f"127.0.0.1:{port}", authority.tls()) as channel:
+        with pytest.raises(RpcError, match=r"UNAVAILABLE: .*(ALPN|alpn)"):
+            await ask(channel)
+    server.close()
+
+
+async def test_a_handshake_that_hangs_has_a_deadline(
+    way: Way, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (native_channel, grpcio_channel):
+        monkeypatch.setattr(module, "CONNECT_TIMEOUT_S", 0.5)
+    held: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda reader, writer: held.append(writer), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with dialled(way, f"127.0.0.1:{port}", authority.tls()) as channel:
+        with pytest.raises(RpcError, match="UNAVAILABLE"):
+            await ask(channel)
+    server.close()
+    for writer in held:
+        writer.close()
+
+
+@pytest.mark.parametrize("politely", [True, False])
+async def test_a_connection_that_ends_in_the_middle(way: Way, authority: Authority, politely: bool) -> None:
+    """A relay that opens TLS on both sides, and ends it with or without a word."""
+    cut: list[Callable[[], None]] = []
+    async with serving(None) as behind:
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            inner_reader, inner = await asyncio.open_connection("127.0.0.1", behind)
+            cut.append(lambda: end(writer, politely))
+            await asyncio.gather(pump(reader, inner), pump(inner_reader, writer))
+
+        context = authority.context()
+        context.set_alpn_protocols(["h2"])
+        server = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        async with dialled(way, f"127.0.0.1:{port}", authority.tls()) as channel:
+            caller = await Caller(channel).start()
+            caller.call.write(message(1, 200_000))
+            await until(lambda: caller.heard)
+            cut[0]()
+            error = await caller.end()
+            assert error is not None
+            assert await ask(channel) == QUESTION, "over another connection"
+        server.close()
+
+
+def end(writer: asyncio.StreamWriter, politely: bool) -> None:
+    if politely:
+        writer.close()
+    asyncio.get_running_loop().call_soon(writer.transport.abort)
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(2**16):
+            writer.write(data)
+            await writer.drain()
+    except (ConnectionError, ssl.SSLError):
+        pass
+    finally:
+        writer.close()
+
+
+async def test_certificates_read_again_count_for_the_next_connection(
+    way: Way, authority: Authority, tmp_path: Path
+) -> None:
+    tls = authority.tls(shows=True)
+    server, port = await start_server(echo, "127.0.0.1:0", authority.shown(asks=True))
+    target = f"127.0.0.1:{port}"
+    async with dialled(way, target, tls) as channel:
+        caller = await Caller(channel).start()
+        newer = Authority(tmp_path)  # in the same files
+        newer.issue("adapter.test", called="adapter")
+        tls.reload()
+        caller.call.write(message(1, 1))
+        await until(lambda: caller.heard)
+        assert await ask(channel) == QUESTION, "a connection that stands keeps what it has"
+        await server.stop(None)
+        await caller.end()
+
+        async with serving(newer.shown(asks=True), target):
+            assert await ask(channel) == QUESTION
+
+
+def test_unusable_files_leave_the_old_ones(authority: Authority, tmp_path: Path) -> None:
+    tls = authority.tls(shows=True)
+    before = (tls.context, tls.ca, tls.certificate, tls.key)
+    (tmp_path / "adapter.key").write_text("hello")
+    with pytest.raises(ConfigurationError, match=r"adapter.pem with the key .*adapter.key for TLS"):
+        tls.reload()
+    (tmp_path / "ca.pem").write_text("hello")
+    with pytest.raises(ConfigurationError, match=r"ca.pem as an authority for TLS"):
+        tls.reload()
+    (tmp_path / "ca.pem").unlink()
+    with pytest.raises(ConfigurationError, match=r"Cannot read .*ca.pem for TLS: No such file or directory."):
+        tls.reload()
+    assert (tls.context, tls.ca, tls.certificate, tls.key) == before
+
+
+def test_old_versions_and_renegotiation_are_refused(authority: Authority) -> None:
+    context = authority.tls().context
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+    assert context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_unix_sockets_stay_plain(authority: Authority, tmp_path: Path) -> None:
+    async def dial() -> NativeChannel:
+        return NativeChannel(f"unix:{tmp_path}/socket", tls=authority.tls())
+
+    assert asyncio.run(dial()).scheme == "http"

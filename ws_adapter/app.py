@@ -115,7 +115,7 @@ class Adapter:
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
     def reload(self) -> None:
-        """Reads keys, certificates and the file of workers again, and ends the sessions of keys that are gone.
+        """Reads keys, certificates and the file of workers again; ends the sessions of keys that are gone.
 
         What cannot be used is logged, and the old stays.
         """

@@ -173,6 +173,13 @@ def test_tls_listens_where_it_is_told_and_needs_permission_too() -> None:
         ({"tls_cert": Path("c")}, "Pass --tls-cert and --tls-key."),
         ({"tls_key": Path("k")}, "Pass --tls-cert and --tls-key."),
         ({"tls_host": "127.0.0.1"}, "tls_host means nothing without TLS."),
+        ({"worker_cert": Path("c")}, "Pass --worker-cert and --worker-cert-key."),
+        ({"worker_cert_key": Path("k")}, "Pass --worker-cert and --worker-cert-key."),
+        (
+            {"worker_cert": Path("c"), "worker_cert_key": Path("k")},
+            "worker_cert means nothing without TLS to the workers. Pass --worker-ca too.",
+        ),
+        ({"worker_transport": "carrier"}, "worker_transport must be auto or native or grpcio, not carrier."),
         ({"allowed_origins": ()}, "allowed_origins names no origin."),
         ({"allowed_origins": ("example.org",)}, "allowed_origins must be like https://example.org"),
         ({"allowed_origins": ("https://example.org/",)}, "without a path, not https://example.org/."),

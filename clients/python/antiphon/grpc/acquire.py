@@ -59,7 +59,8 @@ async def acquire(
 
     `dispatcher` is its gRPC port, `host:port`, with `credentials` where it speaks TLS, or a channel to it.
     `kind` is what the session is going to be: `chat`, `audio`, `video` or `transcribe`. `key` is that of the
-    adapter where it asks for one. `on_place` is called with each `Place` while there is none. Open the session within 10 s:
+    adapter where it asks for one. `on_place` is called with each `Place` while there is none. Open the
+    session within 10 s:
 
         async with acquire("adapter:8007", "audio") as lease, Session.open(lease, config) as session: ...
 

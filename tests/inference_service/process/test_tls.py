@@ -1,0 +1,196 @@
+"""A worker with TLS: whom it takes, and certificates that are replaced while it serves."""
+
+import asyncio
+import os
+import re
+import signal
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import trustme
+from cryptography.x509 import load_pem_x509_certificate
+
+from antiphon.errors import ConnectError
+from antiphon.grpc import Session, get_info
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.app import EXIT_CONFIGURATION, EXIT_DRAINED, Worker, serve
+from inference_service.errors import ConfigurationError
+from inference_service.options import WorkerOptions
+from inference_service.session.machine import Limits
+from tests.inference_service.support.caller import Caller, soon
+from tests.support.scripted_engine import ScriptedEngine, running_worker, telemetry
+
+
+class Files:
+    """What both sides show, and who signed it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = trustme.CA()
+        self.ca, self.cert, self.key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
+        self.authority.cert_pem.write_to_path(self.ca)
+        self.issue()
+
+    def issue(self) -> None:
+        """A new certificate with a new key, in the same files."""
+        issued = self.authority.issue_cert("localhost", "127.0.0.1")
+        self.cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        issued.private_key_pem.write_to_path(self.key)
+
+    @property
+    def serial(self) -> int:
+        """Of the certificate on disk."""
+        return load_pem_x509_certificate(self.cert.read_bytes()).serial_number
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"tls_cert": self.cert, "tls_key": self.key}
+
+    def credentials(self, *, shows: bool = False) -> grpc.ChannelCredentials:
+        """A caller's, who `shows` a certificate or none."""
+        if not shows:
+            return grpc.ssl_channel_credentials(self.ca.read_bytes())
+        issued = self.authority.issue_cert("caller.test")
+        chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+        return grpc.ssl_channel_credentials(self.ca.read_bytes(), issued.private_key_pem.bytes(), chain)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+async def serial_at(address: str, files: Files) -> int:
+    """Of the certificate that a handshake shows."""
+    host, port = address.split(":")
+    trust = ssl.create_default_context(cafile=str(files.ca))
+    _, writer = await soon(asyncio.open_connection(host, int(port), ssl=trust))
+    writer.transport.abort()
+    return int(writer.get_extra_info("peercert")["serialNumber"], 16)
+
+
+@asynccontextmanager
+async def secure_channel(
+    address: str, credentials: grpc.ChannelCredentials
+) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.secure_channel(address, credentials) as channel:
+        yield channel
+
+
+async def test_a_session_of_the_sdk_over_tls(files: Files) -> None:
+    async with running_worker(ScriptedEngine(), **files.options) as worker:
+        credentials = files.credentials()
+        assert (await get_info(worker.address, credentials=credentials)).slots == 2
+        config = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
+        async with Session.open(worker.address, config, credentials=credentials) as session:
+            assert session.ready.unit_samples == 16_000
+
+
+async def test_plain_callers_find_nobody(files: Files) -> None:
+    async with running_worker(ScriptedEngine(), **files.options) as worker:
+        with pytest.raises(ConnectError):
+            await get_info(worker.address, timeout_s=1.0)
+
+
+async def test_with_an_authority_of_callers_only_they_come_in(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "strangers").mkdir()
+    stranger = Files(tmp_path / "strangers")
+    stranger.ca = files.ca  # trusts the worker, who does not trust it
+    async with running_worker(ScriptedEngine(), **files.options, tls_client_ca=files.ca) as worker:
+        for refused in (files.credentials(), stranger.credentials(shows=True)):
+            with pytest.raises(ConnectError):
+                await get_info(worker.address, timeout_s=1.0, credentials=refused)
+        known = files.credentials(shows=True)
+        assert (await get_info(worker.address, credentials=known)).slots == 2
+
+
+async def test_a_certificate_read_again_is_shown_from_then_on_and_sessions_stay(files: Files) -> None:
+    async with running_worker(ScriptedEngine(), **files.options) as worker:
+        async with secure_channel(worker.address, files.credentials()) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure()
+            before = files.serial
+            files.issue()
+            assert await serial_at(worker.address, files) == before != files.serial
+            worker.worker.reload()
+            assert await serial_at(worker.address, files) == files.serial
+            await caller.unit(1)
+
+
+async def test_an_unusable_certificate_changes_nothing(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_worker(ScriptedEngine(), **files.options) as worker:
+        before = files.serial
+        key = files.key.read_bytes()
+        files.issue()
+        files.key.write_bytes(key)
+        worker.worker.reload()
+        assert "the certificate could not be read again, nothing changes: Cannot use" in caplog.text
+        assert await serial_at(worker.address, files) == before
+
+
+async def test_who_asks_for_certificates_needs_no_key_beyond_loopback(files: Files) -> None:
+    options = files.options | {"listen": "0.0.0.0:0", "tls_client_ca": files.ca}
+    async with running_worker(ScriptedEngine(), **options) as worker:
+        port = worker.address.rpartition(":")[2]
+        credentials = files.credentials(shows=True)
+        assert (await get_info(f"127.0.0.1:{port}", credentials=credentials)).slots == 2
+
+
+async def test_tls_alone_does_not_say_who_may_come(files: Files) -> None:
+    options = WorkerOptions(listen="0.0.0.0:0", **files.options)
+    with pytest.raises(ConfigurationError, match=r"--worker-key-file .*--tls-client-ca"):
+        Worker(options, ScriptedEngine().start, Limits(), telemetry())
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tls_cert": Path("c")}, "Pass --tls-cert and --tls-key."),
+        ({"tls_key": Path("k")}, "Pass --tls-cert and --tls-key."),
+        ({"tls_client_ca": Path("a")}, "tls_client_ca means nothing without TLS."),
+        (
+            {"tls_cert": Path("c"), "tls_key": Path("k"), "listen": "unix:/w"},
+            "A Unix socket has no TLS, nobody can listen in.",
+        ),
+        (
+            {"tls_cert": Path("c"), "tls_key": Path("k"), "insecure_grpc": True},
+            "Leave out --insecure-grpc or --tls-cert",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(text)):
+        WorkerOptions(**options)
+
+
+async def test_sighup_reads_the_certificate_again(files: Files) -> None:
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    options = WorkerOptions(listen="127.0.0.1:0", **files.options)
+    run = asyncio.create_task(serve(options, factory=ScriptedEngine().start, on_ready=ready.set_result))
+    address = await soon(ready)
+    files.issue()
+    os.kill(os.getpid(), signal.SIGHUP)
+    async with asyncio.timeout(30):
+        while await serial_at(address, files) != files.serial:
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await soon(run) == EXIT_DRAINED
+
+
+@pytest.mark.parametrize("name", ["tls_cert", "tls_key", "tls_client_ca"])
+async def test_files_that_cannot_be_used_are_said_so(
+    files: Files, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    junk = tmp_path / "junk.pem"
+    junk.write_text("hello")
+    options: dict[str, Any] = files.options | {"tls_client_ca": files.ca, name: junk}
+    code = await serve(WorkerOptions(listen="127.0.0.1:0", **options), factory=ScriptedEngine().start)
+    assert code == EXIT_CONFIGURATION
+    assert f"{junk}" in capsys.readouterr().err

@@ -1,0 +1,99 @@
+"""An adapter whose workers speak TLS, and one that reaches them through grpcio."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.calls import Authority
+from tests.ws_adapter.support.process import adapter_process
+from tests.ws_adapter.support.stage import running_adapter, until
+from ws_adapter.app import serve
+from ws_adapter.options import AdapterOptions
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def of_worker(authority: Authority, *names: str) -> dict[str, Any]:
+    certificate, key = authority.issue(*names)
+    return {"tls_cert": certificate, "tls_key": key, "tls_client_ca": authority.ca}
+
+
+def of_adapter(authority: Authority) -> dict[str, Any]:
+    certificate, key = authority.issue("adapter.test", called="adapter")
+    return {"worker_ca": authority.ca, "worker_cert": certificate, "worker_cert_key": key}
+
+
+@pytest.mark.parametrize("transport", ["auto", "native", "grpcio"])
+async def test_a_session_over_tls_with_each_transport(authority: Authority, transport: str) -> None:
+    engine = ScriptedEngine(listen())
+    async with running_worker(engine, **of_worker(authority)) as worker:
+        options = {"worker_transport": transport, **of_adapter(authority)}
+        async with running_adapter(worker.address, **options) as stage, stage.client() as client:
+            await client.begin()
+            await client.send({"type": "session.close", "reason": "user_stop"})
+            assert (await client.end())[1] == 1000
+    assert engine.session.is_closed
+
+
+async def test_a_session_over_a_unix_socket_with_grpcio(tmp_path: Path) -> None:
+    async with running_worker(ScriptedEngine(listen()), listen=f"unix:{tmp_path}/worker") as worker:
+        async with running_adapter(worker.address, worker_transport="grpcio") as stage:
+            async with stage.client() as client:
+                await client.begin()
+                await client.send({"type": "session.close", "reason": "user_stop"})
+                assert (await client.end())[1] == 1000
+
+
+async def test_the_log_says_once_why_a_worker_is_not_reached(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_worker(ScriptedEngine(), **of_worker(authority, "other.test")) as worker:
+        async with running_adapter(worker.address, wait=False, **of_adapter(authority)):
+            await until(lambda: "its certificate is not accepted" in caplog.text)
+        told = [record for record in caplog.records if "does not answer" in record.message]
+        assert len(told) == 1
+        assert worker.address in told[0].message
+
+
+async def test_an_adapter_that_is_trusted_later_reaches_its_worker(authority: Authority) -> None:
+    async with running_worker(ScriptedEngine(), **of_worker(authority)) as worker:
+        options = of_adapter(authority)
+        stranger = Authority(authority.folder / "stranger")
+        known = {path: path.read_bytes() for path in options.values()}
+        authority.folder.joinpath("adapter.pem").write_bytes(
+            stranger.issue("adapter.test", called="adapter")[0].read_bytes()
+        )
+        authority.folder.joinpath("adapter.key").write_bytes((stranger.folder / "adapter.key").read_bytes())
+        async with running_adapter(worker.address, wait=False, **options) as stage:
+            await stage.until(ready=False)
+            for path, content in known.items():
+                path.write_bytes(content)
+            stage.adapter.reload()
+            await stage.until(ready=True)
+
+
+async def test_sighup_does_not_end_an_adapter_with_tls_to_its_workers(authority: Authority) -> None:
+    async with running_worker(ScriptedEngine(listen()), **of_worker(authority)) as worker:
+        options = of_adapter(authority)
+        given = [
+            word for name, path in options.items() for word in (f"--{name.replace('_', '-')}", str(path))
+        ]
+        async with adapter_process(worker.address, *given) as (process, _):
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+
+
+async def test_an_adapter_without_its_files_does_not_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = AdapterOptions(workers=("127.0.0.1:1",), port=0, worker_ca=tmp_path / "none")
+
+    assert await serve(options) == 2
+    assert capsys.readouterr().err.startswith(f"Cannot read {tmp_path / 'none'} for TLS")

@@ -244,7 +244,7 @@ async def test_each_refusal_has_a_line_in_the_log(caplog: pytest.LogCaptureFixtu
             await exchange(stage, b"\x16\x03\x01")
 
         said = [record for record in caplog.records if record.name == "ws_adapter.server.listener"]
-    lines = [(record.getMessage(), vars(record)["path"]) for record in said]
+        lines = [(record.getMessage(), vars(record)["path"]) for record in said]
         assert lines == [
             ("POST was answered 405", "/health"),
             ("a request was answered 405", "/health"),

@@ -38,6 +38,8 @@ SLOW = (
     "conformance/transcription/*",
     "deploy/test_names.py",
     "e2e/*",
+    "failures/test_clock.py",
+    "failures/test_faults.py",
     "inference_service/engine/batch/test_memory.py",
     "inference_service/engine/batch/test_speech.py",
     "inference_service/engine/golden/*",

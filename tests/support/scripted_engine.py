@@ -159,6 +159,8 @@ class Script:
     """Ready only once `("ready", 0)` is released."""
     refuses: SessionFailed | None = None
     key: str = ""
+    slow_cleanup: bool = False
+    """Clean only once `("clean", 0)` is released."""
 
     def play(self, unit: int) -> Play:
         """What happens in `unit`."""
@@ -230,6 +232,7 @@ class ScriptedSession:
     _todo: deque[Call] = field(default_factory=deque)
     _ready: bool = False
     _released: set[tuple[str, int]] = field(default_factory=set)
+    _held: set[tuple[str, int]] = field(default_factory=set)
     _delayed: set[int] = field(default_factory=set)
     _said: set[int] = field(default_factory=set)
     _cancelled: int = 0
@@ -271,7 +274,9 @@ class ScriptedSession:
         if not self.is_closing:
             self.calls.append(("close",))
             self.is_closing = True
-            if not self.engine.slow_cleanup:
+            if self.script.slow_cleanup and ("clean", 0) not in self._released:
+                self.engine.on_hold(self.script.key, "clean", 0)
+            elif not self.engine.slow_cleanup:
                 self.finish_cleanup()
 
     # -------------------------------------------------------------- for the test
@@ -298,6 +303,8 @@ class ScriptedSession:
         self._released.add((step, unit))
         if (step, unit) == ("ready", 0) and not self._ready:
             self.be_ready()
+        if (step, unit) == ("clean", 0) and self.is_closing and not self.is_closed:
+            self.finish_cleanup()
         self._go_on()
 
     def finish_cleanup(self) -> None:
@@ -326,7 +333,11 @@ class ScriptedSession:
             self._todo.popleft()
 
     def _holds(self, play: Play, step: str, unit: int) -> bool:
-        return play.hold == step and (step, unit) not in self._released
+        holds = play.hold == step and (step, unit) not in self._released
+        if holds and (step, unit) not in self._held:
+            self._held.add((step, unit))
+            self.engine.on_hold(self.script.key, step, unit)
+        return holds
 
     def _prefill(self, unit: int) -> bool:
         play = self.script.play(unit)
@@ -509,6 +520,8 @@ class ScriptedEngine:
         self.deliver: Deliver = lambda events: None
         self._on_fatal: OnFatal = lambda message: None
         self.on_ticks: OnTicks = lambda ticks: None
+        self.on_hold: Callable[[str, str, int], None] = lambda key, step, unit: None
+        """Called when the session with a key begins to wait for the release of a step of a unit."""
 
     @property
     def session(self) -> ScriptedSession:
@@ -532,7 +545,11 @@ class ScriptedEngine:
 
         It is the open one, else the next one.
         """
-        found = [s for s in self.sessions if s.script.key == key and not s.is_closing]
+        found = [
+            s
+            for s in self.sessions
+            if s.script.key == key and not s.is_closed and (step == "clean" or not s.is_closing)
+        ]
         for session in found:
             session.release(step, unit)
         if not found:
@@ -550,6 +567,8 @@ class ScriptedEngine:
             self.deliver([(sink, session.script.refuses)])
         elif not session.script.slow_start:
             session.be_ready()
+        else:
+            self.on_hold(session.script.key, "ready", 0)
         self.release_early(session)
         return session
 

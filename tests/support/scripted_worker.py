@@ -4,11 +4,13 @@
 
 Prints `worker ready on ADDRESS` when it serves. With `--prompted` a session whose system prompt is
 `Script.as_prompt` plays that, and so does a chat turn whose system message is one. On standard input a line
-`release KEY STEP UNIT` lets a unit go on, and `next PROMPT` is the script of the next TRANSCRIBE session.
+`release KEY STEP UNIT` lets a unit go on, and `next PROMPT` is the script of the next TRANSCRIBE session; the
+worker prints `holds KEY STEP UNIT` when one begins to wait.
 """
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 from dataclasses import replace
@@ -65,12 +67,20 @@ def main() -> int:
         "--modes", help="such as chat,transcribe; without it audio, and with --prompted video"
     )
     parser.add_argument("--unit-s", type=float, default=Limits.unit_s, help="longest time for a unit")
+    parser.add_argument("--context-limit", type=int, default=INFO.context_limit, help="tokens of a session")
+    parser.add_argument("--config-s", type=float, default=Limits.config_s, help="... to be configured")
+    parser.add_argument("--admin-port", type=int, help="of the administration; the log names it")
     parser.add_argument("--step-s", type=float, default=Limits.step_s, help="... for a step of the engine")
     arguments = parser.parse_args()
     engine = ScriptedEngine(
         *SCRIPTS[arguments.script],
         slots=arguments.slots,
-        info=replace(INFO, sees=arguments.prompted, modes=_modes(arguments.modes, arguments.prompted)),
+        info=replace(
+            INFO,
+            sees=arguments.prompted,
+            modes=_modes(arguments.modes, arguments.prompted),
+            context_limit=arguments.context_limit,
+        ),
         repeat=True,
         slow_cleanup=arguments.slow_cleanup,
         slow_start=arguments.slow_start,
@@ -83,9 +93,12 @@ def main() -> int:
         drain_timeout_s=arguments.drain_timeout_s,
         insecure_grpc=arguments.insecure_grpc,
         worker_key=getattr(arguments, "worker_key", None),
+        admin_port=arguments.admin_port,
     )
+    if arguments.admin_port is not None:
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
     factory = _fail_to_load if arguments.fault else engine.start
-    limits = Limits(unit_s=arguments.unit_s, step_s=arguments.step_s)
+    limits = Limits(unit_s=arguments.unit_s, step_s=arguments.step_s, config_s=arguments.config_s)
     return asyncio.run(_serve(options, engine, factory, limits, listens_to_input=arguments.prompted))
 
 
@@ -98,9 +111,15 @@ async def _serve(
     listens_to_input: bool,
 ) -> int:
     if listens_to_input:
+        engine.on_hold = _tell_hold
         loop = asyncio.get_running_loop()
         loop.add_reader(0, lambda: _obey(engine))
     return await serve(options, factory=factory, limits=limits)
+
+
+def _tell_hold(key: str, step: str, unit: int) -> None:
+    if key:
+        print("holds", key, step, unit, flush=True)
 
 
 def _fail_to_load(*_: object) -> ScriptedEngine:

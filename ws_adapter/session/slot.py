@@ -17,7 +17,7 @@ from ws_adapter.process.errors import (
 )
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place
-from ws_adapter.protocol.core.signals import Failed, Signal
+from ws_adapter.protocol.core.signals import Failed, GoingAway, Signal
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
 from ws_adapter.session.services import Services
@@ -120,7 +120,7 @@ class Slot:
     def __init__(self, source: SlotSource, holder: Holder, after: "Slot | None" = None) -> None:
         self.streams: SessionStreams | None = None
         """The session at the worker, while it is attached."""
-        self.said = holder.said
+        self.said = self._said_early
         """What the worker says of units is the holder's alone."""
         self._source = source
         self._holder = holder
@@ -128,6 +128,8 @@ class Slot:
         self._is_given_up = False
         self._began = False
         self._lost: Reason | None = None
+        self._leaves_at: float | None = None
+        """When the worker will be gone that has the session before it begins."""
         self._waits = False
         """Whether a worker that refused it had no room for anybody: then it goes back to the queue."""
         self._task = asyncio.create_task(self._hold(after))
@@ -196,7 +198,7 @@ class Slot:
                 telemetry.granted(lease, services.registry.model(lease.target))
                 if self._is_given_up:
                     return
-                self._lost = None
+                self._lost = self._leaves_at = None
                 self.streams = streams = await self._attach(lease)
                 telemetry.attached()
                 self._holder.attached(f"{lease.worker_id}/{lease.slot}")
@@ -249,10 +251,21 @@ class Slot:
         self._waits = self._source.services.registry.is_short_of_time(target)
         return self._waits
 
+    def _said_early(self, signal: Signal) -> None:
+        """That the worker leaves is nothing to who is still another's to take."""
+        if isinstance(signal, GoingAway):
+            self._leaves_at = self._source.services.clock.now() + signal.time_left_s
+        else:
+            self._holder.said(signal)
+
     def began(self) -> None:
         """The worker is ready for units."""
         self._began = True
+        self.said = self._holder.said
         self._telemetry.began()
+        if self._leaves_at is not None:
+            left_s = self._leaves_at - self._source.services.clock.now()
+            self._holder.said(GoingAway(max(0.0, left_s)))
 
     def failed(self, reason: Reason) -> None:
         """The worker ended the session."""

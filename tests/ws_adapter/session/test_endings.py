@@ -345,6 +345,31 @@ async def test_worker_going_away_lets_its_sessions_finish() -> None:
             assert code == 1012
 
 
+async def test_session_that_has_not_begun_does_not_end_with_a_worker_that_leaves() -> None:
+    """Another one takes it, even if the first one's time is up before it ends the session."""
+    leaving = ScriptedEngine(listen(), slots=2, slow_start=True)
+    staying = ScriptedEngine(listen(), slots=1)
+    async with (
+        running_worker(leaving, slots=2) as first,
+        running_worker(staying, slots=1) as second,
+        running_adapter(first.address, second.address) as stage,
+    ):
+        await stage.until(slots=3)
+        async with stage.client() as client:
+            await client.expect("session.queue_done")
+            await client.send(INIT)
+            await until(lambda: leaving.sessions)
+            first.worker._servicer.go_away(0.0)
+            async with stage.client() as other:  # to whose worker it is told before this
+                await other.expect("session.queue_done")
+            for _ in range(2):
+                first.worker.interrupt()
+
+            await client.expect("session.created")
+
+            assert len(staying.sessions) == 1
+
+
 async def test_one_of_two_workers_goes_away() -> None:
     leaving, staying = ScriptedEngine(listen(), slots=1), ScriptedEngine(listen(), slots=1)
     async with (

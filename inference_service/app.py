@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from antiphon import semconv
+from antiphon.redis import RedisUnusable, connect
 from antiphon.semconv import SERVICE_WORKER
 from antiphon.telemetry import providers
 from antiphon.telemetry.errors import TelemetryError
@@ -27,16 +29,29 @@ from inference_service.observability.metrics import WorkerMetrics
 from inference_service.observability.tracing import Tracing
 from inference_service.observability.watchdog import Watchdog
 from inference_service.options import MOST_SLOTS, WorkerOptions
+from inference_service.registration import LAST_WORD_S, House, Offer, Registrar
 from inference_service.rpc.backend import Backend
-from inference_service.rpc.server import WorkerServer
+from inference_service.rpc.server import Address, WorkerServer
 from inference_service.rpc.servicer import InferenceServicer
 from inference_service.rpc.session_calls import deliver_on
 from inference_service.rpc.tls import Certificate
 from inference_service.session.admission import Admission
+from inference_service.session.leases import LeaseRules
 from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable
 
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
 logger = logging.getLogger(__name__)
+
+_MODES: Final = {
+    Mode.AUDIO: "audio",
+    Mode.VIDEO: "video",
+    Mode.CHAT: "chat",
+    Mode.TRANSCRIBE: "transcription",
+}
+"""What adapters call the modes that they know."""
 
 EXIT_DRAINED, EXIT_FAULT, EXIT_CONFIGURATION, EXIT_DEVICE_LOST = 0, 1, 2, 3
 
@@ -115,7 +130,10 @@ class Worker:
         self._distributions = telemetry.distributions
         self._metrics = WorkerMetrics(telemetry.meter, telemetry.distributions, worker_id)
         self._tracing = Tracing(telemetry, worker_id, time.monotonic, self._metrics.recent_ticks)
-        self._servicer = InferenceServicer(worker_id, options.worker_key, self._metrics, self._tracing)
+        self._rules = LeaseRules(options.worker_key, options.needs_leases, options.unleased_slots)
+        self._servicer = InferenceServicer(worker_id, self._rules, self._metrics, self._tracing)
+        self._registrar: Registrar | None = None
+        self._redis = _connect(options, Address.parse(options.listen))
         self._administration = Administration(telemetry.exposition, self._status_page)
         self._engine: Engine | None = None
         self._started_at = time.monotonic()
@@ -158,12 +176,14 @@ class Worker:
         ]
         try:
             await self._start_administration()
-            self._engine = await self._load()
+            self._engine = await self._load(address)
             if self._engine is not None:
                 limit_s = self._limits.step_s
                 watchdog = Watchdog(self._engine, time.monotonic, limit_s)
                 hangs = f"the engine has been at one step for {limit_s:g} s"
                 tasks.append(asyncio.create_task(watchdog.watch(lambda: self._device_lost(hangs))))
+                if self._registrar is not None:
+                    self._registrar.start()
                 await self._server.set_serving(True)
                 logger.info("worker ready", extra={"worker_id": self._servicer.worker_id})
                 on_ready(address)
@@ -171,6 +191,8 @@ class Worker:
             await self._drain()
             return EXIT_DEVICE_LOST if self._fatal.is_set() else EXIT_DRAINED
         finally:
+            if self._registrar is not None:
+                await self._registrar.leave()
             await self._server.stop(STOP_GRACE_S)
             await self._administration.close()
             for task in tasks:
@@ -205,7 +227,7 @@ class Worker:
             )
         )
 
-    async def _load(self) -> Engine | None:
+    async def _load(self, address: str) -> Engine | None:
         """The engine, warmed up, with sessions let in; None if the worker was interrupted meanwhile."""
         loop = asyncio.get_running_loop()
 
@@ -219,7 +241,9 @@ class Worker:
         if not loading.done():
             return None  # the thread is a daemon: nobody waits for it
         engine = loading.result()
-        slots = SlotTable(engine.slots, is_binding=self._options.worker_key is not None)
+        if self._options.unleased_slots > engine.slots:
+            raise ConfigurationError(f"unleased_slots must be at most {engine.slots}: more do not fit.")
+        slots = SlotTable(engine.slots, self._rules)
         self._metrics.on_named = self._servicer.ticked
         engine.watch(self.admission.ticked)
         engine.watch(self._metrics.ticked)
@@ -238,7 +262,22 @@ class Worker:
                 admission=self.admission,
             )
         )
+        if self._redis is not None:
+            self._register(self._redis, engine.info, slots, address)
         return engine
+
+    def _register(self, redis: "Redis", info: ModelInfo, slots: SlotTable, address: str) -> None:
+        """Begins to tell others of the worker once it runs."""
+        modes = [name for mode, name in _MODES.items() if mode in info.modes]
+        servicer = self._servicer
+        offer = Offer(
+            servicer.worker_id, self._options.advertise or address, semconv.pool_name(info.name, modes)
+        )
+        house = House(slots, servicer.takes_sessions, lambda: self.admission.shares()[0], servicer.revoke)
+        self._registrar = registrar = Registrar(redis, offer, house)
+        self._metrics.register(lambda: bool(registrar.is_heard))
+        slots.freed = registrar.slot_freed
+        servicer.changed = registrar.beat_soon
 
     def _device_lost(self, message: str) -> None:
         logger.critical("the device is lost: %s", message)
@@ -247,6 +286,9 @@ class Worker:
 
     async def _drain(self) -> None:
         logger.info("worker draining", extra={"worker_id": self._servicer.worker_id})
+        if self._registrar is not None:
+            self._registrar.drain()
+            await self._first_of(self._registrar.drained, self._hurried, self._fatal, timeout=LAST_WORD_S)
         self._servicer.drain()
         await self._server.set_serving(False)
         end = time.monotonic() + self._options.drain_timeout_s
@@ -293,6 +335,25 @@ def _in_thread(function: Callable[[], T]) -> "asyncio.Future[T]":
 
     threading.Thread(target=run, name="antiphon-load", daemon=True).start()
     return future
+
+
+def _connect(options: WorkerOptions, listens_at: Address) -> "Redis | None":
+    """To the queue that adapters share, if there is one; nothing is sent yet."""
+    if options.dispatcher is None:
+        return None
+    if options.worker_key is None and not listens_at.is_local:
+        raise ConfigurationError(
+            f"Refusing to take leases on {listens_at} without a worker key: they would be unsigned. Name one "
+            "with --worker-key-file or ANTIPHON_WORKER_KEY, or listen on loopback or a Unix socket."
+        )
+    if options.advertise is None and listens_at.is_wildcard:
+        raise ConfigurationError(
+            f"Adapters cannot dial {listens_at}. Say where they reach this worker with --advertise host:port."
+        )
+    try:
+        return connect(options.dispatcher, ca=options.dispatcher_ca)
+    except RedisUnusable as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def _seeds(seed: int | None) -> Callable[[], int]:

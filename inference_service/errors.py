@@ -7,7 +7,7 @@
         ├── InvalidArgument       ConfigInvalid, MetadataInvalid, PayloadInvalid
         ├── NotFound              ModelNotFound, VoiceNotFound
         ├── Unauthenticated       LeaseMissing, LeaseInvalid
-        ├── ModeUnsupported, StaleLease, StreamExists
+        ├── ModeUnsupported, StaleLease, LeaseRevoked, StreamExists
         ├── FailedPrecondition    ConfigRequired, ConfigRepeated, UnitOutOfOrder
         ├── ResourceExhausted     UnitWindow, NoFreeSlot, KvExhausted
         ├── DeadlineExceeded      AttachTimeout, UnitTimeout (UnitStalled), IdleTimeout, SessionLimit
@@ -198,6 +198,14 @@ class StaleLease(SessionError):
 
     code = grpc.StatusCode.PERMISSION_DENIED
     reason = Reason.STALE_LEASE
+
+
+class LeaseRevoked(SessionError):
+    """The dispatcher took the slot back."""
+
+    code = grpc.StatusCode.ABORTED
+    reason = Reason.LEASE_REVOKED
+    side = None
 
 
 class StreamExists(SessionError):

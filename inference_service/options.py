@@ -86,6 +86,18 @@ class WorkerOptions:
     worker_key: bytes | None = field(default=None, repr=False)
     """Shared with the dispatchers, who sign leases with it; None takes whoever can connect."""
 
+    dispatcher: str | None = field(default=None, repr=False)
+    """URL of the Redis that adapters share, where this worker registers its slots; see `antiphon.redis`."""
+
+    dispatcher_ca: Path | None = None
+    """PEM file of the authorities that its certificate is checked against; None is the system's."""
+
+    advertise: str | None = None
+    """Where adapters dial this worker, `host:port` or `unix:path`; None is where it listens."""
+
+    unleased_slots: int = 0
+    """Of the slots, those for callers without a lease, which no dispatcher gives away."""
+
     worker_id: str | None = None
     """Name of this worker, to which each start adds a random suffix; None is `worker`."""
 
@@ -111,6 +123,28 @@ class WorkerOptions:
     def speech(self) -> SpeechOptions:
         """Those of MiniCPM-o's voice."""
         return SpeechOptions(self.no_speech, self.vocoder, self.vocoder_steps, self.vocoder_dtype, self.voice)
+
+    @property
+    def needs_leases(self) -> bool:
+        """Whether sessions come with leases."""
+        return self.worker_key is not None or self.dispatcher is not None
+
+    def _check_dispatcher(self) -> None:
+        if self.dispatcher is None:
+            for name in ("dispatcher_ca", "advertise"):
+                if getattr(self, name) is not None:
+                    raise ConfigurationError(f"{name} means nothing without a dispatcher: pass --dispatcher.")
+        if self.advertise is not None and not _is_target(self.advertise):
+            raise ConfigurationError(f"Adapters cannot dial {self.advertise!r}: give host:port or unix:path.")
+        if self.unleased_slots and not self.needs_leases:
+            raise ConfigurationError(
+                "unleased_slots means nothing where no session needs a lease: pass --dispatcher or a worker "
+                "key too."
+            )
+        if self.unleased_slots < 0 or (self.slots is not None and self.unleased_slots > self.slots):
+            raise ConfigurationError(
+                f"unleased_slots must be 0 up to the number of slots, not {self.unleased_slots}."
+            )
 
     def __post_init__(self) -> None:
         """Refuses values out of range, one sentence each."""
@@ -140,6 +174,7 @@ class WorkerOptions:
                 f"The worker key must have at least {MIN_WORKER_KEY_BYTES} bytes, not "
                 f"{len(self.worker_key)}. Make one with: openssl rand -hex 32"
             )
+        self._check_dispatcher()
         if self.worker_id is not None and not (self.worker_id.isascii() and self.worker_id.isprintable()):
             raise ConfigurationError("worker_id must be printable ASCII: it travels in call metadata.")
 
@@ -158,3 +193,11 @@ class WorkerOptions:
             raise ConfigurationError(
                 "Leave out --insecure-grpc or --tls-cert: one allows plain text, the other ends it."
             )
+
+
+def _is_target(text: str) -> bool:
+    """Whether `text` is `host:port`, `[v6]:port` or `unix:path`."""
+    if text.startswith("unix:"):
+        return text != "unix:"
+    host, _, port = text.rpartition(":")
+    return host != "" and "/" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536

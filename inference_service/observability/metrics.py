@@ -72,6 +72,10 @@ class WorkerMetrics:
         )
         observed_gauge(meter, semconv.BUILD_INFO, lambda: [((version("antiphon"),), 1)])
 
+    def register(self, is_heard: Callable[[], bool]) -> None:
+        """The worker is in a shared queue; `is_heard` says whether that answered last."""
+        observed_gauge(self._meter, semconv.DISPATCHER_UP, lambda: [((), int(is_heard()))])
+
     def serve(self, engine: Engine, slots: SlotTable, device: str) -> None:
         """The model is ready: how full it is can be measured from now on."""
         meter, worker = self._meter, self._worker

@@ -65,6 +65,14 @@ class Address:
         except ValueError:
             return False
 
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for all addresses of this machine, so that nobody can dial it."""
+        try:
+            return not self.path and ipaddress.ip_address(self.host.strip("[]")).is_unspecified
+        except ValueError:
+            return False
+
     def __str__(self) -> str:
         return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from enum import Enum
 from importlib.metadata import version
 from typing import Any
@@ -13,15 +14,16 @@ from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_T
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceServicer
 from inference_service.api.engine import Ticked
-from inference_service.errors import Draining, LeaseInvalid, Loading, NoFreeSlot, SessionError
+from inference_service.errors import Draining, LeaseInvalid, LeaseRevoked, Loading, NoFreeSlot, SessionError
 from inference_service.observability.metrics import STATES, WorkerMetrics
 from inference_service.observability.status import SlotView
 from inference_service.observability.tracing import Tracing
 from inference_service.rpc import replies
 from inference_service.rpc.backend import Backend
 from inference_service.rpc.session_calls import Context, SessionCalls
-from inference_service.session.leases import Lease, LeaseReader
+from inference_service.session.leases import Lease, LeaseReader, LeaseRules
 from inference_service.session.metadata import Metadata, first, session_id
+from inference_service.session.slots import SlotState
 from inference_service.session.units import Stream
 
 logger = logging.getLogger(__name__)
@@ -40,20 +42,21 @@ class State(Enum):
 class InferenceServicer(InferenceServiceServicer):
     """Holds every session of the worker. Everything here runs on the serving event loop.
 
-    With a `worker_key` a session needs a lease that was signed with it.
+    Who needs a lease, the `rules` say.
     """
 
-    def __init__(
-        self, worker_id: str, worker_key: bytes | None, metrics: WorkerMetrics, tracing: Tracing
-    ) -> None:
+    def __init__(self, worker_id: str, rules: LeaseRules, metrics: WorkerMetrics, tracing: Tracing) -> None:
         self.worker_id = worker_id
+        self.changed: Callable[[], None] = lambda: None
+        """Called when a slot is taken, or somebody was refused for want of time."""
         self._metrics = metrics
         self._tracing = tracing
         self.state = State.LOADING
         self.empty = asyncio.Event()
         """Set while the worker has no session."""
         self.empty.set()
-        self._leases = LeaseReader(worker_key, worker_id)
+        self._rules = rules
+        self._leases = LeaseReader(rules, worker_id)
         self._backend: Backend | None = None
         self._model = pb.GetInfoResponse()
         """What GetInfo says about the model."""
@@ -86,6 +89,21 @@ class InferenceServicer(InferenceServiceServicer):
         self.drain()
         for session in list(self._sessions.values()):
             session.abandon(error)
+
+    def takes_sessions(self) -> bool:
+        """Whether somebody with a lease may come."""
+        return self.state is State.READY and self._backend is not None and self._backend.admission.has_time()
+
+    def revoke(self, slot: int, epoch: int) -> bool:
+        """Takes a lease back, and ends its session. Returns whether its slot is free already."""
+        if self._backend is None or not 0 <= slot < self._backend.slots.leased:
+            return True
+        if self._backend.slots.revoke(slot, epoch) is SlotState.FREE:
+            return True
+        for session in list(self._sessions.values()):
+            if session.lease == (slot, epoch):
+                session.fail(LeaseRevoked("The dispatcher took the slot of this session back."))
+        return False
 
     def ticked(self, tick: Ticked) -> None:
         """The engine has made a tick whose members it names."""
@@ -143,7 +161,7 @@ class InferenceServicer(InferenceServiceServicer):
             state=self.state.value,
         )
         if self._backend is not None:
-            info.slots = self._backend.slots.count
+            info.slots = self._backend.slots.leased
             info.short_of_time = not self._backend.admission.has_time()
             info.free_slots = 0 if info.short_of_time else self._backend.slots.free_count
             info.held.extend(
@@ -174,7 +192,7 @@ class InferenceServicer(InferenceServiceServicer):
         name = session_id(metadata)
         lease = self._leases.read(metadata)
         session = self._sessions.get(name) or self._open(name, lease)
-        if self._leases.is_binding and session.lease != lease:
+        if self._rules.binding and session.lease != lease:
             raise LeaseInvalid(f"Session {name} was attached with another lease.")
         session.attach(stream, first(metadata, METADATA_TRACEPARENT), first(metadata, METADATA_TRACESTATE))
         return session
@@ -185,11 +203,13 @@ class InferenceServicer(InferenceServiceServicer):
         if self._backend is None:
             raise Loading("The model is still loading.")
         if not self._backend.admission.has_time():
+            self.changed()
             raise NoFreeSlot("One more session would make the units of others late.")
         slot = self._backend.slots.acquire(lease)
         self._backend.admission.enter()
         session = self._sessions[name] = SessionCalls(name, slot, lease, self._backend, self._forget)
         self.empty.clear()
+        self.changed()
         return session
 
     def _forget(self, session: SessionCalls) -> None:

@@ -2,6 +2,7 @@
 
 import hmac
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, lease_mac
@@ -9,8 +10,9 @@ from inference_service.errors import LeaseInvalid, LeaseMissing
 from inference_service.session.metadata import Metadata
 
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
-_UNSIGNED = re.compile(rf"{_NUMBER}:{_NUMBER}:")
-_TOKEN = re.compile(rf"{_UNSIGNED.pattern}([0-9a-f]{{32}})")
+_TOKEN = re.compile(rf"{_NUMBER}:{_NUMBER}:([0-9a-f]{{32}})?")
+_HIGHEST_EPOCH = 2**52
+"""Up to here whole numbers are exact to every dispatcher, and so are the ones that follow."""
 
 
 class Lease(NamedTuple):
@@ -20,32 +22,50 @@ class Lease(NamedTuple):
     epoch: int
 
 
-class LeaseReader:
-    """Reads the lease of a call. Without a `key` nobody needs one, and what it says is only a wish."""
+@dataclass(frozen=True)
+class LeaseRules:
+    """Who needs a lease. With a `key` it must be signed with that.
 
-    def __init__(self, key: bytes | None, worker_id: str) -> None:
-        self.is_binding = key is not None
-        """Whether a session may have the slot of its lease only."""
-        self._key = key
+    Where leases are not `binding` nobody needs one, and what it says is only a wish. Of binding ones,
+    `unleased` slots are for those who come without.
+    """
+
+    key: bytes | None = None
+    binding: bool = False
+    unleased: int = 0
+
+
+class LeaseReader:
+    """Reads the lease of a call."""
+
+    def __init__(self, rules: LeaseRules, worker_id: str) -> None:
+        self._rules = rules
         self._worker_id = worker_id
 
     def read(self, metadata: Metadata) -> Lease | None:
-        """The lease; without a key None where it cannot be read. Raises `LeaseMissing` or `LeaseInvalid`."""
+        """The lease; None if there is none and none is needed. Raises `LeaseMissing` or `LeaseInvalid`."""
         tokens = [value for name, value in metadata if name == METADATA_LEASE]
-        if self._key is None:
-            match = _UNSIGNED.match(tokens[0]) if tokens and isinstance(tokens[0], str) else None
-            return Lease(int(match[1]), int(match[2])) if match is not None else None
+        rules = self._rules
+        if not tokens and (rules.unleased or not rules.binding):
+            return None
         if not tokens:
             raise LeaseMissing(
                 f"This worker takes a session only with a lease in the metadata {METADATA_LEASE}: "
                 "ask its dispatcher for one."
             )
         match = _TOKEN.fullmatch(tokens[0]) if len(tokens) == 1 and isinstance(tokens[0], str) else None
-        if match is None:
+        if match is not None and int(match[2]) <= _HIGHEST_EPOCH:
+            return self._checked(Lease(int(match[1]), int(match[2])), match[3] or "")
+        if rules.binding:
             raise LeaseInvalid(f"{METADATA_LEASE} must be given once, as <slot>:<epoch>:<mac>.")
-        lease = Lease(int(match[1]), int(match[2]))
-        mac = lease_mac(self._key, DEFAULT_POOL, self._worker_id, lease.slot, lease.epoch)
-        if not hmac.compare_digest(mac, match[3]):
+        return None
+
+    def _checked(self, lease: Lease, given: str) -> Lease:
+        key = self._rules.key
+        if key is None:
+            return lease
+        mac = lease_mac(key, DEFAULT_POOL, self._worker_id, lease.slot, lease.epoch)
+        if not hmac.compare_digest(mac, given):
             raise LeaseInvalid(
                 "The lease was not signed for this worker with its key: "
                 "dispatcher and worker need the same one."

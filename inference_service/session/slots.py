@@ -1,9 +1,10 @@
 """The worker's slots: room for so many sessions, each free again only once it is clean."""
 
+from collections.abc import Callable
 from enum import Enum, auto
 
 from inference_service.errors import LeaseInvalid, NoFreeSlot, StaleLease
-from inference_service.session.leases import Lease
+from inference_service.session.leases import Lease, LeaseRules
 
 
 class SlotState(Enum):
@@ -21,14 +22,19 @@ class SlotState(Enum):
 class SlotTable:
     """Who may come in: with a lease into the slot that it names, without one into any that is free.
 
-    A lease that is not binding gets another slot if its own is not free, however old it is.
+    With binding leases the last `unleased` slots are for those without one, and the others for those with
+    one. A lease that is not binding gets another slot if its own is not free, however old it is.
     """
 
-    def __init__(self, count: int, *, is_binding: bool = True) -> None:
+    def __init__(self, count: int, rules: LeaseRules | None = None) -> None:
+        self._rules = rules or LeaseRules()
         self._states = [SlotState.FREE] * count
         self._epochs = [0] * count  # of the lease with which its session came, 0 without one
         self._lowest_epochs = [0] * count  # of a lease that may still have the slot
-        self._is_binding = is_binding
+        self.highest_epoch = 0
+        """Of all leases seen."""
+        self.freed: Callable[[int, int], None] = lambda slot, epoch: None
+        """Called when a slot is clean, with the epoch of the lease with which its session came, or 0."""
 
     @property
     def count(self) -> int:
@@ -37,8 +43,8 @@ class SlotTable:
 
     @property
     def free_count(self) -> int:
-        """Slots that a session could take now."""
-        return self.number_of(SlotState.FREE)
+        """Slots that a session with a lease could take now."""
+        return self.leased - len(self.held())
 
     def number_of(self, state: SlotState) -> int:
         """Slots in that state."""
@@ -48,19 +54,29 @@ class SlotTable:
         """Where `slot` is."""
         return self._states[slot]
 
+    @property
+    def leased(self) -> int:
+        """Slots that leases are given for, the first ones."""
+        return self.count - self._rules.unleased if self._rules.binding else self.count
+
     def held(self) -> list[tuple[int, int]]:
-        """Slots that are not free, each with the epoch of the lease with which its session came, or 0."""
+        """Slots for leases that are not free, each with the epoch with which its session came, or 0."""
         return [
             (slot, self._epochs[slot])
-            for slot, state in enumerate(self._states)
-            if state is not SlotState.FREE
+            for slot in range(self.leased)
+            if self._states[slot] is not SlotState.FREE
         ]
+
+    def revoke(self, slot: int, epoch: int) -> SlotState:
+        """A lease counts no longer, whether it was used or not. Returns where its slot is."""
+        self._lowest_epochs[slot] = max(self._lowest_epochs[slot], epoch + 1)
+        return self._states[slot]
 
     def acquire(self, lease: Lease | None = None) -> int:
         """A free slot, now HELD. Raises `NoFreeSlot`, and with a lease `LeaseInvalid` or `StaleLease`."""
         if lease is None:
             slot = self._any_free()
-        elif self._is_binding:
+        elif self._rules.binding:
             slot = self._leased(lease)
         else:
             is_free = lease.slot < self.count and self._states[lease.slot] is SlotState.FREE
@@ -70,15 +86,17 @@ class SlotTable:
         return slot
 
     def _any_free(self) -> int:
-        for slot, state in enumerate(self._states):
-            if state is SlotState.FREE:
+        first = self.leased if self._rules.binding else 0
+        for slot in range(first, self.count):
+            if self._states[slot] is SlotState.FREE:
                 return slot
-        raise NoFreeSlot(f"All {self.count} slots of this worker are taken.", slots=self.count)
+        slots = self.count - first
+        raise NoFreeSlot(f"All {slots} slots of this worker are taken.", slots=slots)
 
     def _leased(self, lease: Lease) -> int:
         slot, epoch = lease
-        if slot >= self.count:
-            raise LeaseInvalid(f"The lease names slot {slot}; this worker has {self.count}.", slot=slot)
+        if slot >= self.leased:
+            raise LeaseInvalid(f"The lease names slot {slot}; this worker has {self.leased}.", slot=slot)
         lowest = self._lowest_epochs[slot]
         if epoch < lowest:
             raise StaleLease(
@@ -88,6 +106,7 @@ class SlotTable:
                 lowest_epoch=lowest,
             )
         self._lowest_epochs[slot] = epoch
+        self.highest_epoch = max(self.highest_epoch, epoch)
         if self._states[slot] is not SlotState.FREE:
             raise NoFreeSlot(f"Slot {slot} has a session, or is being cleaned.", slot=slot)
         self._lowest_epochs[slot] = epoch + 1
@@ -104,6 +123,7 @@ class SlotTable:
     def free(self, slot: int) -> None:
         """A CLEANING slot is clean."""
         self._move(slot, SlotState.FREE, SlotState.CLEANING)
+        self.freed(slot, self._epochs[slot])
 
     def _move(self, slot: int, to: SlotState, *allowed: SlotState) -> None:
         if self._states[slot] not in allowed:

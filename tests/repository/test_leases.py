@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.semconv import METADATA_LEASE, Reason
 from inference_service.errors import LeaseInvalid, StaleLease
-from inference_service.session.leases import Lease, LeaseReader
+from inference_service.session.leases import Lease, LeaseReader, LeaseRules
 from inference_service.session.slots import SlotTable
 from tests.ws_adapter.dispatch.test_inprocess import KnownRegistry
 from tests.ws_adapter.support.stage import ManualClock
@@ -18,6 +18,7 @@ from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.kind import Kind
 
 KEY = b"a key of 16 byte"
+LEASED = LeaseRules(KEY, binding=True)
 
 
 def new_dispatcher(
@@ -37,7 +38,8 @@ async def granted(dispatcher: InProcessDispatcher) -> AsyncIterator[base.Lease]:
 
 
 def read(lease: base.Lease, key: bytes | None = KEY, worker_id: str | None = None) -> Lease | None:
-    return LeaseReader(key, worker_id or lease.worker_id).read([(METADATA_LEASE, lease.token)])
+    rules = LeaseRules(key, binding=key is not None)
+    return LeaseReader(rules, worker_id or lease.worker_id).read([(METADATA_LEASE, lease.token)])
 
 
 async def test_a_worker_reads_the_lease_that_was_made_for_it() -> None:
@@ -61,7 +63,7 @@ async def test_a_dispatcher_without_a_key_is_refused_by_a_worker_with_one() -> N
 
 
 async def test_leases_of_a_slot_follow_one_another() -> None:
-    dispatcher, slots = new_dispatcher(a=1), SlotTable(1)
+    dispatcher, slots = new_dispatcher(a=1), SlotTable(1, LEASED)
     for _ in range(3):
         async with granted(dispatcher) as lease:
             slot = slots.acquire(read(lease))
@@ -91,12 +93,12 @@ async def attach(dispatcher: InProcessDispatcher, slots: SlotTable) -> None:
 
 async def test_a_refused_lease_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(AttachFailed):
-        await attach(new_dispatcher(key=None), SlotTable(2))
+        await attach(new_dispatcher(key=None), SlotTable(2, LEASED))
     assert "--worker-key-file" in caplog.text
 
 
 async def test_a_wall_clock_that_went_back_between_two_starts_costs_one_lease() -> None:
-    slots, later = SlotTable(1), ManualClock()
+    slots, later = SlotTable(1, LEASED), ManualClock()
     await later.advance(3600.0)
     async with granted(new_dispatcher(clock=later, a=1)) as lease:
         slot = slots.acquire(read(lease))

@@ -706,6 +706,9 @@ MODEL_INFO: Final = Metric("antiphon_model_info", "", "Which model runs, and on 
 
 # Of both.
 SLOTS: Final = Metric("antiphon_slots", "{slot}", "Slots by their state.", ("state",))
+DISPATCHER_UP: Final = Metric(
+    "antiphon_dispatcher_up", "", "1 if the Redis of a shared queue answered last; none without one."
+)
 ERRORS: Final = Metric("antiphon_errors_total", "{error}", "Errors by code.", ("code", "side"))
 EVENT_LOOP_LAG: Final = Metric(
     "antiphon_event_loop_lag_seconds", "s", "How late timers of the event loop are.", (), LAG_SECONDS

@@ -187,6 +187,12 @@ async def _stale_lease(desk: Desk) -> Ending:
     return ending
 
 
+async def _revoked_lease(desk: Desk) -> Ending:
+    owner = await desk.caller(await desk.lease(0, 2)).open()
+    assert not desk.worker.worker._servicer.revoke(0, 2)
+    return await owner.end()
+
+
 async def _draining(desk: Desk) -> Ending:
     owner = await desk.ready()
     desk.worker.worker.interrupt()
@@ -267,6 +273,7 @@ ROWS = [
     Row(Reason.LEASE_MISSING, Code.UNAUTHENTICATED, "no lease", _no_lease, key=KEY),
     Row(Reason.LEASE_INVALID, Code.UNAUTHENTICATED, "a MAC of another lease", _forged_lease, key=KEY),
     Row(Reason.STALE_LEASE, Code.PERMISSION_DENIED, "the slot saw a higher epoch", _stale_lease, key=KEY),
+    Row(Reason.LEASE_REVOKED, Code.ABORTED, "a dispatcher takes the lease back", _revoked_lease, key=KEY),
     Row(Reason.STREAM_EXISTS, Code.ALREADY_EXISTS, "a second stream of one kind", _second_stream),
     Row(
         Reason.CONFIG_REQUIRED,
@@ -365,7 +372,6 @@ ROWS = [
 
 NOT_THE_WORKERS = {
     Reason.QUEUE_FULL: "the dispatcher's own, see tests/ws_adapter/dispatch/test_inprocess.py",
-    Reason.LEASE_REVOKED: "no dispatcher takes a slot back yet",
 }
 
 

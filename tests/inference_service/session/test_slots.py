@@ -3,8 +3,10 @@
 import pytest
 
 from inference_service.errors import LeaseInvalid, NoFreeSlot, StaleLease
-from inference_service.session.leases import Lease
+from inference_service.session.leases import Lease, LeaseRules
 from inference_service.session.slots import SlotState, SlotTable
+
+LEASED = LeaseRules(binding=True)
 
 
 def test_a_slot_goes_round_once() -> None:
@@ -35,13 +37,13 @@ def end(table: SlotTable, slot: int) -> None:
 
 
 def test_a_lease_gets_the_slot_that_it_names() -> None:
-    table = SlotTable(3)
+    table = SlotTable(3, LEASED)
     assert table.acquire(Lease(2, 7)) == 2
     assert [table.state(slot) for slot in range(3)] == [SlotState.FREE, SlotState.FREE, SlotState.HELD]
 
 
 def test_a_lease_counts_once() -> None:
-    table = SlotTable(1)
+    table = SlotTable(1, LEASED)
     end(table, table.acquire(Lease(0, 7)))
     with pytest.raises(StaleLease):
         table.acquire(Lease(0, 7))
@@ -49,7 +51,7 @@ def test_a_lease_counts_once() -> None:
 
 
 def test_an_older_lease_than_one_seen_is_stale() -> None:
-    table = SlotTable(2)
+    table = SlotTable(2, LEASED)
     table.acquire(Lease(0, 7))
     with pytest.raises(StaleLease):
         table.acquire(Lease(0, 6))
@@ -57,7 +59,7 @@ def test_an_older_lease_than_one_seen_is_stale() -> None:
 
 
 def test_a_lease_of_an_occupied_slot_waits_for_it_and_makes_older_ones_stale() -> None:
-    table = SlotTable(2)
+    table = SlotTable(2, LEASED)
     slot = table.acquire(Lease(0, 5))
     with pytest.raises(NoFreeSlot):
         table.acquire(Lease(0, 9))
@@ -69,7 +71,7 @@ def test_a_lease_of_an_occupied_slot_waits_for_it_and_makes_older_ones_stale() -
 
 def test_a_slot_that_does_not_exist_is_no_lease_of_this_worker() -> None:
     with pytest.raises(LeaseInvalid):
-        SlotTable(2).acquire(Lease(2, 1))
+        SlotTable(2, LEASED).acquire(Lease(2, 1))
 
 
 @pytest.mark.parametrize("steps", [["free"], ["attach", "free"], ["attach", "attach"], ["clean", "clean"]])
@@ -83,7 +85,7 @@ def test_a_step_out_of_turn_is_a_defect(steps: list[str]) -> None:
 
 
 def test_a_lease_that_does_not_bind_is_a_wish() -> None:
-    table = SlotTable(2, is_binding=False)
+    table = SlotTable(2, LeaseRules())
     assert table.acquire(Lease(1, 7)) == 1
     assert table.acquire(Lease(1, 6)) == 0
     assert table.held() == [(0, 6), (1, 7)]
@@ -100,3 +102,36 @@ def test_slots_are_held_by_the_lease_that_came_until_they_are_clean() -> None:
     assert table.held() == [(0, 0), (2, 7)]
     table.free(slot)
     assert table.held() == [(0, 0)]
+
+
+def test_slots_without_leases_are_apart_from_those_with() -> None:
+    table = SlotTable(3, LeaseRules(binding=True, unleased=1))
+    assert (table.leased, table.free_count) == (2, 2)
+    assert table.acquire() == 2
+    assert table.held() == []
+    with pytest.raises(NoFreeSlot):
+        table.acquire()
+    with pytest.raises(LeaseInvalid):
+        table.acquire(Lease(2, 1))
+    assert table.acquire(Lease(0, 1)) == 0
+    assert table.free_count == 1
+
+
+def test_a_lease_that_was_revoked_is_stale_and_its_successor_good() -> None:
+    table = SlotTable(1, LEASED)
+    assert table.revoke(0, 7) is SlotState.FREE
+    with pytest.raises(StaleLease):
+        table.acquire(Lease(0, 7))
+    assert table.acquire(Lease(0, 8)) == 0
+    assert table.revoke(0, 7) is SlotState.HELD
+    assert table.highest_epoch == 8
+
+
+def test_whoever_wants_to_know_is_told_of_a_clean_slot_and_its_lease() -> None:
+    table, told = SlotTable(2, LEASED), []
+    table.freed = lambda slot, epoch: told.append((slot, epoch))
+    slot = table.acquire(Lease(1, 7))
+    table.clean(slot)
+    assert told == []
+    table.free(slot)
+    assert told == [(1, 7)]

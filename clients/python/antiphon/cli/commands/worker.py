@@ -5,6 +5,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+from antiphon.cli.arguments.dispatcher import add_dispatcher_options
 from antiphon.cli.arguments.parser import (
     Subcommands,
     add_command,
@@ -14,6 +15,7 @@ from antiphon.cli.arguments.parser import (
     configure_log,
     examples,
     given_options,
+    limit,
     port,
     positive_int,
     seconds,
@@ -66,6 +68,11 @@ def add_to(commands: Subcommands) -> None:
     add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
     add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
     add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
+    group = command.add_argument_group("a queue that adapters share")
+    add = group.add_argument
+    add_dispatcher_options(group)
+    add("--advertise", metavar="TARGET", help="where adapters dial this worker (default: --listen)")
+    add("--unleased-slots", type=limit, metavar="N", help="for callers without a lease (default 0)")
     add = command.add_argument_group("administration").add_argument
     add("--admin-host", metavar="HOST", help="where it listens (default 127.0.0.1)")
     add("--admin-port", type=port, metavar="PORT", help="of /metrics and a status page (default: none)")

@@ -1,0 +1,25 @@
+"""The queue that adapters and workers share, from an option or the environment."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Final
+
+from antiphon.cli.arguments.shared_key import Options
+
+DISPATCHER: Final = "ANTIPHON_DISPATCHER"
+
+
+def add_dispatcher_options(options: Options) -> None:
+    """For commands that take part in it. An address with a password belongs into the variable: other users of
+    the machine can read the command line."""
+    in_environment = os.environ.get(DISPATCHER)
+    options.add_argument(
+        "--dispatcher",
+        metavar="URL",
+        default=argparse.SUPPRESS if in_environment is None else in_environment,
+        help=f"Redis of the queue that adapters share, redis://host:6379 (or {DISPATCHER})",
+    )
+    options.add_argument(
+        "--dispatcher-ca", type=Path, metavar="FILE", help="PEM: who signs the certificate of that Redis"
+    )

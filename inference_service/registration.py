@@ -1,0 +1,199 @@
+"""The worker's half of a shared queue: says once a second what it has, and that a slot is clean again.
+
+No session waits for any of this. While Redis is away sessions go on, and what there was to say is said later.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.redis import DIRECTORY, call, disconnect, prefix
+from inference_service.session.slots import SlotTable
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+logger = logging.getLogger(__name__)
+
+BEAT_S: Final = 1.0
+TTL_MS: Final = 6000
+"""How long after the last beat the worker is forgotten, with its slots."""
+
+RETRY_S: Final = 0.1
+LONGEST_RETRY_S: Final = 2.0
+"""Between failures the time doubles from the one to the other."""
+
+LAST_WORD_S: Final = 2.0
+"""How long a worker that ends waits for Redis."""
+
+_LISTEN_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What adapters are told of a worker: name, where to dial it, and with which others it is alike."""
+
+    worker_id: str
+    target: str
+    pool: str
+
+
+@dataclass(frozen=True)
+class House:
+    """What the registrar knows of the worker that it speaks for, and what it may tell it to do.
+
+    `takes_sessions` says whether one more may come, `load` is the share of its time that is used. `revoke`
+    takes a lease back, slot and epoch, and says whether the slot is clean.
+    """
+
+    slots: SlotTable
+    takes_sessions: Callable[[], bool]
+    load: Callable[[], float]
+    revoke: Callable[[int, int], bool]
+
+
+class Registrar:
+    """Keeps a worker registered, from `start` to `leave`.
+
+    Everything here runs on the serving event loop, so that one that hangs is found dead.
+    """
+
+    def __init__(self, client: "Redis", offer: Offer, house: House) -> None:
+        self.is_heard: bool | None = None
+        """Whether Redis answered last; None before it was asked."""
+        self._client = client
+        self._offer = offer
+        self._house = house
+        self._key = prefix(offer.pool)
+        self._freed: dict[int, int] = {}
+        """Slots that are clean, with their epochs, of which Redis has yet to hear."""
+        self._is_draining = False
+        self.drained = asyncio.Event()
+        """Set once no new lease can be given, after `drain`."""
+        self._beat_at = 0.0
+        """When the next beat is due, by the event loop."""
+        self._news = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._saying: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Says hello, and all that follows."""
+        self._saying = asyncio.create_task(self._run())
+
+    def slot_freed(self, slot: int, epoch: int) -> None:
+        """A slot is clean; `epoch` is that of the lease that is over."""
+        self._freed[slot] = epoch
+        self._news.set()
+
+    def beat_soon(self) -> None:
+        """Something has changed that others should know within less than a second."""
+        self._beat_at = 0.0
+        self._news.set()
+
+    def drain(self) -> None:
+        """Takes no new lease from now on."""
+        self._is_draining = True
+        self.beat_soon()
+
+    async def leave(self) -> None:
+        """The last word: there is no such worker any more. Takes at most twice `LAST_WORD_S`."""
+        self._ending.set()
+        self._news.set()
+        if self._saying is not None:
+            await asyncio.wait({self._saying}, timeout=LAST_WORD_S)
+            self._saying.cancel()
+        with suppress(Exception):
+            async with asyncio.timeout(LAST_WORD_S):
+                await self._call("worker_leave")
+        await disconnect(self._client)
+
+    async def _run(self) -> None:
+        loop, retry_s = asyncio.get_running_loop(), RETRY_S
+        listening: asyncio.Task[None] | None = None
+        try:
+            while not self._ending.is_set():
+                try:
+                    await self._say(loop.time())
+                except Exception as error:  # whatever it is, sessions go on and it is tried again
+                    self._note(error)
+                    if listening is not None:
+                        listening.cancel()
+                    await _pause(self._ending, retry_s * random.uniform(0.8, 1.2))
+                    retry_s = min(retry_s * 2, LONGEST_RETRY_S)
+                    self._beat_at = 0.0
+                    continue
+                self._note(None)
+                retry_s = RETRY_S
+                if listening is None or listening.cancelled() or listening.done():
+                    listening = asyncio.create_task(self._listen())
+                await _pause(self._news, self._beat_at - loop.time())
+        finally:
+            if listening is not None:
+                listening.cancel()
+
+    # ------------------------------------------------------------------------------------- what is said
+
+    async def _say(self, now: float) -> None:
+        """All there is to say. What happens meanwhile is said the next time."""
+        self._news.clear()
+        is_due = now >= self._beat_at
+        if is_due:
+            self._beat_at = now + BEAT_S
+        for slot, epoch in list(self._freed.items()):
+            await self._call("slot_free", slot, epoch)
+            if self._freed.get(slot) == epoch:
+                del self._freed[slot]
+        if is_due:
+            await self._beat()
+            await call(self._client, "announce", DIRECTORY, self._offer.pool, TTL_MS)
+
+    async def _beat(self) -> None:
+        offer, house = self._offer, self._house
+        is_draining = self._is_draining
+        accepts = not is_draining and house.takes_sessions()
+        held = [number for pair in house.slots.held() for number in pair]
+        revoked = await self._call(
+            "worker_beat",
+            offer.target,
+            TTL_MS,
+            int(accepts),
+            house.slots.leased,
+            round(house.load(), 3),
+            house.slots.highest_epoch,
+            *held,
+        )
+        if is_draining:
+            self.drained.set()
+        for slot, epoch in zip(revoked[::2], revoked[1::2], strict=True):
+            if house.revoke(int(slot), int(epoch)):
+                self.slot_freed(int(slot), int(epoch))
+
+    async def _call(self, function: str, *arguments: object) -> Any:
+        return await call(self._client, function, self._key, self._offer.worker_id, *arguments)
+
+    async def _listen(self) -> None:
+        """Wakes when a lease is revoked, so that its slot is free at once and not with the next beat."""
+        with suppress(Exception):  # answers to beats say all that is said here
+            async with self._client.pubsub(ignore_subscribe_messages=True) as channel:
+                await channel.subscribe(f"{self._key}w:{self._offer.worker_id}")
+                while True:
+                    if await channel.get_message(timeout=_LISTEN_S) is not None:
+                        self.beat_soon()
+
+    def _note(self, error: Exception | None) -> None:
+        if error is None and not self.is_heard:
+            logger.info("registered with the dispatcher", extra={"worker_id": self._offer.worker_id})
+        elif error is not None and self.is_heard is not False:
+            logger.warning("the dispatcher is away, sessions go on: %s", error)
+        self.is_heard = error is None
+
+
+async def _pause(event: asyncio.Event, seconds: float) -> None:
+    """Waits for the event, at most so long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -1,0 +1,378 @@
+"""A worker in the queue that adapters share, on a real Redis whose clock the test turns."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon import AuthError, QueueFull, SessionClosed
+from antiphon.grpc import Finalized, Session, get_info
+from antiphon.redis import DIRECTORY, prefix
+from antiphon.semconv import DEFAULT_POOL, Reason, lease_mac, pool_name
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.errors import ConfigurationError
+from inference_service.options import WorkerOptions
+from tests.support.redis_server import RedisServer
+from tests.support.scripted_engine import RunningWorker, ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.pool import Pool
+
+PATIENCE_S = 30.0
+KEY = b"a key of 16 byte"
+CONFIG = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
+POOL = pool_name("scripted", ["audio"])
+SILENCE = bytes(4 * 16_000)
+
+
+async def until(condition: Callable[[], Any], seconds: float = PATIENCE_S) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 (what is waited for has no event)
+            await asyncio.sleep(0.01)
+
+
+class Shared:
+    """A worker and the queue in which it is registered."""
+
+    def __init__(self, worker: RunningWorker, pool: Pool, key: bytes | None) -> None:
+        self.worker = worker
+        self.pool = pool
+        self._key = key
+
+    @property
+    def told(self) -> dict[str, Any] | None:
+        """What the queue knows of the worker."""
+        known = [w for w in self.pool.stats()["workers"] if w["target"] == self.worker.address]
+        return known[0] if known else None
+
+    async def until(self, **state: Any) -> None:
+        await until(lambda: (told := self.told) is not None and state.items() <= told.items())
+
+    async def next_beat(self) -> None:
+        """Waits until the worker has spoken once more."""
+        assert self.told is not None
+        worker_id = self.told["id"]
+        self.pool.jump_ms(1)
+        before = self.pool.redis.zscore(f"{prefix(POOL)}worker_exp", worker_id)
+        await until(lambda: self.pool.redis.zscore(f"{prefix(POOL)}worker_exp", worker_id) != before)
+
+    @property
+    def leases(self) -> dict[int, tuple[int, str]]:
+        assert self.told is not None
+        return self.pool.leases(self.told["id"])
+
+    async def grant(self, ticket: str) -> tuple[int, int, str]:
+        """Slot, epoch and token of a lease that is given at once."""
+        answer = self.pool.enqueue(ticket)
+        assert answer[0] == "granted", answer
+        _, worker_id, slot, epoch, target = answer
+        assert target == self.worker.address
+        return slot, epoch, self.token(worker_id, slot, epoch)
+
+    def token(self, worker_id: str, slot: int, epoch: int) -> str:
+        mac = lease_mac(self._key, DEFAULT_POOL, worker_id, slot, epoch) if self._key else ""
+        return f"{slot}:{epoch}:{mac}"
+
+    def session(self, token: str | None) -> Any:
+        return Session.open(self.worker.address, CONFIG, lease=token)
+
+
+@asynccontextmanager
+async def shared(
+    redis_server: RedisServer, engine: ScriptedEngine | None = None, key: bytes | None = None, **options: Any
+) -> AsyncIterator[Shared]:
+    pool = Pool(redis_server, POOL)
+    engine = engine or ScriptedEngine(listen(), slots=2, repeat=True)
+    async with running_worker(
+        engine, slots=engine.slots, worker_key=key, dispatcher=redis_server.url, **options
+    ) as worker:
+        it = Shared(worker, pool, key)
+        await until(lambda: it.told)
+        yield it
+
+
+async def test_a_worker_says_what_it_has_and_leaves_with_a_word(redis_server: RedisServer) -> None:
+    async with shared(redis_server) as it:
+        told = it.told
+        assert told is not None
+        assert told["id"] == (await get_info(it.worker.address)).worker_id
+        assert (told["slots"], told["free"], told["accepting"], told["load"]) == (2, 2, True, 0)
+        await until(lambda: it.pool.directory("pools") == [POOL])
+    assert it.told is None
+    left = it.pool.keys()
+    assert [key for key in left if key.startswith(("w:", "l:", "free:")) or key == "avail"] == []
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["signed", "unsigned"])
+async def test_a_lease_is_one_session_and_its_slot_free_after_it(
+    redis_server: RedisServer, key: bytes | None
+) -> None:
+    engine = ScriptedEngine(listen(), slots=1, slow_cleanup=True)
+    async with shared(redis_server, engine, key) as it:
+        slot, epoch, token = await it.grant("t1")
+        async with it.session(token):
+            # Long before the next beat is due.
+            await until(lambda: it.leases == {slot: (epoch, "attached")})
+            assert it.pool.enqueue("t2")[0] == "queued"
+        await until(lambda: engine.session.is_closing)
+        await it.next_beat()
+        assert it.leases == {slot: (epoch, "attached")}
+        engine.slow_cleanup = False
+        engine.session.finish_cleanup()
+        await until(lambda: it.leases and it.leases[slot][1] == "granted")
+        assert it.leases[slot][0] > epoch
+        with pytest.raises(AuthError) as refused:
+            async with it.session(token):
+                pass
+        assert refused.value.reason == Reason.STALE_LEASE
+
+
+async def test_two_sessions_never_share_a_slot(redis_server: RedisServer) -> None:
+    """Whoever comes with a lease of a slot that has a session is refused, however new the lease."""
+    async with shared(redis_server) as it:
+        slot, epoch, token = await it.grant("t1")
+        assert it.told is not None
+        worker_id = it.told["id"]
+        async with it.session(token) as session:
+            with pytest.raises(QueueFull) as refused:
+                async with it.session(it.token(worker_id, slot, epoch + 5)):
+                    pass
+            assert refused.value.reason == Reason.NO_FREE_SLOT
+            with pytest.raises(AuthError) as stale:
+                async with it.session(it.token(worker_id, slot, epoch + 4)):
+                    pass
+            assert stale.value.reason == Reason.STALE_LEASE
+            await session.send_unit(SILENCE)
+            async for output in session:
+                if isinstance(output, Finalized):
+                    break
+
+
+async def test_nobody_comes_without_a_lease_but_into_slots_that_are_not_offered(
+    redis_server: RedisServer,
+) -> None:
+    async with shared(redis_server) as it:
+        with pytest.raises(AuthError) as refused:
+            async with it.session(None):
+                pass
+        assert refused.value.reason == Reason.LEASE_MISSING
+    async with shared(redis_server, unleased_slots=1) as it:
+        assert it.told is not None
+        assert (it.told["slots"], (await get_info(it.worker.address)).slots) == (1, 1)
+        async with it.session(None):
+            await it.until(free=1)
+            with pytest.raises(QueueFull):
+                async with it.session(None):
+                    pass
+            _, _, token = await it.grant("t1")
+            async with it.session(token):
+                assert it.pool.enqueue("t2")[0] == "queued"
+
+
+async def test_a_lease_that_is_given_back_is_stale_and_its_slot_free_at_once(
+    redis_server: RedisServer,
+) -> None:
+    async with shared(redis_server, ScriptedEngine(listen(), slots=1)) as it:
+        assert it.told is not None
+        slot, epoch, token = await it.grant("t1")
+        assert it.pool.lease_return(it.told["id"], slot, epoch) == 1
+        await until(lambda: it.leases == {})
+        with pytest.raises(AuthError) as refused:
+            async with it.session(token):
+                pass
+        assert refused.value.reason == Reason.STALE_LEASE
+        _, later, _ = await it.grant("t2")
+        assert later > epoch
+
+
+async def test_a_lease_that_is_revoked_ends_its_session(redis_server: RedisServer) -> None:
+    async with shared(redis_server) as it:
+        slot, epoch, token = await it.grant("t1")
+        assert it.told is not None
+        async with it.session(token) as session:
+            await until(lambda: it.leases == {slot: (epoch, "attached")})
+            it.pool.redis.hset(
+                f"{prefix(POOL)}l:{it.told['id']}", slot, f"{epoch} revoked 1700000000000 audio t1"
+            )
+            with pytest.raises(SessionClosed) as ended:
+                async for _ in session:
+                    pass
+            assert ended.value.reason == Reason.LEASE_REVOKED
+        await until(lambda: it.leases == {})
+
+
+async def test_nothing_is_granted_to_a_worker_that_drains(redis_server: RedisServer) -> None:
+    async with shared(redis_server, drain_timeout_s=60.0) as it:
+        _, _, token = await it.grant("t1")
+        async with it.session(token) as session:
+            it.worker.worker.interrupt()
+            await it.until(accepting=False)
+            assert it.pool.enqueue("t2")[0] == "queued"
+            # Health and refusals come after it: nobody is sent here any more.
+            await until(lambda: it.worker.worker._servicer.state.name == "DRAINING")
+            await session.send_unit(SILENCE)
+            async for output in session:
+                if isinstance(output, Finalized):
+                    break
+            assert it.told is not None
+        await asyncio.wait({it.worker.run}, timeout=PATIENCE_S)
+        assert it.told is None
+
+
+async def test_a_worker_that_is_short_of_time_is_offered_nobody(redis_server: RedisServer) -> None:
+    async with shared(redis_server) as it:
+        has_time = True
+        it.worker.worker.admission.has_time = lambda: has_time  # type: ignore[method-assign]
+        _, _, token = await it.grant("t1")
+        has_time = False
+        with pytest.raises(QueueFull) as refused:
+            async with it.session(token):
+                pass
+        assert refused.value.reason == Reason.NO_FREE_SLOT
+        await it.until(accepting=False)
+        assert it.pool.enqueue("t2")[0] == "queued"
+        has_time = True
+        await it.until(accepting=True)
+        assert it.pool.beat("t2")[0][0] == it.told["id"]  # type: ignore[index]
+
+
+# -------------------------------------------------------------------------------------- Redis is away
+
+
+async def test_a_worker_waits_for_redis_and_for_its_functions(redis_server: RedisServer) -> None:
+    redis_server.stop(keep_data=False)
+    engine = ScriptedEngine(listen(), slots=2)
+    async with running_worker(engine, slots=2, dispatcher=redis_server.url, unleased_slots=1) as worker:
+        async with Session.open(worker.address, CONFIG):  # it serves meanwhile
+            redis_server.start()
+            pool = Pool(redis_server, POOL)
+            it = Shared(worker, pool, None)
+            await until(lambda: it.told)
+            redis_server.empty()
+            await until(lambda: worker.worker._registrar.is_heard is False)  # type: ignore[union-attr]
+            it = Shared(worker, Pool(redis_server, POOL), None)
+            await until(lambda: it.told)
+
+
+async def test_an_empty_redis_learns_what_is_held_and_goes_on_above_it(redis_server: RedisServer) -> None:
+    async with shared(redis_server) as it:
+        it.pool.redis.set(f"{prefix(POOL)}epoch", 5000)
+        slot, epoch, token = await it.grant("t1")
+        async with it.session(token):
+            await until(lambda: it.leases == {slot: (epoch, "attached")})
+            redis_server.restart(keep_data=False)
+            it.pool = Pool(redis_server, POOL)
+            await until(lambda: it.told)
+            assert it.leases == {slot: (epoch, "attached")}
+            other, later, _ = await it.grant("t2")
+            assert (other, later > epoch + 1000) == (1 - slot, True)
+        await until(lambda: slot not in it.leases)
+
+
+async def test_a_slot_that_became_free_meanwhile_is_told_later(redis_server: RedisServer) -> None:
+    async with shared(redis_server) as it:
+        _, _, token = await it.grant("t1")
+        async with it.session(token):
+            await until(lambda: [state for _, state in it.leases.values()] == ["attached"])
+            redis_server.stop()
+        redis_server.start()
+        it.pool = Pool(redis_server, POOL, settled=False)
+        await until(lambda: it.told and it.leases == {})
+        await it.until(free=2)
+
+
+@pytest.fixture
+def shipped(redis_server: RedisServer) -> Iterator[str]:
+    """The address of a worker with the shipped checkpoint, in a process of its own."""
+    command = [sys.executable, "-m", "antiphon.cli", "worker", "--listen", "127.0.0.1:0", "--slots", "2"]
+    process = subprocess.Popen(
+        [*command, "--dispatcher", redis_server.tcp_url], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("worker ready on "), line
+        yield line.removeprefix("worker ready on ").strip()
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+
+
+async def test_a_conversation_does_not_notice_that_redis_hangs(
+    redis_server: RedisServer, shipped: str
+) -> None:
+    """Not in its units, and not in its end; its slot is told to be free once Redis answers again."""
+    Pool(redis_server)
+    await until(lambda: redis_server.command("FCALL", "antiphon_v1_pools", "1", DIRECTORY).startswith(b"*1"))
+    model = await get_info(shipped)
+    modes = ["audio", "video", "chat", "transcription"]
+    pool = Pool(redis_server, pool_name(model.model, modes))
+    await until(lambda: pool.stats()["workers"])
+    answer = pool.enqueue("t1")
+    assert answer[0] == "granted"
+    _, worker_id, slot, epoch, target = answer
+    assert target == shipped
+    async with Session.open(target, CONFIG, lease=f"{slot}:{epoch}:") as session:
+        await until(lambda: pool.leases(worker_id) == {slot: (epoch, "attached")})
+        redis_server.pause()
+        try:
+            heard = []
+            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+                tasks.create_task(_talk(session))
+                async for output in session:
+                    if isinstance(output, Finalized):
+                        heard.append(output.unit)
+            assert heard == [1, 2, 3]
+        finally:
+            redis_server.resume()
+    await until(lambda: pool.leases(worker_id) == {})
+    assert pool.enqueue("t2")[0] == "granted"
+
+
+async def _talk(session: Session) -> None:
+    """At the pace of speech, for longer than an answer of Redis is waited for."""
+    for _ in range(3):
+        await session.send_unit(SILENCE)
+        await asyncio.sleep(1.0)
+    session.half_close()
+
+
+# -------------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"advertise": "10.0.0.1:50051"}, "advertise means nothing"),
+        ({"dispatcher_ca": Path("ca.pem")}, "dispatcher_ca means nothing"),
+        ({"unleased_slots": 1}, "unleased_slots means nothing"),
+        ({"dispatcher": "redis://h", "unleased_slots": 3, "slots": 2}, "unleased_slots must be"),
+        ({"dispatcher": "redis://h", "unleased_slots": -1}, "unleased_slots must be"),
+        ({"dispatcher": "redis://h", "advertise": "worker"}, "Adapters cannot dial"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        WorkerOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"dispatcher": "http://h"}, "Cannot reach a dispatcher"),
+        (
+            {"dispatcher": "redis://h", "listen": "0.0.0.0:0", "worker_key": KEY, "insecure_grpc": True},
+            "--advertise",
+        ),
+        ({"dispatcher": "redis://h", "listen": "0.0.0.0:0", "advertise": "w:1"}, "without a worker key"),
+    ],
+)
+async def test_a_worker_that_nobody_can_dial_or_anybody_does_not_start(
+    options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        async with running_worker(ScriptedEngine(listen()), **options):
+            pass

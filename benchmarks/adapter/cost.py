@@ -19,6 +19,9 @@ from benchmarks.load.processes import TESTED_CPU, Process, adapter, running
 
 SESSIONS = 48
 AHEAD = 2
+UNBOUNDED = ("--max-cpu", "0", "--max-loop-lag-ms", "0")
+"""Options of an adapter that takes everybody."""
+
 _WARM_UP_S = 0.5
 _UNIT = text_frame(APPEND)
 _OTHER = "adapter it is held against"
@@ -123,8 +126,7 @@ async def measure(is_short: bool, against: Path | None = None) -> Report:
     rounds, seconds = (3, 2.0) if is_short else (5, 6.0)
     with ExitStack() as stack:
         worker = stack.enter_context(running("benchmarks.load.worker"))
-        unbounded = ("--max-cpu", "0", "--max-loop-lag-ms", "0")
-        under_test = stack.enter_context(adapter(worker.address, *unbounded))
+        under_test = stack.enter_context(adapter(worker.address, *UNBOUNDED))
         echo = stack.enter_context(running("benchmarks.adapter.floors", "websocket", cpu=TESTED_CPU))
         bare = stack.enter_context(
             running("benchmarks.adapter.floors", "grpc", worker.address, str(SESSIONS), cpu=TESTED_CPU)
@@ -134,7 +136,7 @@ async def measure(is_short: bool, against: Path | None = None) -> Report:
         windows: dict[str, Window] = {}
         others = []
         if against is not None:
-            other = stack.enter_context(adapter(worker.address, *unbounded, variables=_of(against)))
+            other = stack.enter_context(adapter(worker.address, *UNBOUNDED, variables=_of(against)))
             others.append((_OTHER, other, True))
         for name, process, has_sessions in (
             ("adapter", under_test, True),

@@ -8,8 +8,10 @@ import asyncio
 import signal
 import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from antiphon.semconv import METADATA_WORKER_ID, server_options
@@ -70,10 +72,19 @@ class Answering(InferenceServiceServicer):
             await context.write(payload.finalized(request.unit))
 
 
+def _add_port(server: grpc.aio.Server, address: str, tls: Path | None) -> int:
+    if tls is None:
+        return server.add_insecure_port(address)
+    pair = ((tls / "key.pem").read_bytes(), (tls / "cert.pem").read_bytes())
+    return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+
+
 async def main() -> None:
     """Serves until it is told to stop."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--slots", type=int, default=4096)
+    parser.add_argument("--listen", metavar="HOST:PORT", help="instead of a Unix socket")
+    parser.add_argument("--tls", metavar="DIR", type=Path, help="with cert.pem and key.pem")
     parser.add_argument("--listens", action="store_true")
     parser.add_argument("--obeys", action="store_true")
     arguments = parser.parse_args()
@@ -83,8 +94,10 @@ async def main() -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     with tempfile.TemporaryDirectory() as folder:
-        address = f"unix:{folder}/worker.sock"  # as `antiphon serve` does it
-        server.add_insecure_port(address)
+        address = arguments.listen or f"unix:{folder}/worker.sock"  # as `antiphon serve` does it
+        port = _add_port(server, address, arguments.tls)
+        if arguments.listen:
+            address = f"{arguments.listen.rpartition(':')[0]}:{port}"
         await server.start()
         print(f"ready on {address}", flush=True)
         await stopped.wait()

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -53,7 +54,8 @@ from ws_adapter.worker import convert as messages
 from ws_adapter.worker import session_streams
 from ws_adapter.worker.failure import reason_of
 from ws_adapter.worker.session_streams import SessionStreams
-from ws_adapter.worker.transport.native_channel import NativeChannel
+from ws_adapter.worker.transport.channel import Channel
+from ws_adapter.worker.transport.dialler import Dial, dialler
 
 SETUP = SessionSetup(Mode.AUDIO, "Answer.", DuplexConfig(), Voice())
 SECOND = bytes(64_000)
@@ -82,10 +84,23 @@ class Listener:
         self.heard.append(Failed(reason))
 
 
+dial: Dial = dialler()
+
+
+@pytest.fixture(autouse=True, params=["native", "grpcio"])
+def _transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions are the same over each transport."""
+    monkeypatch.setattr(sys.modules[__name__], "dial", dialler(request.param))
+
+
+def dialled(address: str) -> Channel:
+    return dial(address, lambda: None)
+
+
 class Caller:
     """The streams of a session and what they said."""
 
-    def __init__(self, channel: NativeChannel, worker_id: str) -> None:
+    def __init__(self, channel: Channel, worker_id: str) -> None:
         self.channel = channel
         self.worker_id = worker_id
         self.said: list[Signal] = []
@@ -99,7 +114,7 @@ class Caller:
         return [signal for signal in self.said if isinstance(signal, shape)]
 
 
-async def id_of(channel: NativeChannel) -> str:
+async def id_of(channel: Channel) -> str:
     """The worker that answers on `channel`."""
     answer = await channel.ask("GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=5.0)
     return answer.worker_id
@@ -108,11 +123,12 @@ async def id_of(channel: NativeChannel) -> str:
 @asynccontextmanager
 async def worker(engine: ScriptedEngine, **options: Any) -> AsyncIterator[tuple[Caller, Any]]:
     async with running_worker(engine, **options) as running:
-        channel = NativeChannel(running.address)
+        channel = dialled(running.address)
         try:
             yield Caller(channel, await id_of(channel)), running
         finally:
             channel.close()
+            await channel.wait_closed()
 
 
 async def test_units_are_written_ahead_and_answered() -> None:
@@ -152,7 +168,7 @@ async def test_output_is_told_before_the_end_of_its_unit() -> None:
 async def test_what_a_unit_says_waits_for_the_answer_to_its_input() -> None:
     """They come on two calls, of which either may be read first."""
     heard: list[Signal] = []
-    streams = SessionStreams(NativeChannel("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
+    streams = SessionStreams(dialled("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
     done = pb.UnitDone(end=pb.UNIT_END_TURN)
     streams._on_generate(pb.GenerateResponse(unit=1, text=pb.TextDelta(text="Hello")))
     streams._on_generate(pb.GenerateResponse(unit=1, text=pb.TextDelta(text=" you"), done=done))
@@ -245,9 +261,12 @@ async def test_attach_that_failed_halfway_says_nothing_later() -> None:
 
 
 async def test_nobody_at_the_address() -> None:
+    channel = dialled("127.0.0.1:1")
     with pytest.raises(AttachFailed) as refused:
-        await Caller(NativeChannel("127.0.0.1:1"), "nobody").attach()
+        await Caller(channel, "nobody").attach()
     assert refused.value.reason is Reason.WORKER_LOST
+    channel.close()
+    await channel.wait_closed()
 
 
 async def test_another_worker_than_the_one_that_was_meant_gets_no_session() -> None:
@@ -516,7 +535,7 @@ async def test_rewind_is_answered_behind_what_was_said_before_it() -> None:
 
 async def test_answer_to_a_rewind_waits_behind_a_unit_whose_input_is_not_answered() -> None:
     heard: list[Signal] = []
-    streams = SessionStreams(NativeChannel("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
+    streams = SessionStreams(dialled("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
     streams._on_generate(pb.GenerateResponse(unit=2, text=pb.TextDelta(text="Hello")))
     streams._on_generate(pb.GenerateResponse(unit=1, rewound=pb.UnitsRewound(rewound_units=1)))
     assert not heard

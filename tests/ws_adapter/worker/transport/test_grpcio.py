@@ -1,0 +1,82 @@
+"""What grpcio does by itself, as the transport of our own does it: names and their addresses."""
+
+import asyncio
+import struct
+
+from antiphon.v1 import inference_service_pb2 as pb
+from tests.ws_adapter.support.calls import echo, message, start_server
+from tests.ws_adapter.support.stage import until
+from ws_adapter.worker.transport.channel import RpcError
+from ws_adapter.worker.transport.grpcio_channel import GrpcioChannel
+
+QUESTION = message(7, 3)
+
+
+async def ask(channel: GrpcioChannel) -> pb.PrefillRequest:
+    return await channel.ask("Any", QUESTION, pb.PrefillRequest, timeout_s=30.0)
+
+
+async def end(channel: GrpcioChannel) -> None:
+    channel.close()
+    await channel.wait_closed()
+
+
+async def test_every_address_is_tried() -> None:
+    server, port = await start_server(echo, "127.0.0.1:0")
+    channel = GrpcioChannel(f"ipv4:127.0.0.2:{port},127.0.0.1:{port}")
+    assert await ask(channel) == QUESTION
+    await end(channel)
+    await server.stop(None)
+
+
+class NameServer(asyncio.DatagramProtocol):
+    """Knows one address of version 4 for every name."""
+
+    def __init__(self) -> None:
+        self.address = "127.0.0.1"
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, sender: tuple[str, int]) -> None:
+        assert self._transport is not None
+        end_of_name = data.index(0, 12) + 1
+        kind = struct.unpack_from("!H", data, end_of_name)[0]
+        question = data[12 : end_of_name + 4]
+        answer = b""
+        if kind == 1:
+            number = bytes(map(int, self.address.split(".")))
+            answer = struct.pack("!HHHLH", 0xC00C, 1, 1, 3600, 4) + number
+        head = data[:2] + struct.pack("!HHHHH", 0x8580, 1, int(bool(answer)), 0, 0)
+        self._transport.sendto(head + question + answer, sender)
+
+
+async def test_a_name_is_resolved_again_for_each_connection() -> None:
+    names = NameServer()
+    listening, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: names, ("127.0.0.1", 0))
+    resolver = listening.get_extra_info("sockname")[1]
+    first, port = await start_server(echo, "127.0.0.1:0")
+    lost: list[None] = []
+    channel = GrpcioChannel(f"worker.test:{port}", lambda: lost.append(None))
+    channel._target = f"dns://127.0.0.1:{resolver}/worker.test:{port}"
+    assert await ask(channel) == QUESTION
+    await first.stop(None)
+    await until(lambda: lost)
+    moved, _ = await start_server(echo, f"127.0.0.2:{port}")
+    names.address = "127.0.0.2"
+    await answered_at_last(channel)
+    await end(channel)
+    await moved.stop(None)
+    listening.close()
+
+
+async def answered_at_last(channel: GrpcioChannel) -> None:
+    """The first attempt may have begun with the old address."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                assert await ask(channel) == QUESTION
+                return
+            except RpcError:
+                continue

@@ -53,8 +53,8 @@ class AdapterOptions:
     """PEM key of it, without a password."""
 
     worker_transport: WorkerTransport = "auto"
-    """Who speaks gRPC with the workers: `native` is a client of our own, `grpcio` that of the gRPC project at
-    a multiple of its price, `auto` is native."""
+    """Who speaks gRPC with the workers: `native` is a client of our own, `grpcio` that of the gRPC project,
+    which costs more, `auto` is native."""
 
     host: str = "127.0.0.1"
     """Address to listen on; beyond loopback only with keys or `allow_anonymous`."""

@@ -396,9 +396,9 @@ async def test_tls_is_spoken_where_the_adapter_has_a_certificate_also_a_new_one(
 
     async def ask(stage: Stage, root: bytes) -> str:
         credentials = grpc.ssl_channel_credentials(root)
-        async with grpc.aio.secure_channel(f"localhost:{stage.adapter.grpc_port}", credentials) as channel:
-            async with acquire(channel, "audio") as lease:
-                return lease.worker_id
+        address = f"localhost:{stage.adapter.grpc_port}"
+        async with acquire(address, "audio", credentials=credentials) as lease:
+            return lease.worker_id
 
     root = issue()
     tls = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem", "tls_port": 0}

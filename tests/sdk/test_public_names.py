@@ -57,7 +57,9 @@ GRPC = {
     "Finalized",
     "Finish",
     "GoAway",
+    "Lease",
     "Output",
+    "Place",
     "Prefilled",
     "Ready",
     "Session",
@@ -66,6 +68,7 @@ GRPC = {
     "UnitDone",
     "UnitEnd",
     "UnitError",
+    "acquire",
     "get_info",
 }
 

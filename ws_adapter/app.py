@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from antiphon.redis import RedisUnusable, connect
 from antiphon.semconv import SERVICE_ADAPTER
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry, start
 from ws_adapter.detection.detector import Detector
 from ws_adapter.detection.scorer import best_scorer
-from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
+from ws_adapter.dispatch.base import Dispatcher
+from ws_adapter.dispatch.inprocess import InProcessDispatcher
+from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.options import AdapterOptions
@@ -130,6 +133,7 @@ class Adapter:
         if parts.recorder is not None:
             parts.recorder.start()
         parts.services.registry.start()
+        parts.services.dispatcher.start()
         parts.services.load.start()
         watching = [
             asyncio.create_task(parts.snapshot.keep_fresh()),
@@ -162,7 +166,7 @@ class Adapter:
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
-            parts.dispatcher.close()
+            await parts.services.dispatcher.close()
             await parts.services.registry.stop()
             if parts.recorder is not None:
                 await parts.recorder.close()
@@ -198,7 +202,6 @@ class _Parts:
     """What an adapter is made of."""
 
     services: Services
-    dispatcher: InProcessDispatcher
     snapshot: Snapshot
     server: PublicServer
     administration: Administration
@@ -230,7 +233,7 @@ def _assemble(
         no_worker_grace_s=options.no_worker_grace_s,
         session_limits_s=options.session_limits_s,
     )
-    dispatcher = InProcessDispatcher(registry, clock, rules, options.worker_key)
+    dispatcher = _dispatcher(options, registry, clock, rules)
     services = Services(options, dispatcher, registry, clock, load, Readers(), Detector(best_scorer()))
     snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, services.detector.name)
     handshake = Handshake(options, access, telemetry, metrics, snapshot)
@@ -249,7 +252,6 @@ def _assemble(
         readable["file of workers"] = lambda: registry.name(read_targets(file))
     return _Parts(
         services,
-        dispatcher,
         snapshot,
         server,
         Administration(access, snapshot, telemetry, drain),
@@ -274,6 +276,19 @@ def _direct_server(
 
     servicer = DispatchServicer(services, access, metrics, handshake.rejected)
     return DirectServer(services.options, servicer, certificate)
+
+
+def _dispatcher(options: AdapterOptions, registry: Registry, clock: Clock, rules: QueueRules) -> Dispatcher:
+    """The one that the options name. Raises `ConfigurationError`."""
+    if options.dispatcher is None:
+        return InProcessDispatcher(registry, clock, rules, options.worker_key)
+    from ws_adapter.dispatch.redis import RedisDispatcher
+
+    try:
+        client = connect(options.dispatcher, ca=options.dispatcher_ca)
+    except RedisUnusable as error:
+        raise ConfigurationError(str(error)) from None
+    return RedisDispatcher(client, registry, clock, rules, options.worker_key)
 
 
 def _recorder(options: AdapterOptions, clock: Clock) -> Recorder | None:

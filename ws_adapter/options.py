@@ -5,6 +5,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Literal, get_args
 
+from antiphon.redis import RedisUnusable, parse
 from antiphon.semconv import MIN_WORKER_KEY_BYTES
 from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.process.load import LoadLimits
@@ -37,6 +38,13 @@ class AdapterOptions:
 
     workers_file: Path | None = None
     """Names them instead, one on each line. Read again on SIGHUP: workers come and go without a restart."""
+
+    dispatcher: str | None = field(default=None, repr=False)
+    """The Redis whose queue all adapters share and where workers register, see `antiphon.redis`; None keeps a
+    queue of its own for the `workers`."""
+
+    dispatcher_ca: Path | None = None
+    """PEM authorities that its certificate is checked against; None is those of the system."""
 
     worker_key: bytes | None = field(default=None, repr=False)
     """Shared with the workers, who take only leases signed with it; None if they have none."""
@@ -224,12 +232,7 @@ class AdapterOptions:
 
     def __post_init__(self) -> None:
         """Refuses values that cannot work, one sentence each."""
-        if not all(self.workers) or not (self.workers or self.workers_file):
-            raise ConfigurationError("No worker is named. Pass --worker host:port or --worker unix:path.")
-        if self.workers and self.workers_file is not None:
-            raise ConfigurationError("Workers are named twice. Leave out --worker or --workers-file.")
-        for worker in self.workers:
-            check_target(worker)
+        self._check_workers()
         for name in ("port", "tls_port", "admin_port", "grpc_port"):
             if not 0 <= (getattr(self, name) or 0) < 65_536:
                 raise ConfigurationError(f"{name} must be 0 to 65535, not {getattr(self, name)}.")
@@ -267,6 +270,29 @@ class AdapterOptions:
                 f"init_timeout_s must be below {WORKERS_PATIENCE_S:g}, not {self.init_timeout_s:g}: "
                 "workers take a slot back whose session is not configured by then."
             )
+
+    def _check_workers(self) -> None:
+        """There must be one way to find them."""
+        if self.workers and self.workers_file is not None:
+            raise ConfigurationError("Workers are named twice. Leave out --worker or --workers-file.")
+        if self.dispatcher is None:
+            if not all(self.workers) or not (self.workers or self.workers_file):
+                raise ConfigurationError(
+                    "No worker is named. Pass --worker host:port or --worker unix:path, or --dispatcher URL."
+                )
+            if self.dispatcher_ca is not None:
+                raise ConfigurationError("dispatcher_ca means nothing without --dispatcher URL.")
+        elif self.workers or self.workers_file is not None:
+            raise ConfigurationError(
+                "Leave out --dispatcher, or --worker and --workers-file: with it workers register themselves."
+            )
+        else:
+            try:
+                parse(self.dispatcher)
+            except RedisUnusable as error:
+                raise ConfigurationError(str(error)) from None
+        for worker in self.workers:
+            check_target(worker)
 
     def _check_access(self) -> None:
         """Who may connect must be said, and said without contradiction."""

@@ -12,7 +12,6 @@ from inference_service.session.slots import SlotTable
 from tests.ws_adapter.dispatch.test_inprocess import KnownRegistry
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.dispatch import base
-from ws_adapter.dispatch.base import POOL
 from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.kind import Kind
@@ -31,7 +30,7 @@ def new_dispatcher(
 @asynccontextmanager
 async def granted(dispatcher: InProcessDispatcher) -> AsyncIterator[base.Lease]:
     """A lease, while it is held."""
-    async with dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, 0.0) as ticket:
+    async with dispatcher.acquire(Kind.AUDIO_DUPLEX, 0.0) as ticket:
         async for update in ticket.updates():
             if isinstance(update, base.Lease):
                 yield update

@@ -9,7 +9,7 @@ from typing import Final
 
 from antiphon.semconv import LeaseOutcome, QueueOutcome, SlotState
 from ws_adapter.direct.refusals import Refused
-from ws_adapter.dispatch.base import Dispatcher, Lease, QueuePlace
+from ws_adapter.dispatch.base import Dispatcher, Lease, Need, QueuePlace
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.errors import (
@@ -49,8 +49,8 @@ class Revoked:
 class Demand:
     """What a caller wants; `max_wait_s` 0 is any time, `label` is what those see who look at the queue."""
 
-    pool: str
     kind: Kind
+    need: Need
     max_wait_s: float
     label: str
 
@@ -130,7 +130,7 @@ class Loan:
     async def _hold_lease(self) -> None:
         demand = self._demand
         async with self._dispatcher.acquire(
-            demand.pool, demand.kind, demand.max_wait_s, label=demand.label
+            demand.kind, demand.max_wait_s, need=demand.need, label=demand.label
         ) as ticket:
             async for update in ticket.updates():
                 if isinstance(update, Lease):

@@ -3,12 +3,29 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from antiphon.semconv import DEFAULT_POOL
+from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 
-POOL: Final = DEFAULT_POOL
+MODE_OF: Final = {
+    Kind.AUDIO_DUPLEX: Mode.AUDIO,
+    Kind.OMNI_DUPLEX: Mode.VIDEO,
+    Kind.CHAT: Mode.CHAT,
+    Kind.REALTIME: Mode.CHAT,
+    Kind.TRANSCRIPTION: Mode.TRANSCRIPTION,
+}
+"""What a worker must serve for a session of each kind."""
+
+
+class Need(NamedTuple):
+    """What a session wants of its worker. Without a `mode` it is that of its kind, without a `model` any."""
+
+    mode: Mode | None = None
+    model: str = ""
+
+
+ANYTHING: Final = Need()
 
 
 @dataclass(frozen=True)
@@ -32,16 +49,20 @@ class Lease:
     worker_id: str
     slot: int
     epoch: int
+    pool: str
+    """The workers among which this one was chosen."""
 
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """What a pool has at the moment: slots of workers that are ready, and how many of them are free."""
+    """What all pools have at the moment: slots of workers that are ready, and how many of them are free."""
 
     workers: int
     slots: int
     free_slots: int
     queue_length: int
+    is_degraded: bool = False
+    """Whether it is what was known when the dispatcher could last be reached."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +83,8 @@ class Running:
 
     worker_id: str
     slot: int
-    kind: Kind
+    kind: Kind | None
+    """None of a session that is older than what the dispatcher knows."""
     started_at: float
     """Unix time."""
     elapsed_s: float
@@ -74,7 +96,10 @@ class Running:
 
 @dataclass(frozen=True)
 class QueueView:
-    """A queue from outside: who waits, in order, and who has a slot, the longest first."""
+    """The queues from outside: who waits, in the order of each pool, and who has a slot.
+
+    `capacity` is of one pool.
+    """
 
     capacity: int
     waiting: tuple[Waiting, ...]
@@ -96,27 +121,41 @@ class Ticket(Protocol):
 
 
 class Dispatcher(Protocol):
-    """Hands the oldest ticket of a pool the next free slot."""
+    """Hands the oldest ticket of a pool the next free slot.
+
+    A pool is all workers of one model and the same modes (`antiphon.semconv.pool_name`). A ticket stands in
+    one that can serve it: one with a free slot, else that with the shortest wait.
+    """
 
     def acquire(
-        self, pool: str, kind: Kind, max_wait: float, *, label: str = "", again: bool = False
+        self, kind: Kind, max_wait: float, *, need: Need = ANYTHING, label: str = "", again: bool = False
     ) -> AbstractAsyncContextManager[Ticket]:
-        """Enters the queue; leaving the block leaves the queue or gives the slot back, on every path.
+        """Enters a queue; leaving the block leaves the queue or gives the slot back, on every path.
 
-        `max_wait` in seconds, 0 for ever. `label` names the session to those who look at the queue. `again`:
-        the caller lost its worker and goes to the head of the queue. Leave the block only when the worker has
-        ended all three calls. Raises `QueueFull` or `DispatcherUnavailable` on entering; an `AttachFailed`
-        that leaves the block tells the dispatcher about the worker.
+        `max_wait` in seconds, 0 for ever. `need` is what its worker must serve beside the kind. `label` names
+        the session to those who look at the queue. `again`: the caller lost its worker and goes to the head
+        of the queue. Leave the block only when the worker has ended all three calls. Raises `QueueFull` or
+        `DispatcherUnavailable` on entering; an `AttachFailed` that leaves the block tells the dispatcher
+        about the worker.
         """
 
-    async def cancel(self, pool: str, ticket_id: str) -> bool:
+    async def cancel(self, ticket_id: str) -> bool:
         """Ends the wait of a ticket by `WaitCancelled`; False if no such ticket waits."""
 
-    async def view(self, pool: str) -> QueueView:
-        """Who waits and who has a slot."""
+    async def find(self, ticket_id: str) -> Waiting | None:
+        """A ticket that waits, None if there is none."""
 
-    async def status(self, pool: str) -> PoolStatus:
+    async def view(self) -> QueueView:
+        """Who waits and who has a slot; of those that wait at other adapters the first."""
+
+    async def status(self) -> PoolStatus:
         """Counts of workers, slots and waiting tickets."""
 
     def is_contended(self, pool: str) -> bool:
-        """Whether somebody waits."""
+        """Whether somebody waits for a slot of this pool."""
+
+    def start(self) -> None:
+        """Begins to give slots; called once, on the running event loop."""
+
+    async def close(self) -> None:
+        """Gives back what is held, and leaves no task, timer or connection behind."""

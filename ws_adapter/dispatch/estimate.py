@@ -2,9 +2,9 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Final
+from typing import Final, NamedTuple
 
 from ws_adapter.protocol.core.kind import Kind
 
@@ -29,9 +29,11 @@ class Lengths:
     last as long again as it has so far.
     """
 
-    def __init__(self) -> None:
-        self._means: dict[Kind, float] = {}
-        self._samples: Counter[Kind] = Counter()
+    def __init__(self, known: Mapping[Kind, tuple[float, int]] | None = None) -> None:
+        """`known` are the means in seconds, and of how many sessions, that somebody else has learnt."""
+        known = known or {}
+        self._means = {kind: mean for kind, (mean, _) in known.items()}
+        self._samples = Counter({kind: samples for kind, (_, samples) in known.items()})
 
     def add(self, kind: Kind, seconds: float) -> None:
         """A session took `seconds`: the mean is an exponential one."""
@@ -59,6 +61,62 @@ class Lengths:
 
 def _bounded(kind: Kind, seconds: float) -> float:
     return min(max(seconds, LEAST_REMAINING_S), BASE_S[kind])
+
+
+class Session(NamedTuple):
+    """One that has a slot, and for how many seconds; `kind` None if nobody knows what it is."""
+
+    kind: Kind | None
+    elapsed_s: float
+
+
+class Wait(NamedTuple):
+    """How long somebody will wait, and whether that rests on a kind of which too little is known."""
+
+    seconds: float
+    is_guess: bool
+
+
+class Outlook(NamedTuple):
+    """What a pool's waits follow from. `limits_s`: the longest sessions of each kind, 0 or none for any."""
+
+    free_slots: int
+    running: Sequence[Session]
+    lengths: Lengths
+    limits_s: Mapping[Kind, float]
+
+    def waits(self, waiting: Iterable[Kind]) -> list[Wait]:
+        """Of those that wait, in their order; empty where there is no slot at all."""
+        slots = [0.0] * self.free_slots + [self.remaining(session) for session in self.running]
+        if not slots:
+            return []
+        kinds = list(waiting)
+        seconds = estimate_waits(slots, self._expected(kinds))
+        is_guess = not all(self.is_known(session) for session in self.running)
+        waits = []
+        for kind, wait in zip(kinds, seconds, strict=True):
+            waits.append(Wait(wait, is_guess))
+            is_guess = is_guess or not self.lengths.are_known(kind)
+        return waits
+
+    def remaining(self, session: Session) -> float:
+        """How many seconds a session will keep its slot."""
+        if session.kind is None:
+            return max(session.elapsed_s, LEAST_REMAINING_S)
+        limit_s = self.limits_s.get(session.kind, 0.0)
+        return self.lengths.remaining(session.kind, session.elapsed_s, limit_s)
+
+    def is_known(self, session: Session) -> bool:
+        """Whether that is no guess."""
+        return session.kind is not None and self.lengths.are_known(session.kind)
+
+    def _expected(self, kinds: Sequence[Kind]) -> list[float]:
+        running = {
+            kind: [session.elapsed_s for session in self.running if session.kind is kind]
+            for kind in set(kinds)
+        }
+        expected = {kind: self.lengths.expected(kind, elapsed) for kind, elapsed in running.items()}
+        return [expected[kind] for kind in kinds]
 
 
 def estimate_waits(slots: Sequence[float], waiting: Sequence[float]) -> list[float]:

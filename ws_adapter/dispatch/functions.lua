@@ -451,12 +451,12 @@ local function told_leases(p, time, worker)
       age = time - lease.since,
     }
   end
-  return answer
+  return answer[1] and answer or nil
 end
 
 -- stats(kind...): JSON {time, length, waiting: {kind: count}, means: {kind: {mean, samples}}, workers: [{id,
 -- target, accepting, slots, free, load, leases: [{slot, epoch, state, kind, age}]}]}; `-` is the kind of a lease
--- that was there before this database, `means` has the kinds asked for. An empty list is {}.
+-- that was there before this database, `means` has the kinds asked for. A list that is empty is left out.
 local function stats(keys, args)
   local p = keys[1]
   local time = begin(p)
@@ -485,23 +485,35 @@ local function stats(keys, args)
     length = call('ZCARD', p .. 'queue'),
     waiting = pairs_of(call('HGETALL', p .. 'waiting'), tonumber),
     means = means,
-    workers = workers,
+    workers = workers[1] and workers or nil,
   })
 end
 
+local function seen(p, time, ticket)
+  local t = call('HMGET', p .. 't:' .. ticket, 'adapter', 'kind', 'label', 'since')
+  return { ticket = ticket, adapter = t[1], kind = t[2], label = t[3], waited = time - tonumber(t[4]) }
+end
+
 -- waiting(first, count): JSON [{ticket, adapter, kind, label, waited}] of the queue from `first` on, counted from
--- 0, {} if there is nobody.
+-- 0.
 local function waiting(keys, args)
   local p, answer = keys[1], {}
   local time = begin(p)
   match(p, time)
   local first = tonumber(args[1])
   for _, ticket in ipairs(call('ZRANGE', p .. 'queue', first, first + tonumber(args[2]) - 1)) do
-    local t = call('HMGET', p .. 't:' .. ticket, 'adapter', 'kind', 'label', 'since')
-    local waited = time - tonumber(t[4])
-    answer[#answer + 1] = { ticket = ticket, adapter = t[1], kind = t[2], label = t[3], waited = waited }
+    answer[#answer + 1] = seen(p, time, ticket)
   end
-  return cjson.encode(answer)
+  return answer[1] and cjson.encode(answer) or '[]'
+end
+
+-- find(ticket): {its position, the same JSON of it}, {0} if it does not wait.
+local function find(keys, args)
+  local p, ticket = keys[1], args[1]
+  local time = begin(p)
+  match(p, time)
+  local rank = call('ZRANK', p .. 'queue', ticket)
+  return rank and { rank + 1, cjson.encode(seen(p, time, ticket)) } or { 0 }
 end
 
 -- ---------------------------------------------------------------------------------------------- directory
@@ -530,5 +542,6 @@ redis.register_function('antiphon_v1_cancel', cancel)
 redis.register_function('antiphon_v1_lease_return', lease_return)
 redis.register_function('antiphon_v1_stats', stats)
 redis.register_function('antiphon_v1_waiting', waiting)
+redis.register_function('antiphon_v1_find', find)
 redis.register_function('antiphon_v1_announce', announce)
 redis.register_function('antiphon_v1_pools', pools)

@@ -27,7 +27,6 @@ from antiphon.semconv import (
 )
 from antiphon.telemetry.distributions import Distributions
 from antiphon.telemetry.instruments import Samples, observed_counter, observed_gauge
-from ws_adapter.dispatch.base import POOL
 from ws_adapter.observability.leases import Leases
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.kind import Kind
@@ -137,7 +136,7 @@ class Metrics:
 
     def waited(self, seconds: float, outcome: QueueOutcome) -> None:
         """Somebody waits for a slot no more."""
-        self._queue_wait.record(seconds, POOL, outcome.value)
+        self._queue_wait.record(seconds, semconv.DEFAULT_POOL, outcome.value)
 
     def _bytes(self) -> Samples:
         for hop, count in ((Hop.PUBLIC, self.public_bytes), (Hop.GRPC, self.worker_bytes)):

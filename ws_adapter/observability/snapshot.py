@@ -10,7 +10,7 @@ from opentelemetry.metrics import Meter
 from antiphon import semconv
 from antiphon.semconv import SlotState
 from antiphon.telemetry.instruments import Samples, observed_gauge
-from ws_adapter.dispatch.base import POOL, Dispatcher, PoolStatus, QueueView
+from ws_adapter.dispatch.base import Dispatcher, PoolStatus, QueueView
 from ws_adapter.observability.chart import Moment
 from ws_adapter.observability.metrics import Metrics, Recent, observe
 from ws_adapter.peers.base import Alone, Peer, Peers
@@ -73,8 +73,8 @@ class Snapshot:
     async def refresh(self) -> None:
         """Asks the dispatcher and the other adapters."""
         self.peers = await self._peers.all()
-        self.status = await self._dispatcher.status(POOL)
-        self.view = await self._dispatcher.view(POOL)
+        self.status = await self._dispatcher.status()
+        self.view = await self._dispatcher.view()
         units, misses = sum(self.metrics.units.values()), sum(self.metrics.misses.values())
         self.recent_units, self.recent_misses = self._recent.look(self.clock.now(), units, misses)
 

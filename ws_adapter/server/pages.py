@@ -5,7 +5,6 @@ from typing import Final
 
 from websockets.http11 import Response
 
-from ws_adapter.dispatch.base import POOL
 from ws_adapter.server import client_secrets, responses
 from ws_adapter.server.access import Access
 from ws_adapter.server.default_voice import DefaultVoice
@@ -68,7 +67,7 @@ class Pages:
                 return responses.page_file(self._files[name], request.headers.get_all("If-None-Match"))
             return await self._tell(page, name, is_admin=key is not None and key.is_admin)
         self._access.check_origin(request, caller)
-        return responses.cancelled(name, await self._dispatcher.cancel(POOL, name))
+        return responses.cancelled(name, await self._dispatcher.cancel(name))
 
     def _make_secret(self, request: HttpRequest, key: Key | None) -> Response:
         key_hash = key.hash if key is not None else None
@@ -80,11 +79,11 @@ class Pages:
             case Page.HEALTH:
                 return responses.health()
             case Page.READY:
-                return responses.readiness(await self._dispatcher.status(POOL), self._load.is_draining)
+                return responses.readiness(await self._dispatcher.status(), self._load.is_draining)
             case Page.VERSION:
                 return responses.versions()
             case Page.ABOUT:
-                status, catalogue = await self._dispatcher.status(POOL), self._registry.catalogue()
+                status, catalogue = await self._dispatcher.status(), self._registry.catalogue()
                 is_open = self._options.keys is None
                 return responses.about(status, catalogue, self._options, is_open=is_open)
             case Page.STATUS:
@@ -95,16 +94,16 @@ class Pages:
             case Page.DEFAULT_VOICE:
                 return responses.default_voice(self._voice)
             case Page.QUEUE:
-                return responses.queue(await self._dispatcher.view(POOL), names_tickets=is_admin)
+                return responses.queue(await self._dispatcher.view(), names_tickets=is_admin)
             case Page.TICKET:
-                return responses.ticket(await self._dispatcher.view(POOL), name)
+                return responses.ticket(await self._dispatcher.find(name))
         raise AssertionError(page)
 
     async def _status(self) -> Response:
         workers = self._registry.conditions()
         return responses.service_status(
-            await self._dispatcher.status(POOL),
-            await self._dispatcher.view(POOL),
+            await self._dispatcher.status(),
+            await self._dispatcher.view(),
             loading=workers[Condition.LOADING],
             broken=workers[Condition.UNFIT],
             offline=workers[Condition.OFFLINE],

@@ -106,12 +106,11 @@ def queue(view: QueueView, *, names_tickets: bool) -> Response:
     return answer(HTTPStatus.OK, body)
 
 
-def ticket(view: QueueView, ticket_id: str) -> Response:
+def ticket(waiting: Waiting | None) -> Response:
     """One place in the queue."""
-    for waiting in view.waiting:
-        if waiting.place.ticket_id == ticket_id:
-            return answer(HTTPStatus.OK, {"found": True, "ticket": _item(waiting)})
-    return answer(HTTPStatus.OK, {"found": False, "message": NOT_WAITING})
+    if waiting is None:
+        return answer(HTTPStatus.OK, {"found": False, "message": NOT_WAITING})
+    return answer(HTTPStatus.OK, {"found": True, "ticket": _item(waiting)})
 
 
 def cancelled(ticket_id: str, was_waiting: bool) -> Response:
@@ -153,7 +152,7 @@ def _iso(unix: float) -> str:
 
 
 def readiness(status: PoolStatus, draining: bool) -> Response:
-    """Whether a session could start here."""
+    """Whether a session could start here; `degraded` while the shared queue cannot be reached."""
     ready = status.workers > 0 and not draining
     body = {
         "ready": ready,
@@ -161,6 +160,7 @@ def readiness(status: PoolStatus, draining: bool) -> Response:
         "slots": status.slots,
         "free_slots": status.free_slots,
         "draining": draining,
+        "degraded": status.is_degraded,
     }
     return answer(HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE, body)
 

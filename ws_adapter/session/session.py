@@ -10,7 +10,7 @@ from typing import Final
 
 from antiphon.semconv import Reason
 from ws_adapter.detection.detector import Listener
-from ws_adapter.dispatch.base import POOL
+from ws_adapter.dispatch.base import Need
 from ws_adapter.observability.metrics import DISCONNECTED
 from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.process.clock import Timer
@@ -180,15 +180,15 @@ class Session:
             case RunUnit() | RunTurn() | RunSegment() if self._streams is not None:
                 self._run(action, self._streams)
             case TakeSlot():
-                self._take_slot()
+                self._take_slot(action.model)
             case LeaveSlot():
                 self._leave_slot()
             case CancelUnits() if self._streams is not None:
                 self._streams.cancel(action.unit)
             case Rewind() if self._streams is not None:
                 self._streams.rewind(action.unit, action.heard_samples)
-            case OpenWorkerSession() if self._streams is not None:
-                self._streams.open(action.setup, self._source.config_limit_s)
+            case OpenWorkerSession() if self._slot is not None:
+                self._slot.open(action.setup)
             case Become():
                 self._machine = action.machine
             case Detect():
@@ -271,9 +271,13 @@ class Session:
     def _tick(self) -> None:
         self._timer = self._timer_at = None
         try:
-            self._perform(self._machine.tick(self._clock.now(), self._services.dispatcher.is_contended(POOL)))
+            self._perform(self._machine.tick(self._clock.now(), self._others_wait()))
         except Exception:
             self.failed()
+
+    def _others_wait(self) -> bool:
+        pool = self._slot.pool if self._slot is not None else None
+        return pool is not None and self._services.dispatcher.is_contended(pool)
 
     def failed(self) -> None:
         """A defect of ours, being handled, ends this session and nobody else's."""
@@ -395,9 +399,9 @@ class Session:
     def _streams(self) -> SessionStreams | None:
         return self._slot.streams if self._slot is not None else None
 
-    def _take_slot(self) -> None:
+    def _take_slot(self, model: str) -> None:
         self._slots = [slot for slot in self._slots if not slot.is_over]
-        self._slot = Slot(self._source, self, self._slots[-1] if self._slots else None)
+        self._slot = Slot(self._source, self, Need(model=model), self._slots[-1] if self._slots else None)
         self._slots.append(self._slot)
 
     def _leave_slot(self) -> None:

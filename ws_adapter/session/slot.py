@@ -5,7 +5,7 @@ import logging
 from typing import Final, NamedTuple, Protocol
 
 from antiphon.semconv import Reason
-from ws_adapter.dispatch.base import POOL, Lease, Ticket
+from ws_adapter.dispatch.base import ANYTHING, Lease, Need, Ticket
 from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.process.clock import sleep
 from ws_adapter.process.errors import (
@@ -15,6 +15,7 @@ from ws_adapter.process.errors import (
     WaitCancelled,
     WaitExpired,
 )
+from ws_adapter.protocol.core.config import ChatSetup, Mode, TranscriptionSetup, WorkerSetup
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Signal
@@ -117,9 +118,16 @@ class Slot:
     `after` is the last slot of the same session: while that is being cleaned, nobody is told to wait for it.
     """
 
-    def __init__(self, source: SlotSource, holder: Holder, after: "Slot | None" = None) -> None:
+    def __init__(
+        self, source: SlotSource, holder: Holder, need: Need = ANYTHING, after: "Slot | None" = None
+    ) -> None:
         self.streams: SessionStreams | None = None
         """The session at the worker, while it is attached."""
+        self.pool: str | None = None
+        """The pool that it was last granted from."""
+        self._need = need
+        self._target = ""
+        """The worker that it is at."""
         self.said = self._said_early
         """What the worker says of units is the holder's alone."""
         self._source = source
@@ -130,6 +138,8 @@ class Slot:
         self._lost: Reason | None = None
         self._leaves_at: float | None = None
         """When the worker will be gone that has the session before it begins."""
+        self._moves = False
+        """Whether it gives its slot up for one of a worker that can serve it."""
         self._waits = False
         """Whether a worker that refused it had no room for anybody: then it goes back to the queue."""
         self._task = asyncio.create_task(self._hold(after))
@@ -151,6 +161,19 @@ class Slot:
             self.streams.release()
         elif self._task is not asyncio.current_task():
             self._task.cancel()
+
+    def open(self, setup: WorkerSetup) -> None:
+        """Configures the session at the worker, or at another one if this one does not serve it."""
+        source = self._source
+        if self.streams is None:
+            return
+        need = Need(_mode_of(setup), setup.model)
+        if source.services.registry.serves(self._target, *need):
+            self.streams.open(setup, source.config_limit_s)
+            return
+        self._need, self._lost, self._moves = need, Reason.MODE_UNSUPPORTED, True
+        self._holder.displaced()
+        self.streams.release()
 
     # ------------------------------------------------------------------------------------ holding it
 
@@ -178,6 +201,9 @@ class Slot:
             except AttachFailed as failed:
                 reason = failed.reason
             again = True
+            if self._moves:
+                self._moves = False
+                continue
             if reason is Reason.NO_FREE_SLOT and self._waits:
                 continue
             if reason in _ELSEWHERE and lost < NEW_LEASES:
@@ -192,9 +218,10 @@ class Slot:
             services, identity = source.services, source.identity
             max_wait_s = services.options.queue_max_wait_s
             async with services.dispatcher.acquire(
-                POOL, identity.kind, max_wait_s, label=identity.label, again=again
+                identity.kind, max_wait_s, need=self._need, label=identity.label, again=again
             ) as ticket:
                 lease = await self._wait(ticket)
+                self.pool, self._target = lease.pool, lease.target
                 telemetry.granted(lease, services.registry.model(lease.target))
                 if self._is_given_up:
                     return
@@ -284,3 +311,12 @@ class Slot:
             return False
         self._holder.displaced()
         return True
+
+
+def _mode_of(setup: WorkerSetup) -> Mode:
+    match setup:
+        case ChatSetup():
+            return Mode.CHAT
+        case TranscriptionSetup():
+            return Mode.TRANSCRIPTION
+    return setup.mode

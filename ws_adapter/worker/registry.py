@@ -351,6 +351,12 @@ class Registry:
         worker = self._workers.get(target)
         return worker.info.model if worker is not None and worker.info is not None else ""
 
+    def serves(self, target: str, mode: Mode | None, model: str) -> bool:
+        """Whether the worker at `target` serves this, as far as is known; an empty `model` is any."""
+        worker = self._workers.get(target)
+        info = worker.info if worker is not None else None
+        return info is None or (mode in (None, *info.modes) and model in ("", info.model))
+
     def conditions(self) -> Counter[Condition]:
         """How many of the workers that are named are in each condition."""
         return Counter(self._workers[target].condition for target in self._named)

@@ -22,7 +22,6 @@ from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import PATIENCE_S, ManualClock, Stage, running_adapter, until
 from ws_adapter.direct.loan import ATTACH_S
 from ws_adapter.direct.service import _address
-from ws_adapter.dispatch.base import POOL
 
 KEY = b"a key of 16 byte"
 CONFIG = session_pb.SessionConfig(mode=session_pb.SESSION_MODE_AUDIO)
@@ -417,4 +416,3 @@ async def test_those_who_look_see_a_direct_session_as_any_other() -> None:
         async with acquire(port_of(stage), "audio") as lease, Session.open(lease, CONFIG):
             running = (await stage.request("/status"))[2]["running_tasks"]
             assert [task["worker_id"] for task in running] == [f"{lease.worker_id}/{lease.slot}"]
-            assert POOL == "default"

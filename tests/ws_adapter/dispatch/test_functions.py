@@ -565,6 +565,7 @@ def test_waiting_tells_who_waits_in_order_from_anywhere(pool: Pool) -> None:
         {"ticket": "t2", "adapter": "two", "kind": "audio", "label": "", "waited": 4000},
     ]
     assert [ticket["ticket"] for ticket in pool.waiting(1, 1)] == ["t2"]
+    assert [pool.find(ticket) for ticket in ("t1", "t2", "t3")] == [(1, "kitchen"), (2, ""), (0, "")]
 
 
 def test_directory_has_the_pools_with_a_worker(pool: Pool) -> None:

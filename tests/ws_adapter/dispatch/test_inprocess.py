@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.semconv import Reason, pool_name
 from tests.ws_adapter.support.stage import ManualClock
-from ws_adapter.dispatch.base import POOL, Lease, QueuePlace
-from ws_adapter.dispatch.inprocess import InProcessDispatcher, QueueRules
+from ws_adapter.dispatch.base import Lease, QueuePlace
+from ws_adapter.dispatch.inprocess import InProcessDispatcher
+from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.process.errors import (
     AttachFailed,
     DispatcherUnavailable,
@@ -23,6 +24,8 @@ from ws_adapter.process.errors import (
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.worker.registry import Registry, WorkerInfo
+
+POOL = pool_name("antiphon-mini", Mode)
 
 
 class KnownRegistry(Registry):
@@ -35,7 +38,7 @@ class KnownRegistry(Registry):
 
     def ready(self) -> list[tuple[str, WorkerInfo]]:
         return [
-            (f"{name}:1", WorkerInfo(name, "antiphon-mini", count, frozenset(), frozenset({Mode.AUDIO})))
+            (f"{name}:1", WorkerInfo(name, "antiphon-mini", count, frozenset(), frozenset(Mode)))
             for name, count in self.slots.items()
         ]
 
@@ -83,7 +86,7 @@ class Queue:
 
     async def _hold(self, caller: Caller, max_wait: float, again: bool, kind: Kind, label: str) -> None:
         try:
-            async with self.dispatcher.acquire(POOL, kind, max_wait, label=label, again=again) as ticket:
+            async with self.dispatcher.acquire(kind, max_wait, label=label, again=again) as ticket:
                 async for update in ticket.updates():
                     if isinstance(update, Lease):
                         caller.lease = update
@@ -109,7 +112,7 @@ class Queue:
             assert caller.task is not None
             caller.task.cancel()
         await asyncio.gather(*(caller.task for caller in self.callers if caller.task), return_exceptions=True)
-        self.dispatcher.close()
+        await self.dispatcher.close()
 
 
 async def settle() -> None:
@@ -124,7 +127,7 @@ async def queue(registry: KnownRegistry | None = None, **rules: Any) -> AsyncIte
         yield stage
     finally:
         await stage.end()
-        assert (await stage.dispatcher.status(POOL)).queue_length == 0
+        assert (await stage.dispatcher.status()).queue_length == 0
         assert stage.clock.timers == 0
 
 
@@ -253,7 +256,7 @@ async def test_full_queue_refuses_and_keeps_nothing() -> None:
         late = await stage.enter()
 
         assert isinstance(late.error, QueueFull)
-        assert (await stage.dispatcher.status(POOL)).queue_length == 2
+        assert (await stage.dispatcher.status()).queue_length == 2
 
 
 async def test_queue_is_never_full_while_a_slot_is_free() -> None:
@@ -311,7 +314,7 @@ async def test_worker_that_failed_an_attach_is_suspected() -> None:
     async with queue() as stage:
 
         async def attach(reason: Reason) -> None:
-            async with stage.dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, 0.0) as ticket:
+            async with stage.dispatcher.acquire(Kind.AUDIO_DUPLEX, 0.0) as ticket:
                 async for _ in ticket.updates():
                     pass
                 raise AttachFailed(reason)
@@ -326,7 +329,7 @@ async def test_worker_that_failed_an_attach_is_suspected() -> None:
 async def test_worker_that_has_no_room_is_given_nobody_until_it_has() -> None:
     async with queue(KnownRegistry(a=4)) as stage:
         with suppress(AttachFailed):
-            async with stage.dispatcher.acquire(POOL, Kind.AUDIO_DUPLEX, 0.0) as ticket:
+            async with stage.dispatcher.acquire(Kind.AUDIO_DUPLEX, 0.0) as ticket:
                 async for _ in ticket.updates():
                     pass
                 raise AttachFailed(Reason.NO_FREE_SLOT)
@@ -334,7 +337,7 @@ async def test_worker_that_has_no_room_is_given_nobody_until_it_has() -> None:
         waiting = await stage.enter()
         assert waiting.lease is None
         assert [place.position for place in waiting.places] == [1]
-        assert (await stage.dispatcher.status(POOL)).free_slots == 0
+        assert (await stage.dispatcher.status()).free_slots == 0
 
         stage.registry.reopen("a:1")
         await settle()
@@ -418,7 +421,7 @@ async def test_status_counts() -> None:
         for _ in range(5):
             await stage.enter()
 
-        status = await stage.dispatcher.status(POOL)
+        status = await stage.dispatcher.status()
 
         assert (status.workers, status.slots, status.free_slots, status.queue_length) == (2, 3, 0, 2)
         assert stage.dispatcher.is_contended(POOL)
@@ -507,14 +510,14 @@ async def test_cancelled_ticket_leaves_the_queue() -> None:
         await stage.enter()
         second, third = await stage.enter(), await stage.enter()
 
-        assert await stage.dispatcher.cancel(POOL, second.places[0].ticket_id)
+        assert await stage.dispatcher.cancel(second.places[0].ticket_id)
         await settle()
         await stage.clock.advance(3)
         await settle()
 
         assert isinstance(second.error, WaitCancelled)
         assert third.places[-1].position == 1
-        assert not await stage.dispatcher.cancel(POOL, second.places[0].ticket_id)
+        assert not await stage.dispatcher.cancel(second.places[0].ticket_id)
 
 
 async def test_ticket_that_has_its_slot_cannot_be_cancelled() -> None:
@@ -524,7 +527,7 @@ async def test_ticket_that_has_its_slot_cannot_be_cancelled() -> None:
         ticket_id = second.places[0].ticket_id
 
         stage.registry.set(a=1, b=1)
-        assert not await stage.dispatcher.cancel(POOL, ticket_id)
+        assert not await stage.dispatcher.cancel(ticket_id)
         await settle()
 
         assert second.lease is not None
@@ -537,7 +540,7 @@ async def test_cancelled_ticket_gets_no_slot_that_becomes_free_at_the_same_time(
         first, second, third = [await stage.enter() for _ in range(3)]
         assert first.places == []
 
-        cancelling = stage.dispatcher.cancel(POOL, second.places[0].ticket_id)
+        cancelling = stage.dispatcher.cancel(second.places[0].ticket_id)
         first.leave.set()
         assert await cancelling
         await settle()
@@ -554,7 +557,7 @@ async def test_view() -> None:
         await stage.enter(label="waiting")
         await stage.clock.advance(2)
 
-        view = await stage.dispatcher.view(POOL)
+        view = await stage.dispatcher.view()
 
         assert view.capacity == 7
         [running], [waiting] = view.running, view.waiting

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.ws_adapter.dispatch.test_inprocess import Caller, KnownRegistry, Queue, settle
-from ws_adapter.dispatch.base import POOL, QueueView
+from ws_adapter.dispatch.base import QueueView
 from ws_adapter.process.errors import QueueFull, WaitCancelled
 from ws_adapter.protocol.core.kind import Kind
 
@@ -81,8 +81,8 @@ class DispatchMachine(RuleBasedStateMachine):
         entry = data.draw(st.sampled_from(self.waiting))
         ticket_id = entry.caller.places[0].ticket_id
 
-        assert self.run(self.queue.dispatcher.cancel(POOL, ticket_id))
-        assert not self.run(self.queue.dispatcher.cancel(POOL, ticket_id))
+        assert self.run(self.queue.dispatcher.cancel(ticket_id))
+        assert not self.run(self.queue.dispatcher.cancel(ticket_id))
         self.run(settle())
         self.waiting.remove(entry)
         assert isinstance(entry.caller.error, WaitCancelled)
@@ -92,7 +92,7 @@ class DispatchMachine(RuleBasedStateMachine):
     def cancel_too_late(self, data: st.DataObject) -> None:
         entry = data.draw(st.sampled_from(self.holding))
         if entry.caller.places:
-            assert not self.run(self.queue.dispatcher.cancel(POOL, entry.caller.places[0].ticket_id))
+            assert not self.run(self.queue.dispatcher.cancel(entry.caller.places[0].ticket_id))
 
     @rule(slots=st.sampled_from([0, 1, 1, 2]))
     def restart_workers(self, slots: int) -> None:
@@ -128,7 +128,7 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @invariant()
     def those_wait_who_should(self) -> None:
-        view: QueueView = self.run(self.queue.dispatcher.view(POOL))
+        view: QueueView = self.run(self.queue.dispatcher.view())
         assert [w.place.ticket_id for w in view.waiting] == [
             entry.caller.places[0].ticket_id for entry in self.waiting
         ]
@@ -148,7 +148,7 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @invariant()
     def positions_never_grow_and_are_right_without_passers(self) -> None:
-        view: QueueView = self.run(self.queue.dispatcher.view(POOL))
+        view: QueueView = self.run(self.queue.dispatcher.view())
         for index, (entry, waiting) in enumerate(zip(self.waiting, view.waiting, strict=True)):
             entry.seen.append(waiting.place.position)
             told = [place.position for place in entry.caller.places]
@@ -160,7 +160,7 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @invariant()
     def estimates_are_sane(self) -> None:
-        view: QueueView = self.run(self.queue.dispatcher.view(POOL))
+        view: QueueView = self.run(self.queue.dispatcher.view())
         waits = [waiting.place.estimated_wait_s for waiting in view.waiting]
         assert waits == sorted(waits)
         assert all(wait >= 0 for wait in waits)
@@ -168,7 +168,7 @@ class DispatchMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "queue"):
             self.run(self.queue.end())
-            view = self.run(self.queue.dispatcher.view(POOL))
+            view = self.run(self.queue.dispatcher.view())
             assert (view.waiting, view.running) == ((), ())
             assert self.queue.clock.timers == 0
             self.runner.close()

@@ -42,7 +42,14 @@ async def test_ready(path: str) -> None:
             status, _, body = await stage.request(path)
 
             assert status == 200
-            assert body == {"ready": True, "workers": 1, "slots": 2, "free_slots": 2, "draining": False}
+            assert body == {
+                "ready": True,
+                "workers": 1,
+                "slots": 2,
+                "free_slots": 2,
+                "draining": False,
+                "degraded": False,
+            }
 
 
 async def test_not_ready_without_a_worker() -> None:
@@ -50,7 +57,14 @@ async def test_not_ready_without_a_worker() -> None:
         status, _, body = await stage.request("/readyz")
 
         assert status == 503
-        assert body == {"ready": False, "workers": 0, "slots": 0, "free_slots": 0, "draining": False}
+        assert body == {
+            "ready": False,
+            "workers": 0,
+            "slots": 0,
+            "free_slots": 0,
+            "draining": False,
+            "degraded": False,
+        }
         assert (await stage.request("/healthz"))[0] == 200
 
 

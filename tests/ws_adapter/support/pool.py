@@ -113,11 +113,18 @@ class Pool:
         return int(self.call("lease_return", worker, slot, epoch))
 
     def stats(self, *kinds: str) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.call("stats", *kinds))
+        answer: dict[str, Any] = {"workers": [], **json.loads(self.call("stats", *kinds))}
+        for worker in answer["workers"]:
+            worker.setdefault("leases", [])
         return answer
 
     def waiting(self, first: int = 0, count: int = 1000) -> list[dict[str, Any]]:
         return list(json.loads(self.call("waiting", first, count)))
+
+    def find(self, ticket: str) -> tuple[int, str]:
+        """Its position and label."""
+        position, *told = self.call("find", ticket)
+        return position, json.loads(told[0])["label"] if told else ""
 
     def directory(self, name: str, *arguments: object) -> Any:
         return self.redis.fcall(f"{LIBRARY}_{name}", 1, DIRECTORY, *map(str, arguments))

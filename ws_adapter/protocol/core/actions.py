@@ -29,7 +29,12 @@ class Send(Struct, frozen=True):
 
 
 class TakeSlot(Struct, frozen=True):
-    """Wait for a slot. Not while there is one, or while one is waited for."""
+    """Wait for a slot. Not while there is one, or while one is waited for.
+
+    `model` is the one that will be asked for, empty while any will do.
+    """
+
+    model: str = ""
 
 
 class LeaveSlot(Struct, frozen=True):

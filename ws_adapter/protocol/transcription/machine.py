@@ -321,7 +321,7 @@ class Transcription(Deaf):
             self._slot.reconsider(now)
         self._slot.occupy()
         if self._slot.hold is Hold.NONE:
-            return [*told, *self._slot.want()]
+            return [*told, *self._slot.want(current.model)]
         while (at := self._segment_at) is not None and at <= now:
             segment = self._utterances.take_segment(self._slot.last_unit + 1, now)
             told.append(self._slot.run(current, segment))

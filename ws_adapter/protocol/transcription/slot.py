@@ -47,10 +47,10 @@ class TranscriptionSlot:
         """Whether the worker can be given a segment."""
         return self.hold is Hold.READY and self.look_at is None and len(self.at_worker) < self._window
 
-    def want(self) -> list[Action]:
-        """The session needs one."""
+    def want(self, model: str) -> list[Action]:
+        """The session needs one of a worker with this model, empty for any."""
         self.hold = Hold.WANTED
-        return [TakeSlot()]
+        return [TakeSlot(model)]
 
     def open(self, model: str, now: float) -> list[Action]:
         """The slot is there: its worker gets the settings."""

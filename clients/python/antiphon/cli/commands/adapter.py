@@ -6,6 +6,7 @@ import gc
 from pathlib import Path
 from typing import Any, Final
 
+from antiphon.cli.arguments.dispatcher import add_dispatcher_options
 from antiphon.cli.arguments.parser import (
     Subcommands,
     add_command,
@@ -62,6 +63,7 @@ def add_to(commands: Subcommands) -> None:
         type=_targets,
         help="workers, as host:port or unix:path",
     )
+    add_dispatcher_options(command)
     add_worker_key_option(command)
     add_listen_options(command)
     add("--drain-timeout-s", type=seconds, metavar="S", help="for sessions at the end (default 60)")

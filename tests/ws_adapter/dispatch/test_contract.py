@@ -1,0 +1,452 @@
+"""What every dispatcher promises, whatever stands behind it."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from antiphon.semconv import Reason, pool_name
+from tests.support.redis_server import RedisServer
+from tests.ws_adapter.support.house import Build, Callers, in_process, on_redis, stage, until, until_told
+from ws_adapter.dispatch.base import Lease, Need
+from ws_adapter.process.errors import (
+    AttachFailed,
+    DispatcherUnavailable,
+    QueueFull,
+    WaitCancelled,
+    WaitExpired,
+)
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.kind import Kind
+
+TEXT = {Mode.CHAT}
+EARS = {Mode.TRANSCRIPTION}
+
+
+@pytest.fixture(params=["in_process", "redis"])
+def build(request: pytest.FixtureRequest) -> Iterator[Build]:
+    if request.param == "in_process":
+        yield in_process
+    else:
+        server: RedisServer = request.getfixturevalue("redis_server")
+        yield on_redis(server)
+
+
+pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
+
+
+async def length(callers: Callers) -> int:
+    return (await callers.house.dispatcher.status()).queue_length
+
+
+# ----------------------------------------------------------------------------------- slots and order
+
+
+async def test_free_slot_is_granted(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+
+        caller = await callers.enter()
+        await until(lambda: caller.lease)
+
+        lease = caller.lease
+        assert lease is not None
+        assert (lease.target, lease.worker_id, lease.slot) == ("a:1", "a", 0)
+        assert lease.token.startswith(f"0:{lease.epoch}:")
+        assert lease.pool == pool_name("antiphon-mini", Mode)
+
+
+async def test_each_slot_has_one_session_at_a_time_and_epochs_rise(build: Build) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    async with stage(build) as callers:
+        await callers.house.open("a", 3)
+        await callers.house.open("b", 1)
+        everybody = [await callers.enter() for _ in range(24)]
+        while len(callers.granted) < len(everybody):
+            holding = [c for c in callers.granted if not c.task.done()]
+            leases = [c.lease for c in holding if c.lease is not None]
+            assert len({(lease.worker_id, lease.slot) for lease in leases}) == len(leases) <= 4
+            count = len(callers.granted)
+            await dice.choice(holding).leave() if holding else None
+            await until(lambda count=count: len(callers.granted) > count)
+
+        epochs = [caller.lease.epoch for caller in callers.granted if caller.lease]
+        assert len(set(epochs)) == len(epochs)
+        assert [c.lease.epoch for c in everybody if c.lease] == sorted(epochs)
+
+
+async def test_slots_go_out_in_order_of_arrival(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+        everybody = [await callers.enter() for _ in range(5)]
+        for index, caller in enumerate(everybody):
+            await until(lambda caller=caller: caller.lease)
+            assert callers.granted == everybody[: index + 1]
+            await caller.leave()
+
+
+async def test_slot_is_nobodys_before_it_is_clean(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+        first = await callers.enter()
+        await until(lambda: first.lease)
+        second = await callers.enter()
+        shown = len(second.places)
+        await until(lambda: len(second.places) > shown + 3)
+        assert second.lease is None
+
+        await first.leave()
+
+        await until(lambda: second.lease)
+
+
+async def test_caller_who_hangs_up_with_a_grant_in_its_hands_gives_it_back(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+
+        for _ in range(5):
+            async with callers.house.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
+                async for _ in ticket.updates():
+                    pass  # it never comes to its worker
+
+        caller = await callers.enter()
+        await until(lambda: caller.lease)
+
+
+async def test_caller_who_is_cancelled_at_any_moment_leaves_nothing(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+
+        async def come(dispatcher_turns: int) -> None:
+            async with callers.house.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
+                async for _ in ticket.updates():
+                    await asyncio.sleep(0)
+
+        for turns in range(12):
+            task = asyncio.create_task(come(turns))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+
+        caller = await callers.enter()
+        await until(lambda: caller.lease)
+        await caller.leave()
+        await until_told(lambda: _is_empty(callers))
+
+
+async def _is_empty(callers: Callers) -> bool:
+    return await length(callers) == 0
+
+
+async def test_who_lost_its_worker_goes_to_the_head(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+        first = await callers.enter()
+        await until(lambda: first.lease)
+        second = await callers.enter()
+        told = [place.position for place in second.places]
+
+        again = await callers.enter(again=True)
+        await first.leave()
+
+        await until(lambda: again.lease)
+        assert second.lease is None
+        assert [place.position for place in second.places] >= told
+        assert {place.position for place in second.places} == {1}
+
+
+async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+        with suppress(AttachFailed):
+            async with callers.house.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
+                async for _ in ticket.updates():
+                    pass
+                raise AttachFailed(Reason.WORKER_LOST)
+
+        again = await callers.enter(again=True)
+
+        await until(lambda: again.lease)
+
+
+async def test_worker_that_drains_gets_nobody_else(build: Build) -> None:
+    async with stage(build, no_worker_grace_s=1e6) as callers:
+        await callers.house.open("a", 2)
+        await callers.house.open("b", 1)
+        held = await callers.enter()
+        await until(lambda: held.lease)
+
+        await callers.house.drain("a")
+        others = [await callers.enter() for _ in range(3)]
+
+        await until(lambda: any(caller.lease for caller in others))
+        await asyncio.sleep(0)
+        at = {caller.lease.worker_id for caller in others if caller.lease}
+        assert at == {"b"}
+
+
+async def test_worker_that_comes_serves_those_who_wait(build: Build) -> None:
+    async with stage(build, no_worker_grace_s=1e6) as callers:
+        waiting = [await callers.enter() for _ in range(2)]
+        assert [caller.lease for caller in waiting] == [None, None]
+
+        await callers.house.open("a", 2)
+
+        await until(lambda: all(caller.lease for caller in waiting))
+
+
+async def test_worker_that_goes_with_its_sessions_takes_nobody_elses_slot(build: Build) -> None:
+    async with stage(build, no_worker_grace_s=1e6) as callers:
+        await callers.house.open("a", 1)
+        first = await callers.enter()
+        await until(lambda: first.lease)
+        second = await callers.enter()
+
+        await callers.house.shut("a")
+        await callers.house.open("b", 1)
+
+        await until(lambda: second.lease)
+        assert second.lease is not None
+        assert second.lease.worker_id == "b"
+
+
+# ------------------------------------------------------------------------------------- the wait
+
+
+async def test_positions_never_grow_and_the_wait_ends_in_one_way(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        waiting = [await callers.enter() for _ in range(4)]
+        assert [caller.places[0].position for caller in waiting] == [1, 2, 3, 4]
+
+        await waiting[1].vanish()
+        await until(lambda: waiting[3].places[-1].position == 3)
+        await callers.enter(again=True)
+        await waiting[0].vanish()
+        await until(lambda: waiting[3].places[-1].queue_length == 3)
+
+        for caller in waiting:
+            positions = [place.position for place in caller.places]
+            assert positions == sorted(positions, reverse=True)
+            assert caller.lease is None
+            assert caller.error is None
+
+
+async def test_full_queue_refuses_newcomers_alone_and_keeps_nothing_of_them(build: Build) -> None:
+    async with stage(build, capacity=2) as callers:
+        await callers.house.open("a", 1)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        waiting = [await callers.enter() for _ in range(2)]
+
+        late = await callers.enter()
+        again = await callers.enter(again=True)
+
+        assert isinstance(late.error, QueueFull)
+        assert again.error is None
+        await waiting[1].vanish()
+        await again.vanish()
+        await until_told(lambda: _has_length(callers, 1))
+
+
+async def _has_length(callers: Callers, expected: int) -> bool:
+    return await length(callers) == expected
+
+
+async def test_nobody_finds_the_queue_full_while_a_slot_is_free(build: Build) -> None:
+    async with stage(build, capacity=1) as callers:
+        await callers.house.open("a", 5)
+
+        everybody = [await callers.enter() for _ in range(5)]
+
+        await until(lambda: all(caller.lease for caller in everybody))
+        assert [caller.error for caller in everybody] == [None] * 5
+
+
+async def test_longest_wait_ends_it(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+
+        caller = await callers.enter(max_wait=0.3)
+
+        await until(lambda: caller.error)
+        assert isinstance(caller.error, WaitExpired)
+        await until_told(lambda: _is_empty(callers))
+
+
+async def test_place_can_be_given_up_by_whoever_knows_the_ticket_and_only_while_it_waits(
+    build: Build,
+) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        waiting = await callers.enter(label="kitchen")
+        dispatcher = callers.house.dispatcher
+        found = await dispatcher.find(waiting.ticket_id)
+        assert found is not None
+        assert (found.label, found.kind, found.place.position) == ("kitchen", Kind.CHAT, 1)
+
+        assert await dispatcher.cancel(waiting.ticket_id)
+
+        await until(lambda: waiting.error)
+        assert isinstance(waiting.error, WaitCancelled)
+        assert not await dispatcher.cancel(waiting.ticket_id)
+        assert await dispatcher.find(waiting.ticket_id) is None
+        assert not await dispatcher.cancel("ticket_of_nobody")
+
+
+async def test_estimate_is_the_same_of_every_back_end(build: Build) -> None:
+    """Nothing is known of sessions: each is taken to last as long again as it has, at least 5 s."""
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+
+        waiting = [await callers.enter() for _ in range(3)]
+        await until(lambda: waiting[2].places[-1].estimated_wait_s == 15)
+
+        told = [caller.places[-1] for caller in waiting]
+        assert [place.estimated_wait_s for place in told] == [5, 10, 15]
+        assert all(place.estimate_is_guess for place in told)
+
+
+async def test_view_shows_who_waits_and_who_has_a_slot(build: Build) -> None:
+    async with stage(build, capacity=7) as callers:
+        await callers.house.open("a", 1)
+        holder = await callers.enter(Kind.TRANSCRIPTION)
+        await until(lambda: holder.lease)
+        first, second = await callers.enter(label="one"), await callers.enter(label="two")
+        dispatcher = callers.house.dispatcher
+
+        async def is_shown() -> bool:
+            shown, status = await dispatcher.view(), await dispatcher.status()
+            return len(shown.running) == 1 and status.queue_length == 2 and status.free_slots == 0
+
+        await until_told(is_shown)
+        view, status = await dispatcher.view(), await dispatcher.status()
+        assert [waiting.label for waiting in view.waiting] == ["one", "two"]
+        assert [waiting.place.ticket_id for waiting in view.waiting] == [first.ticket_id, second.ticket_id]
+        assert [(run.worker_id, run.slot, run.kind) for run in view.running] == [("a", 0, Kind.TRANSCRIPTION)]
+        assert (view.capacity, status.workers, status.slots) == (7, 1, 1)
+        assert dispatcher.is_contended(pool_name("antiphon-mini", Mode))
+        assert not dispatcher.is_contended("another")
+
+
+# -------------------------------------------------------------------------------------- the pools
+
+
+async def test_no_session_gets_a_worker_that_cannot_serve_it(build: Build) -> None:
+    async with stage(build) as callers:
+        house = callers.house
+        await house.open("mini", 2)
+        await house.open("text", 2, "words", TEXT)
+        await house.open("ears", 2, "ears", EARS)
+        wishes = [
+            (Kind.AUDIO_DUPLEX, Need(), {"mini"}),
+            (Kind.OMNI_DUPLEX, Need(), {"mini"}),
+            (Kind.CHAT, Need(model="words"), {"text"}),
+            (Kind.TRANSCRIPTION, Need(model="ears"), {"ears"}),
+            (Kind.TRANSCRIPTION, Need(), {"mini", "ears"}),
+            (Kind.REALTIME, Need(Mode.AUDIO), {"mini"}),
+            (Kind.REALTIME, Need(), {"mini", "text"}),
+            (Kind.CHAT, Need(), {"mini", "text"}),
+        ]
+        for kind, need, allowed in wishes * 2:
+            caller = await callers.enter(kind, need=need)
+            await until(lambda caller=caller: caller.lease)
+            assert caller.lease is not None
+            assert caller.lease.worker_id in allowed
+            await caller.leave()
+
+
+async def test_queue_of_one_pool_holds_up_no_other(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("mini", 1)
+        await callers.house.open("text", 1, "words", TEXT)
+        spoken = [await callers.enter(Kind.AUDIO_DUPLEX) for _ in range(3)]
+        await until(lambda: spoken[0].lease)
+
+        written = await callers.enter(need=Need(model="words"))
+
+        await until(lambda: written.lease)
+        assert [caller.lease for caller in spoken[1:]] == [None, None]
+
+
+async def test_ticket_that_several_pools_could_serve_takes_a_free_slot(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("mini", 1)
+        await callers.house.open("text", 1, "words", TEXT)
+
+        both = [await callers.enter() for _ in range(2)]
+
+        await until(lambda: all(caller.lease for caller in both))
+        assert {caller.lease.worker_id for caller in both if caller.lease} == {"mini", "text"}
+
+
+async def test_without_a_free_slot_it_stands_where_the_wait_is_shortest(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("mini", 1)
+        await callers.house.open("text", 1, "words", TEXT)
+        spoken = [await callers.enter(Kind.AUDIO_DUPLEX) for _ in range(4)]
+        written = await callers.enter(need=Need(model="words"))
+        await until(lambda: spoken[0].lease and written.lease)
+
+        async def is_known() -> bool:
+            return await length(callers) == 3
+
+        await until_told(is_known)
+        either = await callers.enter()
+        await written.leave()
+
+        await until(lambda: either.lease)
+        assert either.lease is not None
+        assert either.lease.worker_id == "text"
+
+
+async def test_ticket_that_nobody_can_serve_is_told_so_and_others_are_served(build: Build) -> None:
+    async with stage(build, no_worker_grace_s=0.5) as callers:
+        await callers.house.open("text", 1, "words", TEXT)
+
+        unserved = await callers.enter(Kind.AUDIO_DUPLEX)
+        written = await callers.enter()
+
+        await until(lambda: written.lease)
+        await until(lambda: unserved.error)
+        assert isinstance(unserved.error, DispatcherUnavailable)
+
+
+async def test_ticket_whose_pool_has_gone_moves_to_one_that_can_serve_it(build: Build) -> None:
+    async with stage(build, no_worker_grace_s=1e6) as callers:
+        await callers.house.open("text", 1, "words", TEXT)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        waiting = await callers.enter()
+
+        await callers.house.open("mini", 1)
+        await callers.house.shut("text")
+
+        await until(lambda: waiting.lease)
+        assert waiting.lease is not None
+        assert waiting.lease.worker_id == "mini"
+
+
+async def test_without_any_worker_callers_wait_a_while_and_are_told(build: Build) -> None:
+    async with stage(build, no_worker_grace_s=0.5) as callers:
+        waiting = await callers.enter()
+
+        await until(lambda: waiting.error)
+
+        assert isinstance(waiting.error, DispatcherUnavailable)
+        late = await callers.enter()
+        assert isinstance(late.error, DispatcherUnavailable)
+        assert not any(isinstance(update, Lease) for update in late.places)

@@ -1,0 +1,354 @@
+"""Dispatchers of every back end with workers behind them, for tests that hold for all of them.
+
+A back end is a `Build`: what it makes is a `House`, and `tests/ws_adapter/dispatch/test_contract.py` asks
+nothing else of it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from antiphon.redis import DIRECTORY, call, connect, disconnect, prefix
+from antiphon.semconv import pool_name
+from tests.support.redis_server import RedisServer
+from ws_adapter.dispatch.base import ANYTHING, Dispatcher, Lease, Need, QueuePlace
+from ws_adapter.dispatch.functions import SOURCE
+from ws_adapter.dispatch.inprocess import InProcessDispatcher
+from ws_adapter.dispatch.redis import RedisDispatcher
+from ws_adapter.dispatch.rules import QueueRules
+from ws_adapter.process.clock import LoopClock
+from ws_adapter.process.tasks import end
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.worker.registry import Registry, WorkerInfo
+
+MODEL = "antiphon-mini"
+PATIENCE_S = 60.0
+"""Nothing takes that long; it is what a test waits before it fails."""
+
+
+class House(Protocol):
+    """A dispatcher and its workers."""
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Runs from its first use on."""
+
+    async def open(self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode) -> None:
+        """A worker comes."""
+
+    async def drain(self, name: str) -> None:
+        """A worker takes no more sessions."""
+
+    async def shut(self, name: str) -> None:
+        """A worker goes, with the sessions that it has."""
+
+    async def attach(self, lease: Lease) -> None:
+        """A session begins at its worker."""
+
+    async def clean(self, lease: Lease) -> None:
+        """It is over, and the worker has cleaned its slot."""
+
+
+Build = Callable[..., AbstractAsyncContextManager[House]]
+"""Called with the `QueueRules` as keywords; on leaving, everything has to be gone."""
+
+
+class ListedRegistry(Registry):
+    """Workers that a test puts there and takes away."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self.infos: dict[str, WorkerInfo] = {}
+
+    def ready(self) -> list[tuple[str, WorkerInfo]]:
+        return [(f"{name}:1", info) for name, info in self.infos.items()]
+
+    def put(self, name: str, slots: int, model: str, modes: Iterable[Mode]) -> None:
+        self.infos[name] = WorkerInfo(name, model, slots, frozenset(), frozenset(modes))
+        self.changed()
+
+    def name(self, targets: Any) -> None:
+        """They are the test's."""
+
+    def suspect(self, target: str) -> None:
+        """They are well."""
+
+
+class InProcessHouse:
+    """One adapter. A slot is clean when the block of its caller is left."""
+
+    def __init__(self, rules: QueueRules) -> None:
+        self.registry = ListedRegistry()
+        self.dispatcher = InProcessDispatcher(self.registry, LoopClock(), rules)
+
+    async def open(self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode) -> None:
+        self.registry.put(name, slots, model, modes)
+
+    async def drain(self, name: str) -> None:
+        del self.registry.infos[name]
+        self.registry.changed()
+
+    shut = drain
+
+    async def attach(self, lease: Lease) -> None:
+        """The worker asks nobody."""
+
+    async def clean(self, lease: Lease) -> None:
+        """The block was left."""
+
+
+@asynccontextmanager
+async def in_process(**rules: Any) -> AsyncIterator[InProcessHouse]:
+    """The back end of one adapter."""
+    house = InProcessHouse(QueueRules(**rules))
+    yield house
+    status = await house.dispatcher.status()
+    assert (status.queue_length, len((await house.dispatcher.view()).running)) == (0, 0)
+    await house.dispatcher.close()
+
+
+@dataclass
+class SpokenWorker:
+    """A worker that says to Redis what the real one does, and has no model."""
+
+    name: str
+    slots: int
+    pool: str
+    client: Any
+    accepting: int = 1
+    highest: int = 0
+    held: dict[int, int] = field(default_factory=dict)
+    refused: list[tuple[int, int]] = field(default_factory=list)
+    """Leases that came too late."""
+    speaking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """What it says arrives in the order in which it was so."""
+
+    async def beat(self) -> None:
+        """Says how it is; frees what was revoked, unless a session has it."""
+        async with self.speaking:
+            await call(self.client, "announce", DIRECTORY, self.pool, 6000)
+            pairs = [number for lease in self.held.items() for number in lease]
+            settings = (self.name, f"{self.name}:1", 6000, self.accepting, self.slots, 0, self.highest)
+            flat = await call(self.client, "worker_beat", prefix(self.pool), *settings, *pairs)
+            for slot, epoch in zip(flat[::2], flat[1::2], strict=True):
+                self.highest = max(self.highest, epoch)
+                if self.held.get(slot) is None:
+                    await call(self.client, "slot_free", prefix(self.pool), self.name, slot, epoch)
+
+    def attach(self, slot: int, epoch: int) -> bool:
+        """Whether it takes a session: two never have one slot, and no old lease counts."""
+        if epoch <= self.highest or slot in self.held:
+            self.refused.append((slot, epoch))
+            return False
+        self.held[slot], self.highest = epoch, max(epoch, self.highest)
+        return True
+
+    async def free(self, slot: int) -> None:
+        """The session is over, and its slot clean."""
+        async with self.speaking:
+            epoch = self.held.pop(slot)
+            await call(self.client, "slot_free", prefix(self.pool), self.name, slot, epoch)
+
+
+class RedisHouse:
+    """An adapter of a shared queue, or several."""
+
+    def __init__(self, server: RedisServer, rules: QueueRules) -> None:
+        self.server = server
+        self.rules = rules
+        self.registry = ListedRegistry()
+        self.client = connect(server.url)
+        self.workers: dict[str, SpokenWorker] = {}
+        self.dispatchers: list[RedisDispatcher] = []
+        self._beating = asyncio.create_task(self._beat())
+
+    def another(self) -> RedisDispatcher:
+        """One more adapter."""
+        dispatcher = RedisDispatcher(connect(self.server.url), self.registry, LoopClock(), self.rules)
+        self.registry.changed = self._changed
+        self.dispatchers.append(dispatcher)
+        dispatcher.start()
+        return dispatcher
+
+    @property
+    def dispatcher(self) -> RedisDispatcher:
+        return self.dispatchers[0] if self.dispatchers else self.another()
+
+    def _changed(self) -> None:
+        for dispatcher in self.dispatchers:
+            dispatcher.workers_changed()
+
+    async def open(self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode) -> None:
+        pool = pool_name(model, modes)
+        await self._age(pool)
+        worker = self.workers[name] = SpokenWorker(name, slots, pool, self.client)
+        await worker.beat()
+        self.registry.put(name, slots, model, modes)
+
+    async def _age(self, pool: str) -> None:
+        """The database is not a new one, so that nobody is waited for."""
+        key, now = prefix(pool), round(time.time() * 1000)
+        if await self.client.set(f"{key}boot", now - 60_000, nx=True):
+            await self.client.hset(f"{key}clock", mapping={"real": now, "time": now})
+            await self.client.set(f"{key}seq", now * 1000)
+
+    async def drain(self, name: str) -> None:
+        self.workers[name].accepting = 0
+        await self.workers[name].beat()
+
+    async def shut(self, name: str) -> None:
+        worker = self.workers.pop(name)
+        await call(self.client, "worker_leave", prefix(worker.pool), name)
+        del self.registry.infos[name]
+        self.registry.changed()
+
+    async def attach(self, lease: Lease) -> None:
+        if lease.worker_id in self.workers:
+            assert self.workers[lease.worker_id].attach(lease.slot, lease.epoch)
+            await self.workers[lease.worker_id].beat()
+
+    async def clean(self, lease: Lease) -> None:
+        worker = self.workers.get(lease.worker_id)
+        if worker is not None and worker.held.get(lease.slot) == lease.epoch:
+            await worker.free(lease.slot)
+
+    async def _beat(self) -> None:
+        while True:
+            for worker in list(self.workers.values()):
+                with suppress(Exception):
+                    await worker.beat()
+            await asyncio.sleep(0.1)
+
+    async def close(self) -> None:
+        await end(self._beating)
+        for dispatcher in self.dispatchers:
+            await dispatcher.close()
+
+
+def on_redis(server: RedisServer) -> Build:
+    """The back end of several adapters."""
+
+    @asynccontextmanager
+    async def build(**rules: Any) -> AsyncIterator[RedisHouse]:
+        house = RedisHouse(server, QueueRules(**rules))
+        await house.client.function_load(SOURCE, replace=True)
+        try:
+            yield house
+        finally:
+            await house.close()
+            for name in list(house.workers):
+                await house.shut(name)
+            left = {key.partition("}:")[2] for key in await house.client.keys("antiphon:*")}
+            await disconnect(house.client)
+        kept = {"clock", "boot", "seq", "epoch", "exp"}
+        assert {name for name in left if not name.startswith("mean:")} <= kept
+
+    return build
+
+
+@dataclass(eq=False)
+class Caller:
+    """Somebody who wants a slot, and keeps it until told to leave."""
+
+    house: House
+    task: "asyncio.Task[None]"
+    places: list[QueuePlace] = field(default_factory=list)
+    lease: Lease | None = None
+    error: BaseException | None = None
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def ticket_id(self) -> str:
+        return self.places[0].ticket_id
+
+    async def leave(self) -> None:
+        """The session is over, and its slot clean."""
+        self.leaving.set()
+        await asyncio.wait([self.task])
+        if self.lease is not None:
+            await self.house.clean(self.lease)
+
+    async def vanish(self) -> None:
+        """The client hangs up, wherever it is."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        if self.lease is not None:
+            await self.house.clean(self.lease)
+
+
+class Callers:
+    """All of a test."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.all: list[Caller] = []
+        self.granted: list[Caller] = []
+
+    async def enter(
+        self,
+        kind: Kind = Kind.CHAT,
+        *,
+        max_wait: float = 0.0,
+        need: Need = ANYTHING,
+        label: str = "",
+        again: bool = False,
+        dispatcher: Dispatcher | None = None,
+    ) -> Caller:
+        """Comes, and is there or refused when this returns."""
+
+        async def hold() -> None:
+            try:
+                async with (dispatcher or self.house.dispatcher).acquire(
+                    kind, max_wait, need=need, label=label, again=again
+                ) as ticket:
+                    async for update in ticket.updates():
+                        if isinstance(update, Lease):
+                            await self.house.attach(update)
+                            caller.lease = update
+                            self.granted.append(caller)
+                        else:
+                            assert update.ticket_id == ticket.id
+                            caller.places.append(update)
+                    await caller.leaving.wait()
+            except Exception as error:
+                caller.error = error
+
+        caller = Caller(self.house, asyncio.create_task(hold()))
+        self.all.append(caller)
+        await until(lambda: caller.places or caller.lease or caller.error)
+        return caller
+
+    async def end(self) -> None:
+        for caller in self.all:
+            await caller.vanish()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Waits for it, and fails if it does not come."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        await asyncio.sleep(0.002)
+
+
+async def until_told(condition: Callable[[], Any]) -> None:
+    """As `until`, of what a coroutine tells."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not await condition():
+        assert time.monotonic() < deadline, "it did not come"
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def stage(build: Build, **rules: Any) -> AsyncIterator[Callers]:
+    """A house with its callers, who have left at the end."""
+    async with build(**{"update_s": 0.05, **rules}) as house:
+        callers = Callers(house)
+        try:
+            yield callers
+        finally:
+            await callers.end()

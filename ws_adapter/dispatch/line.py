@@ -1,0 +1,73 @@
+"""The tickets of one pool in memory, in order, and what they are told."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import Final, Generic, TypeVar
+
+from ws_adapter.dispatch.base import QueuePlace
+from ws_adapter.dispatch.estimate import Lengths, Outlook, Session, Wait
+from ws_adapter.dispatch.ticket import QueuedTicket
+from ws_adapter.process.clock import Clock
+from ws_adapter.protocol.core.kind import Kind
+
+_ESTIMATE_AGE_S: Final = 1.0
+
+T = TypeVar("T", bound=QueuedTicket)
+
+
+class Line(Generic[T]):
+    """Those who wait for a slot of the pool `name`, and what is known of the length of its sessions."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self.waiting: deque[T] = deque()
+        self.lengths = Lengths()
+        self._clock = clock
+        self._places: dict[str, QueuePlace] = {}
+        self._placed_at = 0.0
+
+    def add(self, ticket: T) -> None:
+        """At the end; who lost a worker stands at the head, behind earlier ones of its like."""
+        if ticket.wish.again:
+            ahead = sum(1 for _ in takewhile(lambda waiting: waiting.wish.again, self.waiting))
+            self.waiting.insert(ahead, ticket)
+        else:
+            self.waiting.append(ticket)
+        self.stir()
+
+    def next(self) -> T:
+        """Takes the first out."""
+        return self.waiting.popleft()
+
+    def remove(self, ticket: T) -> None:
+        """Takes one out, if it is there."""
+        if ticket in self.waiting:
+            self.waiting.remove(ticket)
+            self.stir()
+
+    def stir(self) -> None:
+        """Whoever is told a place is told a new one."""
+        self._places.clear()
+
+    def outlook(self, free_slots: int, running: Sequence[Session], limits_s: Mapping[Kind, float]) -> Outlook:
+        """What waits follow from."""
+        return Outlook(free_slots, running, self.lengths, limits_s)
+
+    def place(self, ticket: T, outlook: Callable[[], Outlook]) -> QueuePlace:
+        """Where a waiting ticket stands. Estimates are made for the whole line, once a second."""
+        if ticket.id not in self._places or self._clock.now() - self._placed_at >= _ESTIMATE_AGE_S:
+            self._estimate(outlook())
+        return self._places[ticket.id]
+
+    def _estimate(self, outlook: Outlook) -> None:
+        waits = outlook.waits(ticket.wish.kind for ticket in self.waiting)
+        # Without a slot nothing is known but how long a caller would wait at most.
+        waits = waits or [Wait(ticket.wish.max_wait_s, True) for ticket in self.waiting]
+        self._places = {
+            ticket.id: QueuePlace(
+                ticket.id, ticket.move_to(position), len(waits), wait.seconds, wait.is_guess
+            )
+            for position, (ticket, wait) in enumerate(zip(self.waiting, waits, strict=True), 1)
+        }
+        self._placed_at = self._clock.now()

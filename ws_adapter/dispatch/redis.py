@@ -1,0 +1,484 @@
+"""The dispatcher of several adapters: their queues are in one Redis, and whoever calls it moves them on.
+
+One task speaks to Redis: at least once a second it says that the tickets of this adapter are alive, and at
+once whatever callers do. A running session needs nothing of this.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from antiphon.redis import DIRECTORY, disconnect
+from ws_adapter.dispatch.base import (
+    ANYTHING,
+    Lease,
+    Need,
+    PoolStatus,
+    QueuePlace,
+    QueueView,
+    Running,
+    Waiting,
+)
+from ws_adapter.dispatch.functions import Call, Seen, Stats, call_all
+from ws_adapter.dispatch.leases import Signer, attach_failed
+from ws_adapter.dispatch.pools import Offer, choose, serves
+from ws_adapter.dispatch.rules import QueueRules
+from ws_adapter.dispatch.shared_pool import SharedPool, SharedTicket, kind_of, session_of
+from ws_adapter.dispatch.ticket import Wish
+from ws_adapter.dispatch.wake_ups import WakeUps
+from ws_adapter.process.clock import Clock
+from ws_adapter.process.errors import (
+    AttachFailed,
+    DispatchError,
+    DispatcherUnavailable,
+    QueueFull,
+    WaitCancelled,
+    WaitExpired,
+)
+from ws_adapter.process.tasks import end
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.worker.registry import Registry
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+logger = logging.getLogger(__name__)
+
+BEAT_S: Final = 1.0
+TICKET_TTL_MS: Final = 3000
+WORKER_LIFE_S: Final = 6.0
+RETRY_S: Final = 0.2
+"""Between two attempts to reach a Redis that is away."""
+
+FAREWELL_S: Final = 10.0
+"""How long it is tried to give something back; by then it has expired."""
+
+MOST_SEEN: Final = 1000
+"""Of those that wait in a pool, how many are shown."""
+
+
+class RedisDispatcher:
+    """See `Dispatcher`. Leases are signed with `worker_key`."""
+
+    def __init__(
+        self,
+        client: "Redis",
+        registry: Registry,
+        clock: Clock,
+        rules: QueueRules,
+        worker_key: bytes | None = None,
+    ) -> None:
+        """`client` is closed with it; the workers of `registry` are those that Redis has."""
+        self.clock = clock
+        self.rules = rules
+        self.adapter_id = secrets.token_hex(6)
+        self._client = client
+        self._registry = registry
+        self._sign = Signer(worker_key)
+        self._pools: dict[str, SharedPool] = {}
+        self._outside: list[SharedTicket] = []
+        """Tickets that stand in no pool yet, in order."""
+        self._farewells: list[tuple[float, Call]] = []
+        """What is still to be given back, and until when that makes sense."""
+        self._named_at: dict[str, float] = {}
+        """Workers, and when Redis named them last."""
+        self._woken: set[str] = set()
+        self._wake = asyncio.Event()
+        self._wake_ups = WakeUps(client, self.adapter_id, self._woke)
+        self._task: asyncio.Task[None] | None = None
+        self._away_at: float | None = None
+        """Since when Redis cannot be reached."""
+        self._deserted_at: float | None = clock.now()
+        """Since when there is no worker at all."""
+        registry.changed = self.workers_changed
+
+    def start(self) -> None:
+        """See `Dispatcher.start`."""
+        self._task = asyncio.create_task(self._run())
+        self._wake_ups.start()
+
+    async def close(self) -> None:
+        """See `Dispatcher.close`."""
+        await self._wake_ups.stop()
+        if self._task is not None:
+            await end(self._task)
+        if self._farewells and self._away_at is None:
+            with suppress(Exception):
+                await call_all(self._client, [call for _, call in self._farewells])
+        await disconnect(self._client)
+
+    @asynccontextmanager
+    async def acquire(
+        self, kind: Kind, max_wait: float, *, need: Need = ANYTHING, label: str = "", again: bool = False
+    ) -> AsyncIterator[SharedTicket]:
+        """See `Dispatcher.acquire`."""
+        if self._is_deserted():
+            raise DispatcherUnavailable("no worker is ready")
+        wish = Wish(kind, need, label, again, max_wait)
+        ticket = SharedTicket(wish, self.clock, self.rules.update_s, lambda: self._place(ticket))
+        self._outside.append(ticket)
+        self._wake.set()
+        now = self.clock.now()
+        patience = self.clock.call_at(now + self.rules.newcomer_s, lambda: self._turn_away(ticket))
+        expiry = self.clock.call_at(now + max_wait, lambda: self._expire(ticket)) if max_wait else None
+        try:
+            await ticket.arrived()
+            yield ticket
+        except AttachFailed as error:
+            if ticket.lease is not None and attach_failed(self._registry, ticket.lease, error.reason):
+                logger.warning("worker %s has seen a higher epoch than this lease's", ticket.lease.target)
+            raise
+        finally:
+            patience.cancel()
+            if expiry is not None:
+                expiry.cancel()
+            self._leave(ticket)
+
+    async def cancel(self, ticket_id: str) -> bool:
+        """See `Dispatcher.cancel`."""
+        for ticket in self._own():
+            if ticket.id == ticket_id and not ticket.is_settled:
+                self._dismiss(ticket, WaitCancelled("the place was given up"))
+                return True
+        answers: list[int] = []
+        await self._ask("cancel", (ticket_id,), lambda pool, answer: answers.append(answer))
+        return any(answers)
+
+    async def find(self, ticket_id: str) -> Waiting | None:
+        """See `Dispatcher.find`."""
+        for ticket in self._own():
+            if ticket.id == ticket_id and not ticket.is_settled:
+                return self._own_waiting(ticket)
+        found: list[Waiting] = []
+
+        def take(pool: SharedPool, answer: list[Any]) -> None:
+            if answer[0]:
+                found.append(self._others_waiting(pool, msgspec.json.decode(answer[1], type=Seen), answer[0]))
+
+        await self._ask("find", (ticket_id,), take)
+        return found[0] if found else None
+
+    async def view(self) -> QueueView:
+        """See `Dispatcher.view`."""
+        own = {ticket.id: ticket for ticket in self._own() if not ticket.is_settled}
+        waiting: list[Waiting] = []
+
+        def take(pool: SharedPool, answer: str) -> None:
+            for rank, seen in enumerate(msgspec.json.decode(answer, type=list[Seen]), 1):
+                ticket = own.pop(seen.ticket, None)
+                waiting.append(
+                    self._own_waiting(ticket) if ticket else self._others_waiting(pool, seen, rank)
+                )
+
+        await self._ask("waiting", (0, MOST_SEEN), take)
+        waiting += [self._own_waiting(ticket) for ticket in own.values()]
+        running = tuple(running for pool in self._pools.values() for running in self._running(pool))
+        return QueueView(self.rules.capacity, tuple(waiting), running)
+
+    async def status(self) -> PoolStatus:
+        """See `Dispatcher.status`."""
+        pools = self._pools.values()
+        workers = [worker for pool in pools for worker in pool.stats.workers if worker.accepting]
+        return PoolStatus(
+            len(workers),
+            sum(worker.slots for worker in workers),
+            sum(worker.free for worker in workers),
+            sum(pool.stats.length for pool in pools) + len(self._outside),
+            self._away_at is not None,
+        )
+
+    def is_contended(self, pool: str) -> bool:
+        """See `Dispatcher.is_contended`."""
+        return pool in self._pools and self._pools[pool].stats.length > 0
+
+    def workers_changed(self) -> None:
+        """One is ready, or is no longer."""
+        self._wake.set()
+
+    # ---------------------------------------------------------------------------------- to and from Redis
+
+    async def _run(self) -> None:
+        beat_at = self.clock.now()
+        while True:
+            self._wake.clear()
+            is_beat = self.clock.now() >= beat_at
+            if is_beat:
+                beat_at = self.clock.now() + BEAT_S
+            try:
+                await self._exchange(is_beat=is_beat)
+            except Exception as error:
+                self._lost(error)
+                await asyncio.sleep(RETRY_S)
+                beat_at = self.clock.now()
+                continue
+            if self._away_at is not None:
+                logger.info("the shared queue is back")
+                self._away_at = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, beat_at - self.clock.now())):
+                    await self._wake.wait()
+
+    async def _exchange(self, *, is_beat: bool) -> None:
+        """Says what there is to say, and hears what there is to hear."""
+        if is_beat:
+            await call_all(self._client, [Call("pools", DIRECTORY, (), self._know_pools)])
+            await call_all(self._client, [self._stats_of(pool) for pool in self._pools.values()])
+            self._name_workers({target for pool in self._pools.values() for target in pool.targets})
+            self._look_after()
+        farewells, self._farewells = self._farewells, []
+        woken, self._woken = self._woken, set()
+        try:
+            calls = [call for _, call in farewells] + list(self._beats(None if is_beat else woken))
+            await call_all(self._client, [*calls, *self._enter()])
+        except BaseException:
+            now = self.clock.now()
+            self._farewells = [late for late in farewells if late[0] > now] + self._farewells
+            self._woken |= woken
+            raise
+
+    def _name_workers(self, targets: Iterable[str]) -> None:
+        """There are these; of an emptied database they are gone for a moment."""
+        now = self.clock.now()
+        named = set(self._named_at)
+        self._named_at |= dict.fromkeys(targets, now)
+        self._named_at = {target: at for target, at in self._named_at.items() if now - at < WORKER_LIFE_S}
+        if self._named_at.keys() != named:
+            self._registry.name(sorted(self._named_at))
+
+    def _lost(self, error: Exception) -> None:
+        now = self.clock.now()
+        if self._away_at is None:
+            logger.error("the shared queue cannot be reached: %s", error)
+            self._away_at = now
+        self._farewells = [late for late in self._farewells if late[0] > now]
+        if now - self._away_at > self.rules.outage_limit_s:
+            for ticket in self._own():
+                if not ticket.is_settled:
+                    self._dismiss(ticket, DispatcherUnavailable("the shared queue cannot be reached"))
+
+    async def _ask(
+        self, function: str, arguments: Sequence[object], take: Callable[[SharedPool, Any], None]
+    ) -> None:
+        """Of every pool, for those who only look on: without Redis they see what is known here."""
+        if self._away_at is not None:
+            return
+        pools = self._pools.values()
+        calls = [Call(function, pool.key, arguments, partial(take, pool)) for pool in pools]
+        with suppress(Exception):
+            await call_all(self._client, calls)
+
+    def _woke(self, ticket_id: str) -> None:
+        self._woken.add(ticket_id)
+        self._wake.set()
+
+    def _know_pools(self, names: list[str]) -> None:
+        kept = {name: pool for name, pool in self._pools.items() if name in names or pool.tickets}
+        new = {name: SharedPool(name, self.rules.session_limits_s) for name in names if name not in kept}
+        self._pools = kept | new
+        self._wake_ups.listen_to(self._pools)
+
+    def _stats_of(self, pool: SharedPool) -> Call:
+        decode = msgspec.json.Decoder(Stats).decode
+        return Call("stats", pool.key, tuple(Kind), lambda answer: pool.learn(decode(answer)))
+
+    def _beats(self, chosen: set[str] | None) -> Iterable[Call]:
+        """That tickets are alive: of those chosen, or of all."""
+        for pool in self._pools.values():
+            ids = [ticket for ticket in pool.tickets if chosen is None or ticket in chosen]
+            if ids:
+                arguments = (self.adapter_id, TICKET_TTL_MS, *ids)
+                yield Call("adapter_beat", pool.key, arguments, partial(self._hear, pool, ids))
+
+    def _hear(self, pool: SharedPool, ids: list[str], answer: list[Any]) -> None:
+        _, places, *grants = answer
+        leases = iter(grants)
+        for ticket_id, word in zip(ids, places.split(), strict=True):
+            lease = next(leases) if word == "granted" else None
+            ticket = pool.tickets.get(ticket_id)
+            if ticket is None:
+                continue
+            if lease is not None:
+                self._grant(pool, ticket, *lease)
+            elif word == "cancelled":
+                self._dismiss(ticket, WaitCancelled("the place was given up"))
+            elif word == "gone":
+                del pool.tickets[ticket_id]
+                self._outside.append(ticket)
+                self._wake.set()
+            else:
+                ticket.rank = int(word)
+
+    def _enter(self) -> list[Call]:
+        """Puts those outside into pools that can serve them."""
+        calls = []
+        unserved: set[tuple[Kind, Need]] = set()
+        for ticket in self._outside:
+            wanted = ticket.wish.kind, ticket.wish.need
+            pool = self._pool_for(ticket) if wanted not in unserved else None
+            if pool is None:
+                unserved.add(wanted)
+            if pool is not None:
+                pool.newcomers += 1
+                calls.append(self._enqueue(pool, ticket))
+            elif ticket.unserved_at is None:
+                ticket.unserved_at = self.clock.now()
+                ticket.arrive()
+        return calls
+
+    def _pool_for(self, ticket: SharedTicket) -> SharedPool | None:
+        if ticket.pool is not None and ticket.pool.name in self._pools:
+            return ticket.pool  # where its place is
+        name = choose(self._offers(ticket.wish))
+        return self._pools[name] if name is not None else None
+
+    def _offers(self, wish: Wish) -> Iterable[Offer]:
+        infos = dict(self._registry.ready())
+        for pool in self._pools.values():
+            of_pool = (infos[target] for target in pool.targets if target in infos)
+            if any(serves(info, wish.kind, wish.need) for info in of_pool):
+                yield Offer(pool.name, pool.free_slots, pool.wait_of_next(wish.kind))
+
+    def _enqueue(self, pool: SharedPool, ticket: SharedTicket) -> Call:
+        wish = ticket.wish
+        prior = ticket.seq or ("head" if wish.again else 0)
+        waited_ms = round((self.clock.now() - ticket.entered_at) * 1000)
+        arguments = (
+            *(ticket.id, self.adapter_id, TICKET_TTL_MS, wish.kind, self.rules.capacity, prior),
+            *(wish.label, waited_ms),
+        )
+        ticket.asked = pool
+        return Call("enqueue", pool.key, arguments, partial(self._entered, pool, ticket))
+
+    def _entered(self, pool: SharedPool, ticket: SharedTicket, answer: list[Any]) -> None:
+        if ticket not in self._outside:
+            return  # it has left meanwhile, and says so
+        self._outside.remove(ticket)
+        match answer:
+            case ["full"]:
+                ticket.fail(QueueFull(f"{self.rules.capacity} sessions wait already"))
+            case ["granted", *lease]:
+                self._grant(pool, ticket, *lease)
+            case ["queued", seq, rank, _]:
+                ticket.pool, ticket.seq, ticket.rank, ticket.unserved_at = pool, seq, rank, None
+                pool.tickets[ticket.id] = ticket
+        ticket.arrive()
+
+    def _grant(
+        self, pool: SharedPool, ticket: SharedTicket, worker: str, slot: int, epoch: int, target: str
+    ) -> None:
+        pool.tickets.pop(ticket.id, None)
+        ticket.pool = pool
+        self._name_workers({target})
+        ticket.grant(Lease(target, self._sign(worker, slot, epoch), worker, slot, epoch, pool.name))
+
+    # ------------------------------------------------------------------------------------ who waits
+
+    def _own(self) -> list[SharedTicket]:
+        return [
+            *self._outside,
+            *(ticket for pool in self._pools.values() for ticket in pool.tickets.values()),
+        ]
+
+    def _leave(self, ticket: SharedTicket) -> None:
+        """Gives back whatever the ticket has, or may have without knowing it."""
+        if ticket in self._outside:
+            self._outside.remove(ticket)
+        pool = ticket.pool or ticket.asked
+        if pool is None:
+            return
+        pool.tickets.pop(ticket.id, None)
+        if ticket.lease is not None:
+            lease = ticket.lease
+            self._part("lease_return", pool, lease.worker_id, lease.slot, lease.epoch)
+        elif not ticket.has_left:
+            self._part("leave", pool, ticket.id)
+        ticket.has_left = True
+
+    def _part(self, function: str, pool: SharedPool, *arguments: object) -> None:
+        call = Call(function, pool.key, arguments, lambda _: None)
+        self._farewells.append((self.clock.now() + FAREWELL_S, call))
+        self._wake.set()
+
+    def _dismiss(self, ticket: SharedTicket, error: DispatchError) -> None:
+        self._leave(ticket)
+        ticket.fail(error)
+        ticket.arrive()
+
+    def _turn_away(self, ticket: SharedTicket) -> None:
+        if not ticket.has_arrived:
+            self._dismiss(ticket, DispatcherUnavailable("the shared queue cannot be reached"))
+
+    def _expire(self, ticket: SharedTicket) -> None:
+        if not ticket.is_settled:
+            self._dismiss(ticket, WaitExpired("the longest wait is over"))
+
+    def _is_deserted(self) -> bool:
+        since = self._deserted_at
+        return since is not None and self.clock.now() - since >= self.rules.no_worker_grace_s
+
+    def _look_after(self) -> None:
+        """Of those whom no worker can serve, tells the ones who have waited for one long enough."""
+        now, grace_s = self.clock.now(), self.rules.no_worker_grace_s
+        has_worker = any(pool.stats.workers for pool in self._pools.values())
+        self._deserted_at = None if has_worker else (now if self._deserted_at is None else self._deserted_at)
+        for pool in self._pools.values():
+            pool.deserted_at = None if pool.stats.workers else (pool.deserted_at or now)
+            if pool.deserted_at is None:
+                continue
+            for ticket in list(pool.tickets.values()):
+                if now - pool.deserted_at >= grace_s:
+                    self._dismiss(ticket, DispatcherUnavailable("no worker that could serve it is ready"))
+                elif any(self._offers(ticket.wish)):
+                    self._move(pool, ticket)
+        for ticket in list(self._outside):
+            since = ticket.unserved_at
+            if since is not None and (now - since >= grace_s or self._is_deserted()):
+                self._dismiss(ticket, DispatcherUnavailable("no worker that could serve it is ready"))
+
+    def _move(self, pool: SharedPool, ticket: SharedTicket) -> None:
+        """To another pool, where it stands behind those who are there."""
+        self._part("leave", pool, ticket.id)
+        del pool.tickets[ticket.id]
+        ticket.pool, ticket.asked, ticket.seq = None, None, 0
+        self._outside.append(ticket)
+
+    # ---------------------------------------------------------------------------------- what is told
+
+    def _place(self, ticket: SharedTicket) -> QueuePlace:
+        if ticket.pool is not None:
+            return ticket.pool.place(ticket)
+        position = self._outside.index(ticket) + 1 if ticket in self._outside else 1
+        place = ticket.move_to(position)
+        return QueuePlace(ticket.id, place, max(place, len(self._outside)), ticket.wish.max_wait_s, True)
+
+    def _own_waiting(self, ticket: SharedTicket) -> Waiting:
+        waited_s = self.clock.now() - ticket.entered_at
+        wish = ticket.wish
+        return Waiting(self._place(ticket), wish.kind, wish.label, self.clock.unix() - waited_s, waited_s)
+
+    def _others_waiting(self, pool: SharedPool, seen: Seen, rank: int) -> Waiting:
+        kind = kind_of(seen.kind) or Kind.AUDIO_DUPLEX
+        waited_s = seen.waited / 1000
+        wait = pool.wait_at(rank, kind)
+        place = QueuePlace(seen.ticket, rank, max(rank, pool.stats.length), wait.seconds, wait.is_guess)
+        return Waiting(place, kind, seen.label, self.clock.unix() - waited_s, waited_s)
+
+    def _running(self, pool: SharedPool) -> Iterable[Running]:
+        for worker in pool.stats.workers:
+            for lease in worker.leases:
+                session = session_of(lease)
+                yield Running(
+                    worker.id,
+                    lease.slot,
+                    session.kind,
+                    self.clock.unix() - session.elapsed_s,
+                    session.elapsed_s,
+                    pool.outlook.remaining(session),
+                    not pool.outlook.is_known(session),
+                )

@@ -1,0 +1,21 @@
+"""How long callers wait, and how many may."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ws_adapter.protocol.core.kind import Kind
+
+
+@dataclass(frozen=True)
+class QueueRules:
+    """Times in seconds; `session_limits_s` cap the estimates, 0 or no entry for no limit."""
+
+    capacity: int = 1000
+    """Of each pool's queue."""
+    update_s: float = 3.0
+    no_worker_grace_s: float = 10.0
+    session_limits_s: Mapping[Kind, float] = field(default_factory=dict)
+    newcomer_s: float = 2.0
+    """How long a shared queue that is away is waited for by those who do not stand in it yet."""
+    outage_limit_s: float = 60.0
+    """How long by those who do."""

@@ -1,0 +1,141 @@
+"""One pool of the shared queue, as an adapter knows it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import chain
+from typing import Final
+
+from antiphon.redis import prefix
+from ws_adapter.dispatch.base import QueuePlace
+from ws_adapter.dispatch.estimate import Lengths, Outlook, Session, Wait
+from ws_adapter.dispatch.functions import LeaseStats, Stats
+from ws_adapter.dispatch.ticket import QueuedTicket, Wish
+from ws_adapter.process.clock import Clock
+from ws_adapter.protocol.core.kind import Kind
+
+_MS: Final = 1000
+
+_MOST_ESTIMATED: Final = 1000
+"""Of those that wait; it takes half a millisecond."""
+
+
+class SharedTicket(QueuedTicket):
+    """One of this adapter; others have their own."""
+
+    asked: "SharedPool | None" = None
+    """Where a place was asked for, whether or not there was an answer."""
+    has_left: bool = False
+    """Whether it was given up."""
+    pool: "SharedPool | None" = None
+    """Where it stands; None before that, and while no worker can serve it."""
+    seq: int = 0
+    """Its place in the order of arrival, 0 before it has one."""
+    rank: int = 0
+    """Its position when Redis was asked last."""
+    unserved_at: float | None = None
+    """Since when no worker can serve it."""
+
+    def __init__(self, wish: Wish, clock: Clock, update_s: float, place: Callable[[], QueuePlace]) -> None:
+        super().__init__(wish, clock, update_s, place)
+        self._arrived = asyncio.Event()
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether Redis has it, or it is known that no worker can serve it."""
+        return self._arrived.is_set()
+
+    def arrive(self) -> None:
+        """Now it has, or it never will."""
+        self._arrived.set()
+
+    async def arrived(self) -> None:
+        """Waits for that. Raises what ended its wait before."""
+        await self._arrived.wait()
+        if self.error is not None:
+            raise self.error
+
+
+class SharedPool:
+    """Its tickets of this adapter, and what Redis said last of all others."""
+
+    def __init__(self, name: str, limits_s: Mapping[Kind, float]) -> None:
+        self.name = name
+        self.key = prefix(name)
+        self.tickets: dict[str, SharedTicket] = {}
+        """Those that Redis has, or had."""
+        self.stats = Stats()
+        self.newcomers = 0
+        """That entered since then."""
+        self.deserted_at: float | None = None
+        """Since when it has no worker."""
+        self.outlook = Outlook(0, (), Lengths(), limits_s)
+        self._limits_s = limits_s
+        self._waits: list[Wait] | None = None
+
+    @property
+    def targets(self) -> set[str]:
+        """Where its workers are."""
+        return {worker.target for worker in self.stats.workers}
+
+    @property
+    def free_slots(self) -> int:
+        """Those that nobody waits for."""
+        return max(0, self.outlook.free_slots - self.stats.length - self.newcomers)
+
+    def learn(self, stats: Stats) -> None:
+        """What Redis says of all of it."""
+        self.stats, self.newcomers = stats, 0
+        means = {
+            kind: (m.mean / _MS, m.samples) for name, m in stats.means.items() if (kind := kind_of(name))
+        }
+        leases = chain.from_iterable(worker.leases for worker in stats.workers)
+        sessions = [session_of(lease) for lease in leases]
+        free = sum(worker.free for worker in stats.workers if worker.accepting)
+        self.outlook = Outlook(free, sessions, Lengths(means), self._limits_s)
+        self._waits = None
+
+    def wait_of_next(self, kind: Kind) -> float:
+        """Seconds that one more would wait at the end of the queue."""
+        return self.wait_at(self.stats.length + self.newcomers + 1, kind).seconds
+
+    def place(self, ticket: SharedTicket) -> QueuePlace:
+        """Where one of its tickets stands."""
+        wait = self.wait_at(max(ticket.rank, 1), ticket.wish.kind, ticket.wish.max_wait_s)
+        position = ticket.move_to(max(ticket.rank, 1))
+        return QueuePlace(ticket.id, position, max(self.stats.length, position), wait.seconds, wait.is_guess)
+
+    def wait_at(self, rank: int, kind: Kind, longest_s: float = 0.0) -> Wait:
+        """How long somebody at this position will wait, `longest_s` as long as there is no slot.
+
+        Far behind the wait grows with the position.
+        """
+        near = min(rank, _MOST_ESTIMATED)
+        if self._waits is None or len(self._waits) < near:
+            self._waits = self.outlook.waits(self._kinds(near, kind))
+        if not self._waits:
+            return Wait(longest_s, True)
+        wait = self._waits[near - 1]
+        return Wait(wait.seconds * rank / near, wait.is_guess)
+
+    def _kinds(self, least: int, kind: Kind) -> list[Kind]:
+        """Of those that wait, at least so many: those of other adapters are known by their number alone."""
+        own = {ticket.rank: ticket.wish.kind for ticket in self.tickets.values() if ticket.rank}
+        counts = Counter({k: count for name, count in self.stats.waiting.items() if (k := kind_of(name))})
+        counts.subtract(own.values())
+        others = counts.elements()
+        length = min(max(least, self.stats.length), _MOST_ESTIMATED)
+        return [own[rank] if rank in own else next(others, kind) for rank in range(1, length + 1)]
+
+
+def session_of(lease: LeaseStats) -> Session:
+    """What holds a slot."""
+    return Session(kind_of(lease.kind), lease.age / _MS)
+
+
+def kind_of(name: str) -> Kind | None:
+    """The kind that another adapter wrote down, None if it is not known here."""
+    with suppress(ValueError):
+        return Kind(name)
+    return None

@@ -1,0 +1,79 @@
+"""A caller that waits for a slot, whatever gives it one."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from ws_adapter.dispatch.base import ANYTHING, Lease, Need, QueuePlace
+from ws_adapter.process.clock import Clock
+from ws_adapter.process.errors import DispatchError
+from ws_adapter.protocol.core.kind import Kind
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a caller wants; see `Dispatcher.acquire`."""
+
+    kind: Kind
+    need: Need = ANYTHING
+    label: str = ""
+    again: bool = False
+    max_wait_s: float = 0.0
+
+
+class QueuedTicket:
+    """See `Ticket`. Settled by a lease or by an error, whichever comes first."""
+
+    def __init__(self, wish: Wish, clock: Clock, update_s: float, place: Callable[[], QueuePlace]) -> None:
+        """`place` tells where it stands, `update_s` is how often its caller is told."""
+        self.id = f"ticket_{secrets.token_hex(6)}"
+        self.wish = wish
+        self.entered_at = clock.now()
+        self.position: int | None = None
+        """The last that was told."""
+        self.lease: Lease | None = None
+        self.granted_at = 0.0
+        self._clock = clock
+        self._update_s = update_s
+        self._place = place
+        self.error: DispatchError | None = None
+        """What ended the wait without one."""
+        self._news = asyncio.Event()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it waits no more."""
+        return self.lease is not None or self.error is not None
+
+    def move_to(self, position: int) -> int:
+        """The position to tell: whoever passes it does not set it back."""
+        self.position = min(position, self.position or position)
+        return self.position
+
+    def grant(self, lease: Lease) -> None:
+        """The wait is over."""
+        self.lease, self.granted_at = lease, self._clock.now()
+        self._news.set()
+
+    def fail(self, error: DispatchError) -> None:
+        """The wait has no end."""
+        self.error = self.error or error
+        self._news.set()
+
+    async def updates(self) -> AsyncIterator[QueuePlace | Lease]:
+        """See `Ticket.updates`."""
+        due = self._clock.now()
+        while not self.is_settled:
+            yield self._place()
+            due += self._update_s
+            timer = self._clock.call_at(due, self._news.set)
+            try:
+                await self._news.wait()
+            finally:
+                timer.cancel()
+            self._news.clear()
+        if self.error is not None:
+            raise self.error
+        assert self.lease is not None
+        yield self.lease

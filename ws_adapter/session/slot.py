@@ -163,12 +163,12 @@ class Slot:
             self._task.cancel()
 
     def open(self, setup: WorkerSetup) -> None:
-        """Configures the session at the worker, or at another one if this one does not serve it."""
-        source = self._source
+        """Configures the session at the worker, or at another one if only that serves it."""
+        source, registry = self._source, self._source.services.registry
         if self.streams is None:
             return
         need = Need(_mode_of(setup), setup.model)
-        if source.services.registry.serves(self._target, *need):
+        if registry.serves(self._target, *need) or not registry.is_served(*need):
             self.streams.open(setup, source.config_limit_s)
             return
         self._need, self._lost, self._moves = need, Reason.MODE_UNSUPPORTED, True

@@ -357,6 +357,10 @@ class Registry:
         info = worker.info if worker is not None else None
         return info is None or (mode in (None, *info.modes) and model in ("", info.model))
 
+    def is_served(self, mode: Mode | None, model: str) -> bool:
+        """Whether any worker that is ready serves this."""
+        return any(self.serves(target, mode, model) for target, _ in self.ready())
+
     def conditions(self) -> Counter[Condition]:
         """How many of the workers that are named are in each condition."""
         return Counter(self._workers[target].condition for target in self._named)

@@ -24,7 +24,7 @@ from ws_adapter.dispatch.base import (
 from ws_adapter.dispatch.estimate import Outlook, Session
 from ws_adapter.dispatch.leases import Signer, attach_failed
 from ws_adapter.dispatch.line import Line
-from ws_adapter.dispatch.pools import Offer, choose, pool_of, serves
+from ws_adapter.dispatch.pools import Fleet, Offer, choose, pool_of
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.dispatch.ticket import QueuedTicket, Wish
 from ws_adapter.process.clock import Clock, Timer
@@ -70,6 +70,7 @@ class InProcessDispatcher:
         self._held: dict[tuple[str, int], _Ticket] = {}
         self._returned: dict[tuple[str, int], int] = {}
         """Slots that were given back, and how many questions their workers had been asked by then."""
+        self._fleet = Fleet()
         self._sign = Signer(worker_key)
         self._epoch = round(clock.unix() * 1000)  # above what a dispatcher before this one has given
         self._deserted: Timer | None = None
@@ -176,9 +177,8 @@ class InProcessDispatcher:
         return line
 
     def _offers(self, wish: Wish) -> list[Offer]:
-        pools = {pool_of(info) for _, info in self._registry.ready() if serves(info, wish.kind, wish.need)}
         offers = []
-        for pool in pools:
+        for pool in self._fleet.able(self._pools(), wish.kind, wish.need):
             line = self._lines.setdefault(pool, Line(pool, self.clock))
             outlook = self._outlook(line)
             waiting = [ticket.wish.kind for ticket in line.waiting]
@@ -186,6 +186,12 @@ class InProcessDispatcher:
             free = max(0, outlook.free_slots - len(waiting))
             offers.append(Offer(pool, free, waits[-1].seconds if waits else 0.0))
         return offers
+
+    def _pools(self) -> dict[str, list[WorkerInfo]]:
+        pools: dict[str, list[WorkerInfo]] = {}
+        for _, info in self._registry.ready():
+            pools.setdefault(pool_of(info), []).append(info)
+        return pools
 
     def _leave(self, ticket: _Ticket, was_used: bool) -> None:
         if ticket.lease is None:
@@ -261,7 +267,7 @@ class InProcessDispatcher:
                 self._deserted = None
         elif self._deserted is None:
             self._deserted = self._at(self.rules.no_worker_grace_s, self._give_up)
-        pools = {pool_of(info) for _, info in ready}
+        pools = self._pools()
         for line in [line for name, line in self._lines.items() if name not in pools]:
             self._move(line)
         for line in list(self._lines.values()):

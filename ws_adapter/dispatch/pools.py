@@ -1,6 +1,6 @@
 """Which pool a ticket stands in."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from antiphon.semconv import pool_name
@@ -27,6 +27,25 @@ def choose(offers: Iterable[Offer]) -> str | None:
 def pool_of(info: WorkerInfo) -> str:
     """The pool that a worker is in."""
     return pool_name(info.model, info.modes)
+
+
+class Fleet:
+    """What pools have served."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, WorkerInfo] = {}
+
+    def able(self, pools: Mapping[str, Collection[WorkerInfo]], kind: Kind, need: Need) -> list[str]:
+        """Of pools with their ready workers, those that can serve such a session.
+
+        What no pool ever could, any may have: its worker answers with the error of the protocol. For what one
+        could, it is waited until it can again.
+        """
+        self._seen |= {pool: info for pool, infos in pools.items() for info in infos}
+        able = [pool for pool, infos in pools.items() if any(serves(info, kind, need) for info in infos)]
+        if able or any(serves(info, kind, need) for info in self._seen.values()):
+            return able
+        return [pool for pool, infos in pools.items() if infos]
 
 
 def serves(info: WorkerInfo, kind: Kind, need: Need) -> bool:

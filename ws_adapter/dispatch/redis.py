@@ -27,7 +27,7 @@ from ws_adapter.dispatch.base import (
 )
 from ws_adapter.dispatch.functions import Call, Seen, Stats, call_all
 from ws_adapter.dispatch.leases import Signer, attach_failed
-from ws_adapter.dispatch.pools import Offer, choose, serves
+from ws_adapter.dispatch.pools import Fleet, Offer, choose
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.dispatch.shared_pool import SharedPool, SharedTicket, kind_of, session_of
 from ws_adapter.dispatch.ticket import Wish
@@ -80,6 +80,7 @@ class RedisDispatcher:
         self.adapter_id = secrets.token_hex(6)
         self._client = client
         self._registry = registry
+        self._fleet = Fleet()
         self._sign = Signer(worker_key)
         self._pools: dict[str, SharedPool] = {}
         self._outside: list[SharedTicket] = []
@@ -339,10 +340,13 @@ class RedisDispatcher:
 
     def _offers(self, wish: Wish) -> Iterable[Offer]:
         infos = dict(self._registry.ready())
-        for pool in self._pools.values():
-            of_pool = (infos[target] for target in pool.targets if target in infos)
-            if any(serves(info, wish.kind, wish.need) for info in of_pool):
-                yield Offer(pool.name, pool.free_slots, pool.wait_of_next(wish.kind))
+        ready = {
+            name: [infos[target] for target in pool.targets if target in infos]
+            for name, pool in self._pools.items()
+        }
+        for name in self._fleet.able(ready, wish.kind, wish.need):
+            pool = self._pools[name]
+            yield Offer(name, pool.free_slots, pool.wait_of_next(wish.kind))
 
     def _enqueue(self, pool: SharedPool, ticket: SharedTicket) -> Call:
         wish = ticket.wish
@@ -373,6 +377,7 @@ class RedisDispatcher:
         self, pool: SharedPool, ticket: SharedTicket, worker: str, slot: int, epoch: int, target: str
     ) -> None:
         pool.tickets.pop(ticket.id, None)
+        pool.began(ticket.wish.kind)
         ticket.pool = pool
         self._name_workers({target})
         ticket.grant(Lease(target, self._sign(worker, slot, epoch), worker, slot, epoch, pool.name))

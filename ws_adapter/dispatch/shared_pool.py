@@ -96,6 +96,14 @@ class SharedPool:
         self.outlook = Outlook(free, sessions, Lengths(means), self._limits_s)
         self._waits = None
 
+    def began(self, kind: Kind) -> None:
+        """A session has got a slot since then."""
+        free, running = self.outlook.free_slots, self.outlook.running
+        self.outlook = self.outlook._replace(
+            free_slots=max(0, free - 1), running=[*running, Session(kind, 0.0)]
+        )
+        self._waits = None
+
     def wait_of_next(self, kind: Kind) -> float:
         """Seconds that one more would wait at the end of the queue."""
         return self.wait_at(self.stats.length + self.newcomers + 1, kind).seconds

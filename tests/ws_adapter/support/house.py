@@ -154,6 +154,19 @@ class SpokenWorker:
             await call(self.client, "slot_free", prefix(self.pool), self.name, slot, epoch)
 
 
+class MortalDispatcher(RedisDispatcher):
+    """One that a test may harm."""
+
+    def die(self) -> None:
+        """As by SIGKILL: nothing is given back."""
+        assert self._task is not None
+        self._task.cancel()
+
+    async def be_deaf(self) -> None:
+        """It hears no wake-up any more."""
+        await self._wake_ups.stop()
+
+
 class RedisHouse:
     """An adapter of a shared queue, or several."""
 
@@ -163,19 +176,19 @@ class RedisHouse:
         self.registry = ListedRegistry()
         self.client = connect(server.url)
         self.workers: dict[str, SpokenWorker] = {}
-        self.dispatchers: list[RedisDispatcher] = []
+        self.dispatchers: list[MortalDispatcher] = []
         self._beating = asyncio.create_task(self._beat())
 
-    def another(self) -> RedisDispatcher:
+    def another(self, url: str | None = None) -> MortalDispatcher:
         """One more adapter."""
-        dispatcher = RedisDispatcher(connect(self.server.url), self.registry, LoopClock(), self.rules)
+        dispatcher = MortalDispatcher(connect(url or self.server.url), self.registry, LoopClock(), self.rules)
         self.registry.changed = self._changed
         self.dispatchers.append(dispatcher)
         dispatcher.start()
         return dispatcher
 
     @property
-    def dispatcher(self) -> RedisDispatcher:
+    def dispatcher(self) -> MortalDispatcher:
         return self.dispatchers[0] if self.dispatchers else self.another()
 
     def _changed(self) -> None:

@@ -63,12 +63,12 @@ def add_to(commands: Subcommands) -> None:
         type=_targets,
         help="workers, as host:port or unix:path",
     )
-    add_dispatcher_options(command)
     add_worker_key_option(command)
     add_listen_options(command)
     add("--drain-timeout-s", type=seconds, metavar="S", help="for sessions at the end (default 60)")
     add_log_level(command)
     add_help_all(command)
+    add_dispatcher_options(command.add_argument_group("several adapters"))
     add_public_options(command)
     _add_deployment_options(command)
     _add_worker_options(command)

@@ -1,0 +1,242 @@
+"""The queue that several adapters share, on a real Redis that fails in every way it can."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ws_adapter.dispatch.redis as redis_module
+from antiphon.redis import connect
+from tests.support.redis_server import INSTALLED, MISSING, RedisServer
+from tests.ws_adapter.support.house import Callers, ListedRegistry, RedisHouse, on_redis, until, until_told
+from ws_adapter.dispatch.redis import RedisDispatcher
+from ws_adapter.dispatch.rules import QueueRules
+from ws_adapter.process.clock import LoopClock
+from ws_adapter.process.errors import DispatcherUnavailable, WaitCancelled
+
+pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
+
+
+@asynccontextmanager
+async def stage(server: RedisServer, **rules: Any) -> AsyncIterator[tuple[RedisHouse, Callers]]:
+    async with on_redis(server)(**{"update_s": 0.05, **rules}) as house:
+        assert isinstance(house, RedisHouse)
+        callers = Callers(house)
+        try:
+            yield house, callers
+        finally:
+            await callers.end()
+
+
+async def until_degraded(house: RedisHouse, *, is_it: bool = True) -> None:
+    async def is_so() -> bool:
+        return (await house.dispatcher.status()).is_degraded is is_it
+
+    await until_told(is_so)
+
+
+async def test_slots_go_out_in_order_of_arrival_over_all_adapters(redis_server: RedisServer) -> None:
+    async with stage(redis_server) as (house, callers):
+        await house.open("a", 1)
+        adapters = [house.another() for _ in range(3)]
+        everybody = [await callers.enter(dispatcher=adapters[number % 3]) for number in range(7)]
+
+        for index, caller in enumerate(everybody):
+            await until(lambda caller=caller: caller.lease)
+            assert callers.granted == everybody[: index + 1]
+            await caller.leave()
+
+
+async def test_place_is_found_and_given_up_at_any_adapter(redis_server: RedisServer) -> None:
+    async with stage(redis_server) as (house, callers):
+        await house.open("a", 1)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        waiting = await callers.enter(label="kitchen")
+        other = house.another()
+        # It knows the pools once it has spoken to Redis.
+        await until_told(lambda: _knows_workers(other))
+
+        found = await other.find(waiting.ticket_id)
+        assert found is not None
+        assert (found.label, found.place.position) == ("kitchen", 1)
+        assert [shown.label for shown in (await other.view()).waiting] == ["kitchen"]
+        assert await other.cancel(waiting.ticket_id)
+
+        await until(lambda: waiting.error)
+        assert isinstance(waiting.error, WaitCancelled)
+        assert not await other.cancel(waiting.ticket_id)
+
+
+async def _knows_workers(dispatcher: RedisDispatcher) -> bool:
+    return (await dispatcher.status()).workers > 0
+
+
+async def test_tickets_of_an_adapter_that_died_are_dropped(redis_server: RedisServer) -> None:
+    async with stage(redis_server) as (house, callers):
+        await house.open("a", 1)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        dying = house.another()
+        lost = await callers.enter(dispatcher=dying)
+        waiting = await callers.enter()
+        assert waiting.places[0].position == 2
+
+        dying.die()
+
+        await until(lambda: waiting.places[-1].position == 1)
+        await holder.leave()
+        await until(lambda: waiting.lease)
+        assert lost.lease is None
+
+
+async def test_grant_comes_by_its_wake_up(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but that: the next beat is an hour away."""
+    async with stage(redis_server) as (house, callers):
+        await house.open("a", 1)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        monkeypatch.setattr(redis_module, "TICKET_TTL_MS", 3_600_000)
+        waiting = await callers.enter()
+        channel = f"a:{house.dispatcher.adapter_id}".encode()
+        await until(lambda: channel in redis_server.command("PUBSUB", "CHANNELS"))
+        monkeypatch.setattr(redis_module, "BEAT_S", 3600.0)
+        shown = len(waiting.places)
+        await until(lambda: len(waiting.places) > shown + 40)
+
+        await holder.leave()
+
+        await until(lambda: waiting.lease)
+
+
+async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> None:
+    async with stage(redis_server) as (house, callers):
+        await house.open("a", 1)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        await house.dispatcher.be_deaf()
+        waiting = await callers.enter()
+
+        await holder.leave()
+
+        await until(lambda: waiting.lease)
+
+
+# ------------------------------------------------------------------------------------ Redis is away
+
+
+@pytest.mark.parametrize("how", ["stopped", "paused"])
+async def test_while_redis_is_away_waiters_keep_their_place_and_newcomers_are_turned_away(
+    redis_server: RedisServer, how: str
+) -> None:
+    async with stage(redis_server, newcomer_s=0.5) as (house, callers):
+        await house.open("a", 1)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        waiting = [await callers.enter() for _ in range(2)]
+
+        redis_server.stop() if how == "stopped" else redis_server.pause()
+        newcomer = await callers.enter()
+        assert isinstance(newcomer.error, DispatcherUnavailable)
+        await until_degraded(house)
+        told = [len(caller.places) for caller in waiting]
+        await until(lambda: all(len(c.places) > n for c, n in zip(waiting, told, strict=True)))
+        assert [caller.places[-1].position for caller in waiting] == [1, 2]
+        assert not holder.task.done()
+
+        redis_server.start() if how == "stopped" else redis_server.resume()
+        await until_degraded(house, is_it=False)
+        for caller in (holder, *waiting):
+            await until(lambda caller=caller: caller.lease)
+            await caller.leave()
+        assert callers.granted == [holder, *waiting]
+
+
+async def test_when_redis_comes_back_empty_leases_stay_and_the_order_does(redis_server: RedisServer) -> None:
+    async with stage(redis_server) as (house, callers):
+        await house.open("a", 1)
+        other = house.another()
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        assert holder.lease is not None
+        waiting = [await callers.enter(dispatcher=(other, house.dispatcher)[n % 2]) for n in range(4)]
+
+        redis_server.restart(keep_data=False)
+        newcomer = await callers.enter()
+
+        for caller in (holder, *waiting, newcomer):
+            await until(lambda caller=caller: caller.lease)
+            await caller.leave()
+        assert callers.granted == [holder, *waiting, newcomer]
+        epochs = [caller.lease.epoch for caller in callers.granted if caller.lease]
+        assert epochs == sorted(set(epochs))
+        assert epochs[1] > epochs[0] + 1000
+        assert house.workers["a"].refused == []
+
+
+async def test_when_redis_is_away_for_too_long_waiters_are_told_and_sessions_go_on(
+    redis_server: RedisServer,
+) -> None:
+    async with stage(redis_server, outage_limit_s=0.5) as (house, callers):
+        await house.open("a", 1)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        waiting = await callers.enter()
+
+        redis_server.stop()
+
+        await until(lambda: waiting.error)
+        assert isinstance(waiting.error, DispatcherUnavailable)
+        assert not holder.task.done()
+        redis_server.start()
+        await holder.leave()
+
+
+async def test_functions_that_are_gone_are_loaded_again(redis_server: RedisServer) -> None:
+    async with stage(redis_server) as (house, callers):
+        await house.open("a", 2)
+        first = await callers.enter()
+        await until(lambda: first.lease)
+
+        redis_server.command("FUNCTION", "FLUSH")
+
+        second = await callers.enter()
+        await until(lambda: second.lease)
+
+
+async def test_adapter_needs_no_more_rights_than_the_documentation_says(tmp_path: Path) -> None:
+    if INSTALLED is None:
+        pytest.skip(MISSING)
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    rights = page.split("A user for adapters needs\n`")[1].split("`")[0].replace("\n", " ")
+    server = RedisServer(tmp_path, f"user adapter on >secret {rights}")
+    server.start()
+    try:
+        url = f"redis://adapter:secret@127.0.0.1:{server.port}"
+        async with stage(server) as (house, callers):
+            adapter = house.another(url)
+            await house.open("a", 1)
+            first = await callers.enter(dispatcher=adapter)
+            await until(lambda: first.lease)
+            channel = f"a:{adapter.adapter_id}".encode()
+            await until(lambda: channel in server.command("PUBSUB", "CHANNELS"))
+            second = await callers.enter(dispatcher=adapter)
+            await first.leave()
+            await until(lambda: second.lease)
+    finally:
+        server.stop()
+
+
+async def test_dispatcher_that_never_reached_redis_ends_at_once(tmp_path: Path) -> None:
+    client = connect(f"unix://{tmp_path}/nothing.sock")
+    dispatcher = RedisDispatcher(client, ListedRegistry(), LoopClock(), QueueRules(newcomer_s=0.2))
+    dispatcher.start()
+
+    with pytest.raises(DispatcherUnavailable):
+        async with dispatcher.acquire(redis_module.Kind.CHAT, 0.0):
+            pass
+
+    await asyncio.wait_for(dispatcher.close(), 30)

@@ -24,7 +24,7 @@ from ws_adapter.dispatch.base import (
 from ws_adapter.dispatch.estimate import Outlook, Session
 from ws_adapter.dispatch.leases import Signer, attach_failed
 from ws_adapter.dispatch.line import Line
-from ws_adapter.dispatch.pools import Fleet, Offer, choose, pool_of
+from ws_adapter.dispatch.pools import Offer, Served, choose, pool_of
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.dispatch.ticket import QueuedTicket, Wish
 from ws_adapter.process.clock import Clock, Timer
@@ -70,7 +70,7 @@ class InProcessDispatcher:
         self._held: dict[tuple[str, int], _Ticket] = {}
         self._returned: dict[tuple[str, int], int] = {}
         """Slots that were given back, and how many questions their workers had been asked by then."""
-        self._fleet = Fleet()
+        self._served = Served()
         self._sign = Signer(worker_key)
         self._epoch = round(clock.unix() * 1000)  # above what a dispatcher before this one has given
         self._deserted: Timer | None = None
@@ -178,7 +178,7 @@ class InProcessDispatcher:
 
     def _offers(self, wish: Wish) -> list[Offer]:
         offers = []
-        for pool in self._fleet.able(self._pools(), wish.kind, wish.need):
+        for pool in self._served.able(self._pools(), wish.kind, wish.need):
             line = self._lines.setdefault(pool, Line(pool, self.clock))
             outlook = self._outlook(line)
             waiting = [ticket.wish.kind for ticket in line.waiting]

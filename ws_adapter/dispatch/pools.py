@@ -29,7 +29,7 @@ def pool_of(info: WorkerInfo) -> str:
     return pool_name(info.model, info.modes)
 
 
-class Fleet:
+class Served:
     """What pools have served."""
 
     def __init__(self) -> None:

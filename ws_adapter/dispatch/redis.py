@@ -27,7 +27,7 @@ from ws_adapter.dispatch.base import (
 )
 from ws_adapter.dispatch.functions import Call, Seen, Stats, call_all
 from ws_adapter.dispatch.leases import Signer, attach_failed
-from ws_adapter.dispatch.pools import Fleet, Offer, choose
+from ws_adapter.dispatch.pools import Offer, Served, choose
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.dispatch.shared_pool import SharedPool, SharedTicket, kind_of, session_of
 from ws_adapter.dispatch.ticket import Wish
@@ -80,7 +80,7 @@ class RedisDispatcher:
         self.adapter_id = secrets.token_hex(6)
         self._client = client
         self._registry = registry
-        self._fleet = Fleet()
+        self._served = Served()
         self._sign = Signer(worker_key)
         self._pools: dict[str, SharedPool] = {}
         self._outside: list[SharedTicket] = []
@@ -344,7 +344,7 @@ class RedisDispatcher:
             name: [infos[target] for target in pool.targets if target in infos]
             for name, pool in self._pools.items()
         }
-        for name in self._fleet.able(ready, wish.kind, wish.need):
+        for name in self._served.able(ready, wish.kind, wish.need):
             pool = self._pools[name]
             yield Offer(name, pool.free_slots, pool.wait_of_next(wish.kind))
 

@@ -12,12 +12,12 @@ from google.protobuf.duration_pb2 import Duration
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from antiphon.semconv import DEFAULT_POOL, AcquireReason, Rejection
+from antiphon.semconv import AcquireReason, Rejection
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceServicer
 from ws_adapter.direct.loan import Demand, Loan, Revoked
 from ws_adapter.direct.refusals import Refused
-from ws_adapter.dispatch.base import ANYTHING, Lease, QueuePlace
+from ws_adapter.dispatch.base import Lease, Need, QueuePlace
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.server.access import Access, Denied
@@ -128,15 +128,13 @@ def _demand(request: pb.AcquireRequest, longest_s: float) -> Demand:
     if kind is None:
         expected = ", ".join(KINDS)
         raise Refused(AcquireReason.PAYLOAD_INVALID, f"kind must be one of {expected}", field="kind")
-    if request.pool not in ("", DEFAULT_POOL):
-        raise Refused(AcquireReason.PAYLOAD_INVALID, "there is no such pool", field="pool")
     max_wait_s = longest_s
     if request.HasField("max_wait"):
         wait_s = request.max_wait.seconds + request.max_wait.nanos / 1e9
         if wait_s <= 0:
             raise Refused(AcquireReason.PAYLOAD_INVALID, "max_wait must be above 0", field="max_wait")
         max_wait_s = min(wait_s, longest_s or wait_s)
-    return Demand(kind, ANYTHING, max_wait_s, f"direct_{secrets.token_hex(6)}")
+    return Demand(kind, Need(model=request.model), max_wait_s, f"direct_{secrets.token_hex(6)}")
 
 
 def _draining() -> Refused:
@@ -153,6 +151,7 @@ def _response(update: QueuePlace | Lease | Revoked, *, is_served: bool) -> pb.Ac
                     worker_id=update.worker_id,
                     slot=update.slot,
                     epoch=update.epoch,
+                    pool=update.pool,
                 )
             )
         case Revoked():

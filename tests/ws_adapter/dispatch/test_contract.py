@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from antiphon.semconv import Reason, pool_name
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.house import Build, Callers, in_process, on_redis, stage, until, until_told
+from tests.ws_adapter.support.remote_house import remote
 from ws_adapter.dispatch.base import Lease, Need
 from ws_adapter.process.errors import (
     AttachFailed,
@@ -25,13 +25,23 @@ TEXT = {Mode.CHAT}
 EARS = {Mode.TRANSCRIPTION}
 
 
-@pytest.fixture(params=["in_process", "redis"])
-def build(request: pytest.FixtureRequest) -> Iterator[Build]:
-    if request.param == "in_process":
-        yield in_process
-    else:
+def _built(request: pytest.FixtureRequest) -> Build:
+    if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
-        yield on_redis(server)
+        return on_redis(server)
+    return {"in_process": in_process, "remote": remote}[request.param]
+
+
+@pytest.fixture(params=["in_process", "redis", "remote"])
+def build(request: pytest.FixtureRequest) -> Build:
+    """Every back end."""
+    return _built(request)
+
+
+@pytest.fixture(params=["in_process", "redis"])
+def of_adapter(request: pytest.FixtureRequest) -> Build:
+    """Those of an adapter's own sessions, which have labels, come again and know more kinds."""
+    return _built(request)
 
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
@@ -143,8 +153,8 @@ async def _is_empty(callers: Callers) -> bool:
     return await length(callers) == 0
 
 
-async def test_who_lost_its_worker_goes_to_the_head(build: Build) -> None:
-    async with stage(build) as callers:
+async def test_who_lost_its_worker_goes_to_the_head(of_adapter: Build) -> None:
+    async with stage(of_adapter) as callers:
         await callers.house.open("a", 1)
         first = await callers.enter()
         await until(lambda: first.lease)
@@ -160,8 +170,8 @@ async def test_who_lost_its_worker_goes_to_the_head(build: Build) -> None:
         assert {place.position for place in second.places} == {1}
 
 
-async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(build: Build) -> None:
-    async with stage(build) as callers:
+async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(of_adapter: Build) -> None:
+    async with stage(of_adapter) as callers:
         await callers.house.open("a", 1)
         with suppress(AttachFailed):
             async with callers.house.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
@@ -218,8 +228,8 @@ async def test_worker_that_goes_with_its_sessions_takes_nobody_elses_slot(build:
 # ------------------------------------------------------------------------------------- the wait
 
 
-async def test_positions_never_grow_and_the_wait_ends_in_one_way(build: Build) -> None:
-    async with stage(build) as callers:
+async def test_positions_never_grow_and_the_wait_ends_in_one_way(of_adapter: Build) -> None:
+    async with stage(of_adapter) as callers:
         await callers.house.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
@@ -239,8 +249,8 @@ async def test_positions_never_grow_and_the_wait_ends_in_one_way(build: Build) -
             assert caller.error is None
 
 
-async def test_full_queue_refuses_newcomers_alone_and_keeps_nothing_of_them(build: Build) -> None:
-    async with stage(build, capacity=2) as callers:
+async def test_full_queue_refuses_newcomers_alone_and_keeps_nothing_of_them(of_adapter: Build) -> None:
+    async with stage(of_adapter, capacity=2) as callers:
         await callers.house.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
@@ -284,9 +294,9 @@ async def test_longest_wait_ends_it(build: Build) -> None:
 
 
 async def test_place_can_be_given_up_by_whoever_knows_the_ticket_and_only_while_it_waits(
-    build: Build,
+    of_adapter: Build,
 ) -> None:
-    async with stage(build) as callers:
+    async with stage(of_adapter) as callers:
         await callers.house.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
@@ -321,8 +331,8 @@ async def test_estimate_grows_with_the_place_and_says_that_it_is_a_guess(build: 
         assert all(caller.places[-1].estimate_is_guess for caller in waiting)
 
 
-async def test_view_shows_who_waits_and_who_has_a_slot(build: Build) -> None:
-    async with stage(build, capacity=7) as callers:
+async def test_view_shows_who_waits_and_who_has_a_slot(of_adapter: Build) -> None:
+    async with stage(of_adapter, capacity=7) as callers:
         await callers.house.open("a", 1)
         holder = await callers.enter(Kind.TRANSCRIPTION)
         await until(lambda: holder.lease)
@@ -346,8 +356,8 @@ async def test_view_shows_who_waits_and_who_has_a_slot(build: Build) -> None:
 # -------------------------------------------------------------------------------------- the pools
 
 
-async def test_no_session_gets_a_worker_that_cannot_serve_it(build: Build) -> None:
-    async with stage(build) as callers:
+async def test_no_session_gets_a_worker_that_cannot_serve_it(of_adapter: Build) -> None:
+    async with stage(of_adapter) as callers:
         house = callers.house
         await house.open("mini", 2)
         await house.open("text", 2, "words", TEXT)

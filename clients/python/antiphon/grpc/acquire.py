@@ -52,15 +52,15 @@ async def acquire(
     key: str | None = None,
     max_wait_s: float | None = None,
     on_place: OnPlace | None = None,
-    pool: str = "",
+    model: str = "",
     credentials: grpc.ChannelCredentials | None = None,
 ) -> AsyncIterator[Lease]:
     """Waits in the queue of the adapter at `dispatcher` for a slot, and has it for a session.
 
     `dispatcher` is its gRPC port, `host:port`, with `credentials` where it speaks TLS, or a channel to it.
-    `kind` is what the session is going to be: `chat`, `audio`, `video` or `transcribe`. `key` is that of the
-    adapter where it asks for one. `on_place` is called with each `Place` while there is none. Open the
-    session within 10 s:
+    `kind` is what the session is going to be: `chat`, `audio`, `video` or `transcribe`; without a `model` any
+    that can serve it will do. `key` is that of the adapter where it asks for one. `on_place` is called with
+    each `Place` while there is none. Open the session within 10 s:
 
         async with acquire("adapter:8007", "audio") as lease, Session.open(lease, config) as session: ...
 
@@ -73,7 +73,7 @@ async def acquire(
         if isinstance(dispatcher, str):
             name = dispatcher
             dispatcher = await owned.enter_async_context(open_channel(dispatcher, credentials))
-        request = pb.AcquireRequest(pool=pool, kind=kind)
+        request = pb.AcquireRequest(model=model, kind=kind)
         if max_wait_s is not None:
             wait = Duration()
             wait.FromNanoseconds(round(max_wait_s * 1e9))

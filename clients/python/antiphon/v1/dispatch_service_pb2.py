@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"antiphon/v1/dispatch_service.proto\x12\x0b\x61ntiphon.v1\x1a\x1egoogle/protobuf/duration.proto\"Y\n\x0e\x41\x63quireRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12+\n\x08max_wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x96\x01\n\x0f\x41\x63quireResponse\x12)\n\x06queued\x18\x01 \x01(\x0b\x32\x17.antiphon.v1.QueuePlaceH\x00\x12%\n\x07granted\x18\x02 \x01(\x0b\x32\x12.antiphon.v1.LeaseH\x00\x12\'\n\x07revoked\x18\x03 \x01(\x0b\x32\x14.antiphon.v1.RevokedH\x00\x42\x08\n\x06update\"z\n\nQueuePlace\x12\x11\n\tticket_id\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x14\n\x0cqueue_length\x18\x03 \x01(\r\x12\x31\n\x0e\x65stimated_wait\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"V\n\x05Lease\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\x0c\n\x04slot\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\"\x19\n\x07Revoked\x12\x0e\n\x06reason\x18\x01 \x01(\t2Y\n\x0f\x44ispatchService\x12\x46\n\x07\x41\x63quire\x12\x1b.antiphon.v1.AcquireRequest\x1a\x1c.antiphon.v1.AcquireResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"antiphon/v1/dispatch_service.proto\x12\x0b\x61ntiphon.v1\x1a\x1egoogle/protobuf/duration.proto\"Z\n\x0e\x41\x63quireRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12+\n\x08max_wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x96\x01\n\x0f\x41\x63quireResponse\x12)\n\x06queued\x18\x01 \x01(\x0b\x32\x17.antiphon.v1.QueuePlaceH\x00\x12%\n\x07granted\x18\x02 \x01(\x0b\x32\x12.antiphon.v1.LeaseH\x00\x12\'\n\x07revoked\x18\x03 \x01(\x0b\x32\x14.antiphon.v1.RevokedH\x00\x42\x08\n\x06update\"z\n\nQueuePlace\x12\x11\n\tticket_id\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\r\x12\x14\n\x0cqueue_length\x18\x03 \x01(\r\x12\x31\n\x0e\x65stimated_wait\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"d\n\x05Lease\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\x0c\n\x04slot\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x0c\n\x04pool\x18\x06 \x01(\t\"\x19\n\x07Revoked\x12\x0e\n\x06reason\x18\x01 \x01(\t2Y\n\x0f\x44ispatchService\x12\x46\n\x07\x41\x63quire\x12\x1b.antiphon.v1.AcquireRequest\x1a\x1c.antiphon.v1.AcquireResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,15 +33,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'antiphon.v1.dispatch_servic
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ACQUIREREQUEST']._serialized_start=83
-  _globals['_ACQUIREREQUEST']._serialized_end=172
-  _globals['_ACQUIRERESPONSE']._serialized_start=175
-  _globals['_ACQUIRERESPONSE']._serialized_end=325
-  _globals['_QUEUEPLACE']._serialized_start=327
-  _globals['_QUEUEPLACE']._serialized_end=449
-  _globals['_LEASE']._serialized_start=451
-  _globals['_LEASE']._serialized_end=537
-  _globals['_REVOKED']._serialized_start=539
-  _globals['_REVOKED']._serialized_end=564
-  _globals['_DISPATCHSERVICE']._serialized_start=566
-  _globals['_DISPATCHSERVICE']._serialized_end=655
+  _globals['_ACQUIREREQUEST']._serialized_end=173
+  _globals['_ACQUIRERESPONSE']._serialized_start=176
+  _globals['_ACQUIRERESPONSE']._serialized_end=326
+  _globals['_QUEUEPLACE']._serialized_start=328
+  _globals['_QUEUEPLACE']._serialized_end=450
+  _globals['_LEASE']._serialized_start=452
+  _globals['_LEASE']._serialized_end=552
+  _globals['_REVOKED']._serialized_start=554
+  _globals['_REVOKED']._serialized_end=579
+  _globals['_DISPATCHSERVICE']._serialized_start=581
+  _globals['_DISPATCHSERVICE']._serialized_end=670
 # @@protoc_insertion_point(module_scope)

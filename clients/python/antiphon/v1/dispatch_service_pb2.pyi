@@ -6,14 +6,14 @@ from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Opti
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AcquireRequest(_message.Message):
-    __slots__ = ("pool", "kind", "max_wait")
-    POOL_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("model", "kind", "max_wait")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_FIELD_NUMBER: _ClassVar[int]
-    pool: str
+    model: str
     kind: str
     max_wait: _duration_pb2.Duration
-    def __init__(self, pool: _Optional[str] = ..., kind: _Optional[str] = ..., max_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., kind: _Optional[str] = ..., max_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class AcquireResponse(_message.Message):
     __slots__ = ("queued", "granted", "revoked")
@@ -38,18 +38,20 @@ class QueuePlace(_message.Message):
     def __init__(self, ticket_id: _Optional[str] = ..., position: _Optional[int] = ..., queue_length: _Optional[int] = ..., estimated_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("target", "token", "worker_id", "slot", "epoch")
+    __slots__ = ("target", "token", "worker_id", "slot", "epoch", "pool")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     target: str
     token: str
     worker_id: str
     slot: int
     epoch: int
-    def __init__(self, target: _Optional[str] = ..., token: _Optional[str] = ..., worker_id: _Optional[str] = ..., slot: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    pool: str
+    def __init__(self, target: _Optional[str] = ..., token: _Optional[str] = ..., worker_id: _Optional[str] = ..., slot: _Optional[int] = ..., epoch: _Optional[int] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class Revoked(_message.Message):
     __slots__ = ("reason",)

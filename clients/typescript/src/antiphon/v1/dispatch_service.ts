@@ -32,8 +32,8 @@ export const protobufFileName = "antiphon/v1/dispatch_service.proto";
 
 /** What a caller wants a slot for. */
 export interface AcquireRequest {
-  /** Which workers will do: empty means the adapter's own pool. */
-  pool: string;
+  /** Name of the model that is to serve it; empty means any that can. */
+  model: string;
   /** What the session is going to be, by which its length is estimated: `chat`, `audio`, `video` or `transcribe`. */
   kind: string;
   /** Longest wait for a slot; unset, or longer than the adapter allows, means as long as that does. */
@@ -80,6 +80,8 @@ export interface Lease {
   slot: number;
   /** Of two leases of a slot, the one with the higher epoch counts. */
   epoch: bigint;
+  /** The pool that the worker is in: all workers of one model and the same modes. */
+  pool: string;
 }
 
 /** The lease counts no longer. */
@@ -89,13 +91,13 @@ export interface Revoked {
 }
 
 function createBaseAcquireRequest(): AcquireRequest {
-  return { pool: "", kind: "", maxWait: undefined };
+  return { model: "", kind: "", maxWait: undefined };
 }
 
 export const AcquireRequest: MessageFns<AcquireRequest> = {
   encode(message: AcquireRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.pool !== "") {
-      writer.uint32(10).string(message.pool);
+    if (message.model !== "") {
+      writer.uint32(10).string(message.model);
     }
     if (message.kind !== "") {
       writer.uint32(18).string(message.kind);
@@ -124,7 +126,7 @@ export const AcquireRequest: MessageFns<AcquireRequest> = {
               break;
             }
 
-            message.pool = reader.string();
+            message.model = reader.string();
             continue;
           }
           case 2: {
@@ -157,7 +159,7 @@ export const AcquireRequest: MessageFns<AcquireRequest> = {
 
   fromJSON(object: any): AcquireRequest {
     return {
-      pool: isSet(object.pool) ? globalThis.String(object.pool) : "",
+      model: isSet(object.model) ? globalThis.String(object.model) : "",
       kind: isSet(object.kind) ? globalThis.String(object.kind) : "",
       maxWait: isSet(object.maxWait)
         ? Duration.fromJSON(object.maxWait)
@@ -169,8 +171,8 @@ export const AcquireRequest: MessageFns<AcquireRequest> = {
 
   toJSON(message: AcquireRequest): unknown {
     const obj: any = {};
-    if (message.pool !== "") {
-      obj.pool = message.pool;
+    if (message.model !== "") {
+      obj.model = message.model;
     }
     if (message.kind !== "") {
       obj.kind = message.kind;
@@ -186,7 +188,7 @@ export const AcquireRequest: MessageFns<AcquireRequest> = {
   },
   fromPartial(object: DeepPartial<AcquireRequest>): AcquireRequest {
     const message = createBaseAcquireRequest();
-    message.pool = object.pool ?? "";
+    message.model = object.model ?? "";
     message.kind = object.kind ?? "";
     message.maxWait = (object.maxWait !== undefined && object.maxWait !== null)
       ? Duration.fromPartial(object.maxWait)
@@ -449,7 +451,7 @@ export const QueuePlace: MessageFns<QueuePlace> = {
 };
 
 function createBaseLease(): Lease {
-  return { target: "", token: "", workerId: "", slot: 0, epoch: 0n };
+  return { target: "", token: "", workerId: "", slot: 0, epoch: 0n, pool: "" };
 }
 
 export const Lease: MessageFns<Lease> = {
@@ -471,6 +473,9 @@ export const Lease: MessageFns<Lease> = {
         throw new globalThis.Error("value provided for field message.epoch of type uint64 too large");
       }
       writer.uint32(40).uint64(message.epoch);
+    }
+    if (message.pool !== "") {
+      writer.uint32(50).string(message.pool);
     }
     return writer;
   },
@@ -528,6 +533,14 @@ export const Lease: MessageFns<Lease> = {
             message.epoch = reader.uint64() as bigint;
             continue;
           }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.pool = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -551,6 +564,7 @@ export const Lease: MessageFns<Lease> = {
         : "",
       slot: isSet(object.slot) ? globalThis.Number(object.slot) : 0,
       epoch: isSet(object.epoch) ? BigInt(object.epoch) : 0n,
+      pool: isSet(object.pool) ? globalThis.String(object.pool) : "",
     };
   },
 
@@ -571,6 +585,9 @@ export const Lease: MessageFns<Lease> = {
     if (message.epoch !== 0n) {
       obj.epoch = message.epoch.toString();
     }
+    if (message.pool !== "") {
+      obj.pool = message.pool;
+    }
     return obj;
   },
 
@@ -584,6 +601,7 @@ export const Lease: MessageFns<Lease> = {
     message.workerId = object.workerId ?? "";
     message.slot = object.slot ?? 0;
     message.epoch = (object.epoch !== undefined && object.epoch !== null) ? BigInt(object.epoch) : 0n;
+    message.pool = object.pool ?? "";
     return message;
   },
 };

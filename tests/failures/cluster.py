@@ -10,13 +10,23 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from tests.conformance.support.stack import Process, Stack, Worker, running_stack, scripted_worker
+from tests.conformance.support.stack import (
+    Log,
+    Process,
+    Stack,
+    Worker,
+    running,
+    scripted_worker,
+    wait_for,
+)
+from tests.failures import descriptors
 from tests.failures.link import Link
 from tests.failures.visits import Visit
 from tests.support.scrape import Scrape, scrape
+from tests.ws_adapter.support.process import ADMIT_ALL
 
 PATIENCE_S = 30.0
 """The longest wait for what no fault is in the way of."""
@@ -31,15 +41,18 @@ ADAPTER = (
 )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Running:
     """A process of ours, and how to end it."""
 
     process: Process
     exits: ExitStack
     admin_port: int
+    log: Log
     before: int | None = None
     """Its files when nobody is there but who is always there."""
+    pools: frozenset[int] = frozenset()
+    """Ports to which it keeps connections for whoever comes next."""
 
     def signal(self, *numbers: signal.Signals) -> None:
         """Sends it signals."""
@@ -53,13 +66,8 @@ class Running:
 
     @property
     def files(self) -> int:
-        """Its open sockets, pipes and files; what threads of a pool wake each other with is none."""
-        folder = f"/proc/{self.process.pid}/fd"
-        found = 0
-        for name in os.listdir(folder):
-            with suppress(FileNotFoundError):
-                found += not os.readlink(f"{folder}/{name}").startswith("anon_inode:")
-        return found
+        """See `tests.failures.descriptors.files`."""
+        return descriptors.files(self.process.pid, self.pools)
 
     async def exit_code(self) -> int:
         """Waits for its end."""
@@ -76,23 +84,25 @@ class Running:
         return await scrape(self.admin_port)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RunningWorker(Running):
     """A worker; `worker` speaks to it."""
 
-    worker: Worker | None = None
+    worker: Worker
+
+    @property
+    def target(self) -> str:
+        """Where it listens."""
+        return self.worker.target
 
     def release(self, key: str, step: str, unit: int) -> None:
         """Lets a session go on."""
-        assert self.worker is not None
         if self.lives:
             self.worker.release(key, step, unit)
 
     async def until_it_holds(self, key: str, step: str, unit: int) -> None:
         """Waits until the session with this key waits there."""
-        assert self.worker is not None
-        log = self.worker.log
-        await until(lambda: f"holds {key} {step} {unit}\n" in log.text, f"{key} in {step}")
+        await until(lambda: f"holds {key} {step} {unit}\n" in self.log.text, f"{key} in {step}")
 
 
 async def until(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
@@ -116,7 +126,7 @@ class Cluster:
         """Of the first worker."""
         self.is_spoiled = False
         """Whether a scene has failed, so that nothing can be relied on."""
-        self.link = Link()
+        self.link: Link
         self.worker: RunningWorker
         self.other: RunningWorker
         self.adapter: Running
@@ -126,75 +136,98 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """Of the adapter."""
+        """Of the adapter that a party comes to."""
         return self.stack.url("")
+
+    @property
+    def other_url(self) -> str:
+        """Of the adapter that everybody else comes to."""
+        return self.url
 
     @property
     def processes(self) -> dict[str, Running]:
         """Those of a cluster, by what they are called."""
         return {"worker": self.worker, "other worker": self.other, "adapter": self.adapter}
 
+    @property
+    def active(self) -> dict[str, int]:
+        """How many sessions each adapter has when nobody is there but who is always there."""
+        return {"adapter": int(self.has_far)}
+
     async def start(self) -> None:
-        """Starts all."""
+        """Starts all; `far` has to come before there is a second worker."""
+        self.link = Link()
         await self.link.start()
-        self.worker, self.other = await asyncio.gather(
-            self._start_worker(self.slots), self._start_worker(slots=1)
-        )
+        self.other = await self._start_worker(slots=1)
         await self._start_adapter()
+        await self.begin_far()
+        self.worker = await self._start_worker(self.slots)
+        await self._until_complete()
 
     async def stop(self) -> None:
         """Ends all."""
         self._far.cancel()
-        for running in (self.adapter, self.worker, self.other):
-            await running.end()
+        for process in self.processes.values():
+            await process.end()
         await self.link.stop()
 
     async def restart_worker(self) -> None:
-        """Another first worker, at the same address for the adapter."""
+        """Another first worker, at the same address for adapters."""
         await self.worker.end()
         self.worker = await self._start_worker(self.slots)
-        self.link.target = self.worker.worker.target if self.worker.worker else None
-        await self.stack.until(ready=True, workers=2)
+        await self._until_complete()
 
     async def restart_adapter(self) -> None:
         """Another adapter, at another address for its clients."""
         await self.adapter.end()
         self._far.cancel()
+        self.link.target = None
+        self.link.cut()
         await self._start_adapter()
+        await self.begin_far()
+        await self._until_complete()
 
-    async def _start_worker(self, slots: int) -> RunningWorker:
+    async def _until_complete(self) -> None:
+        self.link.target = self.worker.target
+        await self.stack.until(ready=True, workers=2)
+
+    async def _start_worker(self, slots: int, *arguments: str) -> RunningWorker:
         def start() -> RunningWorker:
             with ExitStack() as exits:
-                worker = exits.enter_context(scripted_worker(*WORKER, "--slots", str(slots)))
+                worker = exits.enter_context(scripted_worker(*WORKER, "--slots", str(slots), *arguments))
                 port = _admin_port(worker.log.text)
-                return RunningWorker(worker.process, exits.pop_all(), port, worker=worker)
+                return RunningWorker(
+                    process=worker.process,
+                    exits=exits.pop_all(),
+                    admin_port=port,
+                    log=worker.log,
+                    worker=worker,
+                )
 
         return await asyncio.to_thread(start)
 
     async def _start_adapter(self) -> None:
-        """And with it `far`, who has to come first."""
-        assert self.other.worker is not None
-        assert self.worker.worker is not None
-        known = (Worker(self.worker.process, self.worker.worker.log, self.link.address), self.other.worker)
-        self.link.target = None
-        self.link.cut()
+        targets = f"{self.link.address},{self.other.target}"
+        self.adapter, self.stack = await self._run_adapter("--worker", targets)
 
-        def start() -> None:
+    async def _run_adapter(self, *arguments: str) -> tuple[Running, Stack]:
+        def start() -> tuple[Running, Stack]:
             with ExitStack() as exits:
-                self.stack = exits.enter_context(running_stack(*known, options=ADAPTER, wait=False))
-                self.stack.wait_until(ready=True, workers=1)
-                port = _admin_port(self.stack.log.text)
-                self.adapter = Running(self.stack.process, exits.pop_all(), port)
+                command = ("adapter", "--port", "0", *ADMIT_ALL, *ADAPTER, *arguments)
+                process, log = exits.enter_context(running("antiphon.cli", *command))
+                address = wait_for(process, log, "adapter ready on ")
+                stack = Stack(process, log, address, self.other.worker)
+                stack.wait_until(ready=True)
+                port = _admin_port(stack.log.text)
+                adapter = Running(process=process, exits=exits.pop_all(), admin_port=port, log=log)
+                return adapter, stack
 
-        await asyncio.to_thread(start)
-        await self.begin_far()
-        self.link.target = self.worker.worker.target
-        await self.stack.until(ready=True, workers=2)
+        return await asyncio.to_thread(start)
 
     async def begin_far(self) -> None:
         """It comes, and talks."""
         self.far = Visit("far", "neighbour")
-        self._far = asyncio.create_task(self.far.run(self.url))
+        self._far = asyncio.create_task(self.far.run(self.other_url))
         await self.hear(self.far)
 
     async def hear(self, neighbour: Visit, units: int = 2) -> None:
@@ -209,16 +242,22 @@ class Cluster:
             self._far.result()
         return self.far.code is None
 
+    def heal(self) -> None:
+        """All links are as they were."""
+        self.link.heal()
+
     async def renew(self) -> None:
         """Everything is where it was at first."""
-        self.link.heal()
+        self.heal()
         if self.is_spoiled:
             self.is_spoiled = False
             await self.stop()
-            self.link = Link()
             await self.start()
         elif not self.has_far:
             await self.restart_adapter()
+
+    async def check_queue(self) -> None:
+        """Nothing is left in a queue beyond the processes."""
 
     def release(self, key: str, step: str, unit: int) -> None:
         """Lets a session go on, wherever it is."""
@@ -227,9 +266,8 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running_cluster(slots: int) -> AsyncIterator[Cluster]:
+async def started(cluster: Cluster) -> AsyncIterator[Cluster]:
     """A cluster, ended on leaving the block."""
-    cluster = Cluster(slots)
     await cluster.start()
     try:
         yield cluster

@@ -27,6 +27,11 @@ class Link:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
+    @property
+    def port(self) -> int:
+        """Of its address."""
+        return int(self.address.rpartition(":")[2])
+
     async def start(self) -> None:
         """Listens on a free port of loopback."""
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0, limit=CHUNK)

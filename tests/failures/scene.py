@@ -145,7 +145,7 @@ async def scene_in(cluster: Cluster, name: str, *, is_process: bool = False) -> 
         running.before = running.before or running.files
     async with link_to(cluster.url.removeprefix("ws://")) as link:
         near = Visit(f"{name}-near", "neighbour")
-        talk = asyncio.create_task(near.run(cluster.url))
+        talk = asyncio.create_task(near.run(cluster.other_url))
         party = Party(f"ws://{link.address}", name, is_process=is_process)
         try:
             await cluster.hear(near)
@@ -174,12 +174,18 @@ async def scene_in(cluster: Cluster, name: str, *, is_process: bool = False) -> 
 
 
 async def _greet(cluster: Cluster) -> None:
+    """See `_greet_at`: at every adapter."""
+    for url in {cluster.url, cluster.other_url}:
+        await _greet_at(url)
+
+
+async def _greet_at(url: str) -> None:
     """Somebody comes, talks and leaves; who comes while dead sessions have their slots is told so."""
     ends = time.monotonic() + PATIENCE_S
     while True:
         guest = Visit("guest", "neighbour", is_talking=False)
         async with asyncio.timeout(PATIENCE_S):
-            await guest.run(cluster.url)
+            await guest.run(url)
         if (guest.units, guest.code) == (1, 1000):
             return
         assert guest.kinds() == list(BUSY.kinds), guest.kinds()
@@ -194,7 +200,8 @@ async def check_clean(cluster: Cluster) -> None:
     there = int(cluster.has_far)
     if there:
         await cluster.hear(cluster.far)
-    await until_active(cluster.adapter, there)
+    for name, sessions in cluster.active.items():
+        await until_active(cluster.processes[name], sessions)
     await until_slots(cluster.worker, attached=0)
     await until_slots(cluster.other, attached=there)
     await _until_gauges(cluster.worker, {semconv.KV_TOKENS: 0})
@@ -204,8 +211,8 @@ async def check_clean(cluster: Cluster) -> None:
             lambda running=running, before=before: running.files <= before,  # type: ignore[misc]
             f"the {name} has {before} open files again",
         )
-        log = cluster.stack.log if running is cluster.adapter else running.worker.log  # type: ignore[attr-defined]
-        assert "Traceback" not in log.text, log.text
+        assert "Traceback" not in running.log.text, running.log.text
+    await cluster.check_queue()
 
 
 async def until_active(adapter: Running, sessions: int, within_s: float = PATIENCE_S) -> None:

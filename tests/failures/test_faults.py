@@ -2,12 +2,22 @@
 
 import pytest
 
+from tests.failures import faults, shared_faults
 from tests.failures.cluster import Cluster
-from tests.failures.faults import FAULTS, Fault, played
+from tests.failures.shared import SharedCluster
 
 
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("fault", [it for it in FAULTS if not it.is_long], ids=lambda fault: fault.name)
-async def test_fault(cluster: Cluster, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [it for it in faults.FAULTS if not it.is_long], ids=lambda it: it.name)
+async def test_fault(cluster: Cluster, fault: faults.Fault) -> None:
     """Everybody has the one end that is theirs, in time, and then nothing is left of them."""
-    await played(cluster, fault)
+    await faults.played(cluster, fault)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize(
+    "fault", [it for it in shared_faults.SHARED_FAULTS if not it.is_long], ids=lambda it: it.name
+)
+async def test_shared_fault(shared_cluster: SharedCluster, fault: shared_faults.SharedFault) -> None:
+    """The same with a queue that two adapters share; nothing is left in Redis either."""
+    await shared_faults.played(shared_cluster, fault)

@@ -1,12 +1,14 @@
 """docs/failures.md says what the tests show, and names tests that exist."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.failures.faults import FAULTS
+from tests.failures.faults import FAULTS, Fault
 from tests.failures.scene import NAMES
+from tests.failures.shared_faults import SHARED_FAULTS, SharedFault
 from tests.failures.visits import STATES
 
 ROOT = Path(__file__).parents[2]
@@ -14,15 +16,21 @@ PAGE = (ROOT / "docs/failures.md").read_text()
 NAMED = sorted(set(re.findall(r"`(tests/[\w/.]+)::(\w+)`", PAGE)))
 
 
-def rows(first: str) -> list[list[str]]:
-    """The cells below the table whose head begins with `first`."""
-    lines = PAGE[PAGE.index(first) :].splitlines()
+def rows(first: str, section: str = "") -> list[list[str]]:
+    """The cells below the table whose head begins with `first`, in the section with this title."""
+    text = PAGE[PAGE.index(f"## {section}") :]
+    lines = text[text.index(first) :].splitlines()
     table = lines[2 : next((n for n, line in enumerate(lines) if not line.startswith("|")), None)]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
-def test_the_page_has_every_fault_and_its_cells() -> None:
-    assert rows("| fault | victim |") == [
+@pytest.mark.parametrize(
+    ("section", "faults"), [("Processes", FAULTS), ("A shared queue", SHARED_FAULTS)], ids=["alone", "shared"]
+)
+def test_the_page_has_every_fault_and_its_cells(
+    section: str, faults: Sequence[Fault] | Sequence[SharedFault]
+) -> None:
+    assert rows("| fault | victim |", section) == [
         [
             fault.what,
             fault.victim,
@@ -30,7 +38,7 @@ def test_the_page_has_every_fault_and_its_cells() -> None:
             NAMES[fault.near],
             f"{fault.within_s:g} s",
         ]
-        for fault in FAULTS
+        for fault in faults
     ]
 
 

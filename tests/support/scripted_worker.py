@@ -69,6 +69,8 @@ def main() -> int:
     parser.add_argument("--unit-s", type=float, default=Limits.unit_s, help="longest time for a unit")
     parser.add_argument("--context-limit", type=int, default=INFO.context_limit, help="tokens of a session")
     parser.add_argument("--config-s", type=float, default=Limits.config_s, help="... to be configured")
+    parser.add_argument("--dispatcher", help="URL of the Redis of a shared queue")
+    parser.add_argument("--advertise", help="where adapters dial it then")
     parser.add_argument("--admin-port", type=int, help="of the administration; the log names it")
     parser.add_argument("--step-s", type=float, default=Limits.step_s, help="... for a step of the engine")
     arguments = parser.parse_args()
@@ -94,6 +96,8 @@ def main() -> int:
         insecure_grpc=arguments.insecure_grpc,
         worker_key=getattr(arguments, "worker_key", None),
         admin_port=arguments.admin_port,
+        dispatcher=arguments.dispatcher,
+        advertise=arguments.advertise,
     )
     if arguments.admin_port is not None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -4,11 +4,17 @@ import asyncio
 import errno
 import gc
 import logging
+import os
+import secrets
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from antiphon.redis import RedisUnusable, connect
 from antiphon.semconv import SERVICE_ADAPTER
@@ -23,6 +29,7 @@ from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.options import AdapterOptions
+from ws_adapter.peers.base import Alone, Peer, Peers
 from ws_adapter.process import descriptors
 from ws_adapter.process.clock import Clock, LoopClock
 from ws_adapter.process.errors import CannotListen, ConfigurationError
@@ -44,6 +51,8 @@ from ws_adapter.worker.transport.dialler import dialler
 from ws_adapter.worker.transport.tls import WorkerTls
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from ws_adapter.direct.server import DirectServer
 
 logger = logging.getLogger(__name__)
@@ -134,6 +143,7 @@ class Adapter:
             parts.recorder.start()
         parts.services.registry.start()
         parts.services.dispatcher.start()
+        parts.peers.start()
         parts.services.load.start()
         watching = [
             asyncio.create_task(parts.snapshot.keep_fresh()),
@@ -166,6 +176,7 @@ class Adapter:
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
+            await parts.peers.close()
             await parts.services.dispatcher.close()
             await parts.services.registry.stop()
             if parts.recorder is not None:
@@ -202,6 +213,7 @@ class _Parts:
     """What an adapter is made of."""
 
     services: Services
+    peers: Peers
     snapshot: Snapshot
     server: PublicServer
     administration: Administration
@@ -214,19 +226,20 @@ def _assemble(
     options: AdapterOptions, clock: Clock, telemetry: Telemetry, drain: Callable[[], None]
 ) -> _Parts:
     """Nothing of it runs yet. Raises `ConfigurationError`."""
-    access = Access(options, clock)
+    metrics = Metrics(telemetry.meter, telemetry.distributions)
+    load = Load(options.load_limits, clock)
+    peers = _peers(options, metrics, load, clock.unix(), lambda: snapshot.is_ready)
+    access = Access(options, clock, peers)
     certificate = None
     if options.tls_cert is not None and options.tls_key is not None:
         certificate = Certificate(options.tls_cert, options.tls_key)
     voice = read_default_voice(options.voices)
     recorder = _recorder(options, clock)
-    metrics = Metrics(telemetry.meter, telemetry.distributions)
     worker_tls = None
     if options.worker_ca is not None:
         worker_tls = WorkerTls(options.worker_ca, options.worker_cert, options.worker_cert_key)
     named = options.workers if options.workers_file is None else read_targets(options.workers_file)
     registry = Registry(named, dial=dialler(options.worker_transport, worker_tls, metrics.worker_bytes))
-    load = Load(options.load_limits, clock)
     rules = QueueRules(
         capacity=options.queue_capacity,
         update_s=options.queue_update_s,
@@ -235,7 +248,8 @@ def _assemble(
     )
     dispatcher = _dispatcher(options, registry, clock, rules)
     services = Services(options, dispatcher, registry, clock, load, Readers(), Detector(best_scorer()))
-    snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, services.detector.name)
+    detects = services.detector.name
+    snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers)
     handshake = Handshake(options, access, telemetry, metrics, snapshot)
     pages = Pages(services, access, voice, {} if options.no_page else read_files())
     server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)
@@ -252,6 +266,7 @@ def _assemble(
         readable["file of workers"] = lambda: registry.name(read_targets(file))
     return _Parts(
         services,
+        peers,
         snapshot,
         server,
         Administration(access, snapshot, telemetry, drain),
@@ -284,11 +299,37 @@ def _dispatcher(options: AdapterOptions, registry: Registry, clock: Clock, rules
         return InProcessDispatcher(registry, clock, rules, options.worker_key)
     from ws_adapter.dispatch.redis import RedisDispatcher
 
+    client = _redis(options.dispatcher, options)
+    return RedisDispatcher(client, registry, clock, rules, options.worker_key)
+
+
+def _peers(
+    options: AdapterOptions, metrics: Metrics, load: Load, since: float, is_ready: Callable[[], bool]
+) -> Peers:
+    """The adapters of the same Redis. Raises `ConfigurationError`."""
+    if options.dispatcher is None:
+        return Alone()
+    from ws_adapter.peers.shared import RedisPeers
+
+    told = Peer(secrets.token_hex(6), version("antiphon"), socket.gethostname(), os.getpid(), since)
+
+    def about() -> Peer:
+        return replace(
+            told,
+            sessions=sum(metrics.active.values()),
+            cpu_cores=round(load.cpu, 3),
+            is_ready=is_ready(),
+            is_draining=load.is_draining,
+        )
+
+    return RedisPeers(_redis(options.dispatcher, options), told.adapter_id, about, metrics.counted_alone)
+
+
+def _redis(url: str, options: AdapterOptions) -> "Redis":
     try:
-        client = connect(options.dispatcher, ca=options.dispatcher_ca)
+        return connect(url, ca=options.dispatcher_ca)
     except RedisUnusable as error:
         raise ConfigurationError(str(error)) from None
-    return RedisDispatcher(client, registry, clock, rules, options.worker_key)
 
 
 def _recorder(options: AdapterOptions, clock: Clock) -> Recorder | None:

@@ -114,7 +114,8 @@ def _leases(status: Status) -> str:
         for lease in status.leases
     )
     table = page.table(("slot", "state", "session", "age#", "epoch#~"), rows, len(status.leases))
-    return page.section("Leases", table if status.leases else page.none("No session has a slot."))
+    title = "Leases of this adapter" if status.adapters else "Leases"
+    return page.section(title, table if status.leases else page.none("No session has a slot."))
 
 
 def _queue(status: Status) -> str:

@@ -36,10 +36,10 @@ class Peer(Struct, frozen=True):
     pid: int
     since: float
     """Unix seconds."""
-    sessions: int
-    cpu_cores: float
-    is_ready: bool
-    is_draining: bool
+    sessions: int = 0
+    cpu_cores: float = 0.0
+    is_ready: bool = False
+    is_draining: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,12 @@ UNCOUNTED: Final = Admitted(lambda: None)
 class Peers(Protocol):
     """All adapters of a cluster, seen from one of them."""
 
+    def start(self) -> None:
+        """Tells them of this one from now on."""
+
+    async def close(self) -> None:
+        """Tells them that it goes. Harmless when repeated."""
+
     async def admit(self, demands: Sequence[Demand]) -> Admitted | Refused:
         """Counts a newcomer everywhere, by all of the demands or by none; but attempts count in any case."""
 
@@ -65,6 +71,12 @@ class Peers(Protocol):
 
 class Alone:
     """An adapter that shares nothing: what it counts itself is all there is."""
+
+    def start(self) -> None:
+        """There is nobody to be told."""
+
+    async def close(self) -> None:
+        """There is nobody to be told."""
 
     async def admit(self, demands: Sequence[Demand]) -> Admitted | Refused:
         """See `Peers.admit`."""

@@ -16,18 +16,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import resources
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from redis.exceptions import RedisError, ResponseError
 
+from antiphon.redis import disconnect
 from ws_adapter.peers.base import UNCOUNTED, Admitted, Demand, Peer, Refused
+from ws_adapter.process.tasks import end
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 logger = logging.getLogger(__name__)
 
 PREFIX: Final = "antiphon:{peers}:"
 LIBRARY: Final = "antiphon_peers_v1"
+SOURCE: Final = Path(__file__).with_name("functions.lua").read_text()
 
 BEAT_S: Final = 1.0
 ASK_S: Final = 0.25
@@ -50,13 +56,6 @@ _encode: Final = msgspec.json.Encoder().encode
 _read_peer: Final = msgspec.json.Decoder(Peer)
 
 
-class Redis(Protocol):
-    """What is used of a client of Redis."""
-
-    async def execute_command(self, *args: Any) -> Any:
-        """Sends one command."""
-
-
 @dataclass(eq=False)
 class _Newcomer:
     demands: Sequence[Demand]
@@ -72,11 +71,11 @@ class _Newcomer:
 
 
 class RedisPeers:
-    """See `Peers`. Calls go out while `run` runs."""
+    """See `Peers`."""
 
     def __init__(
         self,
-        redis: Redis,
+        client: "Redis",
         adapter_id: str,
         about: Callable[[], Peer],
         counted_alone: Callable[[], None] = lambda: None,
@@ -86,9 +85,10 @@ class RedisPeers:
         ask_s: float = ASK_S,
         life_s: float = LIFE_S,
     ) -> None:
-        """`about` is what is told of this adapter; `counted_alone` hears of each newcomer of whom Redis said
-        nothing. Times in seconds."""
-        self._redis = redis
+        """`client` is closed with it, `about` is what is told of this adapter; `counted_alone` hears of each
+        newcomer of whom Redis said nothing. Times in seconds."""
+        self._client = client
+        self._task: asyncio.Task[None] | None = None
         self._adapter_id = adapter_id
         self._about = about
         self._counted_alone = counted_alone
@@ -133,29 +133,37 @@ class RedisPeers:
                 self._peers = sorted(told, key=lambda peer: (peer.since, peer.adapter_id))
         return self._peers
 
-    async def run(self) -> None:
-        """Beats and asks until cancelled; then Redis forgets this adapter at once, if it is there."""
-        loop = asyncio.get_running_loop()
-        due = loop.time()
-        try:
-            while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(due):
-                        await self._news.wait()
-                if loop.time() >= due:
-                    due = loop.time() + self._beat_s
-                    self._beats += 1
-                    # A failover may have lost what was told, and nobody says so.
-                    self._is_known = self._is_known and self._beats % RETELL_BEATS != 0
-                    await self._meet()
-                elif self._answers:
-                    await self._meet()
-                else:
-                    self._news.clear()
-        finally:
+    def start(self) -> None:
+        """See `Peers.start`."""
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """See `Peers.close`. Redis forgets this adapter at once, if it is there."""
+        if self._task is not None:
+            await end(self._task)
+            self._task = None
             with suppress(*_FAILURES):
                 async with asyncio.timeout(self._ask_s):
                     await self._call("leave", self._adapter_id)
+        await disconnect(self._client)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._news.wait()
+            if loop.time() >= due:
+                due = loop.time() + self._beat_s
+                self._beats += 1
+                # A failover may have lost what was told, and nobody says so.
+                self._is_known = self._is_known and self._beats % RETELL_BEATS != 0
+                await self._meet()
+            elif self._answers:
+                await self._meet()
+            else:
+                self._news.clear()
 
     # ---------------------------------------------------------------------------------- newcomers
 
@@ -253,24 +261,15 @@ class RedisPeers:
     async def _call(self, function: str, *args: Any) -> Any:
         command = ("FCALL", f"{LIBRARY}_{function}", 1, self._prefix, *args)
         try:
-            return await self._redis.execute_command(*command)
+            return await self._client.execute_command(*command)
         except ResponseError as error:
             if "Function not found" not in str(error):
                 raise
-        await _load(self._redis)
-        return await self._redis.execute_command(*command)
+        await self._client.function_load(SOURCE, replace=True)
+        return await self._client.execute_command(*command)
 
     def _lost(self, why: str, *details: object) -> None:
         if self._answers:
             logger.warning("Redis is away, each adapter limits alone: " + why, *details)
         self._answers = False
         self._news.set()
-
-
-async def _load(redis: Redis) -> None:
-    code = resources.files("ws_adapter.peers").joinpath("functions.lua").read_text("utf-8")
-    try:
-        await redis.execute_command("FUNCTION", "LOAD", code)
-    except ResponseError as error:
-        if "already exists" not in str(error):  # another adapter was first
-            raise

@@ -17,6 +17,7 @@ from tests.ws_adapter.support.stage import Stage, running_adapter
 from ws_adapter.observability.metrics import RECENT_S, Recent
 from ws_adapter.observability.status import LeaseStatus, Status, WaitStatus, WorkerStatus
 from ws_adapter.observability.status_page import render
+from ws_adapter.peers.base import Peer
 
 NOTHING = Status(
     version="1",
@@ -148,11 +149,36 @@ def test_what_others_have_named_is_text_in_the_page() -> None:
             workers=[WorkerStatus(evil, "ready", evil, evil, 1, 0)],
             leases=[LeaseStatus(evil, 0, 1, "attached", "chat", 1.0)],
             queue=[WaitStatus(1, evil, "chat", 1.0, 1.0, True)],
+            adapters=[Peer(evil, evil, evil, 1, 0.0, 1, 0.5, True, False)],
         )
     )
 
     assert "<script" not in page
-    assert page.count("&lt;script&gt;") == 5
+    assert page.count("&lt;script&gt;") == 7
+
+
+def test_page_shows_all_adapters_of_a_cluster() -> None:
+    adapters = [
+        Peer("a", "1.2", "north", 11, 0.0, 3, 0.25, True, False),
+        Peer("b", "1.1", "south", 22, 3600.0, 0, 0.5, True, True),
+        Peer("c", "1.1", "west", 33, 3600.0, 0, 0.0, False, False),
+    ]
+    text = Page(render(replace(NOTHING, time=7200.0, adapters=adapters))).text
+
+    for row in (
+        "north 11 ready 3 0.25 1.2 2:00 h",
+        "south 22 draining 0 0.50 1.1 1:00 h",
+        "west 33 not ready",
+    ):
+        assert row in " ".join(text.split())
+    assert "Leases of this adapter" in text
+
+
+def test_page_of_an_adapter_that_is_alone_names_no_others() -> None:
+    text = Page(render(NOTHING)).text
+
+    assert "Adapters" not in text
+    assert "of this adapter" not in text
 
 
 def test_page_stays_one_that_can_be_read() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.redis import connect, disconnect
+from antiphon.redis import connect
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.stage import until
 from ws_adapter.peers import shared
@@ -28,6 +28,9 @@ class Line:
 
     def __init__(self, url: str) -> None:
         self.client = connect(url)
+        self.function_load = self.client.function_load
+        self.connection_pool = self.client.connection_pool
+        self.aclose = self.client.aclose
         self.is_cut = False
         self.calls: list[str] = []
 
@@ -42,7 +45,7 @@ class Adapter:
     """One of several."""
 
     def __init__(self, url: str, name: str, **times: float) -> None:
-        self.line = Line(url)
+        self.line: Any = Line(url)
         self.alone = 0
         self.name = name
         self.peers = RedisPeers(
@@ -84,13 +87,11 @@ class Adapter:
 async def living(url: str, name: str, **times: float) -> AsyncIterator[Adapter]:
     """An adapter; where its line is cut at the end, Redis hears nothing of that."""
     adapter = Adapter(url, name, **times)
-    running = asyncio.create_task(adapter.peers.run())
+    adapter.peers.start()
     try:
         yield adapter
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await disconnect(adapter.line.client)
+        await adapter.peers.close()
 
 
 @pytest.fixture

@@ -158,9 +158,9 @@ train: install ## train the default checkpoint from nothing (hours on a CPU)
 eval: install ## measure the default checkpoint
 	$(BIN)/python -m benchmarks.quality
 
-bench: install ## measure adapter and worker against their goals
-	$(BIN)/python -m benchmarks.adapter --short; first=$$?; \
-		$(BIN)/python -m benchmarks.crowd --short && exit $$first
+bench: install ## measure adapter, worker and shared queue against their goals
+	failed=0; for part in adapter crowd dispatch; do \
+		$(BIN)/python -m benchmarks.$$part --short || failed=1; done; exit $$failed
 
 neighbours: install ## measure what neighbours notice of attacks; ARGS='--short pings' narrows it
 	$(BIN)/python -m benchmarks.neighbours $(ARGS)

@@ -66,6 +66,11 @@ class Chain:
         async with asyncio.timeout(10):
             await self._quiet.wait()
 
+    def leave(self) -> None:
+        """Everybody hangs up."""
+        for client in self._clients:
+            client.transport.abort()
+
     def _send(self, client: Client) -> None:
         self._on_the_way += 1
         client.send(_UNIT)

@@ -9,6 +9,7 @@ from benchmarks.adapter.report import RESULTS
 DOCUMENT = Path(__file__).parents[2] / "docs/performance.md"
 NEIGHBOURS = Path(__file__).parents[1] / "neighbours/results/neighbours.json"
 CROWD = Path(__file__).parents[1] / "crowd/results"
+DISPATCH = Path(__file__).parents[1] / "dispatch/results"
 KERNELS = Path(__file__).parents[1] / "kernels/results"
 
 _TEXT = """# Performance
@@ -165,6 +166,34 @@ costs less, and nobody is served better by being spread ([decisions](decisions.m
 {phases}
 """
 
+_DISPATCHED = ("queue", "limits", "sharing")
+_DISPATCH = """
+# Performance of the shared queue
+
+`python -m benchmarks.dispatch --document` measures and writes this part, `make bench` measures a shorter
+version. A redis-server of the machine on a core of its own, with nothing written to disk. What 1,000 or 10
+million conversations need follows in [scale](scale.md).
+
+{queue}
+
+*A second* is what was done or, where it is done as fast as it goes, what was reached with all callers in one
+process of Python. The wait is from a worker's word that a slot is free to the lease in the hands of the
+adapter whose ticket is next, wake-up and question included, while ten adapters beat for all their tickets and
+fifty workers for all their slots.
+
+## Limits over all adapters
+
+{limits}
+
+## What sharing adds to an adapter
+
+{sharing}
+
+Two adapters at full speed, with a worker and clients for both beside them, would need more cores than this
+machine has. So both run on the core of one, at the same time, and what they carry is told by their processor
+time. A conversation asks nothing of Redis: while it is paused and then killed, a hundred go on in real time.
+"""
+
 _KERNELS = """
 # Parts of the networks
 
@@ -196,6 +225,9 @@ def write() -> None:
     crowd = {file.stem: section(json.loads(file.read_text())) for file in CROWD.glob("*.json")}
     if crowd:
         text += _CROWD.format(**{name: crowd.get(name, "Not measured yet.") for name in _CROWDS})
+    dispatch = {file.stem: section(json.loads(file.read_text())) for file in DISPATCH.glob("*.json")}
+    if dispatch:
+        text += _DISPATCH.format(**{name: dispatch.get(name, "Not measured yet.") for name in _DISPATCHED})
     kernels = {file.stem: section(json.loads(file.read_text())) for file in KERNELS.glob("*.json")}
     if kernels.keys() >= {"linear", "sound"}:
         text += _KERNELS.format(**kernels)

@@ -1,0 +1,1 @@
+"""What the queue that adapters share costs its Redis, and how soon a free slot is somebody's."""

@@ -1,0 +1,256 @@
+"""What a number of conversations needs, computed from what was measured.
+
+`python -m benchmarks.dispatch scale` prints it, `--document` writes it into `docs/scale.md`.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.load.payload import APPEND, PCM, RESULT, SPEECH
+
+RESULTS: Final = Path(__file__).parent / "results"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs/scale.md"
+_BENCHMARKS: Final = Path(__file__).parents[1]
+_BEGIN: Final = "<!-- computed by `python -m benchmarks.dispatch scale` -->\n"
+_END: Final = "<!-- end -->\n"
+
+SIZES: Final = (1_000, 100_000, 10_000_000)
+
+SESSION_S: Final = 120.0
+"""Assumed: how long a conversation lasts."""
+
+WAITING: Final = 0.1
+"""Assumed: so many wait for each one who talks."""
+
+OPENS: Final = 1.5
+"""Assumed: attempts to connect for each conversation."""
+
+PER_CARD: Final = 64
+"""Conversations that a card holds: a goal, never measured."""
+
+PER_ADAPTER: Final = 1000
+"""Sessions of one adapter, which has one core; the benchmark of density holds as many."""
+
+FILL: Final = 0.5
+"""Of a core of Redis, of a line: more than that is never planned for."""
+
+LINE_GBIT: Final = 25.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one conversation, or one event of the queue, costs; seconds and bytes."""
+
+    adapter_sessions: float
+    session_bytes: float
+    spoken: float
+    worker_s: float
+    ticket_beat_s: float
+    slot_s: float
+    """Of one of a worker's slots, in its beats, for a second."""
+    start_s: float
+    lease_state_s: float
+    newcomer_s: float
+    peer_beat_s: float
+    machines: tuple[str, ...]
+
+    @property
+    def public_bits(self) -> float:
+        """To and from a client, for a second of conversation."""
+        return 8 * (len(APPEND) + self.spoken * len(RESULT))
+
+    @property
+    def worker_bits(self) -> float:
+        """To and from its worker."""
+        return 8 * (len(PCM) + self.spoken * len(SPEECH))
+
+
+def measured() -> Costs:
+    """From the files of results."""
+    queue, limits = _rows("dispatch/results/queue"), _rows("dispatch/results/limits")
+    each = "CPU-us of Redis each"
+    density, idle = _read("adapter/results/density"), _rows("adapter/results/idle")
+    crowd, service = _rows("crowd/results/real_time"), _rows("crowd/results/service")
+    beats = _named(queue, "beats of 10000")
+    worker = _named(queue, "beats of a worker")
+    state = _named(queue, "state of a pool")
+    busy = _named(queue, "sessions end and come")
+    waiting = 10_000 / 10
+    # Of the busy row: what the beats that went on beside it cost is not the sessions'.
+    workers, slots = 50, 16
+    beside = beats["of a core"] + workers * worker[each] / 1e6
+    return Costs(
+        adapter_sessions=density["goals"][0]["value"],
+        session_bytes=_named(idle, "adapter", "process")["KiB per session"] * 1024,
+        spoken=crowd[0]["spoken"],
+        worker_s=sum(
+            _named(service, part, "part")["CPU-ms per unit"] / 1000 for part in ("service", "engine's thread")
+        ),
+        ticket_beat_s=beats[each] / waiting / 1e6,
+        slot_s=worker[each] / slots / 1e6,
+        start_s=max(0.0, busy["of a core"] - beside) / busy["a second"],
+        lease_state_s=state[each] / (workers * slots) / 1e6,
+        newcomer_s=_named(limits, "newcomers")[each] / 1e6,
+        peer_beat_s=_named(limits, "beats")[each] / 1e6,
+        machines=tuple(
+            dict.fromkeys(
+                _read(name)["machine"]
+                for name in ("dispatch/results/queue", "adapter/results/density", "crowd/results/service")
+            )
+        ),
+    )
+
+
+class Redis:
+    """The load of one Redis that has `sessions` conversations to share out; cores."""
+
+    def __init__(self, costs: Costs, sessions: float) -> None:
+        starts, adapters = sessions / SESSION_S, max(1.0, sessions / costs.adapter_sessions)
+        self.tickets = sessions * WAITING * costs.ticket_beat_s
+        self.starts = starts * costs.start_s
+        self.workers = sessions * costs.slot_s
+        self.limits = starts * OPENS * costs.newcomer_s + adapters * costs.peer_beat_s
+        self.state = adapters * sessions * costs.lease_state_s / STATE_EVERY_S
+        self.all = self.tickets + self.starts + self.workers + self.limits + self.state
+
+
+STATE_EVERY_S: Final = 1.0
+"""How often an adapter asks for the state of a pool."""
+
+
+def largest(fits: Callable[[float], bool]) -> float:
+    """The most conversations that `fits` still says yes to."""
+    low, high = 1.0, 1e12
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def tables() -> str:
+    """All of them, in Markdown."""
+    costs = measured()
+    return "\n\n".join(
+        (_costs(costs), _needs(costs), _bounds(costs), *(f"Measured: {m}." for m in costs.machines))
+    )
+
+
+def write() -> None:
+    """Puts them into the document."""
+    text = DOCUMENT.read_text()
+    pattern = re.escape(_BEGIN) + ".*?" + re.escape(_END)
+    DOCUMENT.write_text(re.sub(pattern, lambda _: f"{_BEGIN}\n{tables()}\n\n{_END}", text, flags=re.DOTALL))
+
+
+def _costs(costs: Costs) -> str:
+    us = 1e6
+    return _table(
+        ("what was measured", "value", "where"),
+        [
+            (
+                "sessions of one adapter's core, p99 within 10 ms",
+                f"{costs.adapter_sessions:,.0f}",
+                "adapter density",
+            ),
+            ("memory of a session in the adapter, KiB", f"{costs.session_bytes / 1024:.0f}", "adapter idle"),
+            ("share of its time that a model speaks, workload W", f"{costs.spoken:.2f}", "crowd real_time"),
+            (
+                "CPU-ms of a worker beside the model, a second",
+                f"{costs.worker_s * 1000:.2f}",
+                "crowd service",
+            ),
+            ("Redis: CPU-us of a second of waiting", f"{costs.ticket_beat_s * us:.1f}", "dispatch queue"),
+            (
+                "Redis: CPU-us of a session, from ticket to free slot",
+                f"{costs.start_s * us:.0f}",
+                "dispatch queue",
+            ),
+            ("Redis: CPU-us of a second of a slot", f"{costs.slot_s * us:.2f}", "dispatch queue"),
+            (
+                "Redis: CPU-us of one slot in an adapter's question",
+                f"{costs.lease_state_s * us:.2f}",
+                "dispatch queue",
+            ),
+            (
+                "Redis: CPU-us of a newcomer whom limits count",
+                f"{costs.newcomer_s * us:.0f}",
+                "dispatch limits",
+            ),
+            ("public bits of a second, both ways, Mbit", f"{costs.public_bits / 1e6:.2f}", "their sizes"),
+        ],
+    )
+
+
+def _needs(costs: Costs) -> str:
+    def row(what: str, value: Callable[[float], float], shape: str = ",.0f") -> tuple[str, ...]:
+        return (what, *(format(value(size), shape) for size in SIZES))
+
+    def redis(part: str) -> Callable[[float], float]:
+        return lambda size: float(getattr(Redis(costs, size), part))
+
+    pool = largest(lambda size: Redis(costs, size).all <= FILL)
+    return _table(
+        ("conversations", *(f"{size:,}" for size in SIZES)),
+        [
+            row("adapters, a core each", lambda size: math.ceil(size / costs.adapter_sessions)),
+            row("memory of their sessions, GiB", lambda size: size * costs.session_bytes / 2**30, ",.1f"),
+            row(f"GPUs at {PER_CARD} a card (a goal, not measured)", lambda size: math.ceil(size / PER_CARD)),
+            row("cores of workers beside their models", lambda size: size * costs.worker_s, ",.1f"),
+            row("public network, Gbit/s", lambda size: size * costs.public_bits / 1e9, ",.1f"),
+            row("network to workers, Gbit/s", lambda size: size * costs.worker_bits / 1e9, ",.1f"),
+            row("starts a second", lambda size: size / SESSION_S),
+            row("who wait", lambda size: size * WAITING),
+            row("one Redis, cores: beats of tickets", redis("tickets"), ",.3f"),
+            row("one Redis, cores: starts and ends", redis("starts"), ",.3f"),
+            row("one Redis, cores: beats of workers", redis("workers"), ",.3f"),
+            row("one Redis, cores: limits", redis("limits"), ",.3f"),
+            row("one Redis, cores: state for adapters", redis("state"), ",.3f"),
+            row("groups with a Redis of their own, half a core each", lambda size: math.ceil(size / pool)),
+        ],
+    )
+
+
+def _bounds(costs: Costs) -> str:
+    def line(bits: float) -> float:
+        return FILL * LINE_GBIT * 1e9 / bits
+
+    def redis(part: str) -> float:
+        return largest(lambda size: getattr(Redis(costs, size), part) <= FILL)
+
+    bounds = [
+        ("one adapter's core", costs.adapter_sessions),
+        (f"a public line of {LINE_GBIT:g} Gbit/s, half full", line(costs.public_bits)),
+        (f"a line to workers of {LINE_GBIT:g} Gbit/s, half full", line(costs.worker_bits)),
+        ("half a core of Redis: state for adapters alone", redis("state")),
+        ("half a core of Redis: starts and ends alone", redis("starts")),
+        ("half a core of Redis: beats of tickets alone", redis("tickets")),
+        ("half a core of Redis: beats of workers alone", redis("workers")),
+        ("half a core of Redis: limits alone", redis("limits")),
+        ("half a core of Redis: all of it", redis("all")),
+    ]
+    ordered = sorted(bounds, key=lambda bound: bound[1])
+    return _table(("what ends", "at so many conversations"), [(name, f"{at:,.0f}") for name, at in ordered])
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def _read(name: str) -> dict[str, Any]:
+    figures: dict[str, Any] = json.loads((_BENCHMARKS / f"{name}.json").read_text())
+    return figures
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = _read(name)["rows"]
+    return rows
+
+
+def _named(rows: Sequence[dict[str, Any]], beginning: str, column: str = "what") -> dict[str, Any]:
+    return next(row for row in rows if str(row[column]).startswith(beginning))

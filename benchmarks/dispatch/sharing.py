@@ -1,0 +1,117 @@
+"""What a shared queue adds to an adapter, what two adapters carry, and what becomes of talks without Redis.
+
+This machine has not the cores to run two adapters at full speed with a worker and clients for both beside
+them. So two run on the core of one, at the same time, and what they carry is told by their processor time:
+whatever sharing costs them, beats and the queue included, is in it.
+"""
+
+import asyncio
+import os
+import signal
+import statistics
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from benchmarks.adapter.cost import Chain, Window, sockets
+from benchmarks.adapter.overload import UNBOUNDED
+from benchmarks.adapter.report import Goal, Report
+from benchmarks.dispatch.pool import Registration
+from benchmarks.dispatch.server import Server, redis_server
+from benchmarks.load.crowd import Crowd, Tally
+from benchmarks.load.processes import OTHER_CPU, TESTED_CPU, Process, adapter, running
+
+LATE_S = 1.0
+TALKERS = 100
+"""Sessions in real time while Redis is taken away."""
+
+
+async def measure(is_short: bool) -> Report:
+    """The cost of a unit, alone and shared, and units that are late while Redis is away."""
+    rounds, seconds = (3, 2.0) if is_short else (5, 4.0)
+    with ExitStack() as stack:
+        worker = stack.enter_context(running("benchmarks.load.worker"))
+        server = stack.enter_context(redis_server(OTHER_CPU))
+        registration = Registration(server.url, worker.address)
+        await registration.start()
+        try:
+            alone = stack.enter_context(adapter(worker.address, *UNBOUNDED))
+            one, other = (stack.enter_context(_sharing(server)) for _ in range(2))
+            windows, chains = {}, []
+            for name, process in (("alone", alone), ("one", one), ("other", other)):
+                chain = Chain()
+                chains.append(chain)
+                await chain.connect(process.port, has_sessions=True)
+                windows[name] = sockets(process, chain)
+            costs: dict[str, list[float]] = {"alone": [], "sharing": [], "two": []}
+            for _ in range(rounds):
+                costs["alone"].append((await windows["alone"](seconds))[0])
+                costs["sharing"].append((await windows["one"](seconds))[0])
+                costs["two"].append(await _both(windows["one"], windows["other"], seconds))
+            for chain in chains:
+                chain.leave()
+            late = await _without_redis(one, server, seconds)
+        finally:
+            await registration.stop()
+    middle = {name: statistics.median(values) for name, values in costs.items()}
+    rows: list[tuple[Any, ...]] = [
+        _row("an adapter with a queue of its own", costs["alone"], middle["alone"]),
+        _row("an adapter that shares its queue", costs["sharing"], middle["alone"]),
+        _row("two that share it, at the same time", costs["two"], middle["alone"]),
+    ]
+    goals = [
+        Goal("a unit with a shared queue over one without", middle["sharing"] / middle["alone"], 1.05),
+        Goal(
+            "what two carry over one, by their cost", 2 * middle["alone"] / middle["two"], 1.8, at_most=False
+        ),
+        *(
+            Goal(f"units late or lost while Redis is {how}, of {tally.sent}", bad, 0)
+            for how, tally, bad in late
+        ),
+    ]
+    return Report(
+        "sharing",
+        "CPU of an adapter for each unit, in windows by turns",
+        ("process", "CPU-us per unit", "spread", "of one alone"),
+        rows,
+        goals,
+        where=f"adapters on CPU {TESTED_CPU}, Redis, worker and clients on CPU {OTHER_CPU}",
+    )
+
+
+@contextmanager
+def _sharing(server: Server) -> Iterator[Process]:
+    command = ("antiphon.cli", "adapter", "--dispatcher", server.url, "--port", "0", "--log-level", "error")
+    with running(*command, *UNBOUNDED, cpu=TESTED_CPU) as process:
+        yield process
+
+
+async def _both(one: Window, other: Window, seconds: float) -> float:
+    """CPU-us of both for each unit of both."""
+    results = await asyncio.gather(one(seconds), other(seconds))
+    return sum(cost * units for cost, units in results) / sum(units for _, units in results)
+
+
+async def _without_redis(process: Process, server: Server, seconds: float) -> list[tuple[str, Tally, int]]:
+    """Units of sessions that go on, with Redis first paused and then killed."""
+    crowd = Crowd(process.port)
+    await crowd.fill(TALKERS)
+    crowd.active = TALKERS
+    crowd.begin()
+    await crowd.measure(seconds)
+    found = []
+    for how, number in (("paused", signal.SIGSTOP), ("killed", signal.SIGKILL)):
+        os.kill(server.pid, number)
+        tally = await crowd.measure(2 * seconds)
+        slow = sum(latency > LATE_S for latency in tally.latencies)
+        answered = tally.good + tally.dropped + tally.late
+        # The last second's are still on their way.
+        lost = max(0, tally.sent - answered - TALKERS)
+        found.append((how, tally, slow + tally.dropped + tally.late + lost))
+    await crowd.leave()
+    return found
+
+
+def _row(what: str, costs: list[float], alone: float) -> tuple[Any, ...]:
+    middle = statistics.median(costs)
+    return (what, middle, f"{min(costs):.0f} to {max(costs):.0f}", middle / alone)

@@ -154,6 +154,14 @@ class SpokenWorker:
             await call(self.client, "slot_free", prefix(self.pool), self.name, slot, epoch)
 
 
+def age(server: RedisServer, pool: str) -> None:
+    """The database is not a new one to this pool, so that nobody who might return is waited for."""
+    key, now = prefix(pool), round(time.time() * 1000)
+    if server.command("SET", f"{key}boot", str(now - 60_000), "NX") == b"+OK":
+        server.command("HSET", f"{key}clock", "real", str(now), "time", str(now))
+        server.command("SET", f"{key}seq", str(now * 1000))
+
+
 class MortalDispatcher(RedisDispatcher):
     """One that a test may harm."""
 
@@ -197,17 +205,10 @@ class RedisHouse:
 
     async def open(self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode) -> None:
         pool = pool_name(model, modes)
-        await self._age(pool)
+        age(self.server, pool)
         worker = self.workers[name] = SpokenWorker(name, slots, pool, self.client)
         await worker.beat()
         self.registry.put(name, slots, model, modes)
-
-    async def _age(self, pool: str) -> None:
-        """The database is not a new one, so that nobody is waited for."""
-        key, now = prefix(pool), round(time.time() * 1000)
-        if await self.client.set(f"{key}boot", now - 60_000, nx=True):
-            await self.client.hset(f"{key}clock", mapping={"real": now, "time": now})
-            await self.client.set(f"{key}seq", now * 1000)
 
     async def drain(self, name: str) -> None:
         self.workers[name].accepting = 0

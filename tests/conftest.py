@@ -67,11 +67,14 @@ SLOW = (
     "page/test_services.py",
     "storm/*",
     "ws_adapter/direct/*",
+    "ws_adapter/dispatch/test_contract.py",
+    "ws_adapter/dispatch/test_redis.py",
     "ws_adapter/observability/test_metrics.py",
     "ws_adapter/protocol/wire/test_schema_truth.py",
     "ws_adapter/recording/test_sessions.py",
     "ws_adapter/server/test_floods.py",
     "ws_adapter/session/test_endings.py",
+    "ws_adapter/session/test_shared_queue.py",
     "ws_adapter/session/test_untrusted_work.py",
 )
 """Files of tests that `make check` leaves to `make test`: they start processes or compute for seconds."""

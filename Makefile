@@ -33,7 +33,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas fuzz storm failures pictures train eval bench neighbours clean
+.PHONY: help install run demo check test pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas fuzz storm failures cluster pictures train eval bench neighbours clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -151,6 +151,9 @@ storm: install ## 10,000 clients that vanish in every state, and what is left of
 
 failures: install ## kill, stop and cut off clients, adapters and workers in every state, and what is left of them
 	$(PYTEST) -o python_files='test_*.py long_*.py' tests/failures $(ARGS)
+
+cluster: install ## Redis, two adapters, two workers, twenty talkers; one of each killed and replaced, and a verdict
+	$(BIN)/python -m tests.cluster $(ARGS)
 
 train: install ## train the default checkpoint from nothing (hours on a CPU)
 	$(BIN)/python -m inference_service.training.run

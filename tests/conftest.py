@@ -26,6 +26,7 @@ SLOW = (
     "cli/test_serve_several.py",
     "cli/test_talk.py",
     "cli/test_transcribe.py",
+    "cluster/*",
     "conformance/chat/*",
     "conformance/duplex/*",
     "conformance/realtime/test_clients.py",

@@ -1,9 +1,11 @@
 """`antiphon serve` with several processes: supervised, replaced one after another, gone together."""
 
 import asyncio
+import json
 import os
 import signal
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import pytest
 
 import antiphon
 from antiphon.session.duplex import DuplexSession
+from tests.cli.support.process import run_cli
 from tests.cli.support.processes import DEADLINE_S, Serve, serving, wait_until
 from tests.cli.test_serve import SECOND, one_turn
+from tests.support.redis_server import INSTALLED, MISSING
 
 WORKERS = ("--workers", "2")
 
@@ -126,3 +130,60 @@ def test_what_cannot_be_started_replaces_nothing(tmp_path: Path) -> None:
         serve.signal(signal.SIGTERM)
         assert serve.wait() == 0
         serve.assert_nothing_left()
+
+
+ADAPTERS = (*WORKERS, "--adapters", "2", "--admin-port", "0")
+
+
+def held_by(serve: Serve) -> list[int]:
+    """How many sessions each adapter has."""
+    found = []
+    for address in serve.addresses("Status"):
+        with urllib.request.urlopen(f"{address}status.json", timeout=DEADLINE_S) as answer:
+            found.append(int(json.load(answer)["sessions"]))
+    return found
+
+
+@pytest.mark.skipif(INSTALLED is None, reason=MISSING)
+def test_several_adapters_on_one_port_share_a_queue_and_all_that_die_come_back(tmp_path: Path) -> None:
+    async def talk_until_both_serve() -> None:
+        """The kernel spreads connections: sooner or later each adapter has one."""
+        url = serve.address("WebSocket")
+        seen = set[int]()
+        async with antiphon.connect(url) as client:
+            while len(seen) < 2:
+                async with client.duplex() as session:
+                    await unit(session)
+                    # The one before may not be over yet.
+                    await asyncio.to_thread(wait_until, lambda: sum(held_by(serve)) == 1, "it is alone")
+                    seen.add(held_by(serve).index(1))
+
+    with serving(tmp_path, "talk", *ADAPTERS) as serve:
+        assert len(serve.addresses("Status")) == 2
+        asyncio.run(talk_until_both_serve())
+        for pids in (serve.redis_pids(), serve.pids("adapter"), serve.pids("worker")):
+            os.kill(min(pids), signal.SIGKILL)
+        wait_until(lambda: serve.errors.count("is ready again.") == 3, "all are back")
+        asyncio.run(talk_until_both_serve())
+
+        serve.signal(signal.SIGTERM)
+        assert serve.wait() == 0
+        serve.assert_nothing_left()
+
+
+@pytest.mark.skipif(INSTALLED is None, reason=MISSING)
+def test_killed_parent_takes_its_redis_with_it(tmp_path: Path) -> None:
+    with serving(tmp_path, "talk", "--adapters", "2") as serve:
+        assert len(serve.redis_pids()) == 1
+        serve.signal(signal.SIGKILL)
+
+        assert serve.wait() == -signal.SIGKILL
+        serve.assert_nothing_left()
+
+
+def test_several_adapters_without_any_redis_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    done = run_cli("serve", "--adapters", "2", "--port", "0", env=os.environ | {"PATH": str(tmp_path)})
+
+    assert done.code == 2
+    assert "apt-get install redis-server" in done.err
+    assert "--dispatcher redis://" in done.err

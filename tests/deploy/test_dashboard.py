@@ -5,7 +5,7 @@ import re
 from tests.deploy.files import dashboard, expressions, panels
 
 COLUMNS = 24
-ROWS = ["Experience", "Units", "Queue and slots", "Worker and device", "Transport", "Errors"]
+ROWS = ["Experience", "Units", "Queue and slots", "Worker and device", "Transport", "Errors", "By instance"]
 
 
 def test_rows_are_those_that_an_operator_asks_for() -> None:

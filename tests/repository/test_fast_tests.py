@@ -8,7 +8,7 @@ from tests.conftest import SLOW, TESTS
 
 FILES = sorted(file.relative_to(TESTS).as_posix() for file in TESTS.rglob("test_*.py"))
 FAST = [file for file in FILES if not any(fnmatch(file, pattern) for pattern in SLOW)]
-FOLDERS = sorted({file.split("/")[0] for file in FILES} - {"e2e", "storm"})
+FOLDERS = sorted({file.split("/")[0] for file in FILES} - {"cluster", "e2e", "storm"})
 
 
 @pytest.mark.parametrize("pattern", SLOW)

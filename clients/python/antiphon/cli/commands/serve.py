@@ -13,10 +13,12 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 import antiphon
+from antiphon.cli.arguments.dispatcher import add_dispatcher_options
 from antiphon.cli.arguments.parser import (
     Subcommands,
     add_command,
     add_help_all,
+    as_given,
     examples,
     given_options,
     positive_int,
@@ -44,7 +46,7 @@ from antiphon.grpc import get_info
 from antiphon.redis import RedisUnusable, parse
 from antiphon.v1 import inference_service_pb2 as pb
 
-_OF_PROCESSES: Final = ("workers", "adapters", "dispatcher")
+_OF_PROCESSES: Final = ("workers", "adapters", "dispatcher", "dispatcher_ca")
 
 
 def add_to(commands: Subcommands) -> None:
@@ -53,7 +55,7 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "serve",
         "serve the model here: workers and adapters",
-        examples("antiphon serve --port 9000 --slots 8", "antiphon serve --device cuda --workers 4"),
+        examples("antiphon serve --slots 8", "antiphon serve --device cuda --workers 4 --adapters 2"),
         run,
     )
     add_listen_options(command)
@@ -71,7 +73,9 @@ def add_to(commands: Subcommands) -> None:
 def _add_process_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("several processes").add_argument
     add("--workers", type=positive_int, metavar="N", help="with cuda one on each device (default 1)")
+    add("--adapters", type=positive_int, default=1, metavar="N", help="on one port (default 1)")
     add("--drain-timeout-s", type=seconds, metavar="S", help="for sessions at the end (default 60)")
+    add_dispatcher_options(command.add_argument_group("the queue; of several adapters: a Redis of ours"))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -101,6 +105,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
             _access(arguments),
             page,
             [addresses[-1] for addresses in found] if has_administration else [],
+            _queue(stack),
         )
         if page and arguments.open:
             await asyncio.to_thread(webbrowser.open, page)
@@ -133,12 +138,18 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         worker=given_model_options(arguments),
         adapter=given_adapter_options(arguments),
         workers=workers,
-        adapters=getattr(arguments, "adapters", 1),
+        adapters=arguments.adapters,
         devices=named,
         admin_port=getattr(arguments, "admin_port", None),
         dispatcher=getattr(arguments, "dispatcher", None),
+        shared=as_given(arguments, ("dispatcher_ca",)),
         drain_timeout_s=getattr(arguments, "drain_timeout_s", DRAIN_TIMEOUT_S),
     )
+
+
+def _queue(stack: Stack) -> str:
+    """Where several adapters share it; no password is in it."""
+    return str(parse(stack.dispatcher)) if stack.dispatcher is not None else ""
 
 
 def _access(arguments: argparse.Namespace) -> str:
@@ -208,11 +219,13 @@ async def print_banner(
     access: str,
     page: str = "",
     administrations: Sequence[str] = (),
+    queue: str = "",
 ) -> None:
     """Who serves, then where: the last thing printed, and only when it is true.
 
     `addresses` are those for clients, the plain one first; they are sent to that with TLS, if there is one.
     `page` is that of the web page, empty without it. Each adapter has an administration, or none has.
+    `queue` is where they share it.
     """
     from ws_adapter.detection.scorer import TITLES, best_scorer
 
@@ -230,6 +243,7 @@ async def print_banner(
         *((name, where) for mode, name, where in _services(addresses[-1]) if mode in info.modes),
         *([("Speech", f"heard by {TITLES[best_scorer().name]}")] if hears else []),
         *(("gRPC", worker) for worker in workers),
+        *([("Queue", queue)] if queue else []),
         ("Health", f"{addresses[0]}/readyz"),
         *(("Status", f"{administration}/") for administration in administrations),
     ):
@@ -271,7 +285,7 @@ def _check_adapter(arguments: argparse.Namespace) -> None:
     if options.tls_cert is not None:
         _check_free(options.host, options.tls_port, "--tls-port")
     if options.admin_port:
-        for port in range(options.admin_port, options.admin_port + getattr(arguments, "adapters", 1)):
+        for port in range(options.admin_port, options.admin_port + arguments.adapters):
             _check_free(options.admin_host, port, "--admin-port")
 
 
@@ -282,9 +296,9 @@ def _check_dispatcher(arguments: argparse.Namespace) -> None:
             parse(arguments.dispatcher)
         except RedisUnusable as error:
             raise Failure(str(error), ExitCode.USAGE) from None
-    elif getattr(arguments, "adapters", 1) > 1:
+    elif arguments.adapters > 1:
         find_redis()
-    if ("dispatcher" in arguments or getattr(arguments, "adapters", 1) > 1) and find_spec("redis") is None:
+    if ("dispatcher" in arguments or arguments.adapters > 1) and find_spec("redis") is None:
         raise Failure(
             "A queue that is shared needs the package redis. Install with: pip install 'antiphon[redis]'",
             ExitCode.USAGE,

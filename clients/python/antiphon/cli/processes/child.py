@@ -42,6 +42,8 @@ class Program:
     addresses: int = 1
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Added to the environment; keys among them."""
+    told: re.Pattern[str] = re.compile("")
+    """Of its other lines those are passed on in which this is found."""
 
     @classmethod
     def antiphon(
@@ -164,7 +166,8 @@ class Child:
             text = line.decode(errors="replace").rstrip()
             found = None if self._ready.is_set() else self._program.ready.fullmatch(text)
             if found is None:
-                self._tell(text)
+                if self._program.told.search(text):
+                    self._tell(text)
                 continue
             self._addresses.append(found[1])
             if len(self._addresses) == self._program.addresses:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from antiphon.cli.arguments.dispatcher import DISPATCHER
 from antiphon.cli.arguments.shared_key import CLIENT_SECRET_KEY, WORKER_KEY
 
 DRAIN_TIMEOUT_S: Final = 60.0
@@ -30,6 +31,8 @@ class Plan:
     """Of the first adapter; the next has the next. 0 is any free one for each."""
     dispatcher: str | None = None
     """URL of the Redis that they share their queue through; without it one adapter has it to itself."""
+    shared: Sequence[str] = ()
+    """More arguments of all, of how that is reached."""
     drain_timeout_s: float = DRAIN_TIMEOUT_S
 
     @property
@@ -50,19 +53,17 @@ class Arguments:
     plan: Plan
     folder: Path
     dispatcher: str | None
-    _keys: dict[str, str] = field(default_factory=dict, repr=False)
+    variables: dict[str, str] = field(default_factory=dict, repr=False)
+    """Of the environment of all."""
 
     @classmethod
     def of(cls, plan: Plan, folder: Path, dispatcher: str | None) -> "Arguments":
         """What several adapters sign alike has one key, made here unless the environment has one."""
         names = (WORKER_KEY, CLIENT_SECRET_KEY) if dispatcher is not None else ()
-        keys = {name: os.environ.get(name) or secrets.token_hex(32) for name in names}
-        return cls(plan, folder, dispatcher, keys)
-
-    @property
-    def keys(self) -> dict[str, str]:
-        """Variables of the environment of all."""
-        return self._keys
+        variables = {name: os.environ.get(name) or secrets.token_hex(32) for name in names}
+        if dispatcher is not None:
+            variables[DISPATCHER] = dispatcher  # it may have a password in it
+        return cls(plan, folder, dispatcher, variables)
 
     @property
     def workers_file(self) -> Path:
@@ -78,19 +79,19 @@ class Arguments:
         plan, target = self.plan, self.target(index, generation)
         device = ("--device", plan.devices[index % len(plan.devices)]) if plan.devices else ()
         name = ("--worker-id", f"worker-{index + 1}") if plan.workers > 1 else ()
-        shared = ("--dispatcher", self.dispatcher, "--advertise", target) if self.dispatcher else ()
+        shared = ("--advertise", target) if self.dispatcher is not None else ()
         return [*plan.worker, *device, *name, "--listen", target, *shared, *self._all()]
 
-    def adapter(self, index: int, ports: Sequence[str]) -> list[str]:
-        """Of an adapter; `ports` are options that are known once the first adapter listens."""
+    def adapter(self, index: int, ports: Sequence[str], admin_port: int | None) -> list[str]:
+        """Of an adapter; `ports` are options that are known once the first adapter listens, and `admin_port`
+        is where this one was before, if it was."""
         plan = self.plan
-        found = ("--workers-file", str(self.workers_file))
-        if self.dispatcher is not None:
-            found = ("--dispatcher", self.dispatcher)
+        found = ("--workers-file", str(self.workers_file)) if self.dispatcher is None else ()
         administration: tuple[str, ...] = ()
         if plan.admin_port is not None:
-            administration = ("--admin-port", str(plan.admin_port + index if plan.admin_port else 0))
+            chosen = admin_port or (plan.admin_port + index if plan.admin_port else 0)
+            administration = ("--admin-port", str(chosen))
         return [*plan.adapter, *ports, "--reuse-port", *administration, *found, *self._all()]
 
     def _all(self) -> tuple[str, ...]:
-        return ("--drain-timeout-s", f"{self.plan.drain_timeout_s:g}", *_QUIET)
+        return (*self.plan.shared, "--drain-timeout-s", f"{self.plan.drain_timeout_s:g}", *_QUIET)

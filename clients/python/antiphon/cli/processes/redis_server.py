@@ -18,6 +18,9 @@ _SETTINGS: Final = (
     *("--loglevel", "notice"),
 )
 
+_WRONG: Final = re.compile("error|fatal|cannot", re.IGNORECASE)
+"""What else it says is of itself and of the machine."""
+
 
 def find_redis() -> str:
     """The program. Raises `Failure` if none is installed."""
@@ -44,6 +47,7 @@ def redis_program(folder: Path) -> Program:
         (sys.executable, "-m", TETHERED, str(os.getpid()), *server),
         # "The server is now ready to accept connections at PATH", or "Ready to accept connections unix"
         re.compile(r".*[Rr]eady to accept connections (\S+ ?\S*)"),
+        told=_WRONG,
     )
 
 

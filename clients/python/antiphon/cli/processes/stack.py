@@ -44,6 +44,7 @@ class Stack:
         self._tell = tell
         self._folder = Path()
         self._ports: list[str] = []
+        self._admin_ports: dict[int, int] = {}
         self._arguments: Arguments | None = None
         self._redis: list[Member] = []
         self._workers: list[Member] = []
@@ -97,8 +98,10 @@ class Stack:
         # All listen where the first one does, as does one that starts again.
         clients = addresses if self._plan.admin_port is None else addresses[:-1]
         for option, address in zip(("--port", "--tls-port"), clients, strict=False):
-            self._ports += [option, str(urlsplit(address).port)]
+            self._ports += [option, str(_port(address))]
         found = [addresses, *await _all(adapter.start() for adapter in others)]
+        if self._plan.admin_port is not None:
+            self._admin_ports = {index: _port(told[-1]) for index, told in enumerate(found)}
         await _until_ready(addresses[0])
         return found
 
@@ -175,10 +178,11 @@ class Stack:
         return self._program("worker", self._given.worker(index, generation))
 
     def _adapter(self, index: int, generation: int) -> Program:
-        return self._program("adapter", self._given.adapter(index, self._ports), self._plan.addresses)
+        arguments = self._given.adapter(index, self._ports, self._admin_ports.get(index))
+        return self._program("adapter", arguments, self._plan.addresses)
 
     def _program(self, command: str, arguments: Sequence[str], addresses: int = 1) -> Program:
-        return Program.antiphon(command, arguments, str(self._folder), addresses, self._given.keys)
+        return Program.antiphon(command, arguments, str(self._folder), addresses, self._given.variables)
 
     def _name_workers(self) -> None:
         """Tells an adapter that has the queue to itself who the workers are."""
@@ -189,6 +193,12 @@ class Stack:
             draft.write_text(text)
             draft.rename(file)
             self.reload()
+
+
+def _port(address: str) -> int:
+    port = urlsplit(address).port
+    assert port is not None
+    return port
 
 
 def _backoff() -> Backoff:

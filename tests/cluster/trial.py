@@ -1,0 +1,155 @@
+"""One of each is killed and one of each is replaced, under talkers; and what has to be true of it."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.cluster.nodes import PATIENCE_S, Cluster, until
+from tests.cluster.talkers import Conversation, Talkers
+
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What was done, and what it did to those who talked."""
+
+    name: str
+    under_way: int
+    lost: list[Conversation]
+    allowed: int
+    """How many of them at most may be lost."""
+    served_again_s: float
+    """After how long a newcomer talked."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nobody was lost who need not be."""
+        return len(self.lost) <= self.allowed
+
+
+@dataclass
+class Trial:
+    """Runs them all."""
+
+    cluster: Cluster
+    talkers: Talkers
+    phases: list[Phase] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    """What must never be."""
+
+    async def run(self, count: int) -> None:
+        """With so many talkers."""
+        talking = asyncio.create_task(self.talkers.talk(count))
+        watching = asyncio.create_task(self._watch_leases())
+        try:
+            for name, act in (
+                ("a worker is killed", self._kill_worker),
+                ("an adapter is killed", self._kill_adapter),
+                ("Redis is killed, and comes back empty", self._kill_redis),
+                ("a worker is replaced", self._replace_worker),
+                ("an adapter is replaced", self._replace_adapter),
+            ):
+                await self._phase(name, act)
+        finally:
+            self.talkers.stop()
+            watching.cancel()
+            await asyncio.wait({talking, watching})
+        talking.result()
+        await self._check_nothing_is_left()
+
+    async def _phase(self, name: str, act: Callable[[], Awaitable[int]]) -> None:
+        talkers = self.talkers
+        await self._soon(lambda: talkers.live, "somebody talks")
+        under_way, began = list(talkers.live), time.monotonic()
+        allowed = await act()
+        acted = time.monotonic()
+
+        def newcomer() -> Conversation | None:
+            return next((one for one in talkers.conversations if one.began > acted and one.units), None)
+
+        found: Conversation = await self._soon(newcomer, f"a newcomer talks after {name}")
+        await self._soon(lambda: all(one.ended for one in under_way), "those who talked have ended")
+        lost = [one for one in talkers.conversations if one.lost and one.ended >= began]
+        self.phases.append(Phase(name, len(under_way), lost, allowed, found.began - acted))
+
+    async def _kill_worker(self) -> int:
+        name = next(name for name in self.cluster.nodes if name.startswith("worker"))
+        node = self.cluster.leave(name)
+        node.end(signal.SIGKILL)
+        # Those that came to it in the moment of its death are lost with it.
+        await self._start_worker()
+        return self.cluster.slots
+
+    async def _kill_adapter(self) -> int:
+        name = next(iter(self.cluster.adapters))
+        on_it = sum(one.adapter == name for one in self.talkers.live)
+        node = self.cluster.leave(name)
+        node.end(signal.SIGKILL)
+        await self._start_adapter()
+        return on_it + 1
+
+    async def _kill_redis(self) -> int:
+        await asyncio.to_thread(self.cluster.redis.restart, keep_data=False)
+        return 0
+
+    async def _replace_worker(self) -> int:
+        name = next(name for name in self.cluster.nodes if name.startswith("worker"))
+        await self._start_worker()
+        await self._drain(name)
+        return 0
+
+    async def _replace_adapter(self) -> int:
+        name = next(iter(self.cluster.adapters))
+        await self._start_adapter()
+        await self._drain(name)
+        return 0
+
+    async def _start_worker(self) -> None:
+        node = self.cluster.nodes[self.cluster.spawn_worker()]
+        await asyncio.to_thread(node.address)
+
+    async def _start_adapter(self) -> None:
+        await asyncio.to_thread(self.cluster.join, self.cluster.spawn_adapter())
+
+    async def _drain(self, name: str) -> None:
+        code = await asyncio.to_thread(self.cluster.leave(name).end)
+        if code != 0:
+            self.faults.append(f"{name} ended with {code}")
+
+    async def _watch_leases(self) -> None:
+        """No slot is granted to two."""
+        owners: dict[tuple[str, int, int], str] = {}
+        while True:
+            for name in list(self.cluster.adapters):
+                try:
+                    told = await asyncio.to_thread(self.cluster.status, name)
+                except (OSError, KeyError, AssertionError, TimeoutError):
+                    continue  # it was killed just now
+                for lease in told["leases"]:
+                    grant = (lease["worker_id"], lease["slot"], lease["epoch"])
+                    if owners.setdefault(grant, name) != name:
+                        self.faults.append(f"{grant} was granted to {owners[grant]} and to {name}")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _check_nothing_is_left(self) -> None:
+        cluster = self.cluster
+        workers = sum(name.startswith("worker") for name in cluster.nodes)
+        for what, condition in (
+            ("all slots are free again", lambda: cluster.free_slots() == workers * cluster.slots),
+            ("no lease and no ticket is left", lambda: not any(cluster.held().values())),
+        ):
+            try:
+                await self._soon(condition, what)
+            except TimeoutError:
+                self.faults.append(f"not true: {what}: {cluster.free_slots()} free, held {cluster.held()}")
+        for name in list(cluster.nodes):
+            if "Traceback" in cluster.nodes[name].log:
+                self.faults.append(f"a traceback in the log of {name}")
+            await self._drain(name)
+
+    async def _soon(self, condition: Callable[[], object], what: str) -> Any:
+        return await asyncio.to_thread(until, condition, what, PATIENCE_S)

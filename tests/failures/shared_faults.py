@@ -141,10 +141,10 @@ SHARED_FAULTS = (
     ),
     SharedFault("cut", "adapter - Redis", GOES_ON, SERVED, 1.0, _cut_adapter, _nothing, is_long=True),
     SharedFault("blackhole", "adapter - Redis", GOES_ON, SERVED, 1.0, _hold_adapter, _heal, is_outage=True),
-    SharedFault("slow", "adapter - Redis", GOES_ON, SERVED, 1.0, _slow_adapter, _nothing, is_long=True),
+    SharedFault("slow", "adapter - Redis", GOES_ON, SERVED, 1.0, _slow_adapter, _heal, is_long=True),
     SharedFault("cut", "worker - Redis", GOES_ON, SERVED, 1.0, _cut_workers, _nothing),
     SharedFault("blackhole", "worker - Redis", GOES_ON, SERVED, 1.0, _hold_workers, _heal, is_long=True),
-    SharedFault("slow", "worker - Redis", GOES_ON, SERVED, 1.0, _slow_workers, _nothing, is_long=True),
+    SharedFault("slow", "worker - Redis", GOES_ON, SERVED, 1.0, _slow_workers, _heal, is_long=True),
     SharedFault(
         "kill", "worker", WORKER_LOST, FAILED, 1.0, _to_worker(signal.SIGKILL), _restart_worker, is_long=True
     ),
@@ -172,10 +172,10 @@ async def played(cluster: SharedCluster, fault: SharedFault) -> None:
         await scene.told({**fault.ends, "near": fault.near}, fault.within_s + MARGIN_S)
         if fault.is_outage:
             await _outage(cluster, scene, fault)
-        await fault.recover(cluster, scene)
-        await scene.served(fault.ends)
         if fault.near is SERVED:
             await cluster.hear(scene.near)
+        await fault.recover(cluster, scene)
+        await scene.served(fault.ends)
 
 
 async def _outage(cluster: SharedCluster, scene: Scene, fault: SharedFault) -> None:

@@ -190,8 +190,9 @@ fifty workers for all their slots.
 {sharing}
 
 Two adapters at full speed, with a worker and clients for both beside them, would need more cores than this
-machine has. So both run on the core of one, at the same time, and what they carry is told by their processor
-time. A conversation asks nothing of Redis: while it is paused and then killed, a hundred go on in real time.
+machine has. So both run on the core of one, at the same time, beside two that share nothing and do the same:
+what is left between the pairs, by their processor time, is what sharing costs. A conversation asks nothing of
+Redis: while it is paused and then killed, a hundred go on in real time.
 """
 
 _KERNELS = """

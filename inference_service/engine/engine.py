@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -235,7 +235,7 @@ class LiveEngine:
         wait = self._is_dead or not self._tick.has_work(sessions)
         self.busy_since = None if wait else self._clock()
         self._follow(wait)
-        if not self._is_dead and (ticked := self._tick.run(sessions, self._follow)):
+        if not self._is_dead and (ticked := self._tick.run(sessions, self._follow, self._tell)):
             self._ticks.append(ticked)
         self._flush()
 
@@ -282,11 +282,12 @@ class LiveEngine:
         finally:
             self._deliver([(session.sink, Closed())])
 
+    def _tell(self, sessions: Iterable[Session[Any]]) -> None:
+        if told := _taken(sessions):
+            self._deliver(told)
+
     def _flush(self) -> None:
-        told: list[tuple[Callable[[Any], None], Any]] = []
-        for session in self._sessions.values():
-            told += [(session.sink, event) for event in session.events]
-            session.events.clear()
+        told = _taken(self._sessions.values())
         if self._ticks and (told or len(self._ticks) >= MOST_TICKS):
             told[:0] = [(on_ticks, self._ticks) for on_ticks in self._on_ticks]
             self._ticks = []
@@ -301,3 +302,12 @@ class LiveEngine:
                 self._deliver([(session.sink, _FATAL) for session in self._sessions.values()])
             finally:
                 self._on_fatal(message)
+
+
+def _taken(sessions: Iterable[Session[Any]]) -> list[tuple[Callable[[Any], None], Any]]:
+    """The events of these sessions, each with where it goes; they have none afterwards."""
+    told: list[tuple[Callable[[Any], None], Any]] = []
+    for session in sessions:
+        told += [(session.sink, event) for event in session.events]
+        session.events.clear()
+    return told

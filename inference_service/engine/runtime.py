@@ -21,9 +21,8 @@ from inference_service.engine.session import Session, SessionKind
 logger = logging.getLogger(__name__)
 
 CPU_ROWS = 128
-"""Rows of one forward on the CPU, where more of them only take longer."""
-CPU_FURTHEST = 512
-"""Such rows where no unit can be kept waiting by them, and they are done soon."""
+"""Rows of one forward on the CPU, where more of them only take longer: as many as linear layers take in one
+piece."""
 
 
 class Runtime:
@@ -39,8 +38,6 @@ class Runtime:
         self.info = info
         self.most_waiting = CPU_ROWS if language.cache.device.type == "cpu" else self.budget
         """Rows of one forward that may have no deadline."""
-        self.furthest_waiting = self.most_waiting
-        """The same of a model whose sessions have none, if they are done soon; see `Share`."""
         self.language = language
         self.kinds: dict[type[SessionSetup], SessionKind[Any]] = {}
         """The kinds of session that the model holds, each by what its sessions are set up with."""

@@ -35,28 +35,32 @@ class Tick:
         self._runtime = runtime
         self._budget = budget or runtime.budget
         self._clock = clock
-        self._share = Share(
-            min(self._budget, runtime.most_waiting), min(self._budget, runtime.furthest_waiting)
-        )
+        self._share = Share(min(self._budget, runtime.most_waiting))
         self._count = 0
         self._urgent: set[Session[Any]] = set()
-        self._allowance = self._others_rows = 0
+        self._allowance = 0
         self._others_s = 0.0
 
     def has_work(self, sessions: Sessions) -> bool:
         """Whether a tick would do anything for anyone."""
         return any(session.has_work for session in sessions)
 
-    def run(self, sessions: Sessions, listen: Callable[[], None] | None = None) -> Ticked | None:
+    def run(
+        self,
+        sessions: Sessions,
+        listen: Callable[[], None] | None = None,
+        tell: Callable[[Sessions], None] | None = None,
+    ) -> Ticked | None:
         """One tick; everything that happened is in the sessions' events afterwards.
 
         `listen` follows the orders that came while units were heard: most often those to decide and to close
-        them. None if the model did not run.
+        them. `tell` hands out the events of sessions whose words are complete, before these are spoken. None
+        if the model did not run.
         """
         started = self._clock()
         self._urgent = {session for session in sessions if is_urgent(session.due, started)}
         units_wait = any(session.has_work for session in self._urgent)
-        self._allowance, self._others_s, self._others_rows = self._share.rows(units_wait=units_wait), 0.0, 0
+        self._allowance, self._others_s = self._share.rows(units_wait=units_wait), 0.0
         self._close(sessions)
         self._open(sessions)
         self._rewind(sessions)
@@ -65,6 +69,8 @@ class Tick:
         if listen is not None:
             listen()
         self._decide(sessions)
+        if tell is not None and (saying := [c for c in sessions if c.stage is Stage.SPEAK and c.events]):
+            tell(saying)
         speaking = self._speak(sessions)
         served = {c.slot: c for c in (*(c for c, _ in fed), *speaking)}
         members: tuple[tuple[str, int], ...] = ()
@@ -73,7 +79,7 @@ class Tick:
         self._close(sessions)
         ended = self._clock()
         spent = ended - started - self._others_s
-        self._share.spend(spent, self._others_s, units_waited=units_wait, rows=self._others_rows)
+        self._share.spend(spent, self._others_s, units_waited=units_wait)
         for session in sessions:
             if session.may_tell(ended) and session.has_work:
                 session.tell_progress(ended)
@@ -228,7 +234,7 @@ class Tick:
         for session, hidden in thought:
             self.guard.attempt(session, session.take, hidden)
         fed = [(session, len(segments[session.slot].rows)) for session, _ in thought]
-        self._others_rows = others = sum(rows for session, rows in fed if session not in self._urgent)
+        others = sum(rows for session, rows in fed if session not in self._urgent)
         self._charge(since, others, sum(rows for _, rows in fed))
         return fed
 

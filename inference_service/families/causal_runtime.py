@@ -11,7 +11,7 @@ from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.memory import bytes_per_row, crowd_bytes
 from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.device.rows import Rows
-from inference_service.engine.runtime import CPU_FURTHEST, Runtime
+from inference_service.engine.runtime import CPU_ROWS, Runtime
 from inference_service.engine.sessions.chat import ChatKind
 from inference_service.engine.sessions.prompt import Dialogue, call_grammar
 from inference_service.engine.sessions.tokens import TokensKind
@@ -36,7 +36,6 @@ class CausalRuntime(Runtime):
             language,
             loaded.model.get_output_embeddings(),
         )
-        self.furthest_waiting = max(self.most_waiting, CPU_FURTHEST)
         self.kinds[TokensSetup] = TokensKind(self, loaded.tokenizer, loaded.ends)
         if loaded.template is not None:
             nothing = torch.tensor([], dtype=torch.long)
@@ -137,7 +136,7 @@ def causal_footprint(
     weights: dict[str, int] | None = None,
 ) -> Footprint:
     """Memory of a decoder's sessions, and of its `weights` where they are not loaded yet."""
-    rows = CPU_FURTHEST if device.type == "cpu" else Runtime.budget
+    rows = CPU_ROWS if device.type == "cpu" else Runtime.budget
     return Footprint(
         weights or {},
         {"context": slot_rows(context_limit) * bytes_per_row(config, dtype)},

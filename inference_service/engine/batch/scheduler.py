@@ -7,8 +7,6 @@ UNIT_S = 1.0
 """How long after its arrival a unit is due; what is due later than that from now on can wait."""
 LEAST_SHARE = 64
 """Rows that work without a deadline gets at least, when it gets any while a unit waits."""
-TICK_S = 0.1
-"""How long a tick without units may take, if more than the least number of rows are to be had for it."""
 _ROWS = 4
 """One part in so many of a tick's rows may go to such work then."""
 _TIME = 8
@@ -47,28 +45,21 @@ class Share:
     While no unit waits it may take `most` rows. While one does, it gets portions of a quarter of them, and no
     portion before the last one has been made up for: an eighth of the time is its own, whatever a row of this
     model costs on this machine. Units take many ticks, and would be late if rows alone were counted.
-
-    A model that knows no units may take `furthest` rows, as long as they are done in `TICK_S`.
     """
 
-    def __init__(self, most: int, furthest: int = 0) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._furthest = max(most, furthest)
-        self._row_s = 0.0
         self._portion = min(most, max(LEAST_SHARE, most // _ROWS))
         self._debt = 0.0
 
     def rows(self, *, units_wait: bool) -> int:
         """Rows of the next tick for such work; 0 if it has to wait."""
         if not units_wait:
-            swift = int(TICK_S / self._row_s) if self._row_s else 0
-            return min(self._furthest, max(self._most, swift))
+            return self._most
         return 0 if self._debt > 0 else self._portion
 
-    def spend(self, units: float, others: float, *, units_waited: bool, rows: int = 0) -> None:
-        """A tick took so many seconds for units and so many for work without a deadline, of so many rows."""
-        if rows >= max(1, self._most // 2):
-            self._row_s = others / rows
+    def spend(self, units: float, others: float, *, units_waited: bool) -> None:
+        """A tick took so many seconds for units and so many for work without a deadline."""
         if units_waited:
             self._debt = max(0.0, self._debt + others - units / (_TIME - 1))
         else:

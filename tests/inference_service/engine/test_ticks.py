@@ -5,8 +5,19 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.engine import NAMED_TICKS, Closed, Done, Event, Finalized, Prefilled, Ready, Ticked
+from inference_service.api.engine import (
+    NAMED_TICKS,
+    Closed,
+    Done,
+    Event,
+    Finalized,
+    Piece,
+    Prefilled,
+    Ready,
+    Ticked,
+)
 from inference_service.api.setups import UnitInput, UnitOverrides
+from inference_service.engine.session import Session
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.test_engine import Client, Rig, sound
 
@@ -82,6 +93,19 @@ def test_orders_that_come_while_a_unit_is_heard_are_followed_in_its_tick(
     client.until(Finalized)
 
     assert [type(event) for event in watched.batches[-1]] == [Prefilled, Done, Finalized]
+
+
+def test_words_are_told_before_they_are_spoken(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    speak, is_told = DuplexRuntime.speak, []
+
+    def spoken(runtime: DuplexRuntime, sessions: Sequence[Session[Any]]) -> None:
+        is_told.append(any(isinstance(event, Piece) for event in watched.told))
+        speak(runtime, sessions)
+
+    monkeypatch.setattr(DuplexRuntime, "speak", spoken)
+    talk([watched.open(force_listen_count=0)], units=1)
+    assert is_told
+    assert all(is_told)
 
 
 def test_one_tick_in_many_names_who_was_in_it(watched: Watched) -> None:

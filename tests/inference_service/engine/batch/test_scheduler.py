@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from inference_service.engine.batch.scheduler import (
     LEAST_SHARE,
-    TICK_S,
     Grant,
     Request,
     Share,
@@ -151,16 +150,6 @@ def test_everything_is_theirs_while_no_unit_waits() -> None:
     for _ in range(3):
         assert share.rows(units_wait=False) == 1024
         share.spend(0.0, 0.3, units_waited=False)
-
-
-def test_without_units_as_many_rows_are_theirs_as_are_done_soon() -> None:
-    share = Share(128, 512)
-    assert share.rows(units_wait=False) == 128
-    for row_s, rows in ((0.0001, 512), (TICK_S / 300, 300), (0.01, 128), (0.0001, 512)):
-        share.spend(0.0, 128 * row_s, units_waited=False, rows=128)
-        assert share.rows(units_wait=False) == rows
-    share.spend(0.0, 0.013, units_waited=False, rows=16)  # a few rows tell nothing about many
-    assert share.rows(units_wait=False) == 512
 
 
 @pytest.mark.parametrize(("most", "portion"), [(1024, 256), (128, LEAST_SHARE), (5, 5)])

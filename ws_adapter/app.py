@@ -249,7 +249,8 @@ def _assemble(
     dispatcher = _dispatcher(options, registry, clock, rules)
     services = Services(options, dispatcher, registry, clock, load, Readers(), Detector(best_scorer()))
     detects = services.detector.name
-    snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers)
+    told = options.processes_file
+    snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers, told)
     handshake = Handshake(options, access, telemetry, metrics, snapshot)
     pages = Pages(services, access, voice, {} if options.no_page else read_files())
     server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)

@@ -70,6 +70,9 @@ class AdapterOptions:
     port: int = 8006
     """0 takes a free one."""
 
+    processes_file: Path | None = None
+    """JSON of who started this adapter and others, on how they are; the status page shows it."""
+
     reuse_port: bool = False
     """Shares its ports with other adapters of this user, among whom the kernel spreads connections. One that
     drains stops listening, so that the others get them all."""

@@ -144,6 +144,16 @@ def held_by(serve: Serve) -> list[int]:
     return found
 
 
+def started_again(serve: Serve) -> int:
+    """How many processes the status page says were killed and are ready again."""
+    with urllib.request.urlopen(f"{serve.addresses('Status')[0]}status.json", timeout=DEADLINE_S) as answer:
+        processes = json.load(answer)["processes"]
+    return sum(
+        process["state"] == "ready" and process["restarts"] == 1 and "SIGKILL" in process["last_end"]
+        for process in processes
+    )
+
+
 @pytest.mark.skipif(INSTALLED is None, reason=MISSING)
 def test_several_adapters_on_one_port_share_a_queue_and_all_that_die_come_back(tmp_path: Path) -> None:
     async def talk_until_both_serve() -> None:
@@ -164,6 +174,7 @@ def test_several_adapters_on_one_port_share_a_queue_and_all_that_die_come_back(t
         for pids in (serve.redis_pids(), serve.pids("adapter"), serve.pids("worker")):
             os.kill(min(pids), signal.SIGKILL)
         wait_until(lambda: serve.errors.count("is ready again.") == 3, "all are back")
+        wait_until(lambda: started_again(serve) == 3, "the status page says so")
         asyncio.run(talk_until_both_serve())
 
         serve.signal(signal.SIGTERM)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import deque
+from pathlib import Path
 from typing import Final
 
 from opentelemetry.metrics import Meter
@@ -13,6 +14,7 @@ from antiphon.telemetry.instruments import Samples, observed_gauge
 from ws_adapter.dispatch.base import Dispatcher, PoolStatus, QueueView
 from ws_adapter.observability.chart import Moment
 from ws_adapter.observability.metrics import Metrics, Recent, observe
+from ws_adapter.observability.processes import Process, read_processes
 from ws_adapter.peers.base import Alone, Peer, Peers
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load
@@ -40,6 +42,7 @@ class Snapshot:
         clock: Clock,
         speech_detector: str,
         peers: Peers | None = None,
+        processes_file: Path | None = None,
     ) -> None:
         self.status = PoolStatus(0, 0, 0, 0)
         self.view = QueueView(0, (), ())
@@ -55,6 +58,9 @@ class Snapshot:
         self._peers = peers or Alone()
         self.peers: list[Peer] = []
         """The adapters of the cluster, this one among them; none where it is alone."""
+        self._processes_file = processes_file
+        self.processes: list[Process] = []
+        """Those that were started with this adapter; none where nobody tells of them."""
         self.history: deque[Moment] = deque(maxlen=MOMENTS)
         """The last minutes, oldest first."""
         self._misses = 0
@@ -75,6 +81,8 @@ class Snapshot:
         self.peers = await self._peers.all()
         self.status = await self._dispatcher.status()
         self.view = await self._dispatcher.view()
+        if self._processes_file is not None:
+            self.processes = await asyncio.to_thread(read_processes, self._processes_file)
         units, misses = sum(self.metrics.units.values()), sum(self.metrics.misses.values())
         self.recent_units, self.recent_misses = self._recent.look(self.clock.now(), units, misses)
 

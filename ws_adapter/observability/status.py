@@ -9,6 +9,7 @@ from antiphon.semconv import SlotState
 from ws_adapter.dispatch.base import Running, Waiting
 from ws_adapter.observability.chart import Moment
 from ws_adapter.observability.leases import Held
+from ws_adapter.observability.processes import Process
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.peers.base import Peer
 from ws_adapter.worker.registry import Worker
@@ -74,6 +75,8 @@ class Status(Struct, frozen=True):
     """The last five minutes, oldest first."""
     adapters: list[Peer] = []
     """Those of the cluster, the oldest first; none where there is but this one."""
+    processes: list[Process] = []
+    """Those that `antiphon serve` keeps up on this machine; none of an adapter that was started alone."""
 
 
 def read_status(snapshot: Snapshot) -> Status:
@@ -100,6 +103,7 @@ def read_status(snapshot: Snapshot) -> Status:
         speech_detector=snapshot.speech_detector,
         history=list(snapshot.history),
         adapters=snapshot.peers,
+        processes=snapshot.processes,
     )
 
 

@@ -27,6 +27,7 @@ def render(status: Status) -> str:
         _tiles(status),
         _history(status),
         slots,
+        _processes(status),
         _adapters(status),
         _workers(status),
         _leases(status),
@@ -86,6 +87,28 @@ def _adapters(status: Status) -> str:
     )
     names = ("adapter", "state", "sessions#", "cores in use#", "version~", "up for#~")
     return page.section("Adapters", page.table(names, rows, len(status.adapters)))
+
+
+def _processes(status: Status) -> str:
+    if not status.processes:
+        return ""
+    rows = (
+        (
+            escape(process.name),
+            page.state(process.state),
+            f"{process.pid or ''}",
+            f"{process.restarts}",
+            escape(process.last_end)
+            + (f", {_ago(status.time - process.ended_at)}" if process.ended_at is not None else ""),
+        )
+        for process in status.processes
+    )
+    names = ("process", "state", "pid#~", "started again#", "why, the last time")
+    return page.section("Processes", page.table(names, rows, len(status.processes)))
+
+
+def _ago(seconds: float) -> str:
+    return f"{page.duration(max(0.0, seconds))} ago"
 
 
 def _workers(status: Status) -> str:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from antiphon.telemetry.page import MOST_ROWS
@@ -15,6 +16,7 @@ from tests.ws_adapter.support.conversation import append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Stage, running_adapter
 from ws_adapter.observability.metrics import RECENT_S, Recent
+from ws_adapter.observability.processes import Process, read_processes
 from ws_adapter.observability.status import LeaseStatus, Status, WaitStatus, WorkerStatus
 from ws_adapter.observability.status_page import render
 from ws_adapter.peers.base import Peer
@@ -150,11 +152,12 @@ def test_what_others_have_named_is_text_in_the_page() -> None:
             leases=[LeaseStatus(evil, 0, 1, "attached", "chat", 1.0)],
             queue=[WaitStatus(1, evil, "chat", 1.0, 1.0, True)],
             adapters=[Peer(evil, evil, evil, 1, 0.0, 1, 0.5, True, False)],
+            processes=[Process(evil, "ready", 1, 1, evil, 0.0)],
         )
     )
 
     assert "<script" not in page
-    assert page.count("&lt;script&gt;") == 7
+    assert page.count("&lt;script&gt;") == 9
 
 
 def test_page_shows_all_adapters_of_a_cluster() -> None:
@@ -174,10 +177,31 @@ def test_page_shows_all_adapters_of_a_cluster() -> None:
     assert "Leases of this adapter" in text
 
 
+def test_page_tells_which_processes_died_and_were_started_again() -> None:
+    processes = [
+        Process("worker 1", "ready", 11, 0, "", None),
+        Process("worker 2", "starting", None, 3, "The worker 2 stopped (killed by SIGKILL)", 60.0),
+    ]
+    text = " ".join(Page(render(replace(NOTHING, time=180.0, processes=processes))).text.split())
+
+    assert "worker 1 ready 11 0" in text
+    assert "worker 2 starting 3 The worker 2 stopped (killed by SIGKILL), 2:00 min ago" in text
+
+
+@pytest.mark.parametrize("told", [None, "", "[", '{"name": 1}', "[1]", "\xff"])
+def test_a_file_that_tells_of_no_processes_costs_nothing_else(told: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "processes.json"
+    if told is not None:
+        file.write_bytes(told.encode("latin-1"))
+
+    assert read_processes(file) == []
+
+
 def test_page_of_an_adapter_that_is_alone_names_no_others() -> None:
     text = Page(render(NOTHING)).text
 
     assert "Adapters" not in text
+    assert "Processes" not in text
     assert "of this adapter" not in text
 
 

@@ -17,6 +17,7 @@ MOST_ROWS: Final = 200
 _TONES: Final = {
     "ready": "good",
     "loading": "warn",
+    "starting": "warn",
     "unfit": "bad",
     "offline": "bad",
     "not ready": "bad",

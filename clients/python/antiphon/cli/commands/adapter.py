@@ -87,6 +87,12 @@ def _add_deployment_options(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="workers, one on each line, instead of --worker; read again on SIGHUP",
     )
+    add(
+        "--processes-file",
+        type=Path,
+        metavar="FILE",
+        help="JSON of antiphon serve on its processes, for the status page",
+    )
     add("--reuse-port", action="store_true", help="share the ports with other adapters of this machine")
 
 

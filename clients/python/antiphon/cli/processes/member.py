@@ -1,8 +1,9 @@
 """One place among the processes of a stack: whoever fills it is started again when it dies."""
 
 import asyncio
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from antiphon.cli.output.failure import ExitCode, Failure
 from antiphon.cli.processes.backoff import Backoff
@@ -18,7 +19,8 @@ class Member:
     """A child, and the one after it.
 
     `program` is what the child of a generation runs, counted from 0: a new one is begun when the member is
-    rolled, while a child that died is started again as it was. `changed` is called when a new one serves.
+    rolled, while a child that died is started again as it was. `changed` is called when one has died and when
+    a new one serves.
     """
 
     def __init__(
@@ -31,6 +33,10 @@ class Member:
     ) -> None:
         self.name = name
         self.generation = 0
+        self._restarts = 0
+        self._last_end = ""
+        self._ended_at: float | None = None
+        """Unix time."""
         self._program = program
         self._tell = tell
         self._backoff = backoff
@@ -40,6 +46,19 @@ class Member:
         self._leaving: Child | None = None
         """One that drains, since another has its place."""
         self._changing = asyncio.Lock()
+
+    def account(self) -> dict[str, Any]:
+        """How it is, for the status page; see `ws_adapter.observability.processes`."""
+        child = self._child
+        is_ready = child is not None and child.is_running and child.ready_at is not None
+        return {
+            "name": self.name,
+            "state": "ready" if is_ready else "starting",
+            "pid": child.pid if child is not None and child.is_running else None,
+            "restarts": self._restarts,
+            "last_end": self._last_end,
+            "ended_at": self._ended_at,
+        }
 
     async def start(self) -> list[str]:
         """The first child; returns its addresses once it is ready. Raises `Failure` if it never is."""
@@ -118,6 +137,9 @@ class Member:
             pause_s = self._backoff.after(ran_s)
             summary = getattr(end, "summary", str(end)).rstrip(".")
             self._tell(f"  {summary}; it is started again in {pause_s:.2g} s.")
+            self._restarts += 1
+            self._last_end, self._ended_at = summary, time.time()
+            self._changed()
             await asyncio.sleep(pause_s)
             self._child = child = await self._spawn(self.generation)
             try:
@@ -129,6 +151,7 @@ class Member:
                 end, ran_s = failure, 0.0
             else:
                 self._tell(f"  The {self.name} is ready again.")
+                self._changed()
                 return None
 
     async def _spawn(self, generation: int) -> Child:

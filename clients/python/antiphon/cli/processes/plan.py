@@ -70,6 +70,11 @@ class Arguments:
         """Names the workers to an adapter that has the queue to itself."""
         return self.folder / "workers"
 
+    @property
+    def processes_file(self) -> Path:
+        """Tells the adapters how all processes are, for their status pages."""
+        return self.folder / "processes.json"
+
     def target(self, worker: int, generation: int) -> str:
         """Where a worker listens, both counted from 0."""
         return f"unix:{self.folder / f'worker-{worker + 1}-{generation}.sock'}"
@@ -91,7 +96,8 @@ class Arguments:
         if plan.admin_port is not None:
             chosen = admin_port or (plan.admin_port + index if plan.admin_port else 0)
             administration = ("--admin-port", str(chosen))
-        return [*plan.adapter, *ports, "--reuse-port", *administration, *found, *self._all()]
+        told = ("--processes-file", str(self.processes_file))
+        return [*plan.adapter, *ports, "--reuse-port", *administration, *found, *told, *self._all()]
 
     def _all(self) -> tuple[str, ...]:
         return (*self.plan.shared, "--drain-timeout-s", f"{self.plan.drain_timeout_s:g}", *_QUIET)

@@ -3,6 +3,7 @@
 import asyncio
 import http
 import http.client
+import json
 import random
 import shutil
 import tempfile
@@ -68,7 +69,9 @@ class Stack:
         self._folder = folder = Path(tempfile.mkdtemp(prefix="antiphon-", dir=place))
         plan = self._plan
         if plan.needs_redis:
-            self._redis = [Member("Redis server", lambda _: redis_program(folder), self._tell, _backoff())]
+            self._redis = [
+                Member("Redis server", lambda _: redis_program(folder), self._tell, _backoff(), self._changed)
+            ]
         dispatcher = redis_url(folder) if plan.needs_redis else plan.dispatcher
         self._arguments = Arguments.of(plan, folder, dispatcher)
         self._workers = self._members("worker", plan.workers, self._worker)
@@ -103,6 +106,7 @@ class Stack:
         if self._plan.admin_port is not None:
             self._admin_ports = {index: _port(told[-1]) for index, told in enumerate(found)}
         await _until_ready(addresses[0])
+        self._changed()
         return found
 
     async def watch(self) -> Failure:
@@ -170,7 +174,7 @@ class Stack:
         def member(index: int) -> Member:
             name = command if count == 1 else f"{command} {index + 1}"
             run = partial(program, index)
-            return Member(name, run, self._tell, _backoff(), self._name_workers)
+            return Member(name, run, self._tell, _backoff(), self._changed)
 
         return [member(index) for index in range(count)]
 
@@ -184,15 +188,25 @@ class Stack:
     def _program(self, command: str, arguments: Sequence[str], addresses: int = 1) -> Program:
         return Program.antiphon(command, arguments, str(self._folder), addresses, self._given.variables)
 
+    def _changed(self) -> None:
+        self._name_workers()
+        accounts = [member.account() for member in self._members_all]
+        _replace(self._given.processes_file, json.dumps(accounts))
+
     def _name_workers(self) -> None:
         """Tells an adapter that has the queue to itself who the workers are."""
         file = self._given.workers_file
         text = "".join(f"{target}\n" for target in self.worker_targets)
         if self.dispatcher is None and (not file.exists() or file.read_text() != text):
-            draft = file.with_suffix(".new")
-            draft.write_text(text)
-            draft.rename(file)
+            _replace(file, text)
             self.reload()
+
+
+def _replace(file: Path, text: str) -> None:
+    """Nobody ever reads half of it."""
+    draft = file.with_suffix(".new")
+    draft.write_text(text)
+    draft.rename(file)
 
 
 def _port(address: str) -> int:

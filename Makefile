@@ -33,7 +33,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas fuzz storm failures cluster pictures train eval bench neighbours clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas fuzz storm failures cluster pictures train eval bench neighbours clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,7 +56,7 @@ demo: install ## serve, hold a spoken conversation with it, stop
 	$(BIN)/antiphon demo
 
 check: lint types ## lint, types and the fast tests: to answer within 90 s
-	$(PYTEST) -m 'not slow' $(ARGS)
+	$(PYTEST) -m 'not slow and not long' $(ARGS)
 
 test: lint types check-protos check-schemas pytest ## everything CI checks: lint, types, check-protos, check-schemas, pytest
 
@@ -141,6 +141,9 @@ check-schemas: schemas ## fail if the checked-in files of docs/protocol are not 
 
 pictures: install ## draw the rooms of docs/architecture.md from the imports
 	$(BIN)/python -m tests.repository.draw
+
+long: install ## the tests that `test` leaves out: further seeds and examples, whole benchmarks; minutes
+	$(PYTEST) -m 'long or hypothesis' --hypothesis-profile searching $(ARGS)
 
 fuzz: install ## fuzz every decoder, 60 s each; ARGS='--target audio --seconds 600' narrows it
 	$(BIN)/python -m pip install --quiet -e '.[fuzz]'

@@ -9,8 +9,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.observed import observed
+from tests.support.passing import Passing
 from tests.support.redis_server import INSTALLED, MISSING, RedisServer
 
 SLOW = (
@@ -81,6 +83,12 @@ SLOW = (
 """Files of tests that `make check` leaves to `make test`: they start processes or compute for seconds."""
 TESTS = Path(__file__).parent
 
+# How long an example takes says something of the machine alone. `make test` tries the same ones each time,
+# `make long` others.
+settings.register_profile("searching", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", settings.get_profile("searching"), derandomize=True)
+settings.load_profile("same")
+
 # Threads of a small model wait for each other more than they compute; those of child processes too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -104,11 +112,12 @@ async def no_leaked_tasks() -> AsyncIterator[None]:
     """Fails the test if a task that it started is still there shortly after its end."""
     before = asyncio.all_tasks()
     yield
-    for _ in range(100):
+    for turn in range(100):
         leaked = asyncio.all_tasks() - before - {asyncio.current_task()}
         if not leaked:
             return
-        gc.collect()
+        if turn % 20 == 19:  # it looks at all that the tests of this process have made, which takes a second
+            gc.collect()
         await asyncio.sleep(0.01)
     pytest.fail(f"tasks are left over: {leaked}")
 
@@ -139,3 +148,9 @@ def redis_server(_shared_redis: RedisServer) -> RedisServer:
         _shared_redis.stop(keep_data=False)
         _shared_redis.start()
     return _shared_redis
+
+
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> Passing:
+    """Lets time pass at once."""
+    return Passing(monkeypatch)

@@ -12,6 +12,7 @@ from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.client import converse, text_frame
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.payload import ANSWER, APPEND, SPEECH
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker, speak
 from tests.ws_adapter.support.stage import running_adapter, until
 from ws_adapter.protocol.wire.codec import Clip
@@ -31,7 +32,7 @@ async def test_clients_count_answers() -> None:
             heard: asyncio.Queue[bytes] = asyncio.Queue()
             client = await converse(port, lambda _, event: heard.put_nowait(event))
             client.send(text_frame(APPEND))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 assert ANSWER in await heard.get()
 
             crowd = Crowd(port)
@@ -52,7 +53,7 @@ async def test_a_talker_hears_an_answer_and_tells_it_from_silence() -> None:
         talker = live.Talker("scripted")
         await talker.connect(int(stage.address.rpartition(":")[2]))
         assert talker.client is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             talker.client.send(live.piece(1.1, 0.0))
             assert not talker.speaks.is_set()
             talker.client.send(live.piece(1.1, 0.0))

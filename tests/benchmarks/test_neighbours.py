@@ -19,6 +19,7 @@ from benchmarks.neighbours.attacks import ATTACKS, chats, frames, pictures, reco
 from benchmarks.neighbours.attacks.stranger import Gone, Stranger
 from benchmarks.neighbours.measure import Outcome, Side
 from benchmarks.neighbours.neighbour import Neighbour, Unit
+from tests.support.long import long
 from tests.support.scripted_engine import TALK, ScriptedEngine, running_worker
 from tests.ws_adapter.support.stage import running_adapter, until
 from ws_adapter.options import AdapterOptions
@@ -30,6 +31,7 @@ OPTIONS = AdapterOptions(("127.0.0.1:1",))
 MIB = 2**20
 
 
+@long
 @pytest.mark.timeout(400)
 def test_a_short_run_finds_figures_of_an_attack() -> None:
     names = ["deepest-json"]

@@ -17,6 +17,7 @@ from benchmarks.tracing import conversation, cost, timeline
 from benchmarks.tracing.collector import Collector
 from benchmarks.tracing.settings import METRICS
 from tests.e2e.conftest import FOLDER
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
@@ -42,7 +43,7 @@ def test_collector_keeps_what_an_exporter_sends(compression: Compression) -> Non
 def test_collector_takes_nothing_but_traces() -> None:
     with Collector() as collector:
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"{collector.endpoint}/v1/metrics", b"", timeout=10)
+            urllib.request.urlopen(f"{collector.endpoint}/v1/metrics", b"", timeout=PATIENCE_S)
 
         assert collector.resources() == []
 

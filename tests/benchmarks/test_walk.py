@@ -15,6 +15,7 @@ from benchmarks.walk.document import Leg
 from benchmarks.walk.traced import Recorder
 from benchmarks.walk.way import Call, Span, Way, caused, parted, span, way
 from tests.repository.source_tree import repository
+from tests.support.long import long
 
 UNIT = Unit(10.0, 11.0, Kind.LISTENS)
 NEXT = Unit(11.0, 12.0, Kind.SPEAKS)
@@ -149,6 +150,7 @@ async def test_who_only_hands_on_what_another_waits_for_is_called_once() -> None
     assert noted == ["session", "reader", "reader", "told", "reader", "told"]
 
 
+@long
 @pytest.mark.timeout(240)
 def test_way_of_a_unit_leads_through_the_real_processes() -> None:
     found = walk()

@@ -20,12 +20,12 @@ from antiphon import write_wav
 from antiphon.audio.samples import to_base64
 from tests.cli.support.process import ANTIPHON, Outcome, run
 from tests.sdk.replay import Peer, replay
+from tests.support.patience import PATIENCE_S
 
 Script = Callable[[Peer], Awaitable[None]]
 
 PREFILLED = {"type": "prefill_done", "input_tokens": 27}
 HALF_SECOND = (0.1 * np.sin(np.arange(12_000) * 0.2)).astype(np.float32)
-DEADLINE_S = 30.0
 
 
 def chunk(text: str, audio: np.ndarray | None = None) -> dict[str, object]:
@@ -59,9 +59,9 @@ async def chat(script: Script, *arguments: str | Path, piped: str | None = None,
     async with replay(script) as url:
         command = [*ANTIPHON, "chat", *map(str, arguments), "--url", url]
         if piped is None:
-            return await asyncio.to_thread(run, command, options.get("env"), options.get("cwd"), DEADLINE_S)
+            return await asyncio.to_thread(run, command, options.get("env"), options.get("cwd"), PATIENCE_S)
         done = await asyncio.to_thread(
-            subprocess.run, command, input=piped, capture_output=True, text=True, timeout=DEADLINE_S
+            subprocess.run, command, input=piped, capture_output=True, text=True, timeout=PATIENCE_S
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -272,10 +272,10 @@ async def test_ctrl_c_stops_the_answer() -> None:
             *ANTIPHON, "chat", "Count.", "--url", url, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert process.stdout is not None
-        assert await asyncio.wait_for(process.stdout.readexactly(5), DEADLINE_S) == b"One, "
+        assert await asyncio.wait_for(process.stdout.readexactly(5), PATIENCE_S) == b"One, "
         process.send_signal(signal.SIGINT)
-        out, err = await asyncio.wait_for(process.communicate(), DEADLINE_S)
-        await asyncio.wait_for(gone.wait(), DEADLINE_S)
+        out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+        await asyncio.wait_for(gone.wait(), PATIENCE_S)
 
     assert (process.returncode, out, err) == (1, b"\n", b"Interrupted.\n")
 
@@ -295,7 +295,7 @@ class Terminal:
 
     async def until(self, text: str) -> str:
         """Reads until `text` comes; returns what came up to it, without escape sequences."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while text not in self.seen:
                 self.seen += (await asyncio.to_thread(os.read, self._parent, 4096)).decode()
         before, _, self.seen = self.seen.partition(text)
@@ -310,13 +310,13 @@ class Terminal:
         for _ in range(10):
             self.process.send_signal(signal.SIGINT)
             try:
-                await asyncio.to_thread(self.process.wait, DEADLINE_S / 10)
+                await asyncio.to_thread(self.process.wait, PATIENCE_S / 10)
                 return
             except subprocess.TimeoutExpired:
                 continue
 
     async def ends(self) -> int:
-        code = await asyncio.to_thread(self.process.wait, DEADLINE_S)
+        code = await asyncio.to_thread(self.process.wait, PATIENCE_S)
         os.close(self._parent)
         return code
 

@@ -16,6 +16,7 @@ from antiphon import write_wav
 from tests.cli.support.certificate import issue
 from tests.cli.support.process import ANTIPHON, Outcome, run, run_cli, run_without
 from tests.cli.support.processes import Serve, serving
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.keyfile import KeyFile
 
 
@@ -194,7 +195,7 @@ def test_model_that_is_not_served_is_told_at_once_and_nothing_after_it(
     write_wav(tmp_path / "long.wav", np.zeros(1_600_000, np.float32), 16_000)
     url = tls_server.address("Health").removesuffix("/readyz")
     pace = ("--realtime", "--url", url)
-    done = run_cli("transcribe", tmp_path / "long.wav", "--model", "sphinx", *pace, timeout_s=10)
+    done = run_cli("transcribe", tmp_path / "long.wav", "--model", "sphinx", *pace, timeout_s=PATIENCE_S)
 
     assert (done.code, done.out) == (1, "")
     assert "sphinx" in done.err
@@ -312,7 +313,7 @@ def test_numbers_that_are_none() -> None:
 
 
 def test_device_that_is_not_there() -> None:
-    done = run_cli("worker", "--listen", "127.0.0.1:0", "--device", "cuda:99", timeout_s=60)
+    done = run_cli("worker", "--listen", "127.0.0.1:0", "--device", "cuda:99", timeout_s=PATIENCE_S)
 
     assert done.code == 2
     assert done.err.startswith("Cannot use the device 'cuda:99' (")
@@ -355,7 +356,7 @@ def on_terminal(no_color: str) -> bytes:
     """What a failing command writes to a terminal."""
     parent, child = pty.openpty()
     env = os.environ | {"TERM": "xterm", "NO_COLOR": no_color}
-    subprocess.run([*ANTIPHON, "talk", "/none.wav"], stderr=child, env=env, timeout=30, check=False)
+    subprocess.run([*ANTIPHON, "talk", "/none.wav"], stderr=child, env=env, timeout=PATIENCE_S, check=False)
     os.close(child)
     text = os.read(parent, 4096)
     os.close(parent)

@@ -14,6 +14,7 @@ import antiphon
 from antiphon.cli.commands import adapter, worker
 from antiphon.cli.main import main
 from tests.cli.support.process import run_cli
+from tests.support.patience import PATIENCE_S
 from ws_adapter.options import AdapterOptions
 
 COMMANDS = [
@@ -82,7 +83,7 @@ def test_version_prints_package_protocol_and_python() -> None:
 
 def test_installed_script_is_the_same_command() -> None:
     script = Path(sys.executable).with_name("antiphon")
-    done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert done.stdout == run_cli("--version").out
 

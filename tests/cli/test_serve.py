@@ -22,6 +22,7 @@ from antiphon.grpc import get_info
 from inference_service.api.setups import Mode
 from tests.cli.support.certificate import issue
 from tests.cli.support.processes import serving, wait_until
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import INFO, ScriptedEngine, running_worker
 from tests.ws_adapter.support.keyfile import KeyFile
 
@@ -68,7 +69,7 @@ def tmp_path() -> Iterator[Path]:
 
 def test_every_address_of_the_banner_answers(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
-        with urllib.request.urlopen(serve.address("Health"), timeout=10) as answer:
+        with urllib.request.urlopen(serve.address("Health"), timeout=PATIENCE_S) as answer:
             assert answer.status == 200
         info = asyncio.run(get_info(serve.address("gRPC")))
         said = asyncio.run(one_turn(serve.address("WebSocket")))
@@ -90,7 +91,7 @@ def test_chat_and_transcription_at_their_addresses(tmp_path: Path) -> None:
 def test_web_page_is_first_in_the_banner_and_answers(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         assert serve.banner.splitlines()[2].split() == ["Web", "page", serve.address("Web page")]
-        with urllib.request.urlopen(serve.address("Web page"), timeout=10) as answer:
+        with urllib.request.urlopen(serve.address("Web page"), timeout=PATIENCE_S) as answer:
             assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
             assert b"<html" in answer.read()
 
@@ -300,7 +301,7 @@ def test_serve_takes_what_clients_need(tmp_path: Path) -> None:
             asyncio.run(mode_of_default(url, "https://example.net"))
         assert refused.value.response.status_code == 403
         voice_url = serve.address("Health").replace("/readyz", "/api/default_ref_audio")
-        with urllib.request.urlopen(voice_url, timeout=10) as answer:
+        with urllib.request.urlopen(voice_url, timeout=PATIENCE_S) as answer:
             assert json.load(answer)["duration"] == 2.0
         serve.signal(signal.SIGTERM)
         assert serve.wait() == 0

@@ -14,8 +14,9 @@ import pytest
 import antiphon
 from antiphon.session.duplex import DuplexSession
 from tests.cli.support.process import run_cli
-from tests.cli.support.processes import DEADLINE_S, Serve, serving, wait_until
+from tests.cli.support.processes import Serve, serving, wait_until
 from tests.cli.test_serve import SECOND, one_turn
+from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import INSTALLED, MISSING
 
 WORKERS = ("--workers", "2")
@@ -73,7 +74,7 @@ def test_killed_parent_takes_all_of_several_with_it(tmp_path: Path) -> None:
 async def unit(session: DuplexSession) -> None:
     """A second is sent, and something is answered."""
     await session.send_audio(SECOND)
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         await anext(session)
 
 
@@ -139,7 +140,7 @@ def held_by(serve: Serve) -> list[int]:
     """How many sessions each adapter has."""
     found = []
     for address in serve.addresses("Status"):
-        with urllib.request.urlopen(f"{address}status.json", timeout=DEADLINE_S) as answer:
+        with urllib.request.urlopen(f"{address}status.json", timeout=PATIENCE_S) as answer:
             found.append(int(json.load(answer)["sessions"]))
     return found
 

@@ -26,8 +26,8 @@ from tests.sdk.session.test_transcription import (
     fault,
     utterance,
 )
+from tests.support.patience import PATIENCE_S
 
-DEADLINE_S = 30.0
 TONE = (0.1 * np.sin(np.arange(40_000) * 0.2)).astype(np.float32)
 PCM = (TONE * 32768).round().astype("<i2")
 
@@ -60,7 +60,7 @@ async def transcribe(
     async with replay(script) as url:
         command = [*ANTIPHON, "transcribe", *map(str, arguments), "--url", url]
         done = await asyncio.to_thread(
-            subprocess.run, command, input=piped, capture_output=True, timeout=DEADLINE_S
+            subprocess.run, command, input=piped, capture_output=True, timeout=PATIENCE_S
         )
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -98,7 +98,7 @@ async def test_words_are_printed_while_the_recording_is_sent(question: Path) -> 
         await peer.receive(COMMIT)
         await peer.receive(APPEND)
         await peer.send(delta(" good"))
-        await asyncio.wait_for(printed.wait(), DEADLINE_S)
+        await asyncio.wait_for(printed.wait(), PATIENCE_S)
         while (await peer.request())["type"] == APPEND:
             pass
         await peer.send(done(" good"))
@@ -109,9 +109,9 @@ async def test_words_are_printed_while_the_recording_is_sent(question: Path) -> 
             *ANTIPHON, "transcribe", str(question), "--realtime", "--url", url, stdout=subprocess.PIPE
         )
         assert process.stdout is not None
-        assert await asyncio.wait_for(process.stdout.readexactly(4), DEADLINE_S) == b"good"
+        assert await asyncio.wait_for(process.stdout.readexactly(4), PATIENCE_S) == b"good"
         printed.set()
-        out, _ = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        out, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
 
     assert (process.returncode, out) == (0, b"\n")
 
@@ -170,13 +170,13 @@ async def test_ctrl_c_ends_what_comes_from_a_pipe_and_its_text_is_printed() -> N
         )
         assert process.stdin is not None
         process.stdin.write(PCM[:1600].tobytes())
-        await asyncio.wait_for(heard.wait(), DEADLINE_S)
+        await asyncio.wait_for(heard.wait(), PATIENCE_S)
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
         assert process.stderr is not None
-        out = await asyncio.wait_for(process.stdout.read(), DEADLINE_S)
-        err = await asyncio.wait_for(process.stderr.read(), DEADLINE_S)
-        code = await asyncio.wait_for(process.wait(), DEADLINE_S)
+        out = await asyncio.wait_for(process.stdout.read(), PATIENCE_S)
+        err = await asyncio.wait_for(process.stderr.read(), PATIENCE_S)
+        code = await asyncio.wait_for(process.wait(), PATIENCE_S)
         process.stdin.close()
 
     assert (code, out, err) == (0, b"good\n", b"")
@@ -203,10 +203,10 @@ async def test_second_ctrl_c_ends_everything() -> None:
         assert process.stderr is not None
         process.stdin.write(PCM[:1600].tobytes())
         for event in (heard, final):
-            await asyncio.wait_for(event.wait(), DEADLINE_S)
+            await asyncio.wait_for(event.wait(), PATIENCE_S)
             process.send_signal(signal.SIGINT)
-        err = await asyncio.wait_for(process.stderr.read(), DEADLINE_S)
-        code = await asyncio.wait_for(process.wait(), DEADLINE_S)
+        err = await asyncio.wait_for(process.stderr.read(), PATIENCE_S)
+        code = await asyncio.wait_for(process.wait(), PATIENCE_S)
         process.stdin.close()
 
     assert (code, err) == (1, b"Interrupted.\n")
@@ -244,7 +244,7 @@ async def test_no_standard_input_at_all() -> None:
     async with replay(script) as url:
         command = shlex.join([*ANTIPHON, "transcribe", "-", "--url", url])
         process = await asyncio.create_subprocess_shell(f"{command} <&-", stderr=subprocess.PIPE)
-        _, err = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        _, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
 
     assert (process.returncode, err[:33]) == (2, b"Standard input held no audio. Pip")
 

@@ -44,7 +44,7 @@ def stack(scripted: Worker) -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def impatient(scripted: Worker) -> Iterator[Stack]:
     """An adapter for which a second is a long time."""
-    options = ("--init-timeout-s", "0.5", "--session-limit-video-s", "1")
+    options = ("--init-timeout-s", "2", "--session-limit-video-s", "3")
     with running_stack(scripted, options=options) as stack:
         yield stack
 

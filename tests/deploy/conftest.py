@@ -1,7 +1,6 @@
 """What adapter and worker tell Prometheus after sessions with the shipped checkpoint."""
 
 import json
-import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from websockets.typing import Origin
 from antiphon.semconv import SERVICE_ADAPTER, SERVICE_WORKER
 from tests.cli.support.process import run_cli
 from tests.e2e.conftest import FOLDER, antiphon
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.process import ADMIT_ALL
 
 
@@ -40,24 +40,16 @@ class Scrape:
         return {sample.labels[label] for sample in samples if sample.name == series}
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def scrape(port: int) -> list[Metric]:
     """What an administration port tells."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as response:
         return list(text_string_to_metric_families(response.read().decode()))
 
 
 def talk(address: str) -> None:
     """A spoken conversation, a typed one, what is heard written down, and what may go wrong."""
     question = FOLDER / "joke.wav"
-    assert run_cli("talk", question, "--url", address, timeout_s=60).code == 0
+    assert run_cli("talk", question, "--url", address, timeout_s=PATIENCE_S).code == 0
     assert run_cli("chat", "what is your name", "--url", address).code == 0
     assert run_cli("transcribe", question, "--url", address).code == 0
     url = f"{address.replace('http', 'ws')}/v1/realtime?mode=audio"
@@ -74,19 +66,18 @@ def talk(address: str) -> None:
 
 def until(socket: ClientConnection, kind: str) -> None:
     """Reads up to an event of that type."""
-    while json.loads(socket.recv(timeout=20))["type"] != kind:
+    while json.loads(socket.recv(timeout=PATIENCE_S))["type"] != kind:
         pass
 
 
 @pytest.fixture(scope="session")
 def live() -> Iterator[Scrape]:
-    ports = {SERVICE_ADAPTER: free_port(), SERVICE_WORKER: free_port()}
+    admin = ("--admin-port", "0")
     with ExitStack() as stack:
-        admin = ("--admin-port", str(ports[SERVICE_WORKER]))
         worker = stack.enter_context(antiphon("worker", "--listen", "127.0.0.1:0", "--slots", "2", *admin))
-        admin = ("--admin-port", str(ports[SERVICE_ADAPTER]))
         origins = ("--allowed-origins", "https://example.org")
         command = ("adapter", "--port", "0", "--worker", worker.address, *origins, *ADMIT_ALL, *admin)
         adapter = stack.enter_context(antiphon(*command))
         talk(adapter.address)
-        yield Scrape({job: scrape(port) for job, port in ports.items()})
+        jobs = {SERVICE_ADAPTER: adapter, SERVICE_WORKER: worker}
+        yield Scrape({job: scrape(server.admin_port) for job, server in jobs.items()})

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.deploy.files import ROOT, Expression, alerts, expressions
+from tests.support.patience import PATIENCE_S
 
 EXPECTED = {
     "DeadlineMisses": "5m",
@@ -74,6 +75,6 @@ def test_every_alert_has_a_scenario_in_which_it_is_raised() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
 def test_prometheus_raises_alerts_as_the_scenarios_say() -> None:
     command = ["promtool", "test", "rules", str(SCENARIOS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr

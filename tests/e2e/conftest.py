@@ -21,6 +21,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.recordings import make
+from tests.support.patience import PATIENCE_S, START_S
 from tests.ws_adapter.support.process import ADMIT_ALL
 
 FOLDER = Path(make.__file__).parent
@@ -73,8 +74,12 @@ class Server:
         self.log.seek(0)
         return self.log.read()
 
-
-START_S = 120.0
+    @property
+    def admin_port(self) -> int:
+        """That of a server with `--admin-port 0`, as it said."""
+        found = re.search(r"administration on \S+ port (\d+)", self.said)
+        assert found, self.said
+        return int(found[1])
 
 
 @contextmanager
@@ -87,7 +92,7 @@ def antiphon(*arguments: str) -> Iterator[Server]:
             yield Server(process, _ready_address(process, log), log)
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=PATIENCE_S)
 
 
 def _ready_address(process: "subprocess.Popen[str]", log: TextIO) -> str:
@@ -129,7 +134,7 @@ def adapter(worker: str) -> Iterator[str]:
 def readiness(adapter: str) -> dict[str, object]:
     """The adapter's `/ready`, whatever its status."""
     try:
-        with urllib.request.urlopen(f"{adapter}/ready", timeout=10) as response:
+        with urllib.request.urlopen(f"{adapter}/ready", timeout=PATIENCE_S) as response:
             return dict(json.load(response))
     except urllib.error.HTTPError as refused:
         return dict(json.load(refused))
@@ -146,4 +151,4 @@ async def until_free(adapter: str, slots: int, within_s: float) -> float:
 
 async def until_all_free(adapter: str) -> None:
     """Until every session of earlier tests is cleaned up."""
-    await until_free(adapter, SLOTS, within_s=10.0)
+    await until_free(adapter, SLOTS, within_s=PATIENCE_S)

@@ -11,11 +11,11 @@ import pytest
 
 from tests.clients import vectors
 from tests.e2e.conftest import FOLDER
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 TYPESCRIPT = ROOT / "clients" / "typescript"
 JAVASCRIPT = ROOT / "clients" / "javascript"
-PATIENCE_S = 100
 
 needs_node = pytest.mark.skipif(
     shutil.which("npm") is None, reason="Node is not installed here: apt-get install nodejs npm (20 or newer)"

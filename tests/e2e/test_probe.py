@@ -15,8 +15,7 @@ from antiphon.audio.wav import read_wav
 from antiphon.bench.crowd import measure
 from tests.cli.support.process import Outcome, run_cli
 from tests.e2e.conftest import FOLDER, until_all_free
-
-PATIENCE_S = 100
+from tests.support.patience import PATIENCE_S
 
 
 def antiphon(*arguments: str) -> Outcome:

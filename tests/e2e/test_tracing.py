@@ -22,6 +22,7 @@ from tests.conformance.support.stack import Worker, scripted_worker
 from tests.e2e.conftest import Recording, Server, running_adapter, running_worker
 from tests.e2e.support.spans import Context, Exported, Spans
 from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.support.patience import PATIENCE_S
 from tests.support.scrape import scrape
 
 CANARY = "the heron stands in the reeds"
@@ -30,7 +31,6 @@ CLIENT: Context = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
 """A span of a client, which it does not export."""
 DIRECT: Context = (CLIENT[0], "00000000000000aa")
 SILENCE_S = 7
-EXPORTED_S = 10.0
 
 SPANS_PER_UNIT = 4
 RECORDS_PER_UNIT = 13
@@ -62,7 +62,7 @@ class Stack:
 
     async def records(self) -> float:
         """How often both services have recorded something, but for what goes on without any unit."""
-        scrapes = [await scrape(admin_port(server)) for server in (self.adapter, self.worker)]
+        scrapes = [await scrape(server.admin_port) for server in (self.adapter, self.worker)]
         counted = [metric for metric in semconv.METRICS if metric.buckets and metric not in UNRELATED]
         return sum(found.total(f"{metric.name}_count") for found in scrapes for metric in counted)
 
@@ -88,7 +88,7 @@ def of(spans: list[Exported], name: str) -> list[Exported]:
 
 async def exported(condition: Callable[[], bool]) -> None:
     """Waits until the collector has what `condition` looks for."""
-    async with asyncio.timeout(EXPORTED_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 (nobody announces it)
             await asyncio.sleep(0.05)
 
@@ -132,12 +132,6 @@ def scripted(**environ: str) -> Iterator[Stack]:
 def stack() -> Iterator[Stack]:
     with running() as found:
         yield found
-
-
-def admin_port(server: Server) -> int:
-    found = re.search(r"administration on \S+ port (\d+)", server.said)
-    assert found, server.said
-    return int(found[1])
 
 
 @dataclass
@@ -216,7 +210,7 @@ class TestConversation:
             trace_id = client.socket.response.headers["antiphon-trace-id"]
             for number, pcm in enumerate(joke.units(SILENCE_S)):
                 await client.unit(number, pcm.tobytes())
-            scrapes = [(await scrape(admin_port(server))) for server in (stack.adapter, stack.worker)]
+            scrapes = [(await scrape(server.admin_port)) for server in (stack.adapter, stack.worker)]
             await client.socket.send(json.dumps({"type": "session.close"}))
             await client.end()
         assert len(client.text) > 10, "the model said nothing: the rest would prove less than it says"

@@ -17,12 +17,11 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from antiphon.audio.samples import from_base64
 from antiphon.audio.wav import read_wav, write_wav
 from tests.recordings import make
+from tests.support.patience import PATIENCE_MS, PATIENCE_S
 
 RECORDINGS = Path(make.__file__).parent
 EXECUTABLE = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-PATIENCE_S = 30
-"""Longest that anything on the page may take."""
 
 LEAD_S = 2
 """Before somebody speaks into a microphone that was opened: a session begins meanwhile."""
@@ -116,14 +115,14 @@ class Watched:
 
     def expect_state(self, *states: str) -> None:
         pattern = ", ".join(f'#stage[data-state="{state}"]' for state in states)
-        expect(self.page.locator(pattern)).to_be_attached(timeout=PATIENCE_S * 1000)
+        expect(self.page.locator(pattern)).to_be_attached()
 
     def expect_said(self, text: str) -> None:
-        expect(self.page.locator("#timeline .model .said").last).to_have_text(text, timeout=PATIENCE_S * 1000)
+        expect(self.page.locator("#timeline .model .said").last).to_have_text(text)
 
     def expect_failure(self, name: str, text: str) -> None:
         box = self.page.locator(f'#failure[data-failure="{name}"]')
-        expect(box).to_be_visible(timeout=PATIENCE_S * 1000)
+        expect(box).to_be_visible()
         expect(box).to_contain_text(text)
         assert box.locator("p").inner_text(), "a failure says what to do next"
 
@@ -134,6 +133,10 @@ class Watched:
         """Tracks of microphones and cameras that are live."""
         count: int = self.page.evaluate("window.tap.live()")
         return count
+
+    def wait_played(self, samples: int) -> None:
+        """Waits until more than so many have come out of the playback."""
+        self.page.wait_for_function("n => window.tap.played()[1].length > n", arg=samples)
 
     def played(self) -> tuple[NDArray[np.float32], int]:
         """All samples that came out of the playback so far, and their rate."""
@@ -149,6 +152,7 @@ class Watched:
 def watched(browser: Browser, origin: str, *may_say: str, **options: Any) -> Iterator[Watched]:
     """A page in a context of its own; fails if it said anything or asked anybody else."""
     context: BrowserContext = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE_MS)
     context.add_init_script(TAP)
     try:
         page = Watched(context.new_page(), origin.rstrip("/"), may_say=may_say).open()
@@ -167,7 +171,7 @@ def make_client_modules() -> Path:
         cwd=root,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,12 +7,14 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.e2e.conftest import running_adapter, running_worker
 from tests.page.browser import EXECUTABLE, RECORDINGS, Watched, running_browser, watched
+from tests.support.patience import PATIENCE_MS
 
 SLOTS = 8
+expect.set_options(timeout=PATIENCE_MS)
 
 needs_chromium = pytest.mark.skipif(
     EXECUTABLE is None, reason="Chromium is not installed here: apt-get install chromium"

@@ -15,6 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.e2e.conftest import running_adapter
 from tests.page.browser import Watched, watched
 from tests.page.conftest import SLOTS, needs_chromium
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.keyfile import KeyFile
 
 pytestmark = needs_chromium
@@ -60,14 +61,11 @@ def test_page_that_is_no_secure_context_says_where_to_go(
             page.page.locator("#start").click()
 
             page.expect_failure("insecure", "only to pages on https or on localhost")
-            assert (
-                page.page.locator("#failure a").get_attribute("href", timeout=1000)
-                == f"https://gateway:{tls_port}/"
-            )
+            assert page.page.locator("#failure a").get_attribute("href") == f"https://gateway:{tls_port}/"
             page.show("chat")
             page.page.locator("#chat-text").fill("what is your name")
             page.page.locator("#chat-send").click()
-            expect(page.page.locator("#chat .model")).to_contain_text("antiphon", timeout=30_000)
+            expect(page.page.locator("#chat .model")).to_contain_text("antiphon")
 
 
 def certify(folder: Path) -> tuple[str, ...]:
@@ -99,7 +97,7 @@ def holders(stack: ExitStack, address: str, count: int) -> list[ClientConnection
     url = f"{address.replace('http', 'ws')}/v1/realtime?mode=audio"
     sockets = [stack.enter_context(connect(url)) for _ in range(count)]
     for held in sockets:
-        held.recv(timeout=10)
+        held.recv(timeout=PATIENCE_S)
         held.send('{"type": "session.init", "payload": {}}')  # a place without settings is given up soon
     return sockets
 
@@ -149,7 +147,7 @@ def test_key_is_asked_for_refused_and_kept_in_memory_only(
 
 
 def test_time_that_is_over_is_told(browser: Browser, worker: str) -> None:
-    with running_adapter(worker, "--session-limit-audio-s", "2") as adapter:
+    with running_adapter(worker, "--session-limit-audio-s", "5") as adapter:
         with watched(browser, adapter.address) as page:
             page.page.locator("#start").click()
 

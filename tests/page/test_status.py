@@ -7,6 +7,7 @@ from playwright.sync_api import Browser
 
 from tests.e2e.conftest import Server, running_adapter
 from tests.page.conftest import needs_chromium
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.keyfile import KeyFile
 
 pytestmark = needs_chromium
@@ -36,4 +37,4 @@ def test_browser_that_is_told_the_key_opens_the_status_page_and_drains(
                 if status == 200:
                     page.get_by_role("link", name="Drain").click()
                     page.get_by_role("button", name="Drain this adapter").click()
-        assert adapter.process.wait(timeout=30) == 0
+        assert adapter.process.wait(timeout=PATIENCE_S) == 0

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 from tests.page.conftest import needs_node
+from tests.support.patience import PATIENCE_S
 from ws_adapter.web.files import FOLDER, read_files
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +97,7 @@ def test_page_and_client_fit_the_published_events() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -110,7 +111,7 @@ def test_an_event_that_is_not_published_is_found(tmp_path: Path) -> None:
     wrong.write_text(source.replace("e.text_delta", "e.text_detla"))
     try:
         checked = subprocess.run(
-            ("npx", "tsc"), cwd=CLIENT, capture_output=True, text=True, timeout=100, check=False
+            ("npx", "tsc"), cwd=CLIENT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
     finally:
         wrong.unlink()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import antiphon
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -26,7 +27,11 @@ def loaded_by(code: str) -> set[str]:
     """Top-level names of the modules that a fresh interpreter holds after running `code`."""
     report = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", f"{code}\n{report}"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from antiphon.protocol import duplex
 from tests.support import schemas
+from tests.support.long import long
 from tests.support.schemas import (
     DIALECTS,
     FOLDER,
@@ -39,6 +40,7 @@ PUBLISHED = [*(f"{dialect}.schema.json" for dialect in DIALECTS), "asyncapi.json
 # --------------------------------------------------------------------------------- what is published
 
 
+@long
 def test_checked_in_files_are_those_of_the_code(tmp_path: Path) -> None:
     shutil.copytree(FOLDER / "examples", tmp_path / "examples")
 

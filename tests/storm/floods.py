@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-PATIENCE_S: Final = 30.0
-"""The longest that a flooder is let go on; it has to be cut long before."""
+from tests.support.patience import PATIENCE_S
 
 BLOCK: Final = 2**16
 """Bytes that are written at once."""

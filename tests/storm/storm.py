@@ -17,9 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from tests.storm.floods import FLOODS, NotCut, flood, flood_pages
-
-PATIENCE_S: Final = 30.0
-"""The longest that a client waits for what must come; then it vanishes as it stands."""
+from tests.support.patience import PATIENCE_S
 
 SECOND: Final = base64.b64encode(bytes(64_000)).decode()
 

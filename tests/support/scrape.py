@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-DEADLINE_S = 20.0
+from tests.support.patience import PATIENCE_S
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 
@@ -22,7 +22,7 @@ class Page:
 
 async def get(port: int, path: str, method: str = "GET") -> Page:
     """Asks a server on loopback, and reads until it closes the connection."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         head, _, body = (await reader.read()).decode().partition("\r\n\r\n")

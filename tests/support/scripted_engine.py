@@ -63,6 +63,7 @@ from inference_service.api.setups import (
 from inference_service.app import Worker
 from inference_service.options import WorkerOptions
 from inference_service.session.machine import Limits
+from tests.support.patience import PATIENCE_S
 
 PROMPT_TOKENS = 10
 UNIT_TOKENS = 12
@@ -601,6 +602,11 @@ class RunningWorker:
     run: "asyncio.Task[int]"
 
 
+PATIENT = Limits(
+    attach_s=PATIENCE_S, config_s=PATIENCE_S, unit_s=PATIENCE_S, cleanup_s=PATIENCE_S, step_s=PATIENCE_S
+)
+"""No deadline strikes because the machine is slow."""
+
 Factory = Callable[[WorkerOptions, Deliver, OnFatal], Engine]
 
 
@@ -622,7 +628,7 @@ async def running_worker(
     worker = Worker(
         WorkerOptions(**{"listen": "127.0.0.1:0", **options}),
         factory,
-        limits or Limits(cleanup_s=1.0),
+        limits or PATIENT,
         observed or telemetry(),
     )
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -636,5 +642,5 @@ async def running_worker(
     finally:
         worker.interrupt()
         worker.interrupt()
-        await asyncio.wait({run}, timeout=10)
+        await asyncio.wait({run}, timeout=PATIENCE_S)
         assert run.done(), "the worker did not stop"

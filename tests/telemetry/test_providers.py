@@ -18,6 +18,7 @@ from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.exporters import BoundedProcessor, Drops
 from antiphon.telemetry.instruments import counter, histogram, observed_counter, observed_gauge
 from antiphon.telemetry.providers import FLUSH_S, start
+from tests.support.patience import PATIENCE_S
 
 DEADLINE_S = 10.0
 
@@ -243,6 +244,6 @@ def test_end_waits_for_a_deaf_collector_but_not_long(
 def test_sdk_of_clients_does_not_care_for_the_variables() -> None:
     code = "import antiphon, sys; assert 'opentelemetry' not in sys.modules"
     environ = {**os.environ, "OTEL_SDK_DISABLED": "true", "OTEL_TRACES_SAMPLER": "nonsense"}
-    done = subprocess.run([sys.executable, "-c", code], env=environ, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], env=environ, timeout=PATIENCE_S, check=False)
 
     assert done.returncode == 0

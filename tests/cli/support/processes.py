@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-DEADLINE_S = 30.0
+from tests.support.patience import PATIENCE_S
 
 
-def wait_until(condition: Callable[[], bool], what: str, within_s: float = DEADLINE_S) -> None:
+def wait_until(condition: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
     """Returns as soon as the condition holds; fails if it does not in time."""
     end = time.monotonic() + within_s
     while not condition():
@@ -106,7 +106,7 @@ class Serve:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def wait(self, within_s: float = DEADLINE_S) -> int:
+    def wait(self, within_s: float = PATIENCE_S) -> int:
         """The exit code."""
         return self.process.wait(within_s)
 
@@ -137,6 +137,6 @@ def serving(
         for pid in [serve.process.pid, *processes_naming(str(scratch / "antiphon-"))]:
             if serve.process.poll() is None or pid != serve.process.pid:
                 os.kill(pid, signal.SIGKILL)
-        serve.process.wait(DEADLINE_S)
+        serve.process.wait(PATIENCE_S)
         if serve.process.stdout is not None:
             serve.process.stdout.close()

@@ -13,6 +13,7 @@ import pytest
 from tests.conformance.support.chat_words import CHAT, CLOSE, REALTIME, append, begin, request
 from tests.conformance.support.client import PING, PONG, TEXT, Client, Event
 from tests.conformance.support.stack import Stack
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import hang, speak, write
 from tests.ws_adapter.support.chat_conversation import f32
 
@@ -30,7 +31,7 @@ async def run_printed_client(tmp_path: Path, url: str, reference: str | None = N
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         said, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
     return said.decode().splitlines()

@@ -13,6 +13,7 @@ from tests.conformance.chat.test_clients import run_printed_client
 from tests.conformance.support.chat_words import CHAT, CLOSE, REALTIME, begin
 from tests.conformance.support.client import Event
 from tests.conformance.support.stack import Stack
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.duplex_conversation import pictured
 
 LONG_S = 60.0
@@ -135,7 +136,7 @@ async def test_programs_of_the_documentation_run(shipped: Stack, tmp_path: Path,
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(100):
+    async with asyncio.timeout(PATIENCE_S):
         said, errors = await process.communicate()
 
     assert process.returncode == 0, errors.decode()

@@ -6,12 +6,12 @@ import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from inference_service.api.engine import Failure, SessionFailed
-from inference_service.session.machine import Limits
 from tests.conformance.support.client import BINARY, CLOSE, TEXT, Client, Event
 from tests.conformance.support.clockwork import SEEING
 from tests.conformance.support.duplex_words import (
@@ -35,6 +35,7 @@ from tests.conformance.support.match import SOME_TEXT
 from tests.conformance.support.stack import Stack as Processes
 from tests.conformance.support.stack import prompted_worker, running_stack, scripted_worker
 from tests.support.scripted_engine import (
+    PATIENT,
     Play,
     Script,
     ScriptedEngine,
@@ -72,7 +73,7 @@ async def test_queue_full(narrow: Processes) -> None:
 
 async def test_queue_timeout(narrow: Processes) -> None:
     """Other codes: `queue_timeout` (1013)."""
-    with running_stack(narrow.worker, options=("--queue-max-wait-s", "0.2")) as impatient:
+    with running_stack(narrow.worker, options=("--queue-max-wait-s", "1")) as impatient:
         async with impatient.client(OMNI) as holder, impatient.client(OMNI) as client:
             await begin(holder)
             await client.expect("queued")
@@ -250,7 +251,7 @@ async def test_session_failed(stack: Processes, reason: str, close: int) -> None
 async def test_unit_timeout() -> None:
     """DEADLINE_EXCEEDED UNIT_TIMEOUT: `inference_error`, `stopped{error}`, 1011; by the worker's watchdog."""
     engine = ScriptedEngine(hang("generate"), info=SEEING)
-    async with running_worker(engine, limits=Limits(unit_s=0.1, cleanup_s=1.0)) as worker:
+    async with running_worker(engine, limits=replace(PATIENT, unit_s=0.1)) as worker:
         async with running_adapter(worker.address) as stage, client_at(stage) as client:
             await begin(client)
             await client.send(chunk())
@@ -285,7 +286,7 @@ async def test_worker_goes_away() -> None:
 async def test_adapter_shutdown() -> None:
     """Adapter shutdown: active `stopped{server_shutdown}`, 1012; queued `service_unavailable`, 1013."""
     with prompted_worker(1) as worker:
-        with running_stack(worker, options=("--drain-timeout-s", "0.4")) as stack:
+        with running_stack(worker, options=("--drain-timeout-s", "5")) as stack:
             async with stack.client(OMNI) as active, stack.client(OMNI) as queued:
                 await begin(active)
                 await queued.expect("queued")

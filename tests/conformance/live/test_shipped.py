@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import json
 import re
 import subprocess
@@ -16,15 +17,13 @@ from openai.types.live import OutputAudioDeltaEvent, OutputTranscriptDeltaEvent
 
 from tests.conformance.support.stack import Stack
 from tests.recordings import make
+from tests.support.patience import PATIENCE_S
 from ws_adapter.protocol.live.sound import Format
 
 RECORDINGS = Path(make.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs/live.md"
 PIECE_S = 0.02
 HERE = "http://localhost:8006"
-PATIENCE_S = 30.0
-ANSWER_S = 7.0
-"""How long an answer may take, its own length included."""
 
 FORMATS = [
     Format("audio/pcm", 16_000),
@@ -51,18 +50,21 @@ def start(format: Format) -> dict[str, Any]:
 
 async def converse(stack: Stack, name: str, format: Format) -> tuple[str, bytes, list[Any]]:
     """Asks in real time, in pieces of 20 ms, until the answer is over: text, sound, and all other events."""
-    spoken, _ = question(name, format)
+    spoken, reply = question(name, format)
     text, heard, others = "", b"", []
+    is_answered = asyncio.Event()
     client = AsyncOpenAI(api_key="none", base_url=f"{stack.address}/v1")
     async with asyncio.timeout(PATIENCE_S), client.live.connect() as live:
 
         async def ask() -> None:
-            """Ends the session once there has been time for an answer."""
+            """Ends the session once the answer has come."""
             loop = asyncio.get_running_loop()
             due, size = loop.time(), round(format.bytes_per_s * PIECE_S)
-            said = spoken + format.silence(round(format.bytes_per_s * ANSWER_S))
-            for at in range(0, len(said), size):
-                audio = base64.b64encode(said[at : at + size]).decode()
+            silence = format.silence(size)
+            for at in itertools.count(0, size):
+                if at >= len(spoken) and is_answered.is_set():
+                    break
+                audio = base64.b64encode(spoken[at : at + size] or silence).decode()
                 await live.send({"type": "session.input_audio.append", "audio": audio})
                 due += PIECE_S
                 await asyncio.sleep(max(0.0, due - loop.time()))
@@ -77,6 +79,8 @@ async def converse(stack: Stack, name: str, format: Format) -> tuple[str, bytes,
                     heard += base64.b64decode(event.delta)
                 case OutputTranscriptDeltaEvent():
                     text += event.delta
+                    if text.strip() == reply.strip():
+                        is_answered.set()
                 case _:
                     others.append(event)
         await asking
@@ -128,7 +132,7 @@ def test_the_example_of_the_page_runs(shipped: Stack) -> None:
         [sys.executable, "-c", example.replace(HERE, shipped.address)],
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_S,
+        timeout=PATIENCE_S,
         cwd=PAGE.parents[1],
     )
 

@@ -15,6 +15,7 @@ from tests.conformance.support.clockwork import clockwork
 from tests.conformance.support.match import With, error
 from tests.conformance.support.stack import Stack
 from tests.conformance.support.words import CLOSE, G2, G3, Words, both, plays, samples_of
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import TALK, fails, hang, listen, speak, turn_end
 
 
@@ -210,7 +211,7 @@ async def test_row_22_pings_in_every_state(narrow: Stack) -> None:
     """Row 11.22: standard WebSocket libraries ping every 20 s: a pong in every state."""
 
     async def ping(client: Client) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await (await client.socket.ping())
 
     async with narrow.client() as holder, narrow.client() as client:

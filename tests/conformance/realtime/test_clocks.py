@@ -361,7 +361,7 @@ async def test_limit_of_the_context_in_tokens(words: Words) -> None:
 
 @both
 async def test_limit_of_the_session_on_the_real_clock(impatient: Stack, words: Words) -> None:
-    """9.1 session: the same with processes and one second, while a unit runs, which is cancelled."""
+    """9.1 session: the same with processes and three seconds, while a unit runs, which is cancelled."""
     async with impatient.client("/v1/realtime?mode=video") as client:
         created = await words.begin(client, hang("generate"))
         await client.send(words.append())

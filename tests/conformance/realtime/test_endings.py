@@ -17,6 +17,7 @@ from tests.conformance.support.clockwork import clockwork_before
 from tests.conformance.support.match import With, error
 from tests.conformance.support.stack import Stack, Worker, prompted_worker, running_stack, scripted_worker
 from tests.conformance.support.words import G2, G3, Words, both, plays
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     End,
     Failure,
@@ -245,7 +246,7 @@ async def test_worker_lost_before_the_session_began() -> None:
 
 async def wait_for_sessions(worker: Worker, count: int) -> None:
     """Until the worker holds so many sessions, as its own description says."""
-    async with grpc.aio.insecure_channel(worker.target) as channel, asyncio.timeout(10):
+    async with grpc.aio.insecure_channel(worker.target) as channel, asyncio.timeout(PATIENCE_S):
         while True:
             info: pb.GetInfoResponse = await InferenceServiceStub(channel).GetInfo(pb.GetInfoRequest())
             if info.slots - info.free_slots == count:
@@ -255,7 +256,7 @@ async def wait_for_sessions(worker: Worker, count: int) -> None:
 async def first_with_event(clients: list[Client]) -> tuple[Client, Client]:
     """The client that gets the next event, and the other one."""
     reads = {asyncio.create_task(client.next()): client for client in clients}
-    done, pending = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    done, pending = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
     for read in pending:
         read.cancel()
     await asyncio.wait(reads)
@@ -283,7 +284,7 @@ async def test_adapter_shuts_down() -> None:
     7.3: sessions run on for `drain_timeout_s`; new sockets get `service_unavailable`, 1013.
     """
     unavailable = [error("service_unavailable", side="server_error")]
-    with prompted_worker(2) as worker, running_stack(worker, options=("--drain-timeout-s", "2")) as stack:
+    with prompted_worker(2) as worker, running_stack(worker, options=("--drain-timeout-s", "5")) as stack:
         async with stack.client() as current, stack.client() as earlier, stack.client() as waiting:
             created = [await G3.begin(current, hang("generate")), await G2.begin(earlier)]
             await current.send(G3.append())
@@ -296,7 +297,7 @@ async def test_adapter_shuts_down() -> None:
             await earlier.expect("response.listen")
             await ends(current, [With(**G3.closed(created[0], "server_shutdown"))], 1012)
             await ends(earlier, [With(**G2.closed(created[1], "server_shutdown"))], 1012)
-        assert await asyncio.to_thread(stack.process.wait, 10) == 0
+        assert await asyncio.to_thread(stack.process.wait, PATIENCE_S) == 0
 
 
 # ------------------------------------------------------------------------------------------ slow readers

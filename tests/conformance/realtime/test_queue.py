@@ -199,7 +199,7 @@ async def test_full_queue(brisk: Stack) -> None:
 
 async def test_longest_wait(single: Worker) -> None:
     """Section 9 `queue_max_wait_s`: `queue_timeout`, 1013."""
-    with running_stack(single, options=("--queue-max-wait-s", "0.3")) as stack:
+    with running_stack(single, options=("--queue-max-wait-s", "1")) as stack:
         async with queue(stack, 1) as (holder, client):
             client.ignored = {"session.queue_update"}
             assert await client.end() == ([error("queue_timeout", side="server_error")], 1013)

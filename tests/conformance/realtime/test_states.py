@@ -15,6 +15,7 @@ from tests.conformance.support.client import Client, RawClient, kind, kinds
 from tests.conformance.support.match import SOME_TEXT, TICKET_ID, TRACE_ID, Flag, Number, error
 from tests.conformance.support.stack import Stack
 from tests.conformance.support.words import CLOSE, G2, G3, Words, both, f32, without
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import Play, Script, hang, listen, speak
 
 UNKNOWN = {"type": "session.nonsense"}
@@ -182,12 +183,10 @@ async def test_connected_unknown_type(stack: Stack) -> None:
         assert await client.ask(UNKNOWN) == error("unknown_event", "type")
 
 
-@both
-async def test_connected_init_timeout(impatient: Stack, words: Words) -> None:
-    """3.5 CONNECTED/other: init timeout: `session.closed{timeout}`, 1000; a bad init does not stop it."""
+async def test_connected_init_timeout(impatient: Stack) -> None:
+    """3.5 CONNECTED/other: init timeout: `session.closed{timeout}`, 1000."""
     async with impatient.client() as client:
         await client.expect("session.queue_done")
-        await client.ask(words.init(**{words.prompt: 5}))
         events, code = await client.end()
         assert [without(event, "diagnostic") for event in events] == [
             {"type": "session.closed", "reason": "timeout"}
@@ -312,7 +311,7 @@ async def handshake_cut(stack: Stack) -> float:
     host, port = stack.address.removeprefix("http://").split(":")
     begin = time.monotonic()
     reader, writer = await asyncio.open_connection(host, int(port))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await reader.read()
     writer.close()
     return time.monotonic() - begin

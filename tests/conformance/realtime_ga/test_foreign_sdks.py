@@ -18,12 +18,12 @@ from openai import OpenAI
 
 from tests.conformance.realtime_ga.test_openai_sdk import MODEL, question
 from tests.conformance.support.stack import Stack, running_stack
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.keyfile import KeyFile
 
 ROOT = Path(__file__).parents[3]
 SDKS = ROOT / "tests/sdks"
 AGENTS = ROOT / ".venv-agents"
-PATIENCE_S = 100
 
 needs_node = pytest.mark.skipif(
     shutil.which("node") is None or not (SDKS / "node_modules/.installed").exists(),

@@ -14,12 +14,12 @@ from openai import AsyncOpenAI
 
 from tests.conformance.support.stack import Stack
 from tests.recordings import make
+from tests.support.patience import PATIENCE_S
 
 RECORDINGS = Path(make.__file__).parent
 RATE = 24_000
 PIECE = RATE // 50 * 2
 """Bytes of 20 ms."""
-PATIENCE_S = 40.0
 SEMANTIC = {"type": "realtime", "audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
 
 

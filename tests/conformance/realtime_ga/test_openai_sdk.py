@@ -20,12 +20,12 @@ from pydantic import TypeAdapter
 
 from tests.conformance.support.stack import Stack
 from tests.recordings import make
+from tests.support.patience import PATIENCE_S
 
 RECORDINGS = Path(make.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs/realtime.md"
 MODEL = "antiphon-mini"
 HERE = "http://localhost:8006"
-PATIENCE_S = 60.0
 RATE_HZ = 24_000
 PIECE = RATE_HZ * 2 // 10
 """Bytes of a tenth of a second."""

@@ -11,10 +11,8 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from tests.support.patience import PATIENCE_S
 from tests.support.schemas import Observer
-
-PATIENCE_S = 10.0
-"""The longest wait for one event."""
 
 Event = dict[str, Any]
 

@@ -17,13 +17,11 @@ from typing import Any
 from websockets.asyncio.client import connect
 
 from tests.conformance.support.client import Client, RawClient
+from tests.support.patience import PATIENCE_S, START_S
 from tests.support.scripted_engine import Play, Script
 from tests.ws_adapter.support.process import ADMIT_ALL
 
-START_S = 90.0
 END_S = 15.0
-PATIENCE_S = 10.0
-"""The longest wait for what must come."""
 
 _KNOWN = "next script is known"
 

@@ -5,9 +5,10 @@ import os
 import sys
 from pathlib import Path
 
+from tests.support.patience import PATIENCE_S
+
 FOLDER = Path(__file__).parents[2] / "data/vllm_realtime"
 PRINTED_URL = "ws://localhost:8000/v1/realtime"
-PATIENCE_S = 60.0
 
 
 async def run_program(folder: Path, url: str, model: str) -> str:

@@ -14,7 +14,6 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from inference_service.api.engine import Failure, SessionFailed
-from inference_service.session.machine import Limits
 from tests.conformance.support.client import BINARY, CLOSE, TEXT, Client
 from tests.conformance.support.match import Text
 from tests.conformance.support.stack import Stack as Processes
@@ -41,6 +40,7 @@ from tests.conformance.support.transcription_words import (
 )
 from tests.support.scripted_engine import (
     EVERYTHING,
+    PATIENT,
     Play,
     ScriptedEngine,
     context_full,
@@ -102,7 +102,7 @@ async def test_queue_timeout(narrow_transcriber: Processes) -> None:
     """7.1: the longest wait is over: `queue_full`, since there is no other word for it; the socket stays."""
     worker = narrow_transcriber.worker
     worker.next(GO)
-    with running_stack(worker, options=("--queue-max-wait-s", "0.2")) as impatient:
+    with running_stack(worker, options=("--queue-max-wait-s", "1")) as impatient:
         async with impatient.client(PATH) as holder, impatient.client(PATH) as client:
             await begin(holder)
             assert await client.next() == CREATED
@@ -299,7 +299,7 @@ async def test_session_failed(transcriber: Processes, reason: str) -> None:
 async def test_unit_timeout() -> None:
     """7.1 UNIT_TIMEOUT: `processing_error`; by the worker's watchdog."""
     engine = ScriptedEngine(hang("generate"), info=EVERYTHING)
-    async with running_worker(engine, limits=Limits(unit_s=0.1, cleanup_s=1.0)) as worker:
+    async with running_worker(engine, limits=replace(PATIENT, unit_s=0.1)) as worker:
         async with running_adapter(worker.address) as stage, client_at(stage) as client:
             assert await client.next() == CREATED
             await client.send(UPDATE, append(), FINAL)
@@ -351,7 +351,7 @@ async def test_worker_goes_away_between_utterances() -> None:
 async def test_adapter_shutdown() -> None:
     """7.1 adapter shutdown: closes 1012 without an event, idle and waiting at once, busy after the drain."""
     with transcribing_worker(1) as worker:
-        with running_stack(worker, options=("--drain-timeout-s", "0.4")) as stack:
+        with running_stack(worker, options=("--drain-timeout-s", "5")) as stack:
             worker.next(GO, write(" on"))
             async with (
                 stack.client(PATH) as busy,
@@ -373,7 +373,7 @@ async def test_adapter_shutdown() -> None:
 async def test_newcomer_of_a_server_that_stops() -> None:
     """7.3: new sockets get `service_unavailable`, 1013, in the words of their protocol."""
     with transcribing_worker(1) as worker:
-        with running_stack(worker, options=("--drain-timeout-s", "5")) as stack:
+        with running_stack(worker, options=("--drain-timeout-s", "60")) as stack:
             worker.next(GO)
             async with stack.client(PATH) as busy:
                 await begin(busy)

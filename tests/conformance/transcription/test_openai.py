@@ -15,6 +15,7 @@ from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from antiphon.audio.wav import read_wav
 from tests.conformance.support.stack import Stack
 from tests.recordings import make
+from tests.support.patience import PATIENCE_S
 
 RECORDINGS = Path(make.__file__).parent
 RATE = 24_000
@@ -27,7 +28,7 @@ async def connected(stack: Stack, **heard: Any) -> AsyncIterator[AsyncRealtimeCo
     client = AsyncOpenAI(base_url=f"{stack.address}/v1", api_key="none")
     audio = {"input": {"transcription": {"model": "antiphon-mini"}, **heard}}
     async with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await connection.recv()).type == "session.created"
             await connection.session.update(session={"type": "transcription", "audio": audio})
             assert (await connection.recv()).type == "session.updated"
@@ -102,7 +103,7 @@ async def test_a_client_secret_for_transcription_opens_that(shipped: Stack) -> N
     assert secret.session.audio is not None
 
     browser = AsyncOpenAI(base_url=f"{shipped.address}/v1", api_key=secret.value)
-    async with asyncio.timeout(60), browser.realtime.connect() as connection:
+    async with asyncio.timeout(PATIENCE_S), browser.realtime.connect() as connection:
         created: Any = await connection.recv()
         await say(connection, "counting")
         await connection.input_audio_buffer.commit()

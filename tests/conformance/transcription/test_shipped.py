@@ -26,6 +26,7 @@ from tests.conformance.support.transcription_words import (
 )
 from tests.conformance.support.vllm_program import run_program
 from tests.recordings import make
+from tests.support.patience import PATIENCE_S
 
 RECORDINGS = Path(make.__file__).parent
 DOCS = Path(__file__).parents[3] / "docs"
@@ -53,7 +54,7 @@ async def transcribe(client: Client, *names: str) -> list[Event]:
     """The `transcription.done` of each recording, all of them sent at once."""
     for name in names:
         await client.send(COMMIT, *appends(name), FINAL)
-    return [(await client.until("transcription.done", within_s=60.0))[-1] for _ in names]
+    return [(await client.until("transcription.done", within_s=PATIENCE_S))[-1] for _ in names]
 
 
 def word_errors(said: str, expected: str) -> int:
@@ -111,7 +112,7 @@ async def test_text_comes_while_audio_still_arrives(shipped: Stack) -> None:
         first = await client.next()
         assert first == delta(first["delta"])
         await client.send(*events[-3:], FINAL)
-        rest = await client.until("transcription.done", within_s=60.0)
+        rest = await client.until("transcription.done", within_s=PATIENCE_S)
     assert rest[-1]["text"].startswith(first["delta"])
 
 
@@ -149,7 +150,7 @@ async def test_silence_is_not_made_into_words(shipped: Stack) -> None:
     async with shipped.client(PATH) as client:
         assert await client.next() == CREATED
         await client.send(CHOOSE, COMMIT, append(20 * RATE, level=0.0), FINAL)
-        text = (await client.until("transcription.done", within_s=60.0))[-1]["text"]
+        text = (await client.until("transcription.done", within_s=PATIENCE_S))[-1]["text"]
     assert len(text.split()) <= 2
 
 
@@ -165,7 +166,7 @@ async def test_example_of_the_documentation_runs(shipped: Stack) -> None:
         cwd=DOCS.parent,
         stdout=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(PATIENCE_S):
         said, _ = await process.communicate()
     assert process.returncode == 0
     text, usage = said.decode().strip().split("\n")

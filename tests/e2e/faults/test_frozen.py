@@ -18,11 +18,10 @@ from tests.inference_service.process.test_process import process
 from tests.inference_service.support.caller import Caller, channel_to, soon
 from tests.inference_service.support.caller import until_free as until_worker_free
 from tests.inference_service.support.holder import holding
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 
 NOTICED_S = 15.0
-SLACK_S = 5.0
-"""For the processes to get their turn on a busy machine."""
 
 
 @dataclass
@@ -62,14 +61,14 @@ async def public_client(adapter: Server) -> AsyncIterator[Client]:
 
 async def noticed(condition: Callable[[], bool]) -> None:
     """Waits until `condition()` is true, as long as it may take to notice a frozen peer."""
-    async with asyncio.timeout(NOTICED_S + SLACK_S):
+    async with asyncio.timeout(NOTICED_S + PATIENCE_S):
         while not condition():  # noqa: ASYNC110 (what is waited for has no event)
             await asyncio.sleep(0.05)
 
 
 async def served_again(adapter: Server) -> None:
     """Waits until a new session begins: to a thawed adapter its own lag looks like overload at first."""
-    async with asyncio.timeout(2 * SLACK_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 async with public_client(adapter):
@@ -87,7 +86,7 @@ async def test_a_frozen_worker_is_noticed_by_clients_and_callers_and_serves_agai
             async with public_client(adapter) as client:
                 os.kill(worker.process.pid, signal.SIGSTOP)
                 await caller.send_unit(2)  # which it will find when it thaws
-                events, code = await client.end(NOTICED_S + SLACK_S)
+                events, code = await client.end(NOTICED_S + PATIENCE_S)
                 await noticed(lambda: all(call.done() for call in caller.calls.values()))
                 os.kill(worker.process.pid, signal.SIGCONT)
             assert [event["type"] for event in events] == ["error", "session.closed"]
@@ -101,7 +100,7 @@ async def test_a_frozen_worker_is_noticed_by_clients_and_callers_and_serves_agai
             again = await Caller(channel, "mine").open()
             await again.configure()
             await again.unit(1)
-            await until_free(adapter.address, 2, within_s=5.0)
+            await until_free(adapter.address, 2, within_s=PATIENCE_S)
             async with public_client(adapter):
                 pass
 
@@ -119,7 +118,7 @@ async def test_frozen_callers_are_noticed_and_their_slots_are_clean_again() -> N
                 await until_worker_free(worker.address, 2)
                 for pid in pids:
                     os.kill(pid, signal.SIGCONT)
-                events, code = await client.end(NOTICED_S)
+                events, code = await client.end(NOTICED_S + PATIENCE_S)
                 assert [event["type"] for event in events] == ["error", "session.closed"]
                 assert code == 1011
             await served_again(adapter)

@@ -15,6 +15,7 @@ from tests.inference_service.process.test_process import process
 from tests.inference_service.support.caller import until
 from tests.inference_service.support.caller import until_free as until_worker_free
 from tests.inference_service.support.holder import engine_for, is_there
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import running_worker
 
 KEY = "the key of this test"
@@ -59,7 +60,7 @@ async def ending_of(state: str, adapter: Server, address: str) -> tuple[list[str
     script = "listen" if state in ("active", "closing") else f"hang_{state}"
     arguments = ["--slow-cleanup"] if state == "closing" else []
     async with process("--listen", address, "--slots", "1", "--script", script, *arguments) as worker:
-        await until_free(adapter.address, 1, within_s=10.0)
+        await until_free(adapter.address, 1, within_s=PATIENCE_S)
         async with public_client(adapter) as client:
             await bring_to(state, client)
             if state == "finalize":

@@ -16,7 +16,7 @@ from inference_service.tools.grammar import CallGrammar, Constraint
 from tests.inference_service.engine.support import streaming, tiny_caller
 from tests.inference_service.engine.support.calling import TIME, WARM, required
 from tests.inference_service.engine.support.left import is_clean
-from tests.inference_service.engine.test_engine import PATIENCE, Client, Slots
+from tests.inference_service.engine.test_engine import PATIENCE_S, Client, Slots
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Gate:
 
         def held(*given: Any) -> Any:
             self.reached.set()
-            assert self.opened.wait(PATIENCE)
+            assert self.opened.wait(PATIENCE_S)
             return step(*given)
 
         return held
@@ -92,7 +92,7 @@ def test_a_grammar_that_takes_for_ever_to_compile_holds_up_no_answer(
     monkeypatch.setattr(CallGrammar, "constraint", gate.hold(CallGrammar.constraint))
 
     ask(attacker, 1, required(TIME))
-    assert gate.reached.wait(PATIENCE)
+    assert gate.reached.wait(PATIENCE_S)
     neighbour.session.generate(1, False, UnitOverrides())
 
     assert answer(neighbour, 1) == ("", "{}", End.TURN)
@@ -108,7 +108,7 @@ def test_a_grammar_each_of_whose_steps_takes_for_ever_holds_up_no_other_turn(
     monkeypatch.setattr(Constraint, "after", gate.hold(Constraint.after))
 
     ask(attacker, 1, required(TIME))
-    assert gate.reached.wait(PATIENCE)
+    assert gate.reached.wait(PATIENCE_S)
     for unit in (1, 2):
         ask(neighbour, unit)
         assert answer(neighbour, unit)[2] is End.TURN
@@ -123,7 +123,7 @@ def test_a_session_may_end_while_its_grammar_is_at_work(
     leaving = chat(slots)
     monkeypatch.setattr(Constraint, "after", gate.hold(Constraint.after))
     ask(leaving, 1, required(TIME))
-    assert gate.reached.wait(PATIENCE)
+    assert gate.reached.wait(PATIENCE_S)
 
     leaving.session.close()
     leaving.until(Closed)
@@ -142,7 +142,7 @@ def test_a_cancelled_turn_ends_as_soon_as_its_grammar_has_answered(
     client = chat(slots)
     monkeypatch.setattr(Constraint, "after", gate.hold(Constraint.after))
     ask(client, 1, required(TIME))
-    assert gate.reached.wait(PATIENCE)
+    assert gate.reached.wait(PATIENCE_S)
 
     client.session.cancel(1)
     gate.opened.set()

@@ -38,6 +38,7 @@ from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.left import is_clean
 from tests.support.drawing import jpeg
+from tests.support.long import seeds
 
 Sound = NDArray[np.float32]
 SLOTS = 4
@@ -224,7 +225,7 @@ def play(waiting: list[Guest], rng: random.Random, slots: list[int]) -> None:
                 free.append(slot)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", seeds(1, 2, 3))
 def test_each_of_a_mixed_crowd_is_told_what_it_is_told_alone(seed: int) -> None:
     crowd = guests(seed, 9)
     play(list(crowd), random.Random(seed), list(range(SLOTS)))

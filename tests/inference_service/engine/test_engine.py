@@ -44,9 +44,7 @@ from inference_service.media import pool
 from inference_service.media.pool import Priority
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.left import is_clean
-
-PATIENCE = 30.0
-"""Seconds after which a wait has failed."""
+from tests.support.patience import PATIENCE_S
 
 
 def sound(seed: int, samples: int = 16_000) -> NDArray[np.float32]:
@@ -68,7 +66,7 @@ class Client:
         """Waits for an event (of a unit) and returns those that came until then, it included."""
         seen: list[Event] = []
         while not (seen and isinstance(seen[-1], kind) and unit in (None, getattr(seen[-1], "unit", None))):
-            seen.append(self.told.get(timeout=PATIENCE))
+            seen.append(self.told.get(timeout=PATIENCE_S))
             if or_kind is not None and isinstance(seen[-1], or_kind):
                 break
         self.events += seen
@@ -170,7 +168,7 @@ def test_session_that_waits_in_the_media_pool_is_told_that_others_get_on(
     hold, begin = threading.Event(), DuplexPreprocessor.begin
 
     def slow(preprocessor: DuplexPreprocessor) -> None:
-        assert hold.wait(timeout=PATIENCE)
+        assert hold.wait(timeout=PATIENCE_S)
         begin(preprocessor)
 
     monkeypatch.setattr(pool, "TOLD_S", 0.0)
@@ -285,7 +283,7 @@ def test_timings_are_of_this_unit_and_add_up(rig: Rig) -> None:
 
     parts = (spent.queue, spent.prefill, spent.decode, spent.speech, spent.vocoder)
     assert min(parts) > 0
-    assert sum(parts) <= spent.total < PATIENCE
+    assert sum(parts) <= spent.total < PATIENCE_S
 
 
 def test_what_a_unit_waits_for_the_one_before_it_is_in_its_total_alone(
@@ -526,7 +524,7 @@ def test_lost_device_is_told_to_every_session_and_to_the_worker(rig: Rig) -> Non
         failed = client.until(SessionFailed)[-1]
         assert isinstance(failed, SessionFailed)
         assert failed.reason == "ENGINE_FATAL"
-    assert rig.fatal.get(timeout=PATIENCE) == "RuntimeError: device lost"
+    assert rig.fatal.get(timeout=PATIENCE_S) == "RuntimeError: device lost"
     assert rig.fatal.empty()
 
 

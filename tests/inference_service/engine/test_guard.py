@@ -33,6 +33,7 @@ from inference_service.observability.watchdog import Watchdog
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.test_engine import Client, Slots, sound, speech_of
 from tests.support import faults
+from tests.support.patience import PATIENCE_S
 
 # -------------------------------------------------------------------------------------------- who is to blame
 
@@ -215,7 +216,7 @@ class Rig:
 
 
 def _pass(gate: threading.Event) -> None:
-    assert gate.wait(60)
+    assert gate.wait(PATIENCE_S)
 
 
 def _deliver(batch: list[tuple[Any, Event]]) -> None:
@@ -359,7 +360,7 @@ def test_a_slot_that_cannot_be_emptied_is_given_to_nobody() -> None:
     failure = second.until(SessionFailed)[-1]
     assert isinstance(failure, SessionFailed)
     assert failure.reason == "ENGINE_FATAL"
-    assert "slot" in rig.fatal.get(timeout=30)
+    assert "slot" in rig.fatal.get(timeout=PATIENCE_S)
     rig.engine.stop()
 
 

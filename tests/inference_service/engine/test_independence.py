@@ -21,6 +21,7 @@ from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media.mel import CONTEXT, SAMPLE_RATE, log_mel, mel_power
+from tests.support.long import seeds
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "recordings").glob("*.wav"))
 SLOTS = 3
@@ -163,7 +164,7 @@ def assert_same(visit: Visit, expected: Visit) -> None:
     np.testing.assert_allclose(visit.sound, expected.sound, atol=1e-4)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_sessions_that_come_and_go_say_what_they_say_alone(seed: int) -> None:
     together = visits(seed, 5)
     play(list(together), random.Random(seed), list(range(SLOTS)))

@@ -51,6 +51,7 @@ from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.reference import picture, second
 from tests.inference_service.engine.test_engine import Client, Slots, speech_of
 from tests.inference_service.models.minicpmo import published, whole
+from tests.support.patience import PATIENCE_S
 
 CPU = torch.device("cpu")
 SLOTS = 2
@@ -374,11 +375,11 @@ def test_session_that_leaves_while_its_voice_is_read_gives_its_slot_back(
 
     def slow(self: object, reference: VoiceReference) -> None:
         reading.set()
-        assert read.wait(timeout=20)
+        assert read.wait(timeout=PATIENCE_S)
 
     monkeypatch.setattr(minicpmo_voice.VoiceShelf, "prompt", slow)
     client = rig.open(VoiceReference(spoken=whole.voice(1)))
-    assert reading.wait(timeout=20)
+    assert reading.wait(timeout=PATIENCE_S)
     client.session.close()
     client.until(Closed)
     read.set()

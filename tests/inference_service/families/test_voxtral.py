@@ -28,6 +28,7 @@ from inference_service.models.errors import CheckpointError
 from tests.inference_service.engine.support import tiny_voxtral
 from tests.inference_service.engine.support.dictation import Sound, Writer, noise, run
 from tests.inference_service.engine.support.tiny_voxtral import DELAY, EAR_REACH, LEFT_PAD, PROMPT, REACH
+from tests.support.long import seeds
 
 FRAME = 1280
 """Samples of one token."""
@@ -161,7 +162,7 @@ def test_text_is_that_of_its_bytes(runtime: VoxtralRuntime) -> None:
     assert any(map(str.isalpha, wrote.text))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(0, 1, 2))
 def test_sessions_that_come_and_go_say_what_each_says_alone(runtime: VoxtralRuntime, seed: int) -> None:
     rng = random.Random(seed)
     sounds = [noise(100 * seed + i, rng.uniform(0.2, 6.0)) for i in range(9)]

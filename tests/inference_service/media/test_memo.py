@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from inference_service.media.memo import Memo, digest
+from tests.support.patience import PATIENCE_S
 
 
 def test_a_result_is_made_once() -> None:
@@ -41,16 +42,16 @@ def test_those_who_ask_at_once_wait_for_one() -> None:
 
     def make() -> int:
         begun.set()
-        assert go_on.wait(timeout=30)
+        assert go_on.wait(timeout=PATIENCE_S)
         made.append(1)
         return 7
 
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(memo.get, b"a", make)
-        assert begun.wait(timeout=30)
+        assert begun.wait(timeout=PATIENCE_S)
         rest = [pool.submit(memo.get, b"a", make) for _ in range(3)]
         go_on.set()
-        assert [it.result(timeout=30) for it in (first, *rest)] == [7] * 4
+        assert [it.result(timeout=PATIENCE_S) for it in (first, *rest)] == [7] * 4
     assert made == [1]
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from inference_service.media import pool as media
 from inference_service.media.pool import Lane, MediaPool, Priority
-
-PATIENCE = 30.0
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -36,13 +35,13 @@ class Work:
 
         def job() -> None:
             begun.set()
-            assert go_on.wait(timeout=PATIENCE)
+            assert go_on.wait(timeout=PATIENCE_S)
             self.done.put(name)
 
         return job, begun, go_on
 
     def next(self) -> object:
-        return self.done.get(timeout=PATIENCE)
+        return self.done.get(timeout=PATIENCE_S)
 
 
 def lane(pool: MediaPool) -> Lane:
@@ -56,7 +55,7 @@ def occupy(pool: MediaPool, work: Work, kind: Priority, count: int) -> list[thre
         job, begun, go_on = work.held((kind, number))
         lane(pool).submit(kind, job)
         if number == 0:
-            assert begun.wait(timeout=PATIENCE)
+            assert begun.wait(timeout=PATIENCE_S)
         releases.append(go_on)
     return releases
 
@@ -97,7 +96,7 @@ def test_prompts_do_not_starve_behind_pictures(pool: MediaPool) -> None:
     work = Work()
     job, begun, go_on = work.held("first")
     lane(pool).submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE)
+    assert begun.wait(timeout=PATIENCE_S)
     pictures = occupy(pool, work, Priority.PICTURES, 5)
     lane(pool).submit(Priority.REST, work.job("prompt"))
     go_on.set()
@@ -112,7 +111,7 @@ def test_a_lane_keeps_its_order_whatever_its_jobs_are(pool: MediaPool) -> None:
     work, mine = Work(), lane(pool)
     job, begun, go_on = work.held(0)
     mine.submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE)
+    assert begun.wait(timeout=PATIENCE_S)
     mine.follow(work.job(1))
     mine.submit(Priority.SOUND, work.job(2))
     mine.submit(Priority.PICTURES, work.job(3))
@@ -133,7 +132,7 @@ def test_lanes_take_turns(pool: MediaPool) -> None:
     work, flooder, other = Work(), lane(pool), lane(pool)
     job, begun, go_on = work.held("first")
     flooder.submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE)
+    assert begun.wait(timeout=PATIENCE_S)
     for number in range(100):
         flooder.submit(Priority.REST, work.job(number))
     other.submit(Priority.REST, work.job("other"))
@@ -146,7 +145,7 @@ def test_a_lane_that_is_closed_holds_nothing(pool: MediaPool) -> None:
     work, mine = Work(), lane(pool)
     job, begun, go_on = work.held("begun")
     mine.submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE)
+    assert begun.wait(timeout=PATIENCE_S)
     mine.submit(Priority.REST, work.job("dropped"))
     mine.follow(work.job("dropped too"))
     mine.close()
@@ -179,11 +178,11 @@ def test_those_who_wait_are_told_when_the_pool_gets_on(
     work, told = Work(), queue.Queue[str]()
     job, begun, go_on = work.held("prompt")
     lane(pool).submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE)
+    assert begun.wait(timeout=PATIENCE_S)
     pool.lane(lambda: told.put("waiting")).submit(Priority.REST, work.job("waited"))
     lane(pool).submit(Priority.SOUND, work.job("sound"))
 
-    assert told.get(timeout=PATIENCE) == "waiting"
+    assert told.get(timeout=PATIENCE_S) == "waiting"
     go_on.set()
     assert {work.next() for _ in range(3)} == {"sound", "prompt", "waited"}
 
@@ -200,13 +199,13 @@ def test_the_end_waits_for_what_was_begun() -> None:
     pool, work = MediaPool(threads=4), Work()
     job, begun, go_on = work.held("prompt")
     lane(pool).submit(Priority.REST, job)
-    assert begun.wait(timeout=PATIENCE)
+    assert begun.wait(timeout=PATIENCE_S)
     end = threading.Thread(target=pool.stop)
     end.start()
     end.join(timeout=0.1)
     assert end.is_alive()
     go_on.set()
-    end.join(timeout=PATIENCE)
+    end.join(timeout=PATIENCE_S)
 
     assert work.next() == "prompt"
     assert not any(thread.is_alive() for thread in pool._threads)

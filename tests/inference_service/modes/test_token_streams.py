@@ -20,6 +20,7 @@ from inference_service.app import load_engine
 from inference_service.session.units import Stream
 from tests.inference_service.engine.support import tiny_causal
 from tests.inference_service.support.caller import Caller, channel_to, until_free
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import running_worker
 
 ROOT = Path(__file__).parents[3]
@@ -217,7 +218,7 @@ async def test_the_example_of_the_documentation_runs(folder: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             sys.executable, str(EXAMPLE), address, "think", "answer", stdout=asyncio.subprocess.PIPE
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             output, _ = await process.communicate()
     assert process.returncode == 0
     lines = output.decode().splitlines()

@@ -30,7 +30,6 @@ from inference_service.options import WorkerOptions
 from inference_service.rpc.requests import turn_input
 from inference_service.session.units import Stream
 from tests.inference_service.engine.support import tiny
-from tests.inference_service.support import caller
 from tests.inference_service.support.caller import Caller, channel_to, soon, until_free
 from tests.support.drawing import jpeg
 from tests.support.scripted_engine import running_worker
@@ -182,12 +181,6 @@ def test_refusal_names_the_field(name: str) -> None:
 
 
 # --------------------------------------------------------------------------------------------- real worker
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real engine on a busy machine takes longer than a scripted one."""
-    monkeypatch.setattr(caller, "DEADLINE_S", 60.0)
 
 
 def engine(**changes: Any) -> Callable[[WorkerOptions, Deliver, OnFatal], LiveEngine]:

@@ -15,7 +15,8 @@ from inference_service.observability.admin import LONGEST_HEAD
 from inference_service.options import WorkerOptions
 from inference_service.session.machine import Limits
 from tests.inference_service.support.caller import Caller, channel_to, until
-from tests.support.scrape import DEADLINE_S, get
+from tests.support.patience import PATIENCE_S
+from tests.support.scrape import get
 from tests.support.scripted_engine import RunningWorker, ScriptedEngine, running_worker, telemetry
 
 CANARY = "the heron stands in the reeds"
@@ -77,7 +78,7 @@ async def ask(worker: RunningWorker, request: bytes) -> tuple[int, bytes]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(worker))
     try:
         writer.write(request)
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()
@@ -149,7 +150,7 @@ async def test_a_loading_worker_has_its_pages_too(tmp_path: Path) -> None:
     may_load = threading.Event()
 
     def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-        may_load.wait(5)
+        may_load.wait(PATIENCE_S)
         return ScriptedEngine()
 
     options = WorkerOptions(listen=f"unix:{tmp_path}/worker.sock", admin_port=0)

@@ -10,7 +10,8 @@ from antiphon.semconv import Phase, Reason, Side
 from inference_service.api.engine import Done, End, Ticked, UnitTimings
 from inference_service.observability.metrics import WorkerMetrics
 from inference_service.session.units import Stream
-from tests.inference_service.support.caller import DEADLINE_S, Caller, channel_to, duplex, until
+from tests.inference_service.support.caller import Caller, channel_to, duplex, until
+from tests.support.patience import PATIENCE_S
 from tests.support.scrape import Scrape, scrape
 from tests.support.scripted_engine import (
     INFO,
@@ -39,7 +40,7 @@ async def scraped(worker: RunningWorker) -> Scrape:
 
 async def scraped_until(worker: RunningWorker, condition: Callable[[Scrape], object]) -> Scrape:
     """The first scrape for which `condition` holds."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition(found := await scraped(worker)):  # noqa: ASYNC110 (nobody announces it)
             await asyncio.sleep(0.02)
         return found

@@ -14,10 +14,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 from antiphon import semconv
 from antiphon.semconv import METADATA_TRACEPARENT, METADATA_TRACESTATE, METADATA_WORKER_ID, Reason
 from inference_service.api.engine import NAMED_TICKS, SessionFailed, Ticked
-from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, duplex, until
+from tests.support.passing import Passing
 from tests.support.scripted_engine import (
+    PATIENT,
     Play,
     RunningWorker,
     ScriptedEngine,
@@ -284,20 +285,23 @@ class TestEndings:
         assert spans[-1].status.status_code is StatusCode.UNSET
 
     @pytest.mark.parametrize("step", STEPS)
-    async def test_stalled(self, step: str) -> None:
+    async def test_stalled(self, step: str, passing: Passing) -> None:
         engine = ScriptedEngine(hang(step))
-        async with traced(engine, limits=Limits(unit_s=0.1, cleanup_s=1.0)) as worker:
+        async with traced(engine) as worker:
             caller = await in_step(worker, engine, step)
+            passing(PATIENT.unit_s)
             await caller.end()
             last = worker.spans[-1]
         assert (last.name, attribute(last, semconv.ATTR_ERROR_TYPE)) == (step, Reason.UNIT_TIMEOUT)
         assert last.status.status_code is StatusCode.ERROR
 
-    async def test_a_unit_that_its_caller_never_asked_for_is_no_error_of_ours(self) -> None:
-        async with traced(ScriptedEngine(), limits=Limits(unit_s=0.1, cleanup_s=1.0)) as worker:
+    async def test_a_unit_that_its_caller_never_asked_for_is_no_error_of_ours(self, passing: Passing) -> None:
+        async with traced(ScriptedEngine()) as worker:
             caller = await worker.caller().open()
             await caller.configure()
             await caller.prefill(1, traceparent=new_context())
+            await caller.read(Stream.PREFILL)
+            passing(PATIENT.unit_s)
             assert (await caller.end()).reason == Reason.UNIT_TIMEOUT
             spans = worker.spans
         assert [(span.name, span.status.status_code) for span in spans] == [

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,17 @@ from inference_service.rpc.session_calls import deliver_on
 from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, soon, until
-from tests.support.scripted_engine import INFO, Play, ScriptedEngine, hang, listen, running_worker, telemetry
+from tests.support.patience import PATIENCE_S
+from tests.support.scripted_engine import (
+    INFO,
+    PATIENT,
+    Play,
+    ScriptedEngine,
+    hang,
+    listen,
+    running_worker,
+    telemetry,
+)
 
 Code = grpc.StatusCode
 
@@ -59,7 +70,7 @@ async def test_a_loading_worker_answers_but_takes_no_session(tmp_path: Path) -> 
     may_load, engine = threading.Event(), ScriptedEngine()
 
     def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-        may_load.wait(5)
+        may_load.wait(PATIENCE_S)
         return engine.start(options, deliver, on_fatal)
 
     address = f"unix:{tmp_path}/worker.sock"
@@ -86,7 +97,7 @@ async def test_a_worker_interrupted_while_it_loads_stops_at_once() -> None:
     may_load = threading.Event()
 
     def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-        may_load.wait(5)
+        may_load.wait(PATIENCE_S)
         return ScriptedEngine()
 
     worker = Worker(WorkerOptions(listen="127.0.0.1:0"), load, Limits(), telemetry())
@@ -98,14 +109,15 @@ async def test_a_worker_interrupted_while_it_loads_stops_at_once() -> None:
 
 
 async def test_a_drain_lets_sessions_finish() -> None:
-    async with running_worker(ScriptedEngine(), drain_timeout_s=20.0) as worker:
+    limits = replace(PATIENT, go_away_ahead_s=1000.0)
+    async with running_worker(ScriptedEngine(), drain_timeout_s=1000.0, limits=limits) as worker:
         async with channel_to(worker.address) as channel:
             caller = await Caller(channel).open()
             await caller.configure()
             worker.worker.interrupt()
             notice = await caller.read(Stream.GENERATE)
             assert (notice.unit, notice.go_away.reason) == (0, "draining")
-            assert 15 < notice.go_away.time_left.seconds + 1 <= 20
+            assert 900 < notice.go_away.time_left.ToTimedelta().total_seconds() <= 1000
             await caller.unit(1)
             await caller.half_close(Stream.PREFILL)
             assert (await caller.end()).code is Code.OK
@@ -125,7 +137,7 @@ async def test_sessions_are_not_told_before_the_end_is_near() -> None:
 
 
 async def test_sessions_are_told_so_long_before_the_end() -> None:
-    limits = Limits(go_away_ahead_s=0.5, cleanup_s=1.0)
+    limits = replace(PATIENT, go_away_ahead_s=0.5)
     async with running_worker(ScriptedEngine(), drain_timeout_s=0.8, limits=limits) as worker:
         async with channel_to(worker.address) as channel:
             caller = await Caller(channel).open()
@@ -139,7 +151,7 @@ async def test_sessions_are_told_so_long_before_the_end() -> None:
 
 async def test_units_accepted_before_the_notice_are_still_served() -> None:
     engine = ScriptedEngine(hang("generate"))
-    async with running_worker(engine, drain_timeout_s=20.0) as worker:
+    async with running_worker(engine, drain_timeout_s=30.0) as worker:
         async with channel_to(worker.address) as channel:
             caller = await Caller(channel).open()
             await caller.configure()

@@ -22,9 +22,9 @@ from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
-from tests.inference_service.support import caller
 from tests.inference_service.support.caller import Caller, Ending, channel_to, duplex, soon, until_free
 from tests.support import faults
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 COMMAND = (sys.executable, "-m", "tests.support.faulty_worker")
@@ -34,12 +34,6 @@ NO_MEMORY = ("memory", "hostmemory")
 Code = grpc.StatusCode
 FAILED = (Code.INTERNAL, Reason.INFERENCE_FAILED)
 Said = list[tuple[str, list[int], int]]
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real model on a busy machine takes longer than a scripted one."""
-    monkeypatch.setattr(caller, "DEADLINE_S", 60.0)
 
 
 def start(*arguments: str) -> tuple["subprocess.Popen[str]", str]:
@@ -58,7 +52,7 @@ def worker() -> Iterator[str]:
     yield address
     assert process.poll() is None
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 @asynccontextmanager
@@ -167,6 +161,6 @@ async def test_a_lost_device_and_an_engine_that_hangs_are_told_to_all_and_exit_w
                 assert (end.code, end.reason) == (Code.INTERNAL, Reason.ENGINE_FATAL)
             assert (await soon(watch.read())).status == states.NOT_SERVING
             watch.cancel()
-        assert await asyncio.to_thread(process.wait, 30) == 3
+        assert await asyncio.to_thread(process.wait, PATIENCE_S) == 3
     finally:
         process.kill()

@@ -17,10 +17,10 @@ from antiphon.grpc import get_info
 from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, Reason, lease_mac
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 COMMAND = (sys.executable, "-m", "tests.support.scripted_worker")
-START_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]
     )
     assert started.stdout is not None
     try:
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(PATIENCE_S):
             line = (await started.stdout.readline()).decode()
         assert line.startswith("worker ready on "), line
         yield Process(started, line.removeprefix("worker ready on ").strip())
@@ -60,7 +60,7 @@ async def test_an_idle_worker_exits_with_0_on_a_signal(number: signal.Signals) -
 
 
 async def test_two_signals_end_a_busy_worker_at_once() -> None:
-    async with process("--drain-timeout-s", "20") as worker, channel_to(worker.address) as channel:
+    async with process("--drain-timeout-s", "30") as worker, channel_to(worker.address) as channel:
         caller = await Caller(channel).open()
         await caller.configure()
         worker.process.send_signal(signal.SIGTERM)
@@ -126,7 +126,7 @@ async def exit_of(*command: str, **environment: str) -> tuple[int, str]:
     failed = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment}
     )
-    async with asyncio.timeout(START_S):
+    async with asyncio.timeout(PATIENCE_S):
         _, said = await failed.communicate()
     assert failed.returncode is not None
     return failed.returncode, said.decode()

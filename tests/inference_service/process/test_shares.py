@@ -2,11 +2,14 @@
 
 import asyncio
 import threading
+import time
 import wave
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -14,6 +17,7 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.app import load_engine
 from inference_service.engine import session
+from inference_service.engine.runtime import Runtime
 from inference_service.families import antiphon_mini
 from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
@@ -21,19 +25,16 @@ from tests.inference_service.support import caller as calling
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
 from tests.recordings import make
 from tests.support.drawing import jpeg
-from tests.support.scripted_engine import running_worker
+from tests.support.passing import Passing
+from tests.support.patience import PATIENCE_S
+from tests.support.scripted_engine import PATIENT, running_worker
 
 RATE = 16_000
 SILENCE_S = 4
 CHATS = 8
+TICK_S = 1.0
 LONG = "what is three plus four and five times six now " * 185
 """A prompt of 1,863 tokens; the context holds 2,048."""
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine sessions on one core take their time."""
-    monkeypatch.setattr(calling, "DEADLINE_S", 120.0)
 
 
 def seconds() -> list[np.ndarray[Any, Any]]:
@@ -57,34 +58,53 @@ async def converse(caller: Caller, units: Sequence[np.ndarray[Any, Any]]) -> lis
     return told
 
 
-async def begin_chat(caller: Caller, number: int) -> None:
-    """A turn with a long prompt, all of it sent."""
-    await caller.configure(
+async def open_chat(channel: grpc.aio.Channel, number: int) -> Caller:
+    """A chat that nothing has been said in."""
+    chat = await Caller(channel).open()
+    await chat.configure(
         mode=pb.SESSION_MODE_CHAT, seed=number, sampling=common.SamplingParams(temperature=0.0)
     )
+    return chat
+
+
+async def ask(chat: Caller, number: int) -> None:
+    """Sends a turn with a long prompt."""
     text = pb.Content(text=f"{number} {LONG}")
-    await caller.send_unit(1, pb.TurnInput(messages=[pb.ChatMessage(role=pb.ROLE_USER, content=[text])]))
+    await chat.send_unit(1, pb.TurnInput(messages=[pb.ChatMessage(role=pb.ROLE_USER, content=[text])]))
 
 
-async def test_a_conversation_passes_eight_chats_whose_prompts_are_being_read() -> None:
+async def test_a_conversation_passes_eight_chats_whose_prompts_are_being_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go_on, think = threading.Event(), Runtime.think
+
+    def held(runtime: Runtime, segments: list[Any]) -> list[Any]:
+        assert go_on.wait(PATIENCE_S)
+        return think(runtime, segments)
+
+    monkeypatch.setattr(Runtime, "think", held)
+    go_on.set()
     async with (
         running_worker(load_engine, slots=CHATS + 1, seed=1) as worker,
         channel_to(worker.address) as channel,
     ):
         alone = await converse(await Caller(channel).open(), seconds())
-        first = await Caller(channel).open()
-        await begin_chat(first, 0)
+        first = await open_chat(channel, 0)
+        await ask(first, 0)
         answer_alone = said(await first.answers(1))
         await first.half_close(*first.calls)
         await first.end()
 
         talking = await Caller(channel).open()
         await talking.configure(seed=1)
-        chats = [await Caller(channel).open() for _ in range(CHATS)]
+        chats = [await open_chat(channel, number) for number in range(CHATS)]
+        go_on.clear()  # all of them are there before the model reads the first
         for number, chat in enumerate(chats):
-            await begin_chat(chat, number)
+            await ask(chat, number)
         answering = [asyncio.create_task(chat.answers(1)) for chat in chats]
-        told = [said(await talking.unit(1, duplex(seconds()[0])))]
+        await talking.send_unit(1, duplex(seconds()[0]))
+        go_on.set()
+        told = [said(await talking.answers(1))]
         read_by_then = sum(task.done() for task in answering)
         for number, pcm in enumerate(seconds()[1:], 2):
             told.append(said(await talking.unit(number, duplex(pcm))))
@@ -104,19 +124,29 @@ async def chats_at_once(limits: Limits) -> list[UnitAnswers]:
         running_worker(load_engine, limits=limits, slots=CHATS, seed=1) as worker,
         channel_to(worker.address) as channel,
     ):
-        chats = [await Caller(channel).open() for _ in range(CHATS)]
-        await asyncio.gather(*(begin_chat(chat, number) for number, chat in enumerate(chats)))
+        engine: Any = worker.worker._engine  # has bound the clock that does not jump
+        engine._clock = engine._tick._clock = lambda: time.monotonic()
+        chats = [await open_chat(channel, number) for number in range(CHATS)]
+        await asyncio.gather(*(ask(chat, number) for number, chat in enumerate(chats)))
         return await asyncio.gather(*(chat.answers(1) for chat in chats))
 
 
 async def test_a_chat_that_waits_for_its_turn_is_not_taken_for_one_that_hangs(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, passing: Passing
 ) -> None:
     """The last of eight waits longer than the worker bears with a unit that does not get on."""
-    monkeypatch.setattr(session, "PROGRESS_S", 0.05)
-    patient = await chats_at_once(Limits(unit_s=100.0))
-    # However slow the machine is: most of the wait of the last, of which each step is a small part.
-    limits = Limits(unit_s=0.6 * max(answer.done.timings.total.ToSeconds() for answer in patient) + 0.3)
+    think = Runtime.think
+
+    def slow(runtime: Runtime, segments: list[Any]) -> list[Any]:
+        passing(TICK_S)  # time passes with the model's steps, however fast the machine is
+        return think(runtime, segments)
+
+    monkeypatch.setattr(Runtime, "think", slow)
+    monkeypatch.setattr(session, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(calling, "PATIENCE_S", 1e6)
+    patient = await chats_at_once(replace(PATIENT, unit_s=1e6, step_s=1e6))
+    longest = max(answer.done.timings.total.ToSeconds() for answer in patient)
+    limits = replace(PATIENT, unit_s=0.6 * longest, step_s=1e6)
 
     answers = await chats_at_once(limits)
 
@@ -130,7 +160,7 @@ async def test_sound_never_waits_for_the_pictures_of_others(monkeypatch: pytest.
 
     def slow(*given: Any, **named: Any) -> Any:
         decoding.set()
-        assert hold.wait(timeout=60)
+        assert hold.wait(PATIENCE_S)
         return decode(*given, **named)
 
     picture = common.Image(data=jpeg("red", "circle", (640, 480)))
@@ -148,7 +178,7 @@ async def test_sound_never_waits_for_the_pictures_of_others(monkeypatch: pytest.
                     unit = duplex()
                     unit.frames.extend([picture] * 4)
                     await flooder.send_unit(number, unit)
-            assert await asyncio.to_thread(decoding.wait, 60)
+            assert await asyncio.to_thread(decoding.wait, PATIENCE_S)
             beside = await converse(await Caller(channel).open(), seconds())
             assert all(not flooder.calls[Stream.PREFILL].done() for flooder in flooders)
         finally:

@@ -7,11 +7,11 @@ import pytest
 
 from antiphon.grpc import get_info
 from antiphon.semconv import ERROR_DOMAIN, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
-from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, channel_to, soon, until
-from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.support.passing import Passing
+from tests.support.scripted_engine import PATIENT, ScriptedEngine, listen, running_worker
 
 Code = grpc.StatusCode
 
@@ -35,9 +35,12 @@ async def test_a_second_session_id_is_refused(served: Served) -> None:
 
 
 @pytest.mark.parametrize("missing", Stream)
-async def test_a_session_without_one_of_its_streams_times_out(served: Served, missing: Stream) -> None:
-    async with served(ScriptedEngine(slots=1), limits=Limits(attach_s=0.5)) as new_caller:
+async def test_a_session_without_one_of_its_streams_times_out(
+    served: Served, passing: Passing, missing: Stream
+) -> None:
+    async with served(ScriptedEngine(slots=1)) as new_caller:
         caller = await new_caller().open(*(stream for stream in Stream if stream is not missing))
+        passing(PATIENT.attach_s)
         ending = await caller.end()
         assert (ending.code, ending.reason) == (Code.DEADLINE_EXCEEDED, Reason.ATTACH_TIMEOUT)
         assert missing.value in ending.message

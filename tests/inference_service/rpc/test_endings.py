@@ -1,7 +1,5 @@
 """Every way out of a session: the three calls end alike, and the slot comes back clean."""
 
-import asyncio
-
 import grpc
 import pytest
 
@@ -10,7 +8,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import End, SessionFailed
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
-from tests.inference_service.support.caller import Caller, channel_to, until
+from tests.inference_service.support.caller import Caller, channel_to, soon, until
 from tests.support.scripted_engine import Play, ScriptedEngine, context_full, hang, listen, running_worker
 
 Code = grpc.StatusCode
@@ -61,7 +59,7 @@ async def test_cancelling_one_call_ends_all_and_frees_the_slot(
         caller.calls[stream].cancel()
         codes = {(await caller.ending(other)).code for other in caller.calls if other is not stream}
         assert codes <= {Code.CANCELLED}
-        await asyncio.wait_for(slot_is_free(new_caller), 5)
+        await soon(slot_is_free(new_caller))
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -71,7 +69,7 @@ async def test_a_caller_that_vanishes_frees_the_slot(phase: str) -> None:
         async with channel_to(worker.address) as channel:
             await bring_to(phase, Caller(channel), Stream.PREFILL)
         async with channel_to(worker.address) as channel:
-            await asyncio.wait_for(slot_is_free(lambda: Caller(channel)), 5)
+            await soon(slot_is_free(lambda: Caller(channel)))
     assert all(session.is_closed for session in engine.sessions)
 
 

@@ -8,7 +8,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -33,12 +33,14 @@ from inference_service.api.engine import Deliver, Engine, Failure, OnFatal, Sess
 from inference_service.app import Worker
 from inference_service.errors import SessionError
 from inference_service.options import WorkerOptions
-from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
 from tests.inference_service.process.test_process import process
-from tests.inference_service.support.caller import DEADLINE_S, Caller, Ending, channel_to, duplex, soon
+from tests.inference_service.support.caller import Caller, Ending, channel_to, duplex, soon, until
+from tests.support.passing import Passing
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     EVERYTHING,
+    PATIENT,
     Play,
     RunningWorker,
     ScriptedEngine,
@@ -50,16 +52,17 @@ from tests.support.scripted_engine import (
 
 Code = grpc.StatusCode
 KEY = b"a key of 16 byte"
-SOON = Duration(nanos=50_000_000)
-SHORT_S = 0.3
+LONG = Duration(seconds=60)
 
 
 @dataclass(frozen=True)
 class Desk:
     """A worker and whoever calls it."""
 
+    engine: ScriptedEngine
     worker: RunningWorker
     channel: grpc.aio.Channel
+    passing: Passing
 
     def caller(self, *metadata: tuple[str, str], name: str | None = None) -> Caller:
         return Caller(self.channel, name, *metadata)
@@ -97,7 +100,6 @@ class Row:
     retry: bool = False
     names_fields: bool = False
     script: tuple[Play, ...] = ()
-    limits: Limits = field(default_factory=Limits)
     key: bytes | None = None
 
 
@@ -112,23 +114,25 @@ def configured(**config: Any) -> Provoke:
     return provoke
 
 
-def active(act: Callable[[Caller], Awaitable[Any]], **config: Any) -> Provoke:
-    """What a session that takes units does."""
+def active(act: Callable[[Caller], Awaitable[Any]], waits_s: float = 0.0, **config: Any) -> Provoke:
+    """What a session that takes units does, after which nothing happens for a while."""
 
     async def provoke(desk: Desk) -> Ending:
         caller = await desk.ready(**config)
         await act(caller)
+        desk.passing(waits_s)
         return await caller.end()
 
     return provoke
 
 
-def attached(act: Callable[[Caller], Awaitable[Any]]) -> Provoke:
-    """What a session without a config does."""
+def attached(act: Callable[[Caller], Awaitable[Any]], waits_s: float = 0.0) -> Provoke:
+    """What a session without a config does, after which nothing happens for a while."""
 
     async def provoke(desk: Desk) -> Ending:
         caller = await desk.caller().open()
         await act(caller)
+        desk.passing(waits_s)
         return await caller.end()
 
     return provoke
@@ -153,7 +157,22 @@ async def _too_large(desk: Desk) -> Ending:
 
 
 async def _half_attached(desk: Desk) -> Ending:
-    return await (await desk.caller().open(Stream.PREFILL)).end()
+    caller = await desk.caller().open(Stream.PREFILL)
+    desk.passing(PATIENT.attach_s)
+    return await caller.end()
+
+
+async def _unasked(caller: Caller) -> None:
+    await caller.prefill(1)
+    await caller.read(Stream.PREFILL)
+
+
+async def _hanging(desk: Desk) -> Ending:
+    caller = await desk.ready()
+    await caller.send_last_unit(1)
+    await until(lambda: ("generate", 1) in [call[:2] for call in desk.engine.session.calls])
+    desk.passing(PATIENT.unit_s)
+    return await caller.end()
 
 
 async def _second_stream(desk: Desk) -> Ending:
@@ -208,12 +227,12 @@ async def _loading(_: Desk) -> Ending:
     loaded = threading.Event()
 
     def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-        loaded.wait(DEADLINE_S)
+        loaded.wait(PATIENCE_S)
         return ScriptedEngine().start(options, deliver, on_fatal)
 
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix:{folder}/worker.sock"
-        worker = Worker(WorkerOptions(listen=address), load, Limits(), telemetry())
+        worker = Worker(WorkerOptions(listen=address), load, PATIENT, telemetry())
         run = asyncio.create_task(worker.run(lambda _: None))
         try:
             async with channel_to(address) as channel:
@@ -314,41 +333,37 @@ ROWS = [
         Code.DEADLINE_EXCEEDED,
         "two of the three streams do not come",
         _half_attached,
-        limits=Limits(attach_s=SHORT_S),
     ),
     Row(
         Reason.ATTACH_TIMEOUT,
         Code.DEADLINE_EXCEEDED,
         "no config comes",
-        attached(_nothing),
-        limits=Limits(config_s=SHORT_S),
+        attached(_nothing, waits_s=PATIENT.config_s),
     ),
     Row(
         Reason.UNIT_TIMEOUT,
         Code.DEADLINE_EXCEEDED,
         "a unit's Generate does not come",
-        active(lambda caller: caller.prefill(1)),
-        limits=Limits(unit_s=SHORT_S),
+        active(_unasked, waits_s=PATIENT.unit_s),
     ),
     Row(
         Reason.UNIT_TIMEOUT,
         Code.DEADLINE_EXCEEDED,
         "the engine hangs",
-        active(lambda caller: caller.send_last_unit(1)),
+        _hanging,
         script=(hang("generate"),),
-        limits=Limits(unit_s=SHORT_S),
     ),
     Row(
         Reason.IDLE_TIMEOUT,
         Code.DEADLINE_EXCEEDED,
         "no unit comes for idle_timeout",
-        active(_nothing, idle_timeout=SOON),
+        active(_nothing, idle_timeout=LONG, waits_s=LONG.seconds),
     ),
     Row(
         Reason.SESSION_LIMIT,
         Code.DEADLINE_EXCEEDED,
         "the session is max_duration old",
-        active(_nothing, max_duration=SOON),
+        active(_nothing, max_duration=LONG, waits_s=LONG.seconds),
     ),
     Row(Reason.LOADING, Code.UNAVAILABLE, "the model is still loading", _loading, retry=True),
     Row(Reason.WORKER_LOST, Code.UNAVAILABLE, "the transport breaks", _killed),
@@ -376,15 +391,15 @@ NOT_THE_WORKERS = {
 
 
 @asynccontextmanager
-async def desk_of(engine: ScriptedEngine, **options: Any) -> AsyncIterator[Desk]:
+async def desk_of(engine: ScriptedEngine, passing: Passing, **options: Any) -> AsyncIterator[Desk]:
     async with running_worker(engine, **options) as worker, channel_to(worker.address) as channel:
-        yield Desk(worker, channel)
+        yield Desk(engine, worker, channel, passing)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.reason}: {row.when}")
-async def test_a_session_ends_with_its_row(row: Row) -> None:
+async def test_a_session_ends_with_its_row(row: Row, passing: Passing) -> None:
     engine = ScriptedEngine(*row.script)
-    async with desk_of(engine, limits=replace(row.limits, cleanup_s=1.0), worker_key=row.key) as desk:
+    async with desk_of(engine, passing, worker_key=row.key) as desk:
         ending = await row.provoke(desk)
     assert ending.code is row.code
     assert ending.message
@@ -441,9 +456,9 @@ ITEM_ROWS = [
 
 
 @pytest.mark.parametrize("row", ITEM_ROWS, ids=lambda row: f"{row.reason}: {row.when}")
-async def test_a_unit_fails_with_its_row_and_the_session_goes_on(row: ItemRow) -> None:
+async def test_a_unit_fails_with_its_row_and_the_session_goes_on(row: ItemRow, passing: Passing) -> None:
     engine = ScriptedEngine(row.script, info=EVERYTHING)
-    async with desk_of(engine) as desk:
+    async with desk_of(engine, passing) as desk:
         caller = await desk.ready(mode=pb.SESSION_MODE_VIDEO)
         failed, after = await caller.unit(1, row.content, **row.run), await caller.unit(2)
     error = failed.done.error

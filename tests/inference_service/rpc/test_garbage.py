@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from inference_service.rpc.session_calls import SessionCalls
-from inference_service.session.machine import Limits, SessionMachine
+from inference_service.session.machine import SessionMachine
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, until
-from tests.support.scripted_engine import ScriptedEngine, ScriptedSession, hang, listen
+from tests.support.passing import Passing
+from tests.support.scripted_engine import PATIENT, ScriptedEngine, ScriptedSession, hang, listen
 
 KINDS = (SessionCalls, SessionMachine, ScriptedSession)
 
@@ -52,6 +53,7 @@ async def _gives_up(caller: Caller) -> None:
 async def _is_out_of_time(caller: Caller) -> None:
     await caller.configure()
     await caller.prefill(1)
+    await caller.read(Stream.PREFILL)
 
 
 async def _never_attaches(caller: Caller) -> None:
@@ -63,14 +65,16 @@ async def _never_attaches(caller: Caller) -> None:
     "act", [_ends, _breaks_a_rule, _is_refused, _gives_up, _is_out_of_time, _never_attaches]
 )
 async def test_nothing_of_a_session_outlives_it(
-    served: Served, act: Callable[[Caller], Awaitable[None]]
+    served: Served, passing: Passing, act: Callable[[Caller], Awaitable[None]]
 ) -> None:
     engine = ScriptedEngine(hang("generate") if act is _gives_up else listen(), forgetful=True)
-    async with served(engine, limits=Limits(unit_s=0.5)) as new_caller:
+    async with served(engine) as new_caller:
         for _ in range(3):
             caller = new_caller()
             await (caller.open(Stream.PREFILL) if act is _never_attaches else caller.open())
             await act(caller)
+            if act is _is_out_of_time:
+                passing(PATIENT.unit_s)
             for stream, call in caller.calls.items():
                 if not call.cancelled():
                     await caller.ending(stream)

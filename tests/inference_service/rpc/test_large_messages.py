@@ -17,17 +17,11 @@ from inference_service.rpc.replies import LARGEST_ANSWER, absorb, piece, pieces
 from inference_service.rpc.requests import LARGE, MOST_PARTS
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
-from tests.inference_service.support import caller as calling
-from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.inference_service.support.caller import Caller, channel_to, soon, until_free
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, speak, write
 
 RATE = 24_000
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So much takes a moment to move."""
-    monkeypatch.setattr(calling, "DEADLINE_S", 30.0)
 
 
 def dictation(samples: int) -> pb.StreamInput:
@@ -73,7 +67,7 @@ async def test_a_large_message_keeps_its_place_and_holds_up_nobody_else(
     def slow(stream: pb.StreamInput, *given: Any) -> StreamInput:
         if len(stream.audio.data) > LARGE:
             begun.set()
-            assert hold.wait(timeout=30)
+            assert hold.wait(PATIENCE_S)
         return read(stream, *given)
 
     monkeypatch.setitem(requests._INPUTS, TranscribeSetup, ("stream", "a TRANSCRIBE", slow))
@@ -85,7 +79,7 @@ async def test_a_large_message_keeps_its_place_and_holds_up_nobody_else(
         try:
             await large.send_unit(1, dictation(7_000_000))
             await large.send_unit(2, dictation(100))
-            assert await asyncio.to_thread(begun.wait, 30)
+            assert await asyncio.to_thread(begun.wait, PATIENCE_S)
             neighbour: Caller = await new_caller().open()
             await neighbour.configure()
             for number in range(1, 6):
@@ -141,7 +135,7 @@ async def test_large_bytes_that_are_no_message_are_told_as_small_ones_are(data: 
             caller = Caller(channel)
             await write_bytes(channel, caller, bad)
             endings.append(await caller.ending(Stream.PREFILL))
-            await calling.until_free(worker.address, 1)
+            await until_free(worker.address, 1)
 
     assert endings[1].reason == Reason.PAYLOAD_INVALID
     assert endings[1].fields == ("request",)
@@ -203,7 +197,7 @@ async def test_a_reader_that_leaves_while_its_message_is_decoded_frees_its_slot(
     def slow(kind: Any, data: bytes) -> Any:
         if len(data) > LARGE:
             begun.set()
-            assert hold.wait(timeout=30)
+            assert hold.wait(PATIENCE_S)
         return decoded(kind, data)
 
     monkeypatch.setattr(requests, "_decoded", slow)
@@ -213,10 +207,10 @@ async def test_a_reader_that_leaves_while_its_message_is_decoded_frees_its_slot(
                 caller = await Caller(channel).open()
                 await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE)
                 await caller.prefill(1, dictation(1_000_000))
-                assert await asyncio.to_thread(begun.wait, 30)
+                assert await asyncio.to_thread(begun.wait, PATIENCE_S)
                 for call in caller.calls.values():
                     call.cancel()
-                await calling.until_free(worker.address, 1)
+                await until_free(worker.address, 1)
         finally:
             hold.set()
         async with channel_to(worker.address) as channel:

@@ -8,6 +8,7 @@ from inference_service.rpc.session_calls import BACKLOG
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, until
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import ScriptedEngine, speak
 
 UNITS = 30
@@ -40,7 +41,7 @@ async def test_units_stop_being_read_while_their_answers_are_not(served: Served,
         await caller.configure()
         await neighbour.configure()
         finalized = asyncio.Semaphore(WINDOW)
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
             tasks.create_task(send_all(caller, finalized))
             tasks.create_task(read_finalized(caller, finalized))
             tasks.create_task(read_prefilled(caller))

@@ -18,8 +18,8 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service.session.units import Stream
+from tests.support.patience import PATIENCE_S
 
-DEADLINE_S = 5.0
 SILENCE = np.zeros(16_000, "<f4")
 
 Content = pb.DuplexInput | pb.TurnInput | pb.StreamInput
@@ -28,20 +28,20 @@ T = TypeVar("T")
 
 async def soon(awaitable: Awaitable[T]) -> T:
     """The result, which must come within the deadline."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         return await awaitable
 
 
 async def until(condition: Any) -> None:
     """Waits until `condition()` is true."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 (what is waited for has no event)
             await asyncio.sleep(0.002)
 
 
 async def until_free(address: str, slots: int) -> None:
     """Waits until a worker has so many free slots, asked over a connection of its own."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while (await get_info(address)).free_slots != slots:  # noqa: ASYNC110 (nobody announces it)
             await asyncio.sleep(0.02)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import ScriptedEngine, hang, listen
 
 STATES = ("attaching", "configuring", "active", "prefill", "generate", "finalize", "closing")
-START_S = 20.0
 THERE = "there"
 ROOT = Path(__file__).parents[3]
 
@@ -61,7 +61,7 @@ async def holding(address: str, state: str) -> AsyncIterator[asyncio.subprocess.
     )
     assert holder.stdout is not None
     try:
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await holder.stdout.readline()).decode().strip() == THERE
         yield holder
     finally:

@@ -7,6 +7,7 @@ import pytest
 
 from antiphon import FileStream, SessionClosed
 from antiphon.audio.samples import Samples
+from tests.support.patience import PATIENCE_S
 
 RATE = 16_000
 
@@ -55,7 +56,7 @@ async def test_chunks_go_out_when_a_microphone_would_have_them() -> None:
     samples = np.arange(int(2.5 * RATE), dtype=np.float32)
 
     async with FileStream(ear.listen, samples, then_silence=False, clock=clock) as stream:
-        await asyncio.wait_for(stream.wait_sent(), 5)
+        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
 
     assert stream.duration_s == 2.5
     assert ear.times == [1.0, 2.0, 2.5]
@@ -67,7 +68,7 @@ async def test_silence_follows_on_the_same_grid() -> None:
     ear = Ear(clock, most=4)
 
     async with FileStream(ear.listen, np.ones(RATE + 1, np.float32), then_silence=True, clock=clock):
-        await asyncio.wait_for(ear.full.wait(), 5)
+        await asyncio.wait_for(ear.full.wait(), PATIENCE_S)
 
     assert ear.times == [1.0, 2.0, 3.0, 4.0]
     assert ear.lengths == [RATE] * 4
@@ -81,7 +82,7 @@ async def test_late_chunk_does_not_delay_the_next() -> None:
     async with FileStream(
         ear.listen, np.ones(3 * RATE, np.float32), then_silence=False, clock=clock
     ) as stream:
-        await asyncio.wait_for(stream.wait_sent(), 5)
+        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
 
     assert ear.times == pytest.approx([1.0, 2.0, 3.0])
 
@@ -95,7 +96,7 @@ async def test_recording_counts_as_sent_only_when_all_of_it_is() -> None:
 
     stream = FileStream(listen, np.ones(2 * RATE, np.float32), then_silence=False, clock=clock)
     async with stream:
-        await asyncio.wait_for(stream.wait_sent(), 5)
+        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
 
     assert sent == [False, False]
     assert stream.sent
@@ -106,7 +107,7 @@ async def test_leaving_the_block_stops_the_stream() -> None:
     ear = Ear(clock, most=10**9)
 
     async with FileStream(ear.listen, np.ones(RATE, np.float32), then_silence=True, clock=clock) as stream:
-        await asyncio.wait_for(stream.wait_sent(), 5)
+        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
     heard = len(ear.heard)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -120,7 +121,7 @@ async def test_end_of_the_conversation_ends_the_stream_quietly() -> None:
 
     samples = np.ones(RATE, np.float32)
     async with FileStream(refuse, samples, then_silence=True, clock=VirtualClock()) as stream:
-        await asyncio.wait_for(stream.wait_sent(), 5)
+        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
 
     assert not stream.sent
 
@@ -132,7 +133,7 @@ async def test_any_other_error_comes_out_of_the_block() -> None:
     stream = FileStream(fail, np.ones(RATE, np.float32), then_silence=True, clock=VirtualClock())
     with pytest.raises(ZeroDivisionError):
         async with stream:
-            await asyncio.wait_for(stream.wait_sent(), 5)
+            await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
 
 
 async def test_stream_runs_only_inside_its_block() -> None:
@@ -152,7 +153,7 @@ async def test_recording_may_be_sent_ahead_of_time_and_is_finished_once() -> Non
 
     samples = np.zeros(5 * RATE, np.float32)
     async with FileStream(ear.listen, samples, lead_s=2.0, finish=finish, clock=clock) as stream:
-        await asyncio.wait_for(stream.wait_sent(), 5)
+        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
 
     assert ear.times == [0.0, 0.0, 1.0, 2.0, 3.0]
     assert finished == [5]

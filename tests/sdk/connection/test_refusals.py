@@ -14,6 +14,7 @@ from websockets.asyncio.server import Request, Response, ServerConnection, serve
 import antiphon
 from antiphon import AntiphonError, AuthError, ConnectError, ProtocolError, QueueFull
 from tests.sdk.replay import CLOSED, CREATED, QUEUE_DONE, Peer, replay
+from tests.support.patience import PATIENCE_S
 
 
 async def refusal(url: str) -> AntiphonError:
@@ -175,9 +176,9 @@ async def test_client_that_is_cancelled_in_the_queue_leaves_it() -> None:
 
     async with replay(script) as url:
         client = asyncio.create_task(wait_in_queue(url))
-        await asyncio.wait_for(waiting.wait(), 5)
+        await asyncio.wait_for(waiting.wait(), PATIENCE_S)
         client.cancel()
-        await asyncio.wait_for(left.wait(), 5)
+        await asyncio.wait_for(left.wait(), PATIENCE_S)
         await asyncio.wait({client})
 
     assert client.cancelled()

@@ -26,6 +26,7 @@ from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import SessionFailed
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     TALK,
     Play,
@@ -207,13 +208,13 @@ async def test_killed_worker_is_lost() -> None:
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
-        line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
+        line = (await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)).decode()
         async with Session.open(line.removeprefix("worker ready on ").strip(), CONFIG) as session:
             await session.send_unit(SECOND)
             await session.send_unit(SECOND)
             process.kill()
             with pytest.raises(SessionClosed) as caught:
-                await asyncio.wait_for(read_all(session), 10)
+                await asyncio.wait_for(read_all(session), PATIENCE_S)
     finally:
         if process.returncode is None:
             process.kill()
@@ -271,7 +272,7 @@ async def test_error_inside_the_block_cancels_at_once() -> None:
     async with running_worker(engine, slots=1) as worker:
         with pytest.raises(ZeroDivisionError):
             await go_wrong(worker)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while (await get_info(worker.address)).free_slots == 0:
                 pass
 

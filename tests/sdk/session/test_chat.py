@@ -34,6 +34,7 @@ from antiphon import (
 from antiphon.audio.samples import from_base64, to_base64
 from tests.sdk.audio.test_wav import wav_bytes
 from tests.sdk.replay import Peer, replay
+from tests.support.patience import PATIENCE_S
 from tests.support.schemas import check_server
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
@@ -337,7 +338,7 @@ async def test_leaving_the_block_stops_the_answer() -> None:
     async with replay(script) as url, antiphon.connect(url) as client:
         async with client.chat("Count.") as turn:
             assert [await anext(turn), await anext(turn)] == [Prefilled(27), TextDelta("One, ")]
-        await asyncio.wait_for(gone.wait(), 5)
+        await asyncio.wait_for(gone.wait(), PATIENCE_S)
         assert [event async for event in turn] == []
         with pytest.raises(SessionClosed, match="user_stop"):
             await turn.answer()
@@ -358,8 +359,8 @@ async def test_leaving_the_client_stops_what_another_task_reads() -> None:
         begun = asyncio.Event()
         async with antiphon.connect(url) as client:
             reader = asyncio.create_task(read(client, begun))
-            await asyncio.wait_for(begun.wait(), 5)
-        assert await asyncio.wait_for(reader, 5) == [Prefilled(27)]
+            await asyncio.wait_for(begun.wait(), PATIENCE_S)
+        assert await asyncio.wait_for(reader, PATIENCE_S) == [Prefilled(27)]
 
 
 async def test_program_that_reads_late_loses_nothing() -> None:
@@ -371,7 +372,7 @@ async def test_program_that_reads_late_loses_nothing() -> None:
         everything_sent.set()
 
     async with replay(script) as url, antiphon.connect(url) as client, client.chat("Say a.") as turn:
-        await asyncio.wait_for(everything_sent.wait(), 30)
+        await asyncio.wait_for(everything_sent.wait(), PATIENCE_S)
         events = [event async for event in turn]
 
     assert len(events) == 4098

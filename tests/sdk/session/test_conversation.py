@@ -27,6 +27,7 @@ from antiphon import (
     TextDelta,
     TurnEnd,
 )
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     TALK,
     Play,
@@ -57,7 +58,7 @@ async def server(*script: Play, slots: int = 2, **options: Any) -> AsyncIterator
 async def until(session: antiphon.DuplexSession, kind: type[Event]) -> list[Event]:
     """The events up to the first of a kind."""
     events = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         async for event in session:
             events.append(event)
             if isinstance(event, kind):
@@ -142,8 +143,8 @@ async def test_full_context_is_a_quiet_end() -> None:
 
 
 async def test_time_limit_is_a_quiet_end() -> None:
-    async with server(session_limit_audio_s=0.1) as client, client.duplex() as session:
-        async with asyncio.timeout(10):
+    async with server(session_limit_audio_s=3.0) as client, client.duplex() as session:
+        async with asyncio.timeout(PATIENCE_S):
             events = [event async for event in session]
 
     assert isinstance(events[-1], Closed)
@@ -193,8 +194,8 @@ async def test_second_conversation_waits_for_the_slot_of_the_first() -> None:
     async with server(slots=1) as client:
         async with client.duplex() as session:
             waiter = asyncio.create_task(second(client))
-            await asyncio.wait_for(waiting.wait(), 10)
-        assert await asyncio.wait_for(waiter, 10) != session.id
+            await asyncio.wait_for(waiting.wait(), PATIENCE_S)
+        assert await asyncio.wait_for(waiter, PATIENCE_S) != session.id
 
     assert (places[0].position, places[0].queue_length) == (1, 1)
 
@@ -207,7 +208,7 @@ async def test_queue_without_room_refuses() -> None:
     async with server(slots=1, queue_capacity=1) as client, client.duplex():
         waiting = asyncio.Event()
         waiter = asyncio.create_task(wait(client, waiting))
-        await asyncio.wait_for(waiting.wait(), 10)
+        await asyncio.wait_for(waiting.wait(), PATIENCE_S)
         with pytest.raises(QueueFull) as caught:
             await wait(client, waiting)
         waiter.cancel()

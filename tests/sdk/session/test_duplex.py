@@ -24,6 +24,7 @@ from antiphon import (
 )
 from antiphon.audio.samples import from_base64, to_base64
 from tests.sdk.replay import CLOSED, CREATED, QUEUE_DONE, Peer, replay
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
 
@@ -98,14 +99,14 @@ async def test_leaving_the_block_closes_and_waits_for_the_answer() -> None:
 async def test_leaving_the_block_waits_at_most_two_seconds() -> None:
     async def script(peer: Peer) -> None:
         await peer.begin()
-        await asyncio.wait_for(peer.socket.wait_closed(), 10)
+        await asyncio.wait_for(peer.socket.wait_closed(), PATIENCE_S)
 
     async with replay(script) as url, antiphon.connect(url) as client:
         async with client.duplex():
             start = time.monotonic()
         elapsed = time.monotonic() - start
 
-    assert 1.5 < elapsed < 3
+    assert 1.5 < elapsed < PATIENCE_S / 2
 
 
 async def test_leaving_the_client_closes_what_is_still_open() -> None:
@@ -123,8 +124,8 @@ async def test_leaving_the_client_closes_what_is_still_open() -> None:
         opened = asyncio.Event()
         async with antiphon.connect(url) as client:
             holder = asyncio.create_task(hold(client, opened))
-            await asyncio.wait_for(opened.wait(), 5)
-        await asyncio.wait_for(holder, 5)
+            await asyncio.wait_for(opened.wait(), PATIENCE_S)
+        await asyncio.wait_for(holder, PATIENCE_S)
 
 
 async def test_long_audio_is_sent_in_several_messages_of_one_input() -> None:
@@ -188,7 +189,7 @@ async def test_file_is_streamed_and_silence_follows(tmp_path: Path) -> None:
 
     async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
         async with session.stream_file(tmp_path / "question.wav") as stream:
-            await asyncio.wait_for(stream.wait_sent(), 5)
+            await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
 
     assert np.allclose(heard[0][:1600], 0.25, atol=1e-4)
     assert len(heard[0]) == 16_000
@@ -294,7 +295,7 @@ async def test_program_that_does_not_read_never_stalls_the_socket() -> None:
         await peer.end()
 
     async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
-        await asyncio.wait_for(everything_sent.wait(), 30)
+        await asyncio.wait_for(everything_sent.wait(), PATIENCE_S)
         await session.close()
         events = await collect(session)
 

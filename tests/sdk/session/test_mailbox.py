@@ -15,6 +15,7 @@ from antiphon import (
     TextDelta,
 )
 from antiphon.session.mailbox import EventMailbox, WaitingMailbox
+from tests.support.patience import PATIENCE_S
 
 
 def text(word: str) -> TextDelta:
@@ -114,4 +115,4 @@ async def test_nobody_waits_for_a_reader_that_has_gone() -> None:
 
     mailbox.discard()
 
-    await asyncio.wait_for(second, 1)
+    await asyncio.wait_for(second, PATIENCE_S)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.stage import until
 from ws_adapter.detection.detector import (
     GATHER_S,
@@ -171,10 +172,10 @@ async def test_what_is_passed_over_while_older_sound_is_scored_comes_after_it(
     detector: Detector, scorer: First
 ) -> None:
     open_gate, is_scoring = threading.Event(), threading.Event()
-    scorer.gate = lambda: (is_scoring.set(), open_gate.wait(60))
+    scorer.gate = lambda: (is_scoring.set(), open_gate.wait(PATIENCE_S))
     heard = Heard(detector)
     heard.listener.give(numbered(2))
-    await asyncio.to_thread(is_scoring.wait, 60)
+    await asyncio.to_thread(is_scoring.wait, PATIENCE_S)
     heard.listener.give(numbered(5, 100))
     heard.listener.give(numbered(MOST_WAITING, 1000))
     open_gate.set()

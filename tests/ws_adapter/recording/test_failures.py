@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.recordings import (
     NOBODY,
     append,
@@ -102,7 +103,7 @@ async def test_a_recording_goes_on_failing_alone_and_the_next_one_works(
             patch.setattr(os, "pwrite", failing("pwrite", after=1))
             first = recorder.begin("first", "audio", NOBODY)
             first.up(b"{}")
-            assert failed.wait(10)
+            assert failed.wait(PATIENCE_S)
         first.up(b"{}")
         first.end("user_stop", None)
         second = recorder.begin("second", "audio", NOBODY)
@@ -140,13 +141,13 @@ async def test_frames_are_left_out_and_counted_while_the_disk_is_too_slow(
 
     def slow(*arguments: Any) -> int:
         is_slow.set()
-        assert goes_on.wait(10)
+        assert goes_on.wait(PATIENCE_S)
         return write(*arguments)
 
     monkeypatch.setattr(os, "pwrite", slow)
     async with recording_to(tmp_path, backlog_bytes=2 * (16 + recorder_module.JOB_BYTES)) as recorder:
         recording = recorder.begin("s", "audio", NOBODY)
-        assert is_slow.wait(10)
+        assert is_slow.wait(PATIENCE_S)
         for number in range(9):
             recording.up(json.dumps({"n": number, "": ""}).encode())
         assert recorder.counts.dropped_frames == 7
@@ -168,7 +169,7 @@ async def test_a_disk_that_hangs_does_not_keep_the_adapter(
     goes_on, write = threading.Event(), os.pwrite
 
     def hang(*arguments: Any) -> int:
-        assert goes_on.wait(10)
+        assert goes_on.wait(PATIENCE_S)
         return write(*arguments)
 
     monkeypatch.setattr(os, "pwrite", hang)

@@ -345,7 +345,7 @@ async def test_files_that_may_not_grow_stay_whole_and_the_conversation_goes_on(t
         )
         try:
             assert adapter.stdout is not None
-            async with asyncio.timeout(6 * PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 ready = (await adapter.stdout.readline()).decode()
             address = ready.removeprefix("adapter ready on ").strip()
             remote = replace(stage, address=address)

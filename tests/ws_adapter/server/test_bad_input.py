@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE, append, codes, kinds, pcm
 from tests.ws_adapter.support.stage import Stage, client_of, running_adapter
@@ -139,7 +140,7 @@ async def test_pings_are_answered_in_every_state() -> None:
             await first.expect("session.queue_done")
             await second.expect("session.queued")
             for client in (first, second):
-                async with asyncio.timeout(1):
+                async with asyncio.timeout(PATIENCE_S):
                     await (await client.socket.ping())
 
 

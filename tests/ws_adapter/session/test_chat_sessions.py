@@ -12,6 +12,7 @@ import pytest
 
 from inference_service.api.engine import SessionFailed
 from inference_service.api.setups import Mode
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     EVERYTHING,
     INFO,
@@ -255,14 +256,14 @@ async def test_client_that_vanishes_while_its_turn_is_serialised(monkeypatch: py
 
     def held(run: Run, traceparent: str) -> bytes:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_S)
         return prefill_bytes(run, traceparent)
 
     monkeypatch.setattr(session, "prefill_bytes", held)
     async with chatting() as chat:
         async with chat.client("/ws/chat") as client:
             await client.send(request({"role": "user", "content": "x" * 3 * 2**20}))
-            await asyncio.to_thread(begun.wait, 30)
+            await asyncio.to_thread(begun.wait, PATIENCE_S)
         await chat.stage.until(free_slots=1)
         go_on.set()
         monkeypatch.undo()
@@ -301,7 +302,7 @@ async def test_server_that_ends_lets_an_answer_end() -> None:
         await client.expect("prefill_done")
         chat.stage.adapter.interrupt()
         await until(lambda: chat.engine.sessions)
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 status, _, _ = await chat.stage.request("/readyz")
                 if status == 503:

@@ -9,9 +9,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from tests.support.passing import Passing
 from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker, speak
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append, codes
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
+
+PING_S = 10.0
+"""Twice that is less than a client may take with its first event, and more than a machine stands still."""
 
 
 def free_again(engine: ScriptedEngine, sessions: int) -> bool:
@@ -51,9 +55,17 @@ def engine_for(state: str) -> ScriptedEngine:
     return ScriptedEngine(hang("generate"), repeat=True, slots=1, slow_start=state == "configuring")
 
 
+async def unanswered_ping(passing: Passing) -> None:
+    """A ping was due, and long after it its answer."""
+    passing(PING_S)
+    for _ in range(20):  # it is sent
+        await asyncio.sleep(0.01)
+    passing(PING_S)
+
+
 async def slot_is_free(stage: Stage, engine: ScriptedEngine) -> None:
-    """Within a second the worker's slot is clean and the next client has it."""
-    async with asyncio.timeout(1.0), stage.client() as following:
+    """The worker's slot is clean and the next client has it."""
+    async with asyncio.timeout(PATIENCE_S), stage.client() as following:
         await following.expect_until("session.queue_done")
         assert all(session.is_closed for session in engine.sessions)
 
@@ -93,22 +105,18 @@ async def test_client_that_vanishes_leaves_nothing_behind(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_client_that_answers_no_ping_leaves_nothing_behind(
-    state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ws_adapter.server.listener.PING_S", 0.2)
+async def test_client_that_answers_no_ping_leaves_nothing_behind(state: str, passing: Passing) -> None:
     engine = engine_for(state)
     async with AsyncExitStack() as stack:
         worker = await stack.enter_async_context(running_worker(engine, slots=1))
-        stage = await stack.enter_async_context(running_adapter(worker.address, queue_update_s=0.05))
+        stage = await stack.enter_async_context(running_adapter(worker.address, init_timeout_s=29))
         client = await reach(stage, state, stack, engine)
 
         client.socket.transport.pause_reading()
+        await unanswered_ping(passing)
 
         if state == "queued":
-            async with stage.client() as following:
-                while (await following.next())["position"] > 1:
-                    pass
+            await stage.until_queue(0)
         else:
             await until(lambda: all(session.is_closed for session in engine.sessions))
             await stage.until(free_slots=1)
@@ -133,7 +141,7 @@ async def test_clients_come_and_go_and_every_slot_comes_back() -> None:
 
         await asyncio.gather(*(visit(number) for number in range(12)))
 
-        await until(lambda: free_again(engine, 12), 2)
+        await until(lambda: free_again(engine, 12))
         await stage.until(free_slots=2)
 
 
@@ -264,7 +272,7 @@ async def worker_process(*arguments: str) -> AsyncIterator[WorkerProcess]:
     )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(3 * PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             line = (await process.stdout.readline()).decode()
         assert line.startswith("worker ready on "), line
         yield WorkerProcess(process, line.removeprefix("worker ready on ").strip())

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.process.load import Load, LoadLimits
 from ws_adapter.protocol.core.actions import Send
@@ -236,5 +237,5 @@ async def test_end_of_the_connection_leaves_nobody_waiting() -> None:
     line.outbox.put(listen())
     with pytest.raises(ConnectionError):
         await line.task
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE_S):
         await line.outbox.flushed()

@@ -70,7 +70,7 @@ async def test_a_cancelled_answer_frees_the_worker_for_the_next() -> None:
 
 
 async def test_no_slot_in_time() -> None:
-    async with talking(realtime_wait_s=0.2) as (stage, _), stage.client(url(stage)) as first:
+    async with talking(realtime_wait_s=1.0) as (stage, _), stage.client(url(stage)) as first:
         await first.expect("session.created")
         async with stage.client(url(stage)) as second:
             events, close = await second.end()

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.passing import Passing
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker, speak
+from tests.ws_adapter.session.test_endings import PING_S, unanswered_ping
 from tests.ws_adapter.support.conversation import INIT, append
 from tests.ws_adapter.support.stage import PATIENCE_S, ManualClock, running_adapter, until
+from ws_adapter.server import listener
 
 
 def small_window() -> socket.socket:
@@ -45,7 +48,7 @@ async def test_client_that_stops_reading_loses_its_session_and_nobody_else_does(
                     await clock.advance(0.5)
                     await asyncio.sleep(0.01)
 
-                await until(lambda: stopped.is_closed, 2)
+                await until(lambda: stopped.is_closed)
                 client.socket.transport.resume_reading()
                 await client.rest()
                 assert client.close_code in (1006, 1008)
@@ -87,14 +90,15 @@ async def test_disconnect_is_noticed_while_output_waits() -> None:
             await client.send(append(20.0))
             await settled(lambda: len(engine.session.heard))
             client.vanish()
-            await until(lambda: engine.session.is_closed, 1)
+            await until(lambda: engine.session.is_closed)
 
 
 async def test_client_that_vanished_without_a_word_is_noticed_while_output_waits(
     monkeypatch: pytest.MonkeyPatch,
+    passing: Passing,
 ) -> None:
     """Below the bound of the outbox, but so much that no ping gets through any more."""
-    monkeypatch.setattr("ws_adapter.server.listener.PING_S", 0.3)
+    monkeypatch.setattr(listener, "PING_S", PING_S)
     engine = ScriptedEngine(speak("word"), repeat=True)
     async with running_worker(engine) as worker:
         async with running_adapter(worker.address, outbox_audio_s=30, outbox_mib=64) as stage:
@@ -102,6 +106,8 @@ async def test_client_that_vanished_without_a_word_is_noticed_while_output_waits
                 await client.begin()
                 client.socket.transport.pause_reading()
                 await client.send(append(10.0))
+                await settled(lambda: len(engine.session.heard))
+                await unanswered_ping(passing)
                 await until(lambda: engine.session.is_closed)
                 client.vanish()
 

@@ -28,7 +28,7 @@ async def adapter_process(
     )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(3 * PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             line = (await process.stdout.readline()).decode().strip()
         assert line.startswith("adapter ready on http://127.0.0.1:")
         yield process, line.removeprefix("adapter ready on ")

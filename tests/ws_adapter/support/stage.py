@@ -15,15 +15,13 @@ from websockets.exceptions import ConnectionClosed
 
 from antiphon.semconv import SERVICE_ADAPTER
 from antiphon.telemetry.providers import Telemetry, start
+from tests.support.patience import PATIENCE_S
 from tests.support.schemas import Observer
 from tests.support.scripted_engine import ScriptedEngine, running_worker
 from tests.ws_adapter.support.conversation import INIT, Event
 from ws_adapter.app import Adapter
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock, LoopClock, Timer
-
-PATIENCE_S = 10.0
-"""The longest that any of these tests waits for what must come."""
 
 
 @dataclass(order=True)
@@ -190,9 +188,22 @@ class Stage:
             assert time.monotonic() < deadline, f"{told} never became {state}"
             await asyncio.sleep(0.01)
 
+    async def until_queue(self, length: int) -> None:
+        """Waits until so many clients wait for a slot."""
+        async with asyncio.timeout(PATIENCE_S):
+            while (await self.request("/api/queue"))[2]["queue_length"] != length:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
     @asynccontextmanager
     async def client(self, url: str | None = None, **options: Any) -> AsyncIterator[Client]:
-        options = {"max_size": None, "compression": None, "close_timeout": 1, **options}
+        # Who is to notice that the other is gone is the server.
+        options = {
+            "max_size": None,
+            "compression": None,
+            "close_timeout": 1,
+            "ping_interval": None,
+            **options,
+        }
         async with connect(url or self.url, **options) as socket:
             client = Client(socket)
             yield client

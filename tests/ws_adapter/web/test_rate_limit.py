@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
 from ws_adapter.web import rate_limit
@@ -192,7 +193,7 @@ async def open_until(stage: Stage, address: str) -> ClientConnection:
             except InvalidStatus:
                 await asyncio.sleep(0.01)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await attempt()
     return found[0]
 

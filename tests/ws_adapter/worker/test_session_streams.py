@@ -21,6 +21,7 @@ from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service.api import setups
 from inference_service.api.engine import SessionFailed
 from inference_service.rpc import server
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     EVERYTHING,
     Play,
@@ -188,7 +189,7 @@ async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot() -> 
         await until(lambda: engine.sessions and engine.session.heard)
         ended = asyncio.create_task(streams.ended())
         streams.release()
-        await until(lambda: engine.session.is_closing, 0.4)
+        await until(lambda: engine.session.is_closing)
         await asyncio.sleep(0.05)
         assert not ended.done()
         engine.session.finish_cleanup()
@@ -204,7 +205,7 @@ async def test_unit_that_does_not_end_is_cut_and_the_clean_slot_waited_for() -> 
         await until(lambda: engine.sessions and engine.session.heard)
         ended = asyncio.create_task(streams.ended())
         streams.release()
-        await until(lambda: engine.session.is_closing, 1)
+        await until(lambda: engine.session.is_closing)
         await asyncio.sleep(0.05)
         assert not ended.done()
         engine.session.finish_cleanup()
@@ -215,14 +216,14 @@ async def test_release_without_a_config() -> None:
     async with worker(ScriptedEngine(listen())) as (caller, _):
         streams = await caller.attach()
         streams.release()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE_S):
             await streams.ended()
         assert caller.said == []
 
 
 async def attached_again(caller: Caller, name: str) -> SessionStreams:
     """Attached to a free slot, which a call that was given up may come late for and hold a moment."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return await caller.attach(name)
@@ -355,7 +356,8 @@ async def test_worker_says_that_it_is_going_away() -> None:
         running.worker.interrupt()
         await streams.ended()
 
-        assert [round(away.time_left_s, 1) for away in caller.heard(GoingAway)] == [0.3]
+        [away] = caller.heard(GoingAway)
+        assert 0 <= away.time_left_s <= 0.3
         assert caller.heard(Failed) == [Failed(Reason.DRAINING)]
 
 
@@ -388,7 +390,7 @@ async def test_cancelled_attach_leaves_nothing() -> None:
                 except AttachFailed:
                     await asyncio.sleep(0.01)
 
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             streams = await attached()
         streams.release()
         await streams.ended()
@@ -476,7 +478,7 @@ async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_s
         streams.open(SETUP, 600.0)
         await until(lambda: caller.heard(Ready))
         streams.run(RunUnit(1, SECOND, False))
-        await asyncio.wait_for(streams.ended(), 5)
+        await asyncio.wait_for(streams.ended(), PATIENCE_S)
     assert caller.heard(Failed) == [Failed(Reason.KV_EXHAUSTED)]
 
 

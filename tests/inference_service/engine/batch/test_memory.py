@@ -16,6 +16,7 @@ from inference_service.errors import ConfigurationError
 from inference_service.families import footprint, table
 from inference_service.models.packed_linear import runs
 from tests.inference_service.engine.support import tiny_causal
+from tests.support.long import long
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 MIB = 2**20
@@ -85,6 +86,7 @@ def test_a_forward_takes_no_more_than_is_told() -> None:
     assert told / 3 < measured <= told
 
 
+@long
 @pytest.mark.skipif(not runs(torch.float32), reason="this torch has no packed weights")
 def test_kernels_take_no_more_than_is_told() -> None:
     """Whatever numbers of rows come, in a process of its own, in which other things may grow too."""

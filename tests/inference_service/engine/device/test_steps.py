@@ -16,6 +16,7 @@ from inference_service.engine.device.graph import SIZES, Graph, size_for
 from inference_service.engine.device.paged import Contexts, gathered, has_block_tables, varlen, way_on
 from inference_service.engine.device.rows import Rows
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
+from tests.support.long import seeds
 
 SLOTS, CAPACITY, IDS = 5, 160, 50
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -55,7 +56,7 @@ def rows(rng: random.Random) -> Rows:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("model", [qwen3, llama, mistral])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(0, 1, 2))
 def test_rows_in_steps_see_what_they_see_by_session(model: Made, seed: int) -> None:
     """Contexts of any length that begin alike, slide, are cut and come to an end."""
     rng, decoders = random.Random(seed), pair(model)

@@ -22,6 +22,7 @@ from inference_service.engine.sessions.spoken_chat import SpokenChatSession
 from inference_service.engine.tick import Tick
 from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.reference import Watched, picture, runtime, wave
+from tests.support.long import seeds
 
 CASES = golden.recording("chat")["cases"]
 LENGTH = 16
@@ -100,7 +101,7 @@ def test_scores_of_each_token_of_an_answer_are_the_recorded_ones() -> None:
     torch.testing.assert_close(scores[: len(expected)], expected[: len(scores)], atol=LOGITS_LIMIT, rtol=0)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(0, 1, 2))
 def test_recorded_chats_beside_each_other_say_the_same(seed: int) -> None:
     rng, slots = random.Random(seed), 3
     where, waiting = runtime(slots), rng.sample(CASES * 3, 9)

@@ -26,6 +26,7 @@ from tests.inference_service.engine.support.reference import (
     play,
     runtime,
 )
+from tests.support.long import seeds
 
 HIDDEN_LIMIT = 5e-5
 LOGITS_LIMIT = 1e-4
@@ -117,7 +118,7 @@ def test_conversation_is_the_recorded_one(name: str) -> None:
     check(visitor)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(0, 1, 2))
 def test_conversations_among_others_that_come_and_go_are_the_recorded_ones(seed: int) -> None:
     rng = random.Random(seed)
     where = runtime(4, quirks=True, limit=1024)

@@ -19,6 +19,7 @@ from inference_service.tools.grammar import Mask
 from tests.inference_service.engine.support import tiny_caller
 from tests.inference_service.engine.support.calling import TIME, WARM, WEATHER, Chat, Chats, required
 from tests.inference_service.engine.support.tiny_caller import CITY
+from tests.support.long import seeds
 
 BERN = '{"city": "Bern", "days": 3, "unit": "C"}'
 CALL = f'\n<tool_call>\n{{"name": "weather", "arguments": {BERN}}}\n</tool_call>'
@@ -49,7 +50,7 @@ def open_chat(chats: Chats) -> Iterator[Callable[..., Chat]]:
 # ------------------------------------------------------------------------------------------------- required
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(0, 1, 2))
 def test_a_required_call_is_valid_whatever_the_weights(open_chat: Callable[..., Chat], seed: int) -> None:
     told = open_chat(seed=seed).ask("Weather?", tools=required())
 

@@ -34,7 +34,7 @@ from inference_service.media.mel import MelStream
 from inference_service.models.tokenizer import Tokenizer
 from tests.inference_service.engine.support import golden, tiny
 from tests.inference_service.engine.support.exchange import clip
-from tests.inference_service.engine.test_engine import PATIENCE, Rig
+from tests.inference_service.engine.test_engine import PATIENCE_S, Rig
 from tests.support.drawing import jpeg
 
 QUESTION = "Now"
@@ -240,7 +240,7 @@ def test_prompt_being_prepared_delays_no_conversation(monkeypatch: pytest.Monkey
     rig, hold, prepare = Rig(), threading.Event(), ChatPreprocessor.prepare
 
     def slow(preprocessor: ChatPreprocessor, content: Content) -> Prompt:
-        assert hold.wait(PATIENCE)
+        assert hold.wait(PATIENCE_S)
         return prepare(preprocessor, content)
 
     monkeypatch.setattr(ChatPreprocessor, "prepare", slow)

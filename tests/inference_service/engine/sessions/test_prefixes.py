@@ -36,6 +36,7 @@ from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.test_crowd import Guest
+from tests.support.long import seeds
 
 SLOTS = 3
 PROMPT = "You are kind, you know the weather, and you answer in a word or two, whoever asks."
@@ -263,7 +264,7 @@ def _common(stage: Stage, one: str, other: str) -> int:
     return next((i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b), min(map(len, both)))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", seeds(0, 1))
 def test_flood_of_prompts_takes_nothing_from_those_who_talk(stage: Stage, seed: int) -> None:
     rng = random.Random(seed)
     resident = Guest(duplex(), [(second(i), UnitOverrides()) for i in range(3)])

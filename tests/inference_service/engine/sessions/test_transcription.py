@@ -40,6 +40,7 @@ from inference_service.media.mel import MelStream
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.decisions import chosen
 from tests.inference_service.engine.support.dictation import SAMPLE_RATE, Sound, Writer, noise, run
+from tests.support.long import seeds
 
 CHATTY = Sampling(max_new_tokens=100_000, temperature=0.0, length_penalty=0.1)
 """Greedy, and a random model ends most seconds of itself."""
@@ -127,7 +128,7 @@ def test_text_is_that_of_its_tokens(runtime: DuplexRuntime) -> None:
     assert wrote.text == runtime.tokenizer.decode(wrote.token_ids)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(0, 1, 2))
 def test_sessions_that_come_and_go_say_what_each_says_alone(runtime: DuplexRuntime, seed: int) -> None:
     rng = random.Random(seed)
     sounds = [noise(100 * seed + i, rng.uniform(0.5, 5.0)) for i in range(9)]

@@ -14,6 +14,7 @@ from inference_service.models.minicpmo.audio import CAPACITY, Ear
 from inference_service.models.minicpmo.mel import StreamingMel, clip_mels
 from tests.inference_service.engine.support import golden
 from tests.inference_service.models.minicpmo.test_mel import UNITS, random_loudness, second, wave
+from tests.support.long import seeds
 
 LIMIT = 5e-5
 HIDDEN = 256
@@ -127,7 +128,7 @@ def test_without_blocks_a_clip_hears_all_of_itself(ear: Ear) -> None:
 # ------------------------------------------------------------------------------------------------- in company
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(0, 1, 2))
 def test_streams_that_come_and_go_are_heard_as_alone(ear: Ear, seed: int) -> None:
     """Ragged caches, first units beside late ones, pauses, and caches dropped at units 29 and 58."""
     rng = random.Random(seed)

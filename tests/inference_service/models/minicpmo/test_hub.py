@@ -11,6 +11,7 @@ import pytest
 from inference_service.checkpoints import hub
 from inference_service.checkpoints.location import find, is_hub_name
 from tests.inference_service.models.minicpmo import published
+from tests.support.patience import PATIENCE_S
 
 FETCH = "import sys; from inference_service.checkpoints.hub import fetch; print(fetch(sys.argv[1]))"
 FIND = "import sys; from inference_service.checkpoints.location import find; print(find(sys.argv[1]))"
@@ -37,7 +38,7 @@ def ask(program: str, name: str, home: Path, **variables: str) -> subprocess.Com
         cwd=home,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 

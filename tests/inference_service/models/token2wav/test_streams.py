@@ -18,6 +18,7 @@ from inference_service.models.token2wav.stream import StreamCodes, StreamState
 from tests.inference_service.models.token2wav import recorded
 from tests.inference_service.models.token2wav.recorded import WAVE_LIMIT
 from tests.inference_service.models.token2wav.test_flow import far
+from tests.support.long import seeds
 
 SCRIPTS = Path(__file__).parents[3] / "data/minicpmo_tiny"
 VARIANTS = pytest.mark.parametrize("is_causal", [False, True], ids=["hift", "causal"])
@@ -207,7 +208,7 @@ class Speaker:
 
 
 @VARIANTS
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(0, 1))
 def test_streams_that_join_and_leave_do_not_hear_of_each_other(is_causal: bool, seed: int) -> None:
     model = recorded.model(is_causal=is_causal)
     draw = random.Random(seed)

@@ -1,0 +1,12 @@
+"""How long tests wait for what must come.
+
+It ends what hangs, and says nothing of how fast anything is: where four processes of tests share two cores,
+each may stand still for seconds.
+"""
+
+from typing import Final
+
+PATIENCE_S: Final = 60.0
+PATIENCE_MS: Final = 1000 * PATIENCE_S
+START_S: Final = 120.0
+"""For a process that loads a model."""

@@ -123,11 +123,13 @@ class Recorder:
         max_bytes: int,
         most_of_all: float = MOST_OF_ALL,
         backlog_bytes: int = BACKLOG_BYTES,
+        flush_s: float = FLUSH_S,
     ) -> None:
         self.clock = clock
         self.counts = Counts()
         self._root = root.absolute()
         self._backlog_bytes = backlog_bytes
+        self._flush_s = flush_s
         self._share_bytes = max_bytes * most_of_all or inf
         self._shelf = Shelf(self._root, max_age_s, max_bytes, self._failed)
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
@@ -160,10 +162,10 @@ class Recorder:
         self._thread.start()
 
     async def close(self) -> None:
-        """Takes nothing more and returns when everything is written, or after `FLUSH_S`."""
+        """Takes nothing more and returns when everything is written, or after `flush_s`."""
         self._is_closed = True
         self._news.set()
-        await asyncio.to_thread(self._thread.join, FLUSH_S)
+        await asyncio.to_thread(self._thread.join, self._flush_s)
         if self._thread.is_alive():
             self._is_abandoned = True
             logger.warning("recordings in %s: the end is missing, the disk is too slow", self._root)

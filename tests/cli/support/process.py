@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.cli.main import main
+from tests.support.patience import START_S
 
 ANTIPHON = [sys.executable, "-m", "antiphon.cli"]
 
@@ -26,7 +27,7 @@ def run_cli(
     *arguments: str | Path,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    timeout_s: float = 30,
+    timeout_s: float = START_S,
 ) -> Outcome:
     """Runs `antiphon ARGUMENTS...` to its end."""
     return run([*ANTIPHON, *map(str, arguments)], env, cwd, timeout_s)
@@ -47,7 +48,7 @@ def run_without(module: str, *arguments: str) -> Outcome:
         "from antiphon.cli.main import main\n"
         f"sys.exit(main({list(arguments)!r}))"
     )
-    return run([sys.executable, "-c", code], None, None, 60)
+    return run([sys.executable, "-c", code], None, None, START_S)
 
 
 def run(command: list[str], env: Mapping[str, str] | None, cwd: Path | None, timeout_s: float) -> Outcome:

@@ -173,8 +173,7 @@ async def test_a_disk_that_hangs_does_not_keep_the_adapter(
         return write(*arguments)
 
     monkeypatch.setattr(os, "pwrite", hang)
-    monkeypatch.setattr(recorder_module, "FLUSH_S", 0.01)
-    async with recording_to(tmp_path) as recorder:
+    async with recording_to(tmp_path, flush_s=0.01) as recorder:
         recording = recorder.begin("s", "audio", NOBODY)
         recording.up(b"{}")
         recording.end("user_stop", None)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.recording.folder import Client
 from ws_adapter.recording.recorder import Recorder
@@ -46,7 +47,7 @@ async def recording_to(
     root: Path, clock: ManualClock | None = None, **options: Any
 ) -> AsyncIterator[Recorder]:
     """A recorder without bounds; on leaving the block everything is written."""
-    options = {"max_age_s": 0.0, "max_bytes": 0, "most_of_all": 2.0, **options}
+    options = {"max_age_s": 0.0, "max_bytes": 0, "most_of_all": 2.0, "flush_s": PATIENCE_S, **options}
     recorder = Recorder(root, clock or ManualClock(), **options)
     recorder.start()
     try:

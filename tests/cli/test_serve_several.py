@@ -147,7 +147,7 @@ def held_by(serve: Serve) -> list[int]:
 
 def started_again(serve: Serve) -> int:
     """How many processes the status page says were killed and are ready again."""
-    with urllib.request.urlopen(f"{serve.addresses('Status')[0]}status.json", timeout=DEADLINE_S) as answer:
+    with urllib.request.urlopen(f"{serve.addresses('Status')[0]}status.json", timeout=PATIENCE_S) as answer:
         processes = json.load(answer)["processes"]
     return sum(
         process["state"] == "ready" and process["restarts"] == 1 and "SIGKILL" in process["last_end"]

@@ -1,8 +1,9 @@
 """Redis, two adapters, two workers and twenty talkers: `python -m tests.cluster` (`make cluster`).
 
 The shipped checkpoint hears recorded questions, while a worker, an adapter and Redis are killed and a worker
-and an adapter are replaced. Ends with 1 if a conversation is lost that was on neither of those killed, if a
-slot or a ticket is left, or if a slot was granted twice.
+and an adapter are replaced; `--rounds` adds faults by chance, among them processes that stand still. Ends
+with 1 if a conversation is lost that was on neither of those killed, if a slot or a ticket is left, or if a
+slot was granted twice.
 """
 
 import argparse
@@ -25,6 +26,8 @@ def main() -> int:
     parser.add_argument("--talkers", type=int, default=20)
     parser.add_argument("--slots", type=int, default=3, help="of each worker")
     parser.add_argument("--units", type=int, default=6, help="of a conversation")
+    parser.add_argument("--rounds", type=int, default=0, help="of faults that --seed draws, after those")
+    parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cluster-") as folder:
         cluster = Cluster(Path(folder), given.slots)
@@ -32,7 +35,7 @@ def main() -> int:
             cluster.start()
             talkers = Talkers(cluster, sorted(RECORDINGS.glob("*.wav")), given.units)
             trial = Trial(cluster, talkers)
-            asyncio.run(trial.run(given.talkers))
+            asyncio.run(trial.run(given.talkers, given.rounds, given.seed))
         finally:
             cluster.close()
     return verdict(trial)

@@ -1,16 +1,25 @@
-"""One of each is killed and one of each is replaced, under talkers; and what has to be true of it."""
+"""One of each is killed and one of each is replaced, under talkers, then whatever chance has it; and what has
+to be true of it."""
 
 import asyncio
+import random
 import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tests.cluster.nodes import PATIENCE_S, Cluster, until
 from tests.cluster.talkers import Conversation, Talkers
 
 _LOOK_S = 0.2
+
+_FROZEN_S = (1.0, 8.0)
+"""Between these a process stands still: longer than a ticket or a worker is believed in without a beat, and
+not as long as connections are."""
+
+Act = Callable[[], Awaitable[int]]
 
 
 @dataclass(frozen=True)
@@ -41,18 +50,19 @@ class Trial:
     faults: list[str] = field(default_factory=list)
     """What must never be."""
 
-    async def run(self, count: int) -> None:
-        """With so many talkers."""
+    async def run(self, count: int, rounds: int = 0, seed: int = 0) -> None:
+        """With so many talkers; after the phases come so many `rounds` of faults that `seed` draws."""
         talking = asyncio.create_task(self.talkers.talk(count))
         watching = asyncio.create_task(self._watch_leases())
         try:
-            for name, act in (
+            planned: list[tuple[str, Act]] = [
                 ("a worker is killed", self._kill_worker),
                 ("an adapter is killed", self._kill_adapter),
                 ("Redis is killed, and comes back empty", self._kill_redis),
                 ("a worker is replaced", self._replace_worker),
                 ("an adapter is replaced", self._replace_adapter),
-            ):
+            ]
+            for name, act in [*planned, *self._drawn(planned, rounds, random.Random(seed))]:
                 await self._phase(name, act)
         finally:
             self.talkers.stop()
@@ -61,7 +71,26 @@ class Trial:
         talking.result()
         await self._check_nothing_is_left()
 
-    async def _phase(self, name: str, act: Callable[[], Awaitable[int]]) -> None:
+    def _drawn(
+        self, planned: list[tuple[str, Act]], rounds: int, draw: random.Random
+    ) -> list[tuple[str, Act]]:
+        def freezing(kind: str) -> Act:
+            return partial(self._freeze, kind, draw.uniform(*_FROZEN_S), draw)
+
+        def one() -> tuple[str, Act]:
+            return draw.choice(
+                [
+                    *planned,
+                    ("Redis is emptied", self._empty_redis),
+                    ("Redis stands still", partial(self._freeze_redis, draw.uniform(*_FROZEN_S))),
+                    ("a worker stands still", freezing("worker")),
+                    ("an adapter stands still", freezing("adapter")),
+                ]
+            )
+
+        return [one() for _ in range(rounds)]
+
+    async def _phase(self, name: str, act: Act) -> None:
         talkers = self.talkers
         await self._soon(lambda: talkers.live, "somebody talks")
         under_way, began = list(talkers.live), time.monotonic()
@@ -94,6 +123,28 @@ class Trial:
 
     async def _kill_redis(self) -> int:
         await asyncio.to_thread(self.cluster.redis.restart, keep_data=False)
+        return 0
+
+    async def _empty_redis(self) -> int:
+        await asyncio.to_thread(self.cluster.redis.empty)
+        return 0
+
+    async def _freeze_redis(self, seconds: float) -> int:
+        self.cluster.redis.pause()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.cluster.redis.resume()
+        return 0
+
+    async def _freeze(self, kind: str, seconds: float, draw: random.Random) -> int:
+        name = draw.choice([name for name in self.cluster.nodes if name.startswith(kind)])
+        process = self.cluster.nodes[name].process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            process.send_signal(signal.SIGCONT)
         return 0
 
     async def _replace_worker(self) -> int:

@@ -13,8 +13,16 @@ from tests.conformance.support.stack import (
     shipped_worker,
     transcribing_worker,
 )
+from ws_adapter.worker import registry
+from ws_adapter.worker.registry import Occupied
 
 SLOTS = 24
+
+
+@pytest.fixture
+def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers do not say who has their slots, as those of the contract before: only a refusal tells."""
+    monkeypatch.setattr(registry, "Occupied", lambda question=0, slots=None: Occupied(question))
 
 
 def _served(worker: Worker, slots: int) -> Iterator[Stack]:

@@ -6,7 +6,7 @@ import wave
 from pathlib import Path
 
 from tests.e2e.conftest import FOLDER
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import START_S
 
 
 def test_the_demo_hears_an_answer_and_says_whether_it_was_right(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_the_demo_hears_an_answer_and_says_whether_it_was_right(tmp_path: Path) 
         "--out",
         str(answer),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
     verdict = done.stdout.strip().splitlines()[-1]
     assert (done.returncode == 0) == verdict.startswith("PASS"), done.stdout + done.stderr
     with wave.open(str(answer)) as file:

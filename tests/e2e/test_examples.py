@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.conftest import FOLDER
 from tests.support.drawing import jpeg
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import START_S
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "clients" / "python" / "examples"
@@ -18,7 +18,7 @@ QUESTION = FOLDER / "goodbye.wav"
 
 def run(example: str, *arguments: str) -> str:
     command = [sys.executable, str(EXAMPLES / example), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

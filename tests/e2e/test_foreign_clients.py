@@ -11,7 +11,7 @@ import pytest
 
 from tests.clients import vectors
 from tests.e2e.conftest import FOLDER
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import START_S
 
 ROOT = Path(__file__).parents[2]
 TYPESCRIPT = ROOT / "clients" / "typescript"
@@ -23,7 +23,7 @@ needs_node = pytest.mark.skipif(
 
 
 def run(*command: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=START_S)
 
 
 @pytest.fixture(scope="module")

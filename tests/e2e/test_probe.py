@@ -15,11 +15,11 @@ from antiphon.audio.wav import read_wav
 from antiphon.bench.crowd import measure
 from tests.cli.support.process import Outcome, run_cli
 from tests.e2e.conftest import FOLDER, until_all_free
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import START_S
 
 
 def antiphon(*arguments: str) -> Outcome:
-    return run_cli(*arguments, timeout_s=PATIENCE_S)
+    return run_cli(*arguments, timeout_s=START_S)
 
 
 @pytest.mark.parametrize(

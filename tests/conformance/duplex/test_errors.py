@@ -89,6 +89,7 @@ async def test_queue_cancelled(narrow: Processes) -> None:
         assert await client.end() == ([error("queue_cancelled")], 1000)
 
 
+@pytest.mark.usefixtures("unsaid")
 async def test_worker_busy() -> None:
     """RESOURCE_EXHAUSTED NO_FREE_SLOT, after 10 tries at 0.5 s: `worker_busy`, 1013."""
     clock = ManualClock()

@@ -45,6 +45,7 @@ async def ends(client: Client, events: list[Event], code: int) -> None:
 # ---------------------------------------------------------------------------- before the session has begun
 
 
+@pytest.mark.usefixtures("unsaid")
 async def test_no_free_slot() -> None:
     """7.1 NO_FREE_SLOT, after 10 tries at 0.5 s: `worker_busy`, 1013. Another adapter has the slot."""
     with prompted_worker(1) as worker, running_stack(worker) as stack:
@@ -284,7 +285,7 @@ async def test_adapter_shuts_down() -> None:
     7.3: sessions run on for `drain_timeout_s`; new sockets get `service_unavailable`, 1013.
     """
     unavailable = [error("service_unavailable", side="server_error")]
-    with prompted_worker(2) as worker, running_stack(worker, options=("--drain-timeout-s", "5")) as stack:
+    with prompted_worker(2) as worker, running_stack(worker, options=("--drain-timeout-s", "2")) as stack:
         async with stack.client() as current, stack.client() as earlier, stack.client() as waiting:
             created = [await G3.begin(current, hang("generate")), await G2.begin(earlier)]
             await current.send(G3.append())

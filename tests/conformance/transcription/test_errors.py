@@ -135,6 +135,7 @@ async def test_queue_cancelled(tmp_path: Any) -> None:
                 await nothing(client)
 
 
+@pytest.mark.usefixtures("unsaid")
 async def test_no_free_slot() -> None:
     """7.1 NO_FREE_SLOT, after 10 tries at 0.5 s: `queue_full`."""
     clock = ManualClock()

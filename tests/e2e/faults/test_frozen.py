@@ -100,6 +100,7 @@ async def test_a_frozen_worker_is_noticed_by_clients_and_callers_and_serves_agai
             again = await Caller(channel, "mine").open()
             await again.configure()
             await again.unit(1)
+            await again.half_close(*again.calls)
             await until_free(adapter.address, 2, within_s=PATIENCE_S)
             async with public_client(adapter):
                 pass

@@ -13,7 +13,7 @@ DISPATCHER: Final = "ANTIPHON_DISPATCHER"
 def add_dispatcher_options(options: Options) -> None:
     """For commands that take part in it. An address with a password belongs into the variable: other users of
     the machine can read the command line."""
-    in_environment = os.environ.get(DISPATCHER)
+    in_environment = os.environ.get(DISPATCHER) or None
     options.add_argument(
         "--dispatcher",
         metavar="URL",

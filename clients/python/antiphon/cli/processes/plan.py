@@ -61,8 +61,8 @@ class Arguments:
         """What several adapters sign alike has one key, made here unless the environment has one."""
         names = (WORKER_KEY, CLIENT_SECRET_KEY) if dispatcher is not None else ()
         variables = {name: os.environ.get(name) or secrets.token_hex(32) for name in names}
-        if dispatcher is not None:
-            variables[DISPATCHER] = dispatcher  # it may have a password in it
+        # It may have a password in it; and without one that of the environment is not meant.
+        variables[DISPATCHER] = dispatcher or ""
         return cls(plan, folder, dispatcher, variables)
 
     @property

@@ -17,10 +17,8 @@ from typing import Any, Final
 from redis import Redis
 
 from antiphon.redis import LIBRARY
+from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
-
-PATIENCE_S: Final = 60.0
-"""The longest wait for what must come."""
 
 DRAIN_S: Final = 120.0
 """Longer than a conversation: nothing that is replaced may end one."""

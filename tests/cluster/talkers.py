@@ -78,9 +78,7 @@ class Talkers:
                 try:
                     async with session.stream_file(recording):
                         async for event in session:
-                            if isinstance(
-                                event, antiphon.Listening | antiphon.AudioDelta | antiphon.TextDelta
-                            ):
+                            if isinstance(event, _ANSWERS):
                                 patience.reschedule(asyncio.get_running_loop().time() + LONGEST_WAIT_S)
                                 conversation.units += 1
                                 if conversation.units >= self.units:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tests.cluster.nodes import PATIENCE_S, Cluster, until
+from tests.cluster.nodes import Cluster, until
 from tests.cluster.talkers import Conversation, Talkers
+from tests.support.patience import PATIENCE_S
 
 _LOOK_S = 0.2
 

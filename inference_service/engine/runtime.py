@@ -13,7 +13,13 @@ from inference_service.api.setups import SessionSetup
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import Draw
-from inference_service.engine.batch.sampler import Sheet, choose, choose_beside
+from inference_service.engine.batch.sampler import (
+    Sheet,
+    choose_beside,
+    choose_by_rows,
+    choose_together,
+    goes_by_rows,
+)
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.device.transfer import download
 from inference_service.engine.session import Session, SessionKind
@@ -41,6 +47,8 @@ class Runtime:
         self.language = language
         self.kinds: dict[type[SessionSetup], SessionKind[Any]] = {}
         """The kinds of session that the model holds, each by what its sessions are set up with."""
+        self.by_rows = goes_by_rows(self.device, info.vocabulary)
+        """Whether the host draws."""
         self._expected: Mapping[int, Draw] = {}
         self._foreseen: list[Foreseen] = []
         self._head = head
@@ -87,11 +95,16 @@ class Runtime:
         if asked:
             asked.sort(key=lambda row: id(self._expected[segments[row].slot].forbidden))
             draws = [self._expected[segments[row].slot] for row in asked]
-            sheet = Sheet(draws)
-            hidden, (last, rows, cells) = self.language.run(segments, ends, ends[asked], sheet.cells)
-            sheet.lie(cells)
-            scores = self.scores(hidden.index_select(0, rows))
-            chosen, (sums,) = choose_beside(scores, draws, sheet, _sums(hidden, last))
+            if self.by_rows:
+                hidden, (last, rows) = self.language.run(segments, ends, ends[asked])
+                chosen = choose_by_rows(self.scores(hidden.index_select(0, rows)), draws)
+                (sums,) = download(_sums(hidden, last))
+            else:
+                sheet = Sheet(draws)
+                hidden, (last, rows, cells) = self.language.run(segments, ends, ends[asked], sheet.cells)
+                sheet.lie(cells)
+                scores = self.scores(hidden.index_select(0, rows))
+                chosen, (sums,) = choose_beside(scores, draws, sheet, _sums(hidden, last))
             self._foreseen.append(Foreseen(hidden, ends[asked].tolist(), draws, chosen))
         else:
             hidden, (last,) = self.language.run(segments, ends)
@@ -148,9 +161,9 @@ class Runtime:
         rows = [row for row in range(len(draws)) if row not in known]
         if rows:
             rows.sort(key=lambda row: id(draws[row].forbidden))
-            chosen = choose(
-                self.scores(torch.stack([hidden[row] for row in rows])), [draws[row] for row in rows]
-            )
+            draw_them = choose_by_rows if self.by_rows else choose_together
+            scores = self.scores(torch.stack([hidden[row] for row in rows]))
+            chosen = draw_them(scores, [draws[row] for row in rows])
             known |= dict(zip(rows, chosen, strict=True))
         return [known[row] for row in range(len(draws))]
 

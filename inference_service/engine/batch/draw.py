@@ -74,11 +74,11 @@ class Draw:
 
     def is_like(self, other: "Draw") -> bool:
         """Whether both say the same of equal scores."""
-        return (
+        return self is other or (
             self.forbidden is other.forbidden
             and self.allowed is other.allowed
             and self._numbers == other._numbers
-            and np.array_equal(self.recent, other.recent)
+            and (self.recent is other.recent or np.array_equal(self.recent, other.recent))
         )
 
     @property
@@ -125,6 +125,8 @@ class TextSampler:
     reference_quirks: bool = False
     """Repeats what the reference got wrong: a repeated id with a negative score becomes more likely, and
     what is meant for listening happens to `<|im_end|>`, whose score is multiplied."""
+    _asked: tuple[DuplexSettings, Noise, int, Draw] | None = None
+    """Its last decision, and by what: it is asked for twice."""
 
     def draw(self, settings: DuplexSettings, noise: Noise | None = None) -> Draw:
         """The next decision; nothing has moved before `decided`.
@@ -132,13 +134,23 @@ class TextSampler:
         `<|chunk_eos|>` is tested on the untouched distribution. Listening is made `listen_prob_scale` times
         as likely, and sure if it is among the best `listen_top_k`.
         """
+        noise = noise or self.noise
+        if self._asked is not None:
+            by, source, drawn, draw = self._asked
+            if by is settings and source is noise and drawn == noise.drawn and draw.recent is self.history:
+                return draw
+        draw = self._draw(settings, noise)
+        self._asked = settings, noise, noise.drawn, draw
+        return draw
+
+    def _draw(self, settings: DuplexSettings, noise: Noise) -> Draw:
         special, scale, rank = self.special, settings.listen_prob_scale, settings.listen_top_k or 0
         quirks = self.reference_quirks
         return Draw(
             0.0 if settings.greedy else settings.temperature,
             settings.top_k,
             settings.top_p,
-            (noise or self.noise).ahead(UNIFORMS),
+            noise.ahead(UNIFORMS),
             special.chunk_eos,
             self.forbidden,
             self.history,
@@ -158,7 +170,8 @@ class TextSampler:
         if token == self.special.chunk_eos or self._is_quirk(token, settings):
             return
         window = settings.text_repetition_window_size
-        history = np.append(self.history, np.int32(token))
+        history = np.empty(len(self.history) + 1, np.int32)
+        history[:-1], history[-1] = self.history, token
         self.history = history[max(0, len(history) - window) :]
 
     def _is_quirk(self, token: int, settings: DuplexSettings) -> bool:

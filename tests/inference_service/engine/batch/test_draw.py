@@ -8,6 +8,7 @@ from torch import Tensor
 from inference_service.api.setups import DuplexSettings
 from inference_service.engine.batch.draw import UNIFORMS, TextSampler
 from inference_service.engine.batch.noise import Noise
+from inference_service.engine.batch.sampler import choose_by_rows, choose_together
 from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.decisions import adjusted, decide
 
@@ -41,6 +42,33 @@ def with_(settings: DuplexSettings, **changes: object) -> DuplexSettings:
 
 
 # -------------------------------------------------------------------------------------------------- rules
+
+
+def test_a_decision_that_nothing_came_between_is_asked_for_once() -> None:
+    one = sampler()
+    foreseen = one.draw(PLAIN)
+    assert one.draw(PLAIN) is foreseen
+
+    others = [one.draw(PLAIN, Noise(9)), one.draw(with_(PLAIN, top_k=3))]
+    assert not any(foreseen.is_like(other) for other in others)
+    one.decided(300, PLAIN)
+    after = one.draw(PLAIN)
+    assert (after.uniforms, list(after.recent)) == (Noise(0, drawn=UNIFORMS).ahead(UNIFORMS), [300])
+    one.history = np.array([7], np.int32)
+    assert list(one.draw(PLAIN).recent) == [7]
+
+
+@pytest.mark.parametrize("scale", [0.4, 1.0, 3.0])
+def test_both_ways_of_drawing_repeat_what_the_reference_got_wrong(scale: float) -> None:
+    settings = DuplexSettings(listen_prob_scale=scale, listen_top_k=2, temperature=1.0)
+    draws = []
+    for seed in range(60):
+        one = sampler(seed, history=[300, 301, 305])
+        one.reference_quirks = True
+        draws.append(one.draw(settings))
+    rows = torch.stack([random_scores(seed) for seed in range(60)])
+
+    assert choose_by_rows(rows.clone(), draws) == choose_together(rows, draws)
 
 
 def test_greedy_takes_the_best() -> None:

@@ -13,8 +13,21 @@ from torch import Tensor
 from inference_service.api.setups import KEEP_ALL, Sampling
 from inference_service.engine.batch.draw import COLDEST, Draw, drawn_by
 from inference_service.engine.batch.noise import Noise
-from inference_service.engine.batch.sampler import WIDTHS, choose, penalise, ranked
-from tests.inference_service.engine.support.decisions import chosen, probabilities
+from inference_service.engine.batch.sampler import (
+    LARGE,
+    WIDTHS,
+    choose,
+    choose_by_rows,
+    choose_together,
+    goes_by_rows,
+    penalise,
+    ranked,
+)
+from tests.inference_service.engine.support.decisions import Way, chosen, probabilities
+
+WAYS = (choose_by_rows, choose_together)
+"""Both give the same tokens."""
+both_ways = pytest.mark.parametrize("way", WAYS)
 
 GREEDY = Sampling(temperature=0.0)
 SCORES = torch.tensor([1.0, 3.0, 2.5, -1.0])
@@ -37,8 +50,11 @@ def test_without_temperature_the_likeliest_is_taken() -> None:
     assert pick(GREEDY) == 1
 
 
+@both_ways
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_who_takes_the_likeliest_gets_it_in_one_look_as_among_those_who_ask_for_more(bad: float) -> None:
+def test_who_takes_the_likeliest_gets_it_in_one_look_as_among_those_who_ask_for_more(
+    bad: float, way: Way
+) -> None:
     scores, plain = torch.randn(3, 300), drawn_by(GREEDY, Noise(1))
     scores[1] = bad
     scores[2, [7, 9]] = 50.0
@@ -46,8 +62,8 @@ def test_who_takes_the_likeliest_gets_it_in_one_look_as_among_those_who_ask_for_
     more = replace(plain, bias=1e-9)
     assert not more.is_plain
 
-    assert choose(scores.clone(), [plain] * 3) == choose(scores.clone(), [more] * 3)
-    assert choose(scores.clone(), [plain] * 3) == [int(scores[0].argmax()), None, 7]
+    assert way(scores.clone(), [plain] * 3) == way(scores.clone(), [more] * 3)
+    assert way(scores.clone(), [plain] * 3) == [int(scores[0].argmax()), None, 7]
 
 
 @pytest.mark.parametrize("width", [64, 500])
@@ -104,16 +120,35 @@ def test_forbidden_ids_are_never_chosen() -> None:
         assert 1 not in choose(SCORES.repeat(50, 1), draws)
 
 
+@both_ways
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_scores_that_are_no_numbers_give_none(bad: float) -> None:
+def test_scores_that_are_no_numbers_give_none(bad: float, way: Way) -> None:
     for sampling in (GREEDY, Sampling()):
-        assert chosen(torch.tensor([1.0, bad]), drawn_by(sampling, Noise(0))) is None
+        for first in (None, 0):
+            draw = replace(drawn_by(sampling, Noise(0)), first=first)
+            assert chosen(torch.tensor([1.0, bad]), draw, way) is None
 
 
-def test_where_nothing_is_allowed_there_is_none() -> None:
-    assert chosen(torch.full((4,), -torch.inf), drawn_by(GREEDY, Noise(0))) is None
+@both_ways
+def test_where_nothing_is_allowed_there_is_none(way: Way) -> None:
+    assert chosen(torch.full((4,), -torch.inf), drawn_by(GREEDY, Noise(0)), way) is None
     everything = drawn_by(Sampling(), Noise(0), forbidden=torch.arange(4))
-    assert chosen(SCORES, everything) is None
+    assert chosen(SCORES, everything, way) is None
+
+
+@both_ways
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=2.0, top_p=1.0)])
+def test_only_what_a_tool_allows_is_chosen(sampling: Sampling, way: Way) -> None:
+    scores, allowed = torch.randn(70), np.array([0, 1 << 31 - 1, 1 << 3], np.int64).astype(np.int32)
+
+    draws = [drawn_by(sampling, Noise(seed), allowed=allowed) for seed in range(40)]
+
+    assert set(way(scores.repeat(40, 1), draws)) <= {62, 67}
+
+
+def test_a_vocabulary_that_is_not_large_is_gone_through_row_by_row_however_many_rows_there_are() -> None:
+    assert [goes_by_rows(torch.device("cpu"), size) for size in (1, LARGE, LARGE + 1)] == [True, True, False]
+    assert not goes_by_rows(torch.device("meta"), 1)
 
 
 # ------------------------------------------------------------------- equal to what a row draws by itself
@@ -226,29 +261,30 @@ def batches(draw: st.DrawFn) -> list[tuple[list[float], Draw]]:
 @settings(deadline=None, max_examples=200)
 @given(batches())
 def test_every_row_of_a_pass_is_what_it_is_by_itself(batch: list[tuple[list[float], Draw]]) -> None:
-    together = choose(
-        torch.tensor([scores for scores, _ in batch], dtype=torch.float32), [draw for _, draw in batch]
-    )
+    draws = [draw for _, draw in batch]
+    for way in WAYS:
+        together = way(torch.tensor([scores for scores, _ in batch], dtype=torch.float32), draws)
 
-    for (scores, draw), token in zip(batch, together, strict=True):
-        assert chosen(torch.tensor(scores, dtype=torch.float32), draw) == token
-        try:
-            expected = plainly(scores, draw)
-        except Near:
-            continue
-        assert token == expected
+        for (scores, draw), token in zip(batch, together, strict=True):
+            assert way(torch.tensor([scores], dtype=torch.float32), [draw]) == [token]
+            try:
+                expected = plainly(scores, draw)
+            except Near:
+                continue
+            assert token == expected
 
 
 @pytest.mark.parametrize("top_k", [WIDTHS[0], WIDTHS[1], WIDTHS[1] + 1, KEEP_ALL])
 @pytest.mark.parametrize("uniform", [0.0, 0.01, 0.3, 0.9, 1 - 2**-24])
 @pytest.mark.parametrize("top_p", [0.5, 1.0])
+@both_ways
 def test_of_equal_scores_the_lower_ids_come_first_however_many_there_are(
-    top_k: int, uniform: float, top_p: float
+    top_k: int, uniform: float, top_p: float, way: Way
 ) -> None:
     size = 3000
     draw = Draw(1.0, top_k, top_p, [0.0, uniform])
 
-    token = chosen(torch.zeros(size), draw)
+    token = chosen(torch.zeros(size), draw, way)
 
     assert token is not None
     assert abs(token - int(uniform * top_p * min(top_k, size))) <= 1
@@ -257,23 +293,24 @@ def test_of_equal_scores_the_lower_ids_come_first_however_many_there_are(
 # -------------------------------------------------------------------------------------------------- the draws
 
 
-def frequencies(scores: Tensor, sampling: Sampling, count: int) -> Tensor:
+def frequencies(scores: Tensor, sampling: Sampling, count: int, way: Way) -> Tensor:
     """How often each id is drawn by so many sessions."""
     draws = [drawn_by(sampling, Noise(seed)) for seed in range(count)]
-    counts = Counter(choose(scores.repeat(count, 1), draws))
+    counts = Counter(way(scores.repeat(count, 1), draws))
     return torch.tensor([float(counts[token]) for token in range(len(scores))])
 
 
+@both_ways
 @pytest.mark.parametrize("size", [30, 2000])
 @pytest.mark.parametrize(
     "sampling",
     [Sampling(temperature=1.0, top_p=1.0), Sampling(temperature=0.7), Sampling(temperature=1.5, top_k=9)],
 )
-def test_ids_are_drawn_as_often_as_they_are_likely(size: int, sampling: Sampling) -> None:
+def test_ids_are_drawn_as_often_as_they_are_likely(size: int, sampling: Sampling, way: Way) -> None:
     scores = torch.randn(size, generator=torch.Generator().manual_seed(1)) * 2
     count = 4000
     expected = probabilities(scores, drawn_by(sampling, Noise(0))) * count
-    found = frequencies(scores, sampling, count)
+    found = frequencies(scores, sampling, count, way)
 
     assert not found[expected == 0].any()
     often = expected >= 5
@@ -285,13 +322,14 @@ def test_ids_are_drawn_as_often_as_they_are_likely(size: int, sampling: Sampling
     assert chi_square < freedom + 4 * (2 * freedom) ** 0.5 + 8
 
 
-def test_what_is_tested_first_comes_as_often_as_the_model_would_have_it() -> None:
+@both_ways
+def test_what_is_tested_first_comes_as_often_as_the_model_would_have_it(way: Way) -> None:
     scores = torch.tensor([2.0, 1.0, 0.0])
     draws = [
         Draw(0.1, 1, 1.0, Noise(seed).ahead(2), first=1, forbidden=torch.tensor([1])) for seed in range(4000)
     ]
 
-    found = choose(scores.repeat(4000, 1), draws).count(1) / 4000
+    found = way(scores.repeat(4000, 1), draws).count(1) / 4000
 
     assert abs(found - float(scores.softmax(0)[1])) < 0.03
 
@@ -317,21 +355,23 @@ def crowd(seed: int, count: int, size: int) -> tuple[Tensor, list[Draw]]:
     return torch.from_numpy(rng.standard_normal((count, size)).astype(np.float32) * 3), draws
 
 
+@both_ways
 @pytest.mark.parametrize("size", [50, 500, 5000])
-def test_a_token_is_the_same_alone_and_in_any_crowd(size: int) -> None:
+def test_a_token_is_the_same_alone_and_in_any_crowd(size: int, way: Way) -> None:
     scores, draws = crowd(size, 40, size)
-    alone = [chosen(row, draw) for row, draw in zip(scores, draws, strict=True)]
+    alone = [chosen(row, draw, way) for row, draw in zip(scores, draws, strict=True)]
 
     order = np.random.default_rng(0)
     for _ in range(10):
         rows = order.permutation(40)[: order.integers(1, 41)].tolist()
-        assert choose(scores[rows].clone(), [draws[row] for row in rows]) == [alone[row] for row in rows]
+        assert way(scores[rows].clone(), [draws[row] for row in rows]) == [alone[row] for row in rows]
 
 
-def test_nothing_that_a_neighbour_is_or_asks_changes_a_token() -> None:
+@both_ways
+def test_nothing_that_a_neighbour_is_or_asks_changes_a_token(way: Way) -> None:
     size, own = 500, 7
     scores, draws = crowd(1, 16, size)
-    expected = choose(scores.clone(), draws)[own]
+    expected = way(scores.clone(), draws)[own]
     changes: list[dict[str, object]] = [
         {"uniforms": [0.999, 0.999]},
         {"recent": list(range(400)), "repetition_penalty": 9.0},
@@ -342,10 +382,10 @@ def test_nothing_that_a_neighbour_is_or_asks_changes_a_token() -> None:
     ]
     for change in changes:
         others = [draw if row == own else replace(draw, **change) for row, draw in enumerate(draws)]
-        assert choose(scores.clone(), others)[own] == expected
+        assert way(scores.clone(), others)[own] == expected
     for bad in (torch.nan, torch.inf, -torch.inf):
         spoiled = scores.clone()
         spoiled[torch.arange(16) != own] = bad
-        told = choose(spoiled, draws)
+        told = way(spoiled, draws)
         assert told[own] == expected
         assert all(token is None for row, token in enumerate(told) if row != own)

@@ -73,7 +73,7 @@ def test_a_tick_waits_for_the_device_once_for_tokens_and_once_for_speech(
     runtime, guests = crowd(count)
     speaker = runtime.speaker
     assert speaker is not None
-    speaker.at_once = 5  # as on a GPU
+    speaker.at_once, runtime.by_rows = 5, False  # as on a GPU
     asked: list[int] = []
     choose = runtime.choose
 

@@ -1,5 +1,7 @@
 """Decisions of one session by itself, and what there is to know of them."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,10 +12,12 @@ from inference_service.engine.batch.draw import Draw, TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import Sheet, adjust, choose
 
+Way = Callable[[Tensor, Sequence[Draw]], list[int | None]]
 
-def chosen(scores: Tensor, draw: Draw) -> int | None:
+
+def chosen(scores: Tensor, draw: Draw, way: Way = choose) -> int | None:
     """The id that is drawn by scores [vocabulary], which stay as they are."""
-    return choose(scores[None].clone(), [draw])[0]
+    return way(scores[None].clone(), [draw])[0]
 
 
 def decide(

@@ -30,7 +30,7 @@ AGENTS := .venv-agents
 AGENTS_STAMP := $(AGENTS)/.installed
 # Without Node the TypeScript client is left as it is.
 WITH_NODE := $(if $(shell command -v npm),yes)
-APT := apt-get install -y git make python3-venv
+APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
 .PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas fuzz storm failures cluster pictures train eval bench neighbours clean
@@ -40,7 +40,7 @@ help: ## list the targets
 
 install: $(STAMP) ## create .venv and install antiphon with everything needed to develop it
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt inference_service/kernels/native.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Antiphon needs Python 3.11 or newer as '$(PYTHON)'. Install one, or name it: make install PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \

@@ -15,7 +15,7 @@ from inference_service.checkpoints.location import find
 from inference_service.engine.session import QueuedUnit, Session
 from inference_service.engine.tick import Tick
 from inference_service.families.causal_runtime import CausalRuntime
-from inference_service.models.packed_linear import pack_linears
+from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.tokenizer import Tokenizer
 
 SESSIONS: Final = 16

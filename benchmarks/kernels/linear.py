@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from benchmarks.adapter.report import Goal, Report
 from benchmarks.kernels.timing import medians
-from inference_service.models.packed_linear import pack_linears
+from inference_service.kernels.packed_linear import pack_linears
 
 LAYERS: Final = 8
 SHAPES: Final = ((512, 512), (512, 256), (512, 256), (512, 512), (512, 1536), (512, 1536), (1536, 512))

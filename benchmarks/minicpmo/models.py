@@ -9,9 +9,9 @@ import torch
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load_minicpmo
 from inference_service.engine.sessions.components import DuplexComponents, SpeechComponents
 from inference_service.families import minicpmo, minicpmo_voice
+from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.minicpmo.config import parse_config
 from inference_service.models.minicpmo.model import MiniCPMO
-from inference_service.models.packed_linear import pack_linears
 from inference_service.models.token2wav.config import (
     EncoderConfig,
     EstimatorConfig,

@@ -21,9 +21,9 @@ from inference_service.api.setups import Sampling
 from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.hub import model_name
 from inference_service.config.sampling import sampling_ranges
+from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.errors import CheckpointError
-from inference_service.models.packed_linear import pack_linears
 from inference_service.models.plain_tokenizer import PlainTokenizer
 
 _DEFAULTS = ("temperature", "top_p", "top_k", "repetition_penalty")

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from inference_service.checkpoints.files import read_json, read_tensors
+from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.config import ModelConfig, parse_config
 from inference_service.models.duplex import DuplexModel
 from inference_service.models.errors import CheckpointError
-from inference_service.models.packed_linear import pack_linears
 from inference_service.models.tokenizer import Tokenizer
 
 

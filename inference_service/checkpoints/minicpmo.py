@@ -17,10 +17,10 @@ from tqdm import tqdm
 
 from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.hub import model_name
+from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.errors import CheckpointError, listed
 from inference_service.models.minicpmo.config import MODEL_TYPE, MiniCPMOConfig, parse_config
 from inference_service.models.minicpmo.model import MiniCPMO
-from inference_service.models.packed_linear import pack_linears
 from inference_service.models.tokenizer import Tokenizer
 
 INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"

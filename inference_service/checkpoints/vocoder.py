@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from inference_service.checkpoints.files import read_json, read_tensors
+from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.errors import CheckpointError, listed
-from inference_service.models.packed_linear import pack_linears
 from inference_service.models.token2wav.config import (
     MELS,
     EncoderConfig,

@@ -13,8 +13,8 @@ from transformers import VoxtralRealtimeFeatureExtractor, VoxtralRealtimeForCond
 
 from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.hub import model_name
+from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.errors import CheckpointError
-from inference_service.models.packed_linear import pack_linears
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import VoxtralModel, parse_pacing
 

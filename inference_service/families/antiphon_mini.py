@@ -9,7 +9,7 @@ from torch import Tensor
 
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import DuplexSettings, Mode, Sampling, Window, WindowMode
-from inference_service.engine.batch.memory import bytes_per_row, crowd_bytes
+from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.device.side_stream import Arrival
 from inference_service.engine.device.transfer import upload
@@ -102,7 +102,6 @@ def footprint(folder: Path, config: ModelConfig) -> Footprint:
     shared = {
         "kernels": kernel_bytes(_SHAPES, cpu),
         "vocoder": filter_bytes(config.vocoder),
-        "crowds": 2 * crowd_bytes(number, cpu),
     }
     return Footprint(stored(folder, number), session, shared, working)
 

@@ -8,7 +8,7 @@ from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import ChatSetup, DuplexSettings, Mode, TokensSetup, Window
 from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
-from inference_service.engine.batch.memory import bytes_per_row, crowd_bytes
+from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.runtime import CPU_ROWS, Runtime
@@ -140,7 +140,7 @@ def causal_footprint(
     return Footprint(
         weights or {},
         {"context": slot_rows(context_limit) * bytes_per_row(config, dtype)},
-        {"kernels": kernel_bytes(DECODER_SHAPES, device), "crowds": crowd_bytes(dtype, device)},
+        {"kernels": kernel_bytes(DECODER_SHAPES, device)},
         working={"forward": forward_bytes(config, dtype, rows, context_limit, device)},
         together=token_bytes(config, dtype, slot_rows(context_limit), device),
     )

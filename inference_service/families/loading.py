@@ -1,11 +1,15 @@
 """From a checkpoint's name to an engine that has made its first units."""
 
+import logging
+
 import torch
 
 from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.checkpoints.location import find
 from inference_service.errors import ConfigurationError
 from inference_service.options import WorkerOptions
+
+logger = logging.getLogger(__name__)
 
 
 def usable_device(name: str) -> torch.device:
@@ -33,7 +37,13 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     from inference_service.families import table
     from inference_service.families.capacity import usual_slots
     from inference_service.families.warmup import warm_up
+    from inference_service.kernels.layers import HAS_KERNELS
 
+    if device.type == "cpu" and not HAS_KERNELS:
+        logger.warning(
+            "the kernels for the CPU are missing, so steps take about a third longer: install gcc and "
+            "python3-dev, then antiphon again"
+        )
     build = table.load(find(options.model), device, options.context_limit, options.dtype, options.speech)
     warm_up(build(1))
     slots = options.slots or usual_slots(build)

@@ -8,7 +8,6 @@ from torch import Tensor
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import DuplexSettings, Mode, TextPurpose, Window, WindowMode
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
-from inference_service.engine.batch.memory import crowd_bytes
 from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.components import (
@@ -143,17 +142,15 @@ def footprint(
         "ear": ear_bytes(config.audio, dtype, device),
         "pictures": eye_bytes(config.vision, dtype, device),
     }
-    kernels, crowds = kernel_bytes(_SHAPES, device), crowd_bytes(dtype, device)
+    kernels = kernel_bytes(_SHAPES, device)
     tokens = token_bytes(config.language, dtype, slot_rows(entries), device)
     if voice is None:
-        return Footprint(
-            own.weights, own.session, {"kernels": kernels, "crowds": crowds}, working, together=tokens
-        )
+        return Footprint(own.weights, own.session, {"kernels": kernels}, working, together=tokens)
     speech = forward_bytes(config.speech.backbone, dtype, SPEECH_CAPACITY, SPEECH_CAPACITY, device)
     return Footprint(
         own.weights | {"vocoder": voice.weights},
         own.session | voice.session,
-        {"kernels": kernels, "crowds": 2 * crowds, "default voice": voice.default_voice},
+        {"kernels": kernels, "default voice": voice.default_voice},
         working | {"speech": speech},
         {"vocoder": voice.step},
         tokens,

@@ -6,7 +6,7 @@ from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import DuplexSettings, Mode, Sampling, TranscribeSetup, Window
 from inference_service.checkpoints.voxtral import VoxtralCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder
-from inference_service.engine.batch.memory import bytes_per_row, crowd_bytes
+from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.batch.rolling import SLACK
 from inference_service.engine.runtime import Runtime
@@ -56,7 +56,7 @@ def _footprint(checkpoint: VoxtralCheckpoint, rows: int, ear_rows: int) -> Footp
             "ear": slot_rows(ear_rows) * bytes_per_row(audio, dtype),
             "hearing": forward_bytes(audio, dtype, heard, ear_rows, device),
         },
-        {"kernels": kernel_bytes(2 * DECODER_SHAPES, device), "crowds": 2 * crowd_bytes(dtype, device)},
+        {"kernels": kernel_bytes(2 * DECODER_SHAPES, device)},
         working={"forward": forward_bytes(text, dtype, Runtime.budget, rows, device)},
     )
 

@@ -7,11 +7,11 @@ halves of the gate, norms in float32, and scores where attention does not run in
 import torch
 from transformers import PretrainedConfig
 
+from inference_service.kernels.packed_linear import SIZES
 from inference_service.models.config import VisionConfig as MiniVisionConfig
 from inference_service.models.minicpmo.audio import LONGEST
 from inference_service.models.minicpmo.config import AudioConfig, VisionConfig
 from inference_service.models.minicpmo.slices import PATCH
-from inference_service.models.packed_linear import SIZES
 
 _FLOAT = 4
 """Bytes of a number in float32."""

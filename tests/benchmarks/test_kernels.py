@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.adapter import document
 from benchmarks.kernels import linear, sound, timing
-from inference_service.models.packed_linear import PackedLinear, pack_linears, runs
+from inference_service.kernels.packed_linear import PackedLinear, pack_linears, runs
 
 
 @pytest.fixture(autouse=True)

@@ -40,7 +40,7 @@ def test_sessions_that_do_not_fit_are_refused_with_how_many_do(folder: Path) -> 
     done = run_here("check-config", "--model", str(folder), "--slots", "50", "--memory-gib", "0.5")
 
     assert done.code == 2
-    assert "50 sessions do not fit: at most 9 do." in done.err
+    assert "50 sessions do not fit: at most 11 do." in done.err
 
 
 def test_vocoder_that_is_not_converted_yet_counts_as_published(tmp_path: Path) -> None:

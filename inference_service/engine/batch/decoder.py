@@ -10,26 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from inference_service.engine.batch.attention import (
-    NAME,
-    Layout,
-    MixedLayout,
-    PackedLayout,
-    Span,
-    StepLayout,
-    attend,
-)
+from inference_service.engine.batch.attention import NAME, Layout, MixedLayout, PackedLayout, Span, StepLayout
 from inference_service.engine.batch.kvcache import KVCache
 from inference_service.engine.batch.pages import slot_pages
 from inference_service.engine.device.graph import SIZES, Graph, graph_pool, size_for
 from inference_service.engine.device.paged import PAGE, Contexts, Way, way_on
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.device.transfer import Array, upload
-from inference_service.models.packed_linear import is_common
+from inference_service.kernels.layers import Layers, Places
 
 _WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
 """Pages of a context that there are steps for; one of the longest contexts has a width of its own."""
@@ -72,12 +63,10 @@ class PackedDecoder:
         self.backbone.set_attn_implementation(NAME)
         self._conditions = dict(conditions or {})
         config = backbone.config
-        is_short = parameter.device.type == "cpu" and not self._conditions and Shortcut.fits(backbone)
-        self._shortcut = Shortcut(backbone) if is_short else None
         self._groups = config.num_attention_heads // config.num_key_value_heads
-        self.in_parts = parameter.device.type == "cpu"
-        """Whether a long context that does not lie in one run is seen run by run, or gathered."""
-        steps = not self.in_parts if in_steps is None else in_steps
+        steps = parameter.device.type != "cpu" if in_steps is None else in_steps
+        is_common = not steps and not self._conditions and Layers.fit(backbone)
+        self._layers = Layers(backbone) if is_common else None
         self.cache = KVCache(config, slots, capacity, parameter.dtype, parameter.device, spare=int(steps))
         kv, head = self.cache.keys.shape[1], self.cache.keys.shape[3]
         self.way = way_on(parameter.device, parameter.dtype, kv * self._groups, kv, head) if steps else None
@@ -100,13 +89,30 @@ class PackedDecoder:
         positions = np.concatenate(
             [np.arange(s.position, s.position + len(s.rows), dtype=np.int64) for s in segments]
         )
-        arrays, make = self._layout(segments)
+        arrays: list[Array]
+        make: Callable[..., Layout | Places]
+        arrays, make = self._layout(segments) if self._layers is None else self._places(segments)
         positions_there, ids, made_there, *there = upload(
             self.cache.device, positions, rows.ids, np.flatnonzero(rows.is_made), *arrays, *others
         )
         embeds = self._embedded(rows, ids, made_there)
-        hidden = self.backbone_over(embeds, positions_there, make(*there[: len(arrays)]))
-        return hidden, there[len(arrays) :]
+        layout = make(*there[: len(arrays)])
+        if isinstance(layout, Places):
+            assert self._layers is not None
+            return self._layers.run(embeds, positions_there, layout), there[len(arrays) :]
+        return self.backbone_over(embeds, positions_there, layout), there[len(arrays) :]
+
+    def _places(self, segments: list[Segment]) -> tuple[list[Array], Callable[..., Places]]:
+        """As `_layout`, of kernels that find all by the pages of the contexts."""
+        spans, table, row = [], list[int](), 0
+        for it in segments:
+            count, end = len(it.rows), it.start + len(it.rows)
+            pages, offset = self.cache.pages(it.slot, end)
+            spans.append((row, count, len(table), offset, offset + end))
+            table += pages
+            row += count
+        arrays = np.array(spans, np.int64).reshape(-1, 5), np.array(table, np.int32)
+        return [*arrays], partial(Places, self.cache.keys, self.cache.values)
 
     def _layout(self, segments: list[Segment]) -> tuple[list[Array], Callable[..., Layout]]:
         """What has to go up with the rows, and the layout that this makes there."""
@@ -199,8 +205,6 @@ class PackedDecoder:
 
     def backbone_over(self, embeds: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """Final-norm hidden states [n, hidden] of embeddings [n, hidden] at positions [n]."""
-        if self._shortcut is not None:
-            return self._shortcut.run(embeds, positions, layout)
         hidden: Tensor = self.backbone(
             inputs_embeds=embeds[None],
             position_ids=positions[None],
@@ -235,7 +239,7 @@ class PackedDecoder:
         spans = [Span(segment.slot, segment.start, len(segment.rows)) for segment in segments]
         for span in spans:
             self.cache.reserve(span.slot, span.start, span.end)
-        return PackedLayout(self.cache, spans, self._groups, in_parts=self.in_parts)
+        return PackedLayout(self.cache, spans, self._groups)
 
     def rotate(self, keys: Tensor, offset: int) -> Tensor:
         """Keys [..., n, head size] in float32 as they would be `offset` positions later."""
@@ -288,93 +292,3 @@ class Step:
         layout = StepLayout(self._decoder.cache, cells, contexts, self._way)
         embeds = self._made if self._shape.is_made else self._decoder.embed_ids(ids)
         return self._decoder.backbone_over(embeds, positions, layout)
-
-
-class Shortcut:
-    """The same way through a backbone of common layers in fewer steps: on the CPU each costs microseconds.
-
-    See `is_common`. Projections that are joined are computed together.
-    """
-
-    @staticmethod
-    def fits(backbone: PreTrainedModel) -> bool:
-        """Whether there is nothing else in its layers."""
-        layers = list(getattr(backbone, "layers", ()))
-        return bool(layers) and all(is_common(it) for it in layers)
-
-    def __init__(self, backbone: PreTrainedModel) -> None:
-        self._rotary: Any = backbone.rotary_emb
-        self._layers = [_Layer(it) for it in backbone.layers]
-        self._norm = _Norm(backbone.norm)
-
-    def run(self, rows: Tensor, positions: Tensor, layout: Layout) -> Tensor:
-        """Final-norm hidden states of embeddings [n, hidden] at positions [n]."""
-        cos, sin = (it[0].unsqueeze(1) for it in self._rotary(rows[None], positions[None]))
-        half = sin.shape[-1] // 2
-        turn = cos, torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
-        for layer in self._layers:
-            rows = layer.run(rows, turn, layout)
-        return self._norm(rows)
-
-
-class _Norm:
-    """Of the root of mean squares, in float32."""
-
-    def __init__(self, norm: Any) -> None:
-        self._weight, self._epsilon = norm.weight, norm.variance_epsilon
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        normed: Tensor = F.rms_norm(rows, rows.shape[-1:], None, self._epsilon) * self._weight
-        return normed
-
-
-class _Layer:
-    """Norm, attention, norm, gated network."""
-
-    def __init__(self, layer: Any) -> None:
-        attention, network = layer.self_attn, layer.mlp
-        config, self._head = attention.config, attention.head_dim
-        self._heads, self._kv = config.num_attention_heads, config.num_key_value_heads
-        self._before, self._between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
-        self._projections = _joined(attention, "qkv_proj", "q_proj", "k_proj", "v_proj")
-        self._gates = _joined(network, "gate_up_proj", "gate_proj", "up_proj")
-        self._out, self._down, self._act = attention.o_proj, network.down_proj, network.act_fn
-        self._layer, self._scaling = int(attention.layer_idx), attention.scaling
-        where = config if type(layer).__name__.startswith("Mistral") else attention
-        self._window: int | None = getattr(where, "sliding_window", None)
-        self._norms: tuple[Tensor, float] | None = None
-        if hasattr(attention, "q_norm"):
-            weights = (
-                attention.q_norm.weight.expand(self._heads, -1),
-                attention.k_norm.weight.expand(self._kv, -1),
-            )
-            self._norms = torch.cat(weights).detach(), attention.q_norm.variance_epsilon
-
-    def run(self, rows: Tensor, turn: tuple[Tensor, Tensor], layout: Layout) -> Tensor:
-        """`rows` [n, hidden] after this layer; see `_turned`."""
-        projected = self._projections(self._before(rows)).view(len(rows), -1, self._head)
-        both, value = projected.split((self._heads + self._kv, self._kv), dim=1)
-        if self._norms is not None:
-            weight, epsilon = self._norms
-            both = F.rms_norm(both, (self._head,), None, epsilon) * weight
-        query, key = _turned(both, turn).split((self._heads, self._kv), dim=1)
-        seen = attend(layout, self._layer, query, key, value, self._scaling, self._window)
-        rows = rows + self._out(seen.flatten(1))
-        gate, up = self._gates(self._between(rows)).chunk(2, dim=-1)
-        after: Tensor = rows + self._down(self._act(gate) * up)
-        return after
-
-
-def _turned(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Heads [n, heads, head size] by their positions: cosines and, with signs, sines [n, 1, head size]."""
-    cos, sin = turn
-    return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), sin)
-
-
-def _joined(parent: nn.Module, name: str, *parts: str) -> Callable[[Tensor], Tensor]:
-    """One projection of what several are; by themselves where they could not be joined."""
-    if hasattr(parent, name):
-        whole: Callable[[Tensor], Tensor] = getattr(parent, name)
-        return whole
-    layers = [getattr(parent, part) for part in parts]
-    return lambda rows: torch.cat([layer(rows) for layer in layers], dim=-1)

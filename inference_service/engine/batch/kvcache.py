@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from inference_service.engine.batch.memory import CROWD_BYTES
 from inference_service.engine.batch.pages import PAGE, PagePool, slot_pages
 from inference_service.engine.device.transfer import download
 
@@ -81,22 +80,11 @@ class KVCache:
         self.adopted_rows = 0
         """Entries that contexts have taken over from others so far."""
         self._tables = [_Table() for _ in range(slots)]
-        numbers = CROWD_BYTES // dtype.itemsize if device.type == "cpu" else 0
-        self.block = torch.empty(numbers, dtype=dtype, device=device)
-        """Where contexts are put side by side: what one layer has there the next writes over."""
-        is_float = dtype is torch.float32
-        self.floats = self.block if is_float else torch.empty(numbers, dtype=torch.float32, device=device)
-        """The same for keys that scores are made of."""
 
     @property
     def device(self) -> torch.device:
         """Where it is."""
         return self.keys.device
-
-    @property
-    def row_bytes(self) -> int:
-        """Of the keys of one row in one layer."""
-        return self.keys.shape[1] * self.keys.shape[3] * self.keys.element_size()
 
     @property
     def nbytes(self) -> int:

@@ -14,18 +14,6 @@ def bytes_per_row(config: PretrainedConfig, dtype: torch.dtype) -> int:
     return 2 * int(config.num_hidden_layers) * int(config.num_key_value_heads) * head * dtype.itemsize
 
 
-CROWD_BYTES = 2**23
-"""Keys, or values, of one layer that are put side by side at the most, for decoding rows of a crowd."""
-
-
-def crowd_bytes(dtype: torch.dtype, device: torch.device) -> int:
-    """What a cache holds for that beside its rows: room for them as they are, and for keys as float32."""
-    if device.type != "cpu":
-        return 0
-    floats = 0 if dtype is torch.float32 else CROWD_BYTES // dtype.itemsize * torch.float32.itemsize
-    return CROWD_BYTES + floats
-
-
 def free_bytes(device: torch.device, root: Path = Path("/")) -> int | None:
     """Memory that could be taken; None where it is not known.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inference_service.models import packed_linear
+from inference_service.kernels import packed_linear
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from inference_service.engine.batch import attention
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.pages import PAGE
 from inference_service.engine.device.rows import Rows
+from inference_service.kernels.layers import HAS_KERNELS, Layers
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
 
 SESSIONS, LENGTH = 3, 6 * PAGE
@@ -29,22 +29,25 @@ def scattered(decoder: PackedDecoder, stretch: int) -> PackedDecoder:
     return decoder
 
 
-@pytest.fixture(autouse=True)
-def short_contexts_are_seen_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "GATHERED_BYTES", 0)
+@pytest.fixture(params=["kernels", "torch"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With kernels of our own and, as where nothing was compiled, without."""
+    name: str = request.param
+    if name == "torch":
+        monkeypatch.setattr(Layers, "fit", staticmethod(lambda backbone: False))
+    elif not HAS_KERNELS:
+        pytest.skip("no kernels: there was no compiler when the package was installed")
+    return name
 
 
-@pytest.mark.parametrize("in_parts", [True, False], ids=["in parts", "gathered"])
 @pytest.mark.parametrize("stretch", [0, 1, 2, 3])
 @pytest.mark.parametrize("build", [qwen3, llama, mistral])
-def test_context_is_seen_as_it_would_be_alone(
-    build: Callable[[], PreTrainedModel], stretch: int, in_parts: bool
-) -> None:
+@pytest.mark.usefixtures("way")
+def test_context_is_seen_as_it_would_be_alone(build: Callable[[], PreTrainedModel], stretch: int) -> None:
     torch.manual_seed(stretch)
     model, rng = build(), random.Random(stretch)
     alone = copy.deepcopy(model)
     decoder = scattered(PackedDecoder(model, SLOTS, LENGTH), stretch)
-    decoder.in_parts = in_parts
     rows, done = torch.randn(SESSIONS, LENGTH, HIDDEN), [0] * SESSIONS
     hidden: list[list[torch.Tensor]] = [[] for _ in rows]
 
@@ -64,6 +67,7 @@ def test_context_is_seen_as_it_would_be_alone(
     assert not stretch or len(decoder.cache.runs(0, 0, LENGTH)) >= LENGTH // PAGE // stretch
 
 
+@pytest.mark.usefixtures("way")
 def test_numbers_of_half_size_are_weighed_in_full() -> None:
     torch.manual_seed(0)
     model = qwen3()
@@ -81,32 +85,14 @@ def test_numbers_of_half_size_are_weighed_in_full() -> None:
     assert parts < 2 * own + 0.02
 
 
-def test_shared_beginning_is_looked_at_once_by_all() -> None:
-    torch.manual_seed(0)
-    decoder = PackedDecoder(qwen3(), SESSIONS, LENGTH)
-    cache, rows = decoder.cache, torch.randn(2 * PAGE, HIDDEN)
-    decoder.forward([Segment(0, 0, 0, Rows.of(rows))])
-    for page in range(2):
-        cache.publish(0, page, [bytes([page])])
-        for slot in range(1, SESSIONS):
-            assert cache.adopt(slot, page, bytes([page]))
-
-    segments = [Segment(slot, 2 * PAGE, 2 * PAGE, Rows.of(rows[:1])) for slot in range(SESSIONS)]
-    sights, _ = decoder.layout(segments).views(None)
-
-    # Who computed it has all in one run; the others have rows of their own, and the prefix together.
-    assert [sight.spans for sight in sights] == [[0], [1], [2], [1, 2]]
-    assert [sight.keys[0][0].shape[2] for sight in sights] == [2 * PAGE + 1, 1, 1, 2 * PAGE]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dropped", [0, 5, PAGE], ids=["", "its first page begins later", "a page less"])
 @pytest.mark.parametrize("build", [qwen3, llama, mistral])
-def test_short_contexts_of_a_crowd_are_seen_as_one_by_one(
-    build: Callable[[], PreTrainedModel], dropped: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("way")
+def test_a_crowd_sees_what_each_would_see_alone(
+    build: Callable[[], PreTrainedModel], dropped: int, dtype: torch.dtype
 ) -> None:
-    """Of several lengths, one of them in pages that lie apart; what nobody wrote is no number."""
-    monkeypatch.setattr(attention, "GATHERED_BYTES", 2**20)
+    """Contexts of several lengths in pages that lie apart; what nobody wrote is no number."""
     torch.manual_seed(0)
     lengths = [LENGTH - 1, LENGTH - 2, LENGTH - 9, LENGTH - PAGE, LENGTH - PAGE - 3, 3, 5, 2]
     decoder = scattered(PackedDecoder(build().to(dtype), 3 * len(lengths), LENGTH), 3)
@@ -119,17 +105,24 @@ def test_short_contexts_of_a_crowd_are_seen_as_one_by_one(
         segments.append(Segment(slot, length - less, length, Rows.of(rows[slot, length : length + 1])))
 
     together = torch.cat(decoder.forward(segments))
-    _, crowds = decoder.layout(segments).views(None)
-    assert [it.count for it in crowds][:1] == [5]
-    monkeypatch.setattr(attention, "CROWD", len(lengths) + 1)
-    assert not decoder.layout(segments).views(None)[1]
-    one_by_one = torch.cat(decoder.forward(segments))
+    one_by_one = torch.cat([decoder.forward([segment])[0] for segment in segments])
 
     tolerance = {torch.float32: 2e-5, torch.bfloat16: 0.15}[dtype]
     torch.testing.assert_close(together, one_by_one, atol=tolerance, rtol=0.01)
 
 
-def test_a_crowd_has_a_few_sizes_only_where_each_needs_a_kernel() -> None:
-    sizes = {attention._rounded(pages) for pages in range(1, 129)}
-    assert len(sizes) <= 20
-    assert all(pages <= attention._rounded(pages) <= 1.25 * pages + 1 for pages in range(1, 129))
+@pytest.mark.usefixtures("way")
+def test_what_is_no_number_in_one_context_is_felt_there_alone() -> None:
+    torch.manual_seed(0)
+    model = qwen3()
+    alone = copy.deepcopy(model)
+    decoder = PackedDecoder(model, 2, LENGTH)
+    rows = torch.randn(2, LENGTH, HIDDEN)
+    rows[1, 3] = torch.nan
+    fed = [decoder.forward([Segment(0, 0, 0, Rows.of(rows[0, :20]))])[0]]
+    decoder.forward([Segment(1, 0, 0, Rows.of(rows[1, :20]))])
+    sound, spoiled = decoder.forward([Segment(slot, 20, 20, Rows.of(rows[slot, 20:40])) for slot in range(2)])
+
+    assert spoiled.isnan().all()
+    whole = alone(inputs_embeds=rows[:1, :40], use_cache=False).last_hidden_state[0]
+    torch.testing.assert_close(torch.cat([*fed, sound]), whole, atol=2e-5, rtol=1e-5)

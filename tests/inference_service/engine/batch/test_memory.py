@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from inference_service.checkpoints import causal
-from inference_service.engine.batch.attention import PackedLayout, Span
-from inference_service.engine.batch.kvcache import KVCache
-from inference_service.engine.batch.memory import CROWD_BYTES, free_bytes
-from inference_service.engine.batch.pages import PAGE
+from inference_service.engine.batch.memory import free_bytes
 from inference_service.errors import ConfigurationError
 from inference_service.families import footprint, table
-from inference_service.models.packed_linear import runs
+from inference_service.kernels.packed_linear import runs
 from tests.inference_service.engine.support import tiny_causal
 from tests.support.long import long
 
@@ -105,25 +101,6 @@ def test_where_attention_makes_scores_these_count(tmp_path: Path) -> None:
     folder = tiny_causal.save(tmp_path / "tiny")
     host, device = (table.footprint(folder, where, 256, "float32").working for where in (CPU, CUDA))
     assert device["forward"] > host["forward"] + 4 * 256 * 256
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_contexts_that_are_looked_at_together_take_what_is_told(tmp_path: Path, dtype: torch.dtype) -> None:
-    """As many and as long ones as there may be in one group."""
-    sizes = {"head_dim": 64, "num_key_value_heads": 4, "num_attention_heads": 4, "num_hidden_layers": 1}
-    folder = tiny_causal.save(tmp_path / "tiny", max_position_embeddings=800, **sizes)
-    told = table.footprint(folder, CPU, 800, str(dtype).removeprefix("torch.")).shared["crowds"]
-    cache = KVCache(causal.read_config(folder), 24, 800, dtype, CPU)
-    spans = [Span(slot, 799 - slot, 1) for slot in range(24)]
-    for span in spans:
-        cache.reserve(span.slot, 0, span.end)
-    layout = PackedLayout(cache, spans, 1, in_parts=False)
-
-    assert layout.attend(torch.zeros(24, 4, 64, dtype=dtype), 0, None, None).isfinite().all()
-    largest = max(len(crowd.pages) for crowd in layout.views(None)[1]) * PAGE * cache.row_bytes
-    assert 0.8 * CROWD_BYTES < largest <= CROWD_BYTES
-    taken = cache.block.nbytes + (cache.floats.nbytes if cache.floats is not cache.block else 0)
-    assert taken == pytest.approx(told, rel=0.05)
 
 
 def test_as_many_slots_fit_as_are_told() -> None:

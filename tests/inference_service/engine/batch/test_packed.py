@@ -21,7 +21,7 @@ from transformers import (
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.device.rows import Rows
 
-HIDDEN = 32
+HIDDEN = 64
 CAPACITY = 48
 VOCABULARY = 50
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from inference_service.api.setups import Window, WindowMode
-from inference_service.engine.batch import attention
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.pages import PAGE
@@ -74,11 +73,9 @@ def test_equal_prompt_is_found_but_for_the_row_that_is_decided_from(decoder: Pac
 
 
 @pytest.mark.parametrize("company", [False, True])
-@pytest.mark.parametrize("gathered", [0, attention.GATHERED_BYTES])
 def test_context_with_a_found_prefix_computes_what_it_would_alone(
-    decoder: PackedDecoder, gathered: int, company: bool, monkeypatch: pytest.MonkeyPatch
+    decoder: PackedDecoder, company: bool
 ) -> None:
-    monkeypatch.setattr(attention, "GATHERED_BYTES", gathered)
     contexts = [Context(decoder, slot, NONE, CAPACITY) for slot in range(3)]
     last = [begin(context, rows(PROMPT))[1] for context in contexts]
     alone = Context(PackedDecoder(decoder.backbone, 1, CAPACITY), 0, NONE, CAPACITY)
@@ -199,12 +196,8 @@ def test_rows_never_written_are_never_read(decoder: PackedDecoder) -> None:
         assert all(bool(states.isfinite().all()) for states in hidden)
 
 
-@pytest.mark.parametrize("gathered", [0, attention.GATHERED_BYTES])
-def test_numbers_that_go_bad_in_one_session_stay_there(
-    decoder: PackedDecoder, gathered: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All see the prompt in one call, and one of them asks with what is no number."""
-    monkeypatch.setattr(attention, "GATHERED_BYTES", gathered)
+def test_numbers_that_go_bad_in_one_session_stay_there(decoder: PackedDecoder) -> None:
+    """All see the prompt in the same pages, and one of them asks with what is no number."""
     contexts = [Context(decoder, slot, NONE, CAPACITY) for slot in range(3)]
     for context in contexts:
         begin(context, rows(PROMPT))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from inference_service.families.working_memory import kernel_bytes
-from inference_service.models.packed_linear import SIZES, pack_linears
+from inference_service.kernels.packed_linear import SIZES, pack_linears
 from tests.inference_service.engine.support.peak import resident
 
 SHAPES = ((512, 1536), (1536, 512), (512, 1024), (1024, 512), (512, 512), (512, 4096))

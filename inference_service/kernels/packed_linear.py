@@ -159,6 +159,11 @@ def runs(dtype: torch.dtype) -> bool:
         return False
 
 
+def size_for(rows: int) -> int:
+    """So many rows are what this many are best filled up to before they come to one layer after another."""
+    return rows if rows > _WHOLE else min(it for it in SIZES if it >= rows)
+
+
 def _packed(weight: Tensor) -> Tensor:
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
     return packed

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2Model
 
-from inference_service.models import packed_linear
-from inference_service.models.packed_linear import SIZES, PackedLinear, Part, pack_linears, runs
+from inference_service.kernels import packed_linear
+from inference_service.kernels.packed_linear import SIZES, PackedLinear, Part, pack_linears, runs
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.05}
 ROWS = (0, 1, 2, 3, 5, 17, 50, 63, 64, 65, 100, 120, 200, 250, 300, 600)

@@ -1,0 +1,162 @@
+"""The common layers of a decoder on the CPU: linear layers by torch, all that is between them by `native`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from inference_service.kernels.packed_linear import PackedLinear, is_common, size_for
+
+try:
+    from inference_service.kernels import native
+except ImportError:
+    HAS_KERNELS = False
+else:
+    HAS_KERNELS = True
+"""Not where there was no compiler when this package was installed."""
+
+LANES = 16
+"""Heads and gates come in multiples of so many numbers."""
+
+
+@dataclass
+class Places:
+    """Where the packed rows of some sessions are in the pages of a cache."""
+
+    keys: Tensor
+    """[layers, kv heads, rows, head size], as are `values`."""
+    values: Tensor
+    spans: Tensor
+    """Of each session, int64 [sessions, 5]: its first packed row, how many it has, where its pages begin in
+    the table, and where its context begins and ends, counted from the beginning of its first page."""
+    table: Tensor
+    """Pages, int32 [n]."""
+
+
+class Layers:
+    """What a backbone of common layers computes."""
+
+    @staticmethod
+    def fit(backbone: Any) -> bool:
+        """Whether there are kernels, and nothing in its layers that they do not know."""
+        config, layers = backbone.config, list(getattr(backbone, "layers", ()))
+        parameter = next(backbone.parameters())
+        return (
+            HAS_KERNELS
+            and parameter.device.type == "cpu"
+            and parameter.dtype in (torch.float32, torch.bfloat16)
+            and bool(layers)
+            and all(is_common(it) and it.self_attn.head_dim % LANES == 0 for it in layers)
+            and config.hidden_act == "silu"
+            and config.intermediate_size % LANES == 0
+            and 2 * len(backbone.rotary_emb.inv_freq) == layers[0].self_attn.head_dim
+        )
+
+    def __init__(self, backbone: Any) -> None:
+        self._rotary = backbone.rotary_emb
+        self._layers = [_Layer(it) for it in backbone.layers]
+        norms = [norm for it in self._layers for norm in (it.before, it.between)]
+        self._first = norms[0]
+        self._next = [*norms[2::2], _Norm(backbone.norm)]
+
+    def run(self, rows: Tensor, positions: Tensor, places: Places) -> Tensor:
+        """Final-norm hidden states of embeddings [n, hidden] at positions [n]."""
+        count = len(rows)
+        size = size_for(count) if self._layers[0].is_packed else count
+        rows = F.pad(rows, (0, 0, 0, size - count)) if size > count else rows.contiguous().clone()
+        cosines, sines = (it[0] for it in self._rotary(rows[None], positions[None]))
+        room = _Room(rows, self._layers[0])
+        normed = torch.empty_like(rows)
+        self._first(rows, None, normed)
+        for layer, norm in zip(self._layers, self._next, strict=True):
+            layer.run(rows, normed, (cosines, sines), places, room)
+            norm(rows, layer.down(room.gated), normed)
+        return normed[:count]
+
+
+class _Room:
+    """What is computed in a layer, and computed over in the next one."""
+
+    def __init__(self, rows: Tensor, layer: "_Layer") -> None:
+        self.queries = rows.new_empty(len(rows), layer.heads * layer.head)
+        # Rows that only fill up see nothing.
+        self.seen = rows.new_zeros(len(rows), layer.heads * layer.head)
+        self.gated = rows.new_empty(len(rows), layer.width)
+
+
+class _Norm:
+    """Of the root of mean squares, times weights."""
+
+    def __init__(self, norm: Any) -> None:
+        self._weight, self._epsilon = norm.weight.detach().contiguous(), float(norm.variance_epsilon)
+
+    def __call__(self, rows: Tensor, more: Tensor | None, out: Tensor) -> None:
+        """Adds `more` to `rows` [n, width] if there is any, and writes into `out` what they are normed."""
+        added, total = (0, 0) if more is None else (more.data_ptr(), rows.data_ptr())
+        native.norm(
+            self._epsilon, rows.data_ptr(), added, total, self._weight.data_ptr(), out.data_ptr(),
+            *rows.shape, _is_half(rows),
+        )  # fmt: skip
+
+
+class _Layer:
+    """Norm, attention, norm, gated network."""
+
+    def __init__(self, layer: Any) -> None:
+        attention, network = layer.self_attn, layer.mlp
+        config, self.head = attention.config, attention.head_dim
+        self.heads, self._kv = config.num_attention_heads, config.num_key_value_heads
+        self.width = config.intermediate_size
+        self.before, self.between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
+        self._project = _joined(attention, "qkv_proj", "q_proj", "k_proj", "v_proj")
+        self._gates = _joined(network, "gate_up_proj", "gate_proj", "up_proj")
+        self._out, self.down = attention.o_proj, network.down_proj
+        self.is_packed = isinstance(self.down, PackedLinear)
+        self._layer, self._scaling = int(attention.layer_idx), float(attention.scaling)
+        where = config if type(layer).__name__.startswith("Mistral") else attention
+        self._window = int(getattr(where, "sliding_window", None) or 0)
+        self._norms: Tensor | None = None
+        self._epsilon = 0.0
+        if hasattr(attention, "q_norm"):
+            weights = (
+                attention.q_norm.weight.expand(self.heads, -1),
+                attention.k_norm.weight.expand(self._kv, -1),
+            )
+            self._norms = torch.cat(weights).detach()
+            self._epsilon = float(attention.q_norm.variance_epsilon)
+
+    def run(
+        self, rows: Tensor, normed: Tensor, turn: tuple[Tensor, Tensor], places: Places, room: _Room
+    ) -> None:
+        """Adds to `rows` [n, hidden] what attention says, and leaves in `room` what `down` has to project."""
+        is_half = _is_half(rows)
+        keys, values = (slab[self._layer].data_ptr() for slab in (places.keys, places.values))
+        where = places.spans.data_ptr(), places.table.data_ptr(), len(places.spans)
+        sizes = self.heads, self._kv, self.head, places.keys.stride(1)
+        projected = self._project(normed)
+        native.turn(
+            self._epsilon, projected.data_ptr(), 0 if self._norms is None else self._norms.data_ptr(),
+            turn[0].data_ptr(), turn[1].data_ptr(), room.queries.data_ptr(), keys, values, *where, *sizes,
+            is_half,
+        )  # fmt: skip
+        native.attend(
+            self._scaling, room.queries.data_ptr(), room.seen.data_ptr(), keys, values, *where, *sizes,
+            self._window, is_half,
+        )  # fmt: skip
+        self.between(rows, self._out(room.seen), normed)
+        gates = self._gates(normed)
+        native.gate(gates.data_ptr(), room.gated.data_ptr(), len(rows), self.width, is_half)
+
+
+def _is_half(rows: Tensor) -> int:
+    return int(rows.dtype is torch.bfloat16)
+
+
+def _joined(parent: nn.Module, name: str, *parts: str) -> Any:
+    """One projection of what several are; by themselves where they could not be joined."""
+    if hasattr(parent, name):
+        return getattr(parent, name)
+    layers = [getattr(parent, part) for part in parts]
+    return lambda rows: torch.cat([layer(rows) for layer in layers], dim=-1)

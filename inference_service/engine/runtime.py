@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from inference_service.engine.batch.sampler import (
     goes_by_rows,
 )
 from inference_service.engine.device.rows import Rows
-from inference_service.engine.device.transfer import download
+from inference_service.engine.device.transfer import Array, download
 from inference_service.engine.session import Session, SessionKind
 
 logger = logging.getLogger(__name__)
@@ -90,30 +91,39 @@ class Runtime:
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
         """Final hidden states [n, hidden] of each segment; None where they are not numbers any more."""
         counts = [len(segment.rows) for segment in segments]
-        ends = np.cumsum(counts) - 1
+        ends = np.array([*accumulate(counts)]) - 1
         asked = [row for row, segment in enumerate(segments) if segment.slot in self._expected]
-        if asked:
-            asked.sort(key=lambda row: id(self._expected[segments[row].slot].forbidden))
-            draws = [self._expected[segments[row].slot] for row in asked]
-            if self.by_rows:
-                hidden, (last, rows) = self.language.run(segments, ends, ends[asked])
-                chosen = choose_by_rows(self.scores(hidden.index_select(0, rows)), draws)
-                (sums,) = download(_sums(hidden, last))
-            else:
-                sheet = Sheet(draws)
-                hidden, (last, rows, cells) = self.language.run(segments, ends, ends[asked], sheet.cells)
-                sheet.lie(cells)
-                scores = self.scores(hidden.index_select(0, rows))
-                chosen, (sums,) = choose_beside(scores, draws, sheet, _sums(hidden, last))
-            self._foreseen.append(Foreseen(hidden, ends[asked].tolist(), draws, chosen))
+        if asked and not self.by_rows:
+            hidden, sums = self._drawn_beside(segments, ends, asked)
         else:
             hidden, (last,) = self.language.run(segments, ends)
-            (sums,) = download(_sums(hidden, last))
+            states = hidden.index_select(0, last)
+            (sums,) = download(_sums(states))
+            if asked:
+                draws = [self._expected[segments[row].slot] for row in asked]
+                mine = states if len(asked) == len(segments) else states[asked]
+                self._keep(hidden, ends[asked], draws, choose_by_rows(self.scores(mine), draws))
         # One bad row spoils every later one of its session, so the last row tells.
         sound = np.isfinite(sums).tolist()
         return [
             rows if is_sound else None for rows, is_sound in zip(hidden.split(counts), sound, strict=True)
         ]
+
+    def _drawn_beside(self, segments: list[Segment], ends: Array, asked: list[int]) -> tuple[Tensor, Array]:
+        """All hidden states, and sums of the last ones; one copy up and one down for tokens and forward."""
+        asked.sort(key=lambda row: id(self._expected[segments[row].slot].forbidden))
+        draws = [self._expected[segments[row].slot] for row in asked]
+        sheet = Sheet(draws)
+        hidden, (last, rows, cells) = self.language.run(segments, ends, ends[asked], sheet.cells)
+        sheet.lie(cells)
+        scores = self.scores(hidden.index_select(0, rows))
+        chosen, (sums,) = choose_beside(scores, draws, sheet, _sums(hidden.index_select(0, last)))
+        self._keep(hidden, ends[asked], draws, chosen)
+        return hidden, sums
+
+    def _keep(self, hidden: Tensor, rows: Array, draws: list[Draw], tokens: list[int | None]) -> None:
+        """What was drawn from these rows, for `choose`."""
+        self._foreseen.append(Foreseen(hidden, rows.tolist(), draws, tokens))
 
     def expect(self, draws: Mapping[int, Draw]) -> None:
         """By slot, how those whose rows are fed next will draw: `think` does it beside, as `choose` will ask.
@@ -205,6 +215,6 @@ class Foreseen:
                 yield row, token
 
 
-def _sums(hidden: Tensor, rows: Tensor) -> Tensor:
-    """Of these rows [n], float32: no number where one of a row is none."""
-    return hidden.index_select(0, rows).sum(dim=1, dtype=torch.float32)
+def _sums(states: Tensor) -> Tensor:
+    """Of rows [n, hidden], float32 [n]: no number where one of a row is none."""
+    return states.sum(dim=1, dtype=torch.float32)

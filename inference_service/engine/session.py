@@ -367,10 +367,12 @@ class Session(ABC, Generic[Prepared]):
         if hidden is None:
             self.poisoned()
             return
-        self.context.advance(len(hidden))
+        count = len(hidden)
+        self.context.advance(count)
         self.fed(hidden)
-        self.to_feed = self.to_feed[len(hidden) :]
-        if not len(self.to_feed):
+        if count < len(self.to_feed):
+            self.to_feed = self.to_feed[count:]
+        else:
             self.to_feed, self.last_hidden = None, hidden[-1]
             self.taken()
 

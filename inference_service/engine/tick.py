@@ -1,7 +1,7 @@
 """One turn of the engine's loop over all sessions."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from inference_service.api.engine import NAMED_TICKS, Ticked
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.scheduler import UNIT_S, Request, Share, is_urgent, schedule
+from inference_service.engine.device.rows import Rows
 from inference_service.engine.guard import Guard
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Session, Stage
@@ -214,16 +215,13 @@ class Tick:
         waiting = {c.slot: (c, c.to_feed) for c in sessions if c.to_feed is not None}
         if not waiting:
             return []
-        requests = [
-            Request(slot, len(rows), c.arrival, c.stage is Stage.DECODE, c.due if c in self._urgent else None)
-            for slot, (c, rows) in waiting.items()
-        ]
         segments: dict[int, Segment] = {}
-        for grant in schedule(requests, self._budget, self._allowance):
-            session, rows = waiting[grant.session]
-            segment = self.guard.attempt(session, session.context.segment, rows[: grant.tokens])
+        for slot, count in self._granted(waiting).items():
+            session, rows = waiting[slot]
+            part = rows if count == len(rows) else rows[:count]
+            segment = self.guard.attempt(session, session.context.segment, part)
             if segment is not None:
-                segments[session.slot] = segment
+                segments[slot] = segment
         ending = [waiting[slot][0] for slot, it in segments.items() if len(it.rows) == len(waiting[slot][1])]
         self._runtime.expect({c.slot: draw for c in ending if (draw := self.guard.attempt(c, c.foresee))})
         thought = self.guard.together(
@@ -237,6 +235,20 @@ class Tick:
         others = sum(rows for session, rows in fed if session not in self._urgent)
         self._charge(since, others, sum(rows for _, rows in fed))
         return fed
+
+    def _granted(self, waiting: Mapping[int, tuple[Session[Any], Rows]]) -> dict[int, int]:
+        """How many of the rows that wait, by slot, go into the next forward."""
+        rows = {slot: len(rows) for slot, (_, rows) in waiting.items()}
+        others = sum(rows[slot] for slot, (c, _) in waiting.items() if c not in self._urgent)
+        if sum(rows.values()) <= self._budget and others <= self._allowance:
+            return rows
+        requests = [
+            Request(
+                slot, rows[slot], c.arrival, c.stage is Stage.DECODE, c.due if c in self._urgent else None
+            )
+            for slot, (c, _) in waiting.items()
+        ]
+        return {it.session: it.tokens for it in schedule(requests, self._budget, self._allowance)}
 
     def _decide(self, sessions: Sessions) -> None:
         guard, runtime, since = self.guard, self._runtime, self._clock()

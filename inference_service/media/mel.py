@@ -28,7 +28,8 @@ def mel_filters(sample_rate: int, fft: int, bands: int, low_hz: float, high_hz: 
 
 @cache
 def _filters() -> Array:
-    return mel_filters(SAMPLE_RATE, FFT, BANDS, 20, 7800)
+    """Transposed."""
+    return np.ascontiguousarray(mel_filters(SAMPLE_RATE, FFT, BANDS, 20, 7800).T)
 
 
 @cache
@@ -42,9 +43,18 @@ def mel_power(pcm: Array, context: Array) -> Array:
     `context` is the `CONTEXT` samples before the chunk (zeros at the start of a stream); frame t
     covers samples [160 t - 240, 160 t + 160) of the chunk, so no frame looks ahead.
     """
-    frames = np.lib.stride_tricks.sliding_window_view(np.concatenate([context, pcm]), WINDOW)[::HOP]
-    spectrum = np.abs(np.fft.rfft(frames * _hann(), FFT)) ** 2
-    return np.asarray(spectrum.astype(np.float32) @ _filters().T)
+    return _mel_power(np.concatenate([context, pcm], dtype=np.float32))
+
+
+def _mel_power(heard: Array) -> Array:
+    """Of sound behind `CONTEXT` samples, contiguous."""
+    hop, size = HOP * heard.itemsize, heard.itemsize
+    frames = np.ndarray(((len(heard) - CONTEXT) // HOP, WINDOW), np.float32, heard, 0, (hop, size))
+    padded = np.zeros((len(frames), FFT), np.float32)
+    np.multiply(frames, _hann(), out=padded[:, :WINDOW])
+    parts = np.fft.rfft(padded).view(np.float32)
+    parts *= parts
+    return np.asarray((parts[:, ::2] + parts[:, 1::2]) @ _filters())
 
 
 def log_mel(power: Array) -> Array:
@@ -62,7 +72,8 @@ class MelStream:
         """The next chunk, a multiple of 160 samples: log-mel [len(pcm) // 160, 80]."""
         if not len(pcm):
             return np.zeros((0, BANDS), np.float32)
-        mel = log_mel(mel_power(pcm, self._heard))
+        heard = np.concatenate([self._heard, pcm], dtype=np.float32)
+        self._heard = np.minimum(np.maximum(heard[-CONTEXT:], -1), 1)
         # Sound that is none spoils its own chunk only, not the next one's first frames.
-        self._heard = np.clip(np.nan_to_num(np.concatenate([self._heard, pcm])[-CONTEXT:]), -1, 1)
-        return mel
+        self._heard[np.isnan(self._heard)] = 0
+        return log_mel(_mel_power(heard))

@@ -1,5 +1,7 @@
 """AudioChunk bytes become samples: strictly and once."""
 
+from math import isfinite
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,7 +44,7 @@ def decode_pcm(
     if scale != 1.0:
         return samples * np.float32(scale)
     peak = max(float(samples.max()), -float(samples.min()))  # of NaN among them both are NaN
-    if not np.isfinite(peak):
+    if not isfinite(peak):
         raise _refused(f"{field}.data", "must be finite; it holds NaN or infinity")
     if peak > PEAK_LIMIT:
         raise _refused(f"{field}.data", f"must be float PCM in [-1, 1]; its peak is {peak:.1f}")

@@ -22,9 +22,12 @@ class Noise:
     """Streams of one seed have nothing in common."""
     drawn: int = 0
 
+    def __post_init__(self) -> None:
+        self._key = _mixed(_mixed(self.seed & _64_BITS) + self.stream & _64_BITS)
+
     def ahead(self, count: int) -> list[float]:
         """The next `count` numbers, which stay the next ones until they are used."""
-        key = _mixed(_mixed(self.seed & _64_BITS) + self.stream & _64_BITS)
+        key = self._key
         places = range(self.drawn + 1, self.drawn + count + 1)
         return [(_mixed(key + place * _GAMMA & _64_BITS) >> 64 - _DIGITS) / 2**_DIGITS for place in places]
 

@@ -12,6 +12,7 @@ from inference_service.media.mel import (
     FFT,
     HOP,
     SAMPLE_RATE,
+    MelStream,
     log_mel,
     mel_filters,
     mel_power,
@@ -63,3 +64,12 @@ def test_tone_lands_in_its_band() -> None:
 def test_silence_and_loud_speech_have_the_stated_values() -> None:
     assert log_mel(mel_power(np.zeros(HOP, np.float32), SILENCE)).max() == pytest.approx(-3.1, abs=0.1)
     assert 2 < log_mel(mel_power(noise(SAMPLE_RATE) * 5, SILENCE)).max() < 4
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_sound_that_is_none_spoils_its_own_chunk_only(bad: float) -> None:
+    stream, spoilt = MelStream(), noise(SAMPLE_RATE)
+    spoilt[-7] = bad
+
+    assert not np.isfinite(stream.feed(spoilt)).all()
+    assert np.isfinite(stream.feed(noise(SAMPLE_RATE))).all()

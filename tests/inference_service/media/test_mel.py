@@ -66,6 +66,7 @@ def test_silence_and_loud_speech_have_the_stated_values() -> None:
     assert 2 < log_mel(mel_power(noise(SAMPLE_RATE) * 5, SILENCE)).max() < 4
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_sound_that_is_none_spoils_its_own_chunk_only(bad: float) -> None:
     stream, spoilt = MelStream(), noise(SAMPLE_RATE)

@@ -1,0 +1,127 @@
+"""Takers: they ask for slots from many addresses, attach to none, and ask again when one is taken away."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from antiphon.v1 import dispatch_service_pb2 as pb
+from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter, until
+
+SLOTS, ADDRESSES, CALLS, LET_IN = 3, 4, 5, 2
+AHEAD = ADDRESSES * LET_IN - SLOTS
+"""Takers in the queue while others of them have all slots."""
+
+Metadata = Sequence[tuple[str, str]]
+
+
+class Takers:
+    """So many at once of each sort of caller, each for ever again."""
+
+    def __init__(self, channel: grpc.aio.Channel, callers: Sequence[Metadata], each: int) -> None:
+        self.granted = 0
+        """Leases so far."""
+        self.there = Counter[int]()
+        """Who of each sort waits or has a slot."""
+        self.refused = Counter[int]()
+        self._stub = DispatchServiceStub(channel)
+        self._callers = callers
+        sorts = [*range(len(callers))] * each
+        self._tasks = [asyncio.create_task(self._take(sort)) for sort in sorts]
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _take(self, sort: int) -> None:
+        while await self._hold(sort):
+            pass
+        self.refused[sort] += 1
+
+    async def _hold(self, sort: int) -> bool:
+        """Until the slot is taken away; False for somebody who is not let in."""
+        call = self._stub.Acquire(pb.AcquireRequest(kind="audio"), metadata=self._callers[sort])
+        told = await self._next(call)
+        if told is None:
+            return await call.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
+        self.there[sort] += 1
+        while told is not None:
+            self.granted += told.HasField("granted")
+            told = await self._next(call)
+        self.there[sort] -= 1
+        return True
+
+    @staticmethod
+    async def _next(call: Any) -> pb.AcquireResponse | None:
+        try:
+            told = await call.read()
+        except grpc.aio.AioRpcError:
+            return None
+        return None if told is grpc.aio.EOF else told
+
+
+@asynccontextmanager
+async def taken(stage: Stage, callers: Sequence[Metadata], each: int) -> AsyncIterator[Takers]:
+    """Takers who have said all they can say for now."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
+        takers = Takers(channel, callers, each)
+        try:
+            everybody = len(callers) * each
+            await until(lambda: takers.there.total() + takers.refused.total() == everybody)
+            yield takers
+        finally:
+            await takers.end()
+
+
+@asynccontextmanager
+async def house(clock: ManualClock, **options: Any) -> AsyncIterator[Stage]:
+    engine = ScriptedEngine(listen(), slots=SLOTS, repeat=True)
+    async with running_worker(engine, slots=SLOTS) as worker:
+        options = {"trusted_proxies": ("127.0.0.0/8",), **options}  # it says whose address it is
+        async with running_adapter(worker.address, clock=clock, grpc_port=0, **options) as stage:
+            yield stage
+
+
+def address(number: int) -> tuple[str, str]:
+    return "x-forwarded-for", f"192.0.2.{number}"
+
+
+async def test_takers_from_many_addresses_hold_what_each_address_may_and_others_get_their_turn() -> None:
+    clock = ManualClock()
+    callers = [[address(number)] for number in range(ADDRESSES)]
+    async with house(clock, connections_per_address=LET_IN) as stage, taken(stage, callers, CALLS) as takers:
+        for caller in range(ADDRESSES):
+            assert (takers.there[caller], takers.refused[caller]) == (LET_IN, CALLS - LET_IN)
+        await until(lambda: takers.granted == SLOTS)
+        async with stage.client() as client:
+            assert (await client.expect("session.queued"))["position"] == AHEAD + 1
+            served = asyncio.create_task(client.expect_until("session.queue_done"))
+            while not served.done():
+                await clock.advance(1.0)
+                await asyncio.sleep(0.01)
+            await served
+            # Who comes again stands behind the client. More slots than one become free at a time.
+            assert takers.granted <= SLOTS + AHEAD + 2 * SLOTS
+            assert max(takers.there.values()) <= LET_IN
+            await client.send({"type": "session.init", "payload": {}})
+            await client.expect("session.created")
+
+
+async def test_takers_with_one_key_hold_what_the_key_may_from_wherever_they_come(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "taker", "other")
+    bearer = ("authorization", f"Bearer {keys.secrets['taker']}")
+    callers = [[address(number), bearer] for number in range(ADDRESSES)]
+    options = {"auth": "keys", "keys": keys.path, "connections_per_key": LET_IN}
+    async with house(ManualClock(), **options) as stage, taken(stage, callers, 1) as takers:
+        assert (takers.there.total(), takers.refused.total()) == (LET_IN, ADDRESSES - LET_IN)
+        await stage.until(free_slots=SLOTS - LET_IN)
+        async with stage.client(additional_headers=keys.bearer("other")) as client:
+            await client.begin()

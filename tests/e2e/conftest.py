@@ -3,8 +3,6 @@
 import asyncio
 import json
 import re
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -21,6 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.recordings import make
+from tests.support.forks.process import Process, start
 from tests.support.patience import PATIENCE_S, START_S
 from tests.ws_adapter.support.process import ADMIT_ALL
 
@@ -64,7 +63,7 @@ def recordings() -> list[Recording]:
 class Server:
     """A process of the `antiphon` command and the address it said it is ready on."""
 
-    process: "subprocess.Popen[str]"
+    process: Process
     address: str
     log: TextIO
 
@@ -85,17 +84,17 @@ class Server:
 @contextmanager
 def antiphon(*arguments: str) -> Iterator[Server]:
     """Runs `antiphon ARGUMENTS`; yields once it is ready, ends it by its pid."""
-    command = [sys.executable, "-m", "antiphon.cli", *arguments]
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
+        process = start("antiphon.cli", *arguments, output=log)
         try:
             yield Server(process, _ready_address(process, log), log)
         finally:
+            process.stdin.close()
             process.terminate()
             process.wait(timeout=PATIENCE_S)
 
 
-def _ready_address(process: "subprocess.Popen[str]", log: TextIO) -> str:
+def _ready_address(process: Process, log: TextIO) -> str:
     end = time.monotonic() + START_S
     while time.monotonic() < end and process.poll() is None:
         log.seek(0)

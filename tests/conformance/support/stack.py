@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -17,6 +16,7 @@ from typing import Any
 from websockets.asyncio.client import connect
 
 from tests.conformance.support.client import Client, RawClient
+from tests.support.forks.process import Process, start
 from tests.support.patience import PATIENCE_S, START_S
 from tests.support.scripted_engine import Play, Script
 from tests.ws_adapter.support.process import ADMIT_ALL
@@ -24,8 +24,6 @@ from tests.ws_adapter.support.process import ADMIT_ALL
 END_S = 15.0
 
 _KNOWN = "next script is known"
-
-Process = subprocess.Popen[bytes]
 
 
 class Log:
@@ -62,17 +60,11 @@ def running(module: str, *arguments: str) -> Iterator[tuple[Process, Log]]:
     with tempfile.TemporaryDirectory(prefix="antiphon-") as folder:
         path = Path(folder) / "log"
         with path.open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
+            process = start(module, *arguments, output=file)
         try:
             yield process, Log(path)
         finally:
-            if process.stdin is not None:
-                process.stdin.close()
+            process.stdin.close()
             _end(process)
 
 
@@ -122,7 +114,6 @@ class Worker:
         self.log.wait_for(_KNOWN, known + 1)
 
     def _tell(self, line: str) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n".encode())
         self.process.stdin.flush()
 
@@ -156,9 +147,9 @@ def chatting_worker(slots: int = 8, *arguments: str) -> Iterator[Worker]:
 
 
 @contextmanager
-def shipped_worker(slots: int = 4) -> Iterator[Worker]:
+def shipped_worker(slots: int = 4, *options: str) -> Iterator[Worker]:
     """What users meet: the checkpoint of the package."""
-    arguments = ("worker", "--listen", "127.0.0.1:0", "--slots", str(slots))
+    arguments = ("worker", "--listen", "127.0.0.1:0", "--slots", str(slots), *options)
     with running("antiphon.cli", *arguments) as (process, log):
         yield Worker(process, log, wait_for(process, log, "worker ready on "))
 

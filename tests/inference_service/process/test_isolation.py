@@ -5,10 +5,8 @@ lost.
 """
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,13 @@ from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
+from tests.conformance.support.stack import running, wait_for
 from tests.inference_service.support.caller import Caller, Ending, channel_to, duplex, soon, until_free
 from tests.support import faults
+from tests.support.forks.process import Process
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
-COMMAND = (sys.executable, "-m", "tests.support.faulty_worker")
 SLOTS = 4
 SURVIVED = sorted(set(faults.FAULTS) - {*faults.ENDINGS, "settle", "rebuild"})  # a chat has no window
 NO_MEMORY = ("memory", "hostmemory")
@@ -36,23 +35,21 @@ FAILED = (Code.INTERNAL, Reason.INFERENCE_FAILED)
 Said = list[tuple[str, list[int], int]]
 
 
-def start(*arguments: str) -> tuple["subprocess.Popen[str]", str]:
-    """A worker process and its address."""
-    process = subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("worker ready on "), line
-    return process, line.removeprefix("worker ready on ").strip()
+@contextmanager
+def faulty_worker(*arguments: str) -> Iterator[tuple[Process, str]]:
+    """Its process and its address."""
+    with running("tests.support.faulty_worker", "--slots", str(SLOTS), *arguments) as (process, log):
+        yield process, wait_for(process, log, "worker ready on ")
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[str]:
     """One worker for all faults of this module, which it must survive."""
-    process, address = start("--slots", str(SLOTS))
-    yield address
-    assert process.poll() is None
-    process.terminate()
-    assert process.wait(PATIENCE_S) == 0
+    with faulty_worker() as (process, address):
+        yield address
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
 
 
 @asynccontextmanager
@@ -148,8 +145,7 @@ async def test_an_answer_of_600_letters_without_a_space_is_spoken_to_its_end(wor
 
 @pytest.mark.parametrize("fault", faults.ENDINGS)
 async def test_a_lost_device_and_an_engine_that_hangs_are_told_to_all_and_exit_with_3(fault: str) -> None:
-    process, address = start("--slots", str(SLOTS), "--step-s", "2")
-    try:
+    with faulty_worker("--step-s", "2") as (process, address):
         async with channel(address) as to:
             neighbour = await Caller(to).open()
             await neighbour.configure()
@@ -162,5 +158,3 @@ async def test_a_lost_device_and_an_engine_that_hangs_are_told_to_all_and_exit_w
             assert (await soon(watch.read())).status == states.NOT_SERVING
             watch.cancel()
         assert await asyncio.to_thread(process.wait, PATIENCE_S) == 3
-    finally:
-        process.kill()

@@ -1,8 +1,6 @@
 """A worker in the queue that adapters share, on a real Redis whose clock the test turns."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from antiphon.semconv import DEFAULT_POOL, Reason, lease_mac, pool_name
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.errors import ConfigurationError
 from inference_service.options import WorkerOptions
+from tests.conformance.support.stack import shipped_worker
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import RunningWorker, ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.pool import Pool
@@ -287,18 +286,8 @@ async def test_a_slot_that_became_free_meanwhile_is_told_later(redis_server: Red
 @pytest.fixture
 def shipped(redis_server: RedisServer) -> Iterator[str]:
     """The address of a worker with the shipped checkpoint, in a process of its own."""
-    command = [sys.executable, "-m", "antiphon.cli", "worker", "--listen", "127.0.0.1:0", "--slots", "2"]
-    process = subprocess.Popen(
-        [*command, "--dispatcher", redis_server.tcp_url], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("worker ready on "), line
-        yield line.removeprefix("worker ready on ").strip()
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_S)
+    with shipped_worker(2, "--dispatcher", redis_server.tcp_url) as worker:
+        yield worker.target
 
 
 async def test_a_conversation_does_not_notice_that_redis_hangs(

@@ -1,0 +1,89 @@
+"""Python processes that begin where others have got to: forked from one that has done their imports.
+
+The imports of a worker take seconds of a processor, and tests start a hundred workers. What is forked has a
+process id, an environment and files of its own and ends as any process does. How a process starts from
+nothing is proven by the tests of the commands.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from functools import cache
+from typing import IO
+
+from tests.support.forks.request import Request
+
+
+class Process:
+    """What tests use of `subprocess.Popen`, by the same names."""
+
+    def __init__(self, link: int, stdin: IO[bytes]) -> None:
+        self.stdin = stdin
+        self.returncode: int | None = None
+        self._link = link
+        self._lock = threading.Lock()
+        weakref.finalize(self, os.close, link)
+        self.pid = self._told()
+
+    def poll(self) -> int | None:
+        """The exit code, if it has ended."""
+        with self._lock:
+            if self.returncode is None and select.select([self._link], [], [], 0)[0]:
+                self.returncode = self._told()
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; raises `subprocess.TimeoutExpired`."""
+        if self.poll() is None:
+            select.select([self._link], [], [], timeout)  # readable too where the code was read meanwhile
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """To one that has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """With SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """With SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _told(self) -> int:
+        return int(os.read(self._link, 32))
+
+
+def start(module: str, *arguments: str, output: IO[bytes] | IO[str]) -> Process:
+    """`python -m MODULE ARGUMENTS...`, which writes all it says to `output`; its input is a pipe."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    read, write = os.pipe()
+    with theirs:
+        Request(module, arguments, dict(os.environ)).send(
+            _server(), [read, output.fileno(), output.fileno(), theirs.fileno()]
+        )
+    os.close(read)
+    return Process(ours.detach(), os.fdopen(write, "wb"))
+
+
+@cache
+def _server() -> socket.socket:
+    """One for all tests of a process; it ends with it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forks.server", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+    return ours

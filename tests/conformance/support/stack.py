@@ -21,8 +21,6 @@ from tests.support.patience import PATIENCE_S, START_S
 from tests.support.scripted_engine import Play, Script
 from tests.ws_adapter.support.process import ADMIT_ALL
 
-END_S = 15.0
-
 _KNOWN = "next script is known"
 
 
@@ -78,7 +76,7 @@ def _end(process: Process) -> None:
         except subprocess.TimeoutExpired:
             pass
     try:
-        process.wait(END_S)
+        process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -13,6 +13,7 @@ from tests.support.passing import Passing
 from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker, speak
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append, codes
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
+from ws_adapter.server import listener
 
 PING_S = 10.0
 """Twice that is less than a client may take with its first event, and more than a machine stands still."""
@@ -105,7 +106,10 @@ async def test_client_that_vanishes_leaves_nothing_behind(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_client_that_answers_no_ping_leaves_nothing_behind(state: str, passing: Passing) -> None:
+async def test_client_that_answers_no_ping_leaves_nothing_behind(
+    state: str, passing: Passing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "PING_S", PING_S)
     engine = engine_for(state)
     async with AsyncExitStack() as stack:
         worker = await stack.enter_async_context(running_worker(engine, slots=1))

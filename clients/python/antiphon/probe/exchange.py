@@ -17,6 +17,9 @@ from antiphon.probe.rules import Event, Rules
 from antiphon.probe.voice import default_voice
 from antiphon.protocol.events import ErrorEvent
 
+LATE_S: Final = 5.0
+"""What a server may be late with its answer to a short append; one that waits for the next says nothing."""
+
 SILENT_UNITS: Final = 12
 """Seconds of silence after the recording, within which an answer ends."""
 
@@ -82,6 +85,7 @@ class _Exchange:
         self._observer = observer
         self._ready = asyncio.Event()
         self._answered = asyncio.Event()
+        self._heard = asyncio.Event()
         self.violations = 0
 
     def note(self, texts: Iterable[str]) -> None:
@@ -127,6 +131,7 @@ class _Exchange:
         if event["type"] == "error" and not self._rules.is_ready:
             _raise_if_unavailable(event)
         self.note(self._rules.received(event))
+        self._heard.set()
         for answer in self._rules.reply(event):
             await self._send(answer)
         if self._rules.is_ready:
@@ -152,11 +157,22 @@ class _Exchange:
             if self._answered.is_set():
                 return
             is_short = self._rules.is_speaking and spoken is None
-            if self._rules.is_speaking and self._rules.spoken == spoken:
+            if spoken is not None and not await self._is_spoken_on(spoken):
                 self.note(["a short append left a hole of a second in the answer"])
             if is_short:
                 spoken = self._rules.spoken
             await self._send(self._rules.append(_SHORT if is_short else _SECOND))
+
+    async def _is_spoken_on(self, spoken: int) -> bool:
+        """Whether more than that is spoken, or all: also of a server that is late."""
+        try:
+            async with asyncio.timeout(LATE_S):
+                while self._rules.is_speaking and self._rules.spoken == spoken:
+                    self._heard.clear()
+                    await self._heard.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _send(self, event: Event) -> None:
         self._observer.event("sent", event)

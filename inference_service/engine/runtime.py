@@ -49,7 +49,7 @@ class Runtime:
         self.kinds: dict[type[SessionSetup], SessionKind[Any]] = {}
         """The kinds of session that the model holds, each by what its sessions are set up with."""
         self.by_rows = goes_by_rows(self.device, info.vocabulary)
-        """Whether the host draws."""
+        """Whether the host draws: then nothing is gained by drawing beside a forward."""
         self._expected: Mapping[int, Draw] = {}
         self._foreseen: list[Foreseen] = []
         self._head = head
@@ -93,16 +93,11 @@ class Runtime:
         counts = [len(segment.rows) for segment in segments]
         ends = np.array([*accumulate(counts)]) - 1
         asked = [row for row, segment in enumerate(segments) if segment.slot in self._expected]
-        if asked and not self.by_rows:
+        if asked:
             hidden, sums = self._drawn_beside(segments, ends, asked)
         else:
             hidden, (last,) = self.language.run(segments, ends)
-            states = hidden.index_select(0, last)
-            (sums,) = download(_sums(states))
-            if asked:
-                draws = [self._expected[segments[row].slot] for row in asked]
-                mine = states if len(asked) == len(segments) else states[asked]
-                self._keep(hidden, ends[asked], draws, choose_by_rows(self.scores(mine), draws))
+            (sums,) = download(_sums(hidden.index_select(0, last)))
         # One bad row spoils every later one of its session, so the last row tells.
         sound = np.isfinite(sums).tolist()
         return [
@@ -118,12 +113,8 @@ class Runtime:
         sheet.lie(cells)
         scores = self.scores(hidden.index_select(0, rows))
         chosen, (sums,) = choose_beside(scores, draws, sheet, _sums(hidden.index_select(0, last)))
-        self._keep(hidden, ends[asked], draws, chosen)
+        self._foreseen.append(Foreseen(hidden, ends[asked].tolist(), draws, chosen))
         return hidden, sums
-
-    def _keep(self, hidden: Tensor, rows: Array, draws: list[Draw], tokens: list[int | None]) -> None:
-        """What was drawn from these rows, for `choose`."""
-        self._foreseen.append(Foreseen(hidden, rows.tolist(), draws, tokens))
 
     def expect(self, draws: Mapping[int, Draw]) -> None:
         """By slot, how those whose rows are fed next will draw: `think` does it beside, as `choose` will ask.
@@ -167,13 +158,14 @@ class Runtime:
 
     def choose(self, hidden: list[Tensor], draws: list[Draw]) -> list[int | None]:
         """The next token for each of n last hidden states; None where the scores are no numbers."""
+        if self.by_rows:
+            return choose_by_rows(self.scores(torch.stack(hidden)), draws)
         known = {row: token for it in self._foreseen for row, token in it.tokens(hidden, draws)}
         rows = [row for row in range(len(draws)) if row not in known]
         if rows:
             rows.sort(key=lambda row: id(draws[row].forbidden))
-            draw_them = choose_by_rows if self.by_rows else choose_together
             scores = self.scores(torch.stack([hidden[row] for row in rows]))
-            chosen = draw_them(scores, [draws[row] for row in rows])
+            chosen = choose_together(scores, [draws[row] for row in rows])
             known |= dict(zip(rows, chosen, strict=True))
         return [known[row] for row in range(len(draws))]
 

@@ -223,7 +223,8 @@ class Tick:
             if segment is not None:
                 segments[slot] = segment
         ending = [waiting[slot][0] for slot, it in segments.items() if len(it.rows) == len(waiting[slot][1])]
-        self._runtime.expect({c.slot: draw for c in ending if (draw := self.guard.attempt(c, c.foresee))})
+        asking = [] if self._runtime.by_rows else ending
+        self._runtime.expect({c.slot: draw for c in asking if (draw := self.guard.attempt(c, c.foresee))})
         thought = self.guard.together(
             [waiting[slot][0] for slot in segments],
             lambda group: self._runtime.think([segments[c.slot] for c in group]),

@@ -32,15 +32,16 @@ def decode_pcm(
     if chunk.sample_rate_hz != sample_rate_hz:
         raise _refused(f"{field}.sample_rate_hz", f"must be {sample_rate_hz}, not {chunk.sample_rate_hz}")
     dtype, scale = np.dtype(layout[0]), layout[1]
-    count, rest = divmod(len(chunk.data), dtype.itemsize)
+    data = chunk.data  # a copy
+    count, rest = divmod(len(data), dtype.itemsize)
     if rest or not count:
         raise _refused(
             f"{field}.data",
-            f"must hold one or more samples of {dtype.itemsize} bytes; it has {len(chunk.data)} bytes",
+            f"must hold one or more samples of {dtype.itemsize} bytes; it has {len(data)} bytes",
         )
     if max_samples is not None and count > max_samples:
         raise _refused(f"{field}.data", f"must hold at most one unit, {max_samples} samples, not {count}")
-    samples = np.frombuffer(chunk.data, dtype).astype(np.float32)
+    samples = np.frombuffer(data, dtype).astype(np.float32)
     if scale != 1.0:
         return samples * np.float32(scale)
     peak = max(float(samples.max()), -float(samples.min()))  # of NaN among them both are NaN

@@ -94,13 +94,12 @@ def prefilled(answer: Prefilled) -> pb.PrefillResponse:
     """The answer to a unit's Prefill."""
     if answer.failure:
         return pb.PrefillResponse(unit=answer.unit, error=item_error(answer.failure))
-    result = pb.Prefilled(
-        context_tokens=answer.context_tokens,
-        usage=usage(answer.usage),
-        timings=timings(answer.timings),
-        vision_slices=answer.vision_slices,
-    )
-    return pb.PrefillResponse(unit=answer.unit, prefilled=result)
+    response = pb.PrefillResponse(unit=answer.unit)
+    result = response.prefilled
+    result.context_tokens, result.vision_slices = answer.context_tokens, answer.vision_slices
+    _count(result.usage, answer.usage)
+    _time(result.timings, answer.timings)
+    return response
 
 
 def pieces(answer: Piece, output_sample_rate_hz: int) -> Iterator[pb.GenerateResponse]:
@@ -128,7 +127,7 @@ def piece(answer: Piece, output_sample_rate_hz: int) -> pb.GenerateResponse:
     if answer.audio is not None and answer.audio.size:
         response.audio.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE
         response.audio.sample_rate_hz = output_sample_rate_hz
-        response.audio.data = np.clip(answer.audio, -1.0, 1.0).astype("<f4").tobytes()
+        response.audio.data = np.clip(answer.audio, -1.0, 1.0).astype("<f4", copy=False).tobytes()
     if answer.thinking:
         response.thinking.text = answer.thinking
     if answer.call is not None:
@@ -144,27 +143,28 @@ def piece(answer: Piece, output_sample_rate_hz: int) -> pb.GenerateResponse:
 
 def done(answer: Done) -> pb.GenerateResponse:
     """The last word about a unit's generation."""
-    result = pb.UnitDone(
-        end=_ENDS[answer.end],
-        finish_reason=_FINISHES[answer.finish],
-        context_tokens=answer.context_tokens,
-        usage=usage(answer.usage),
-        timings=timings(answer.timings),
-        error=item_error(answer.failure) if answer.failure else None,
-    )
-    return pb.GenerateResponse(unit=answer.unit, done=result)
+    response = pb.GenerateResponse(unit=answer.unit)
+    result = response.done
+    result.end, result.finish_reason = _ENDS[answer.end], _FINISHES[answer.finish]
+    result.context_tokens = answer.context_tokens
+    _count(result.usage, answer.usage)
+    _time(result.timings, answer.timings)
+    if answer.failure is not None:
+        result.error.CopyFrom(item_error(answer.failure))
+    return response
 
 
 def finalized(answer: Finalized) -> pb.FinalizeResponse:
     """The answer to a unit's Finalize."""
-    return pb.FinalizeResponse(
+    response = pb.FinalizeResponse(
         unit=answer.unit,
         context_tokens=answer.context_tokens,
         dropped_units=answer.dropped_units,
         discarded_tokens=answer.discarded_tokens,
-        session_usage=usage(answer.session_usage),
-        timings=timings(answer.timings),
     )
+    _count(response.session_usage, answer.session_usage)
+    _time(response.timings, answer.timings)
+    return response
 
 
 def rewound(answer: Rewound) -> pb.GenerateResponse:
@@ -252,32 +252,34 @@ def item_error(failure: Failure) -> common_pb2.ItemError:
     )
 
 
-def usage(tokens: UnitUsage) -> common_pb2.Usage:
-    """Token counts."""
-    return common_pb2.Usage(
-        input_text_tokens=tokens.input_text_tokens,
-        input_audio_tokens=tokens.input_audio_tokens,
-        input_vision_tokens=tokens.input_vision_tokens,
-        cached_tokens=tokens.cached_tokens,
-        output_text_tokens=tokens.output_text_tokens,
-        output_audio_tokens=tokens.output_audio_tokens,
-    )
+# Written into the answer that they are part of: a message made for itself would be copied there.
 
 
-def timings(seconds: UnitTimings) -> common_pb2.Timings:
+def _count(usage: common_pb2.Usage, tokens: UnitUsage) -> None:
+    """Token counts; set even where all are 0."""
+    usage.input_text_tokens = tokens.input_text_tokens
+    usage.input_audio_tokens = tokens.input_audio_tokens
+    usage.input_vision_tokens = tokens.input_vision_tokens
+    usage.cached_tokens = tokens.cached_tokens
+    usage.output_text_tokens = tokens.output_text_tokens
+    usage.output_audio_tokens = tokens.output_audio_tokens
+
+
+def _time(timings: common_pb2.Timings, seconds: UnitTimings) -> None:
     """Where the time went; a phase that did not run stays unset."""
-    return common_pb2.Timings(
-        queue=_spent(seconds.queue),
-        prefill=_spent(seconds.prefill),
-        decode=_spent(seconds.decode),
-        speech=_spent(seconds.speech),
-        vocoder=_spent(seconds.vocoder),
-        total=_spent(seconds.total),
-    )
-
-
-def _spent(seconds: float) -> Duration | None:
-    return duration(seconds) if seconds > 0 else None
+    timings.SetInParent()
+    for spent, name in (
+        (seconds.queue, "queue"),
+        (seconds.prefill, "prefill"),
+        (seconds.decode, "decode"),
+        (seconds.speech, "speech"),
+        (seconds.vocoder, "vocoder"),
+        (seconds.total, "total"),
+    ):
+        if spent > 0:
+            whole, nanos = divmod(int(spent * 1e9), 10**9)
+            phase = getattr(timings, name)
+            phase.seconds, phase.nanos = whole, nanos
 
 
 def duration(seconds: float) -> Duration:

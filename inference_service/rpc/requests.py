@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class Decoder(Generic[T]):
-    """Decodes requests in a small pool of threads; whoever asks waits, so that messages keep their order."""
+    """Decodes large requests in a small pool of threads; whoever asks waits, so that order is kept."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, "decode")
@@ -68,23 +68,16 @@ class Decoder(Generic[T]):
     async def read(
         self, stream: Stream, data: bytes, make: Callable[[Message], T]
     ) -> tuple[Message, Callable[[], T]]:
-        """The message in `data`, and what gives `make` of it or raises what that raised.
+        """The message in `data`, and what gives `make` of it or raises what that raised: it has been called.
 
-        Of a large message `make` has been called by then, in another thread; else it is called when asked
-        for. Raises `PayloadInvalid` for bytes that are no such message, or one of too many parts.
+        Raises `PayloadInvalid` for bytes that are no such message, or one of too many parts.
         """
-        kind = REQUESTS[stream]
-        if len(data) <= LARGE:
-            request = _decoded(kind, data)
-            return request, lambda: make(request)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, _read_large, kind, data, make)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, _read_large, stream, data, make)
 
 
-def _read_large(
-    kind: type[Message], data: bytes, make: Callable[[Message], T]
-) -> tuple[Message, Callable[[], T]]:
-    _require_few_parts(kind.DESCRIPTOR, data)
-    request, made = _decoded(kind, data), Future[T]()
+def _read_large(stream: Stream, data: bytes, make: Callable[[Message], T]) -> tuple[Message, Callable[[], T]]:
+    _require_few_parts(REQUESTS[stream].DESCRIPTOR, data)
+    request, made = decoded(stream, data), Future[T]()
     try:
         made.set_result(make(request))
     except Exception as error:
@@ -92,9 +85,10 @@ def _read_large(
     return request, made.result
 
 
-def _decoded(kind: type[Message], data: bytes) -> Message:
+def decoded(stream: Stream, data: bytes) -> Message:
+    """The message in `data`. Raises `PayloadInvalid` for bytes that are no such message."""
     try:
-        return kind.FromString(data)
+        return REQUESTS[stream].FromString(data)
     except DecodeError:
         raise PayloadInvalid(BadField("request", "is not a message of antiphon.v1")) from None
 

@@ -5,6 +5,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import grpc.aio
@@ -65,9 +66,12 @@ class Outbox(Generic[M]):
     def __init__(self, absorb: Callable[[M, M], bool] = lambda waiting, more: False) -> None:
         self._absorb = absorb
         self._waiting: deque[M] = deque()
-        self._wake = asyncio.Event()
+        self._wake: asyncio.Future[None] | None = None
+        """What the writer waits for while there is nothing to write."""
         self._is_ended = False
         self.error: SessionError | None = None
+        self.writing_since: float | None = None
+        """Since when the caller has yet to take a message, by the session's clock."""
         self.room = asyncio.Event()
         self.room.set()
 
@@ -83,22 +87,26 @@ class Outbox(Generic[M]):
             self._waiting.append(message)
         if len(self._waiting) >= BACKLOG:
             self.room.clear()
-        self._wake.set()
+        self._rouse()
 
     def end(self, error: SessionError | None) -> None:
         """Nothing more comes; what waits is still sent, then the call ends with `error`, or OK."""
         if not self._is_ended:
             self._is_ended = True
             self.error = error
-            self._wake.set()
+            self._rouse()
+
+    def _rouse(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
     async def take(self) -> M | None:
         """The next message, or None at the end."""
         while not self._waiting:
             if self._is_ended:
                 return None
-            self._wake.clear()
-            await self._wake.wait()
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
         message = self._waiting.popleft()
         if len(self._waiting) < BACKLOG:
             self.room.set()
@@ -132,8 +140,6 @@ class SessionCalls:
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
         """When the timer is, by the session's clock."""
-        self._writing: dict[Stream, float] = {}
-        """Streams whose reader has yet to take a message, and since when."""
         self._over_at = 0.0
         self._trace = backend.tracing.session(session_id, slot, lease.epoch if lease else None)
         self._fields = SessionFields(session_id, worker_id=backend.worker_id)
@@ -154,7 +160,7 @@ class SessionCalls:
         if self.session.is_attached:
             self._backend.slots.attach(self.slot)
             self._all_attached.set()
-        self._arm()
+        self._arm(self._backend.clock())
 
     def go_away(self, time_left_s: float, reason: str) -> None:
         """Announces the end of the session."""
@@ -162,11 +168,11 @@ class SessionCalls:
 
     def fail(self, error: SessionError) -> None:
         """Ends the session with `error` once the engine has cleaned up."""
-        self._rule(self.session.fail, error, self._backend.clock())
+        self._rule(self.session.fail, error)
 
     def abandon(self, error: SessionError) -> None:
         """Ends the session with `error` at once: the engine is gone."""
-        self._rule(self.session.abandon, error, self._backend.clock())
+        self._rule(self.session.abandon, error)
 
     def in_tick(self, unit: int, tick: int) -> SpanContext | None:
         """What the span of a tick links to for a unit that was in it; None if that is not sampled."""
@@ -179,7 +185,7 @@ class SessionCalls:
         try:
             await context.send_initial_metadata(((METADATA_WORKER_ID, self._backend.worker_id),))
             while (message := await outbox.take()) is not None:
-                await self._write(stream, context, message)
+                await self._write(outbox, context, message)
         except grpc.aio.InternalError:  # the caller is gone, and gRPC knows it already
             self.fail(_given_up(stream))
             # Of any other end it would write a traceback, as if it were an error of ours.
@@ -196,15 +202,14 @@ class SessionCalls:
 
     # ------------------------------------------------------------------ the calls
 
-    async def _write(self, stream: Stream, context: Context, message: Message) -> None:
-        now = self._backend.clock()
-        self._writing[stream] = now
+    async def _write(self, outbox: Outbox[Any], context: Context, message: Message) -> None:
+        now = outbox.writing_since = self._backend.clock()
         self._wake_by(now + self._backend.limits.unit_s, now)
         try:
             # Never given up by us: a call whose write is pending cannot be ended in another way.
             await context.write(message)
         finally:
-            del self._writing[stream]
+            outbox.writing_since = None
 
     async def _read(self, stream: Stream, context: Context) -> None:
         """Reads requests until the caller has no more; input waits while answers do."""
@@ -221,14 +226,18 @@ class SessionCalls:
                 return
             if data is grpc.aio.EOF:
                 await asyncio.sleep(HALF_CLOSE_SETTLE_S)
-                self._rule(self.session.half_close, stream, self._backend.clock())
+                self._rule(self.session.half_close, stream)
                 return
             try:
-                request, made = await self._backend.decoder.read(stream, data, self._made)
+                if len(data) <= requests.LARGE:
+                    request = requests.decoded(stream, data)
+                    made = partial(self._made, request)
+                else:
+                    request, made = await self._backend.decoder.read(stream, data, self._made)
             except PayloadInvalid as error:
                 self.fail(error.with_traceback(None))
                 return
-            if stream is Stream.GENERATE and not cast(pb.GenerateRequest, request).HasField("cancel"):
+            if stream is Stream.GENERATE and not self._configured.is_set() and not _is_cancel(request):
                 await self._configured.wait()  # which settings a unit may have depends on its mode
             self._rule(self._receive, stream, request, made)
 
@@ -246,19 +255,18 @@ class SessionCalls:
         except UnitRefused as refused:
             return refused.failure
 
-    def _receive(self, stream: Stream, request: Message, made: Callable[[], Any]) -> None:
+    def _receive(self, stream: Stream, request: Any, made: Callable[[], Any], now: float) -> None:
         if self.session.is_over:
             return
         match stream:
             case Stream.PREFILL:
-                self._prefill(cast(pb.PrefillRequest, request), made)
+                self._prefill(request, made, now)
             case Stream.GENERATE:
-                self._generate(cast(pb.GenerateRequest, request))
+                self._generate(request, now)
             case Stream.FINALIZE:
-                self._finalize(cast(pb.FinalizeRequest, request))
+                self.session.finalize(request.unit, now, keep_last_token=request.keep_last_token)
 
-    def _prefill(self, request: pb.PrefillRequest, made: Callable[[], Any]) -> None:
-        now = self._backend.clock()
+    def _prefill(self, request: pb.PrefillRequest, made: Callable[[], Any], now: float) -> None:
         if request.HasField("config"):
             self.session.expect_config(request.unit)
             plan: SessionPlan = made()
@@ -284,22 +292,19 @@ class SessionCalls:
             self._fields.span_id = format_span_id(traced.span_id)
         self.session.prefill(request.unit, made(), now)
 
-    def _generate(self, request: pb.GenerateRequest) -> None:
+    def _generate(self, request: pb.GenerateRequest, now: float) -> None:
         match request.WhichOneof("action"):
             case "run":
                 assert self._plan is not None, "nothing is generated before the config"
                 run = requests.generate(request.run, self._plan.setup, self._backend.info)
-                self.session.generate(request.unit, run, self._backend.clock())
+                self.session.generate(request.unit, run, now)
             case "cancel":
                 self.session.cancel(request.unit)
             case "rewind":
                 assert self._plan is not None, "nothing is taken back before the config"
-                self.session.rewind(requests.rewind(request, self._plan.setup), self._backend.clock())
+                self.session.rewind(requests.rewind(request, self._plan.setup), now)
             case _:
                 raise PayloadInvalid(BadField("action", "must be `run`, `cancel` or `rewind`"))
-
-    def _finalize(self, request: pb.FinalizeRequest) -> None:
-        self.session.finalize(request.unit, self._backend.clock(), keep_last_token=request.keep_last_token)
 
     # ------------------------------------------------- what the session acts upon
 
@@ -367,26 +372,28 @@ class SessionCalls:
     # ------------------------------------------------------------ rules and clock
 
     def _on_event(self, event: Event) -> None:
-        self._rule(self.session.event, event, self._backend.clock())
+        self._rule(self.session.event, event)
 
     def _rule(self, step: Callable[..., None], *given: Any) -> None:
-        """A broken rule ends this session with its error, a fault of ours with INTERNAL; nobody else's."""
-        token = session_log.set(self._fields)
+        """Takes a step, which is given the time as well.
+
+        A broken rule ends this session with its error, a fault of ours with INTERNAL; nobody else's.
+        """
+        token, now = session_log.set(self._fields), self._backend.clock()
         try:
-            step(*given)
+            step(*given, now)
         except SessionError as error:
             # The session keeps the error; its traceback would keep the session.
-            self.session.fail(error.with_traceback(None), self._backend.clock())
+            self.session.fail(error.with_traceback(None), now)
         except Exception:
             logger.exception("session failed")
-            self.session.fail(SessionFault("The session failed inside the worker."), self._backend.clock())
+            self.session.fail(SessionFault("The session failed inside the worker."), now)
         finally:
             session_log.reset(token)
-            self._arm()
+            self._arm(now)
 
-    def _arm(self) -> None:
+    def _arm(self, now: float) -> None:
         """Keeps one timer, due no later than the session's next deadline."""
-        now = self._backend.clock()
         if self._due <= now + self.session.patience:
             return
         deadline = self.session.deadline()
@@ -409,12 +416,19 @@ class SessionCalls:
     def _expire(self) -> None:
         self._rest()
         now, patience = self._backend.clock(), self._backend.limits.unit_s
-        self._rule(self.session.expire, now)
-        for stream, since in list(self._writing.items()):
+        self._rule(self.session.expire)
+        for stream, outbox in self._outboxes.items():
+            since = outbox.writing_since
+            if since is None:
+                continue
             if since + patience <= now:
                 self.fail(UnitTimeout(f"Nobody read {stream.value} for {patience:g} s."))
             else:
                 self._wake_by(since + patience, now)
+
+
+def _is_cancel(request: Message) -> bool:
+    return cast(pb.GenerateRequest, request).HasField("cancel")
 
 
 def _given_up(stream: Stream) -> Cancelled:

@@ -118,6 +118,10 @@ class SessionMachine:
         self._max_duration_s: float | None = None
         self._idle_timeout_s: float | None = None
         self._patience = 0.0
+        self.patience = 0.0
+        """Whatever begins now has so many seconds; 0 where that may be anything."""
+        self.is_over = False
+        """Nothing more is accepted or answered."""
         self._outcome: SessionError | None = None
         self._ended = False
 
@@ -125,11 +129,6 @@ class SessionMachine:
     def is_attached(self) -> bool:
         """All three streams have come."""
         return len(self._attached) == len(Stream)
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing more is accepted or answered."""
-        return self.phase in (Phase.CLOSING, Phase.CLOSED)
 
     # ------------------------------------------------------------------ streams
 
@@ -260,6 +259,7 @@ class SessionMachine:
                 self._enter(Phase.ACTIVE, now)
                 self._units.start(event.prompt_tokens, now)
                 self._world.ready(event)
+                self._advance(now)
             case Advanced() if self.phase is Phase.CONFIGURING:
                 self._since = now  # its prompt waits for its turn
             case Advanced():
@@ -268,7 +268,8 @@ class SessionMachine:
                 self.fail(engine_error(event.reason, event.message, event.field), now)
             case _:
                 self._units.answer(event, now)
-        self._advance(now)
+                if self._units.wait_for_answers:
+                    self._advance(now)
 
     def _advance(self, now: float) -> None:
         """Lets the units go on as far as they can, and ends the session after the last one."""
@@ -281,11 +282,6 @@ class SessionMachine:
             self._close(None, now)
 
     # ---------------------------------------------------------------- the clock
-
-    @property
-    def patience(self) -> float:
-        """Whatever begins now has so many seconds; 0 where that may be anything."""
-        return self._patience if self.phase in (Phase.ACTIVE, Phase.DRAINING) else 0.0
 
     def deadline(self) -> float | None:
         """When `expire` is due next, if nothing happens before."""
@@ -333,6 +329,8 @@ class SessionMachine:
 
     def _enter(self, phase: Phase, now: float) -> None:
         self.phase = phase
+        self.patience = self._patience if phase is Phase.ACTIVE else 0.0
+        self.is_over = phase is Phase.CLOSING
         self._since = now
 
     def _close(self, outcome: SessionError | None, now: float) -> None:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from antiphon.semconv import Reason
@@ -36,13 +36,13 @@ class Stream(Enum):
 _BEFORE = {Stream.PREFILL: None, Stream.GENERATE: Stream.PREFILL, Stream.FINALIZE: Stream.GENERATE}
 
 
-class Step(IntEnum):
+class Step(Enum):
     """What the engine gets next of a unit."""
 
-    PREFILL = 0
-    GENERATE = 1
-    FINALIZE = 2
-    NOTHING = 3
+    PREFILL = auto()
+    GENERATE = auto()
+    FINALIZE = auto()
+    NOTHING = auto()
 
 
 @dataclass(frozen=True)
@@ -102,20 +102,21 @@ class Unit:
 
     def hand_on(self, engine: EngineSession) -> bool:
         """Gives the engine the next step if it was asked for; False when there is none to give."""
-        match self.step:
-            case Step.PREFILL if self.accepted_at is not None:
-                if self.content is not None:
-                    engine.prefill(self.number, self.content)
-                    self.content = None
-            case Step.GENERATE if self.run is not None:
-                if self.refusal is None:
-                    self._run(engine, self.run)
-            case Step.FINALIZE if self.finalize:
-                if self.refusal is None:
-                    engine.finalize(self.number, keep_last_token=self.keep_last_token)
-            case _:
-                return False
-        self.step = Step(self.step + 1)
+        if self.step is Step.PREFILL and self.accepted_at is not None:
+            if self.content is not None:
+                engine.prefill(self.number, self.content)
+                self.content = None
+            self.step = Step.GENERATE
+        elif self.step is Step.GENERATE and self.run is not None:
+            if self.refusal is None:
+                self._run(engine, self.run)
+            self.step = Step.FINALIZE
+        elif self.step is Step.FINALIZE and self.finalize:
+            if self.refusal is None:
+                engine.finalize(self.number, keep_last_token=self.keep_last_token)
+            self.step = Step.NOTHING
+        else:
+            return False
         return True
 
     def _run(self, engine: EngineSession, run: Generate) -> None:
@@ -266,7 +267,8 @@ class Units:
 
     def advance(self, engine: EngineSession, now: float) -> None:
         """Does all that has become possible: hands steps to the engine, answers refused units."""
-        self._hand_rewinds_on(engine)
+        if self._rewinds:
+            self._hand_rewinds_on(engine)
         while (unit := self._units.get(self._handing_on)) is not None:
             if not unit.hand_on(engine):
                 break
@@ -343,6 +345,11 @@ class Units:
         self._send(stream, answer, unit)
 
     # ------------------------------------------------------------------ questions
+
+    @property
+    def wait_for_answers(self) -> bool:
+        """Whether something follows when a unit is answered: what a refused one is told, or the end."""
+        return self._refused or self._last is not None
 
     @property
     def is_ending(self) -> bool:

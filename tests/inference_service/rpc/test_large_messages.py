@@ -192,7 +192,7 @@ def test_what_waits_is_joined_up_to_a_bound() -> None:
 async def test_a_reader_that_leaves_while_its_message_is_decoded_frees_its_slot(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold, begun, decoded = threading.Event(), threading.Event(), requests._decoded
+    hold, begun, decoded = threading.Event(), threading.Event(), requests.decoded
 
     def slow(kind: Any, data: bytes) -> Any:
         if len(data) > LARGE:
@@ -200,7 +200,7 @@ async def test_a_reader_that_leaves_while_its_message_is_decoded_frees_its_slot(
             assert hold.wait(PATIENCE_S)
         return decoded(kind, data)
 
-    monkeypatch.setattr(requests, "_decoded", slow)
+    monkeypatch.setattr(requests, "decoded", slow)
     async with running_worker(ScriptedEngine(slots=1, info=EVERYTHING), slots=1) as worker:
         try:
             async with channel_to(worker.address) as channel:

@@ -188,7 +188,10 @@ class Registrar:
         if error is None and not self.is_heard:
             logger.info("registered with the dispatcher", extra={"worker_id": self._offer.worker_id})
         elif error is not None and self.is_heard is not False:
-            logger.warning("the dispatcher is away, sessions go on: %s", error)
+            if "Function not found" in str(error):
+                logger.info("the dispatcher waits for an adapter, which brings it its functions")
+            else:
+                logger.warning("the dispatcher is away, sessions go on: %s", error)
         self.is_heard = error is None
 
 

@@ -213,6 +213,7 @@ class SessionCalls:
 
     async def _read(self, stream: Stream, context: Context) -> None:
         """Reads requests until the caller has no more; input waits while answers do."""
+        made: Callable[[], Any]
         await self._all_attached.wait()
         while not self.session.is_over:
             if stream is Stream.PREFILL:

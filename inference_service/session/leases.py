@@ -68,6 +68,7 @@ class LeaseReader:
         if not hmac.compare_digest(mac, given):
             raise LeaseInvalid(
                 "The lease was not signed for this worker with its key: "
-                "dispatcher and worker need the same one."
+                "dispatcher and worker need the same one.",
+                worker_id=self._worker_id,
             )
         return lease

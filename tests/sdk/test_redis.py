@@ -6,13 +6,32 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 from redis.asyncio import Redis
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 
-from antiphon.redis import LIBRARY, RedisAddress, RedisUnusable, call, connect, disconnect, parse, prefix
+from antiphon import redis
+from antiphon.redis import (
+    LIBRARY,
+    MOST_CONNECTIONS,
+    TIMEOUT_S,
+    RedisAddress,
+    RedisUnusable,
+    call,
+    connect,
+    disconnect,
+    parse,
+    prefix,
+)
 from tests.support.redis_server import INSTALLED, MISSING, RedisServer
 
 LIBRARY_SOURCE = (
@@ -174,6 +193,37 @@ async def test_sentinel_leads_to_its_master(redis_server: RedisServer, tmp_path:
     finally:
         sentinel.stop()
     assert redis_server.command("GET", "here").endswith(b"yes")
+
+
+async def test_many_calls_at_once_share_few_connections(redis_server: RedisServer) -> None:
+    async with client(redis_server.url) as connected:
+        others = len(await connected.client_list())
+        await asyncio.gather(*(connected.ping() for _ in range(4 * MOST_CONNECTIONS)))
+        assert MOST_CONNECTIONS // 2 < len(await connected.client_list()) <= others + MOST_CONNECTIONS
+
+
+async def test_connection_that_is_free_is_waited_for_and_given_up(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis, "MOST_CONNECTIONS", 1)
+    sentinel = RedisServer(tmp_path, f"sentinel monitor main 127.0.0.1 {redis_server.port} 1", sentinel=True)
+    sentinel.start()
+    try:
+        for url in (redis_server.url, f"redis+sentinel://127.0.0.1:{sentinel.port}/main"):
+            async with client(url) as connected:
+                pool: Any = connected.connection_pool
+                assert pool.timeout == TIMEOUT_S
+                async with connected.pubsub() as holder:
+                    await holder.subscribe("news")
+                    pool.timeout = 0.01
+                    with pytest.raises(ConnectionError):
+                        await connected.ping()
+                    pool.timeout = 60
+                    waiting = asyncio.create_task(connected.ping())
+                    await asyncio.sleep(0)
+                assert await waiting
+    finally:
+        sentinel.stop()
 
 
 async def test_server_that_answers_nothing_is_given_up(redis_server: RedisServer) -> None:

@@ -92,7 +92,7 @@ class InProcessDispatcher:
             yield ticket
             was_used = True
         except AttachFailed as error:
-            if ticket.lease is not None and attach_failed(self._registry, ticket.lease, error.reason):
+            if ticket.lease is not None and attach_failed(self._registry, ticket.lease, error):
                 self._epoch += _EPOCH_LEAP  # the wall clock went back between two starts
             raise
         finally:

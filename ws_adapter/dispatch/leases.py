@@ -5,6 +5,7 @@ from typing import Final
 
 from antiphon.semconv import DEFAULT_POOL, Reason, lease_mac
 from ws_adapter.dispatch.base import Lease
+from ws_adapter.process.errors import AttachFailed
 from ws_adapter.worker.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -27,12 +28,20 @@ class Signer:
         return f"{slot}:{epoch}:{mac}"
 
 
-def attach_failed(registry: Registry, lease: Lease, reason: Reason) -> bool:
+def attach_failed(registry: Registry, lease: Lease, failed: AttachFailed) -> bool:
     """A worker did not take a session. Returns whether it has seen a higher epoch."""
+    reason = failed.reason
     if reason in _SUSPICIOUS:
         registry.suspect(lease.target)
     elif reason is Reason.NO_FREE_SLOT:
         registry.shut(lease.target)
+    elif reason is Reason.LEASE_INVALID and failed.worker_id not in ("", lease.worker_id):
+        logger.info(
+            "worker %s has started again as %s: a lease of %s counts no longer",
+            lease.target,
+            failed.worker_id,
+            lease.worker_id,
+        )
     elif reason in _REFUSED_LEASE:
         logger.error(
             "worker %s refuses leases (%s): give it and this adapter the same key with --worker-key-file",

@@ -132,7 +132,7 @@ class RedisDispatcher:
             await ticket.arrived()
             yield ticket
         except AttachFailed as error:
-            if ticket.lease is not None and attach_failed(self._registry, ticket.lease, error.reason):
+            if ticket.lease is not None and attach_failed(self._registry, ticket.lease, error):
                 logger.warning("worker %s has seen a higher epoch than this lease's", ticket.lease.target)
             raise
         finally:

@@ -58,6 +58,8 @@ class DispatcherUnavailable(DispatchError):
 class AttachFailed(AdapterError):
     """A worker did not take a session, or lost it before it began."""
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: Reason, worker_id: str = "") -> None:
         super().__init__(reason.value)
         self.reason = reason
+        self.worker_id = worker_id
+        """Who refused, where it says so."""

@@ -18,6 +18,18 @@ _WITHOUT_DETAILS: Final = {
 
 def reason_of(error: RpcError) -> Reason:
     """Why a call ended: its ErrorInfo if the worker gave one, else what the code alone can mean."""
+    if (info := _info(error)) is not None:
+        return Reason(info.reason)
+    return _WITHOUT_DETAILS.get(error.code, Reason.WORKER_LOST)
+
+
+def worker_of(error: RpcError) -> str:
+    """Id of the worker that ended a call; empty where it does not say so."""
+    info = _info(error)
+    return info.metadata.get("worker_id", "") if info is not None else ""
+
+
+def _info(error: RpcError) -> error_details_pb2.ErrorInfo | None:
     try:
         status = status_pb2.Status.FromString(error.details)
     except DecodeError:
@@ -25,5 +37,5 @@ def reason_of(error: RpcError) -> Reason:
     for detail in status.details:
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.domain == ERROR_DOMAIN and info.reason in list(Reason):
-            return Reason(info.reason)
-    return _WITHOUT_DETAILS.get(error.code, Reason.WORKER_LOST)
+            return info
+    return None

@@ -21,7 +21,7 @@ from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit
 from ws_adapter.protocol.core.config import WorkerSetup
 from ws_adapter.protocol.core.signals import GoingAway, Piece, Rewound, Signal, UnitDone
 from ws_adapter.worker import convert as messages
-from ws_adapter.worker.failure import reason_of
+from ws_adapter.worker.failure import reason_of, worker_of
 from ws_adapter.worker.transport.channel import Call, Channel, Metadata, Received, RpcError
 
 logger = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class SessionStreams:
         except TimeoutError:
             raise AttachFailed(Reason.ATTACH_TIMEOUT) from None
         except RpcError as error:
-            raise AttachFailed(reason_of(error)) from None
+            raise AttachFailed(reason_of(error), worker_of(error)) from None
         finally:
             if not attached:
                 streams._released = True  # calls that had attached have nothing more to tell

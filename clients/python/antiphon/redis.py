@@ -20,7 +20,10 @@ DIRECTORY: Final = "antiphon:{pools}:"
 """Prefix of what `announce` and `pools` keep."""
 
 TIMEOUT_S: Final = 2.0
-"""Longest that connecting or one answer may take."""
+"""Longest that connecting or one answer may take, and the wait for a connection that is free."""
+
+MOST_CONNECTIONS: Final = 32
+"""Of one client; what is asked beyond that waits for one of them."""
 
 _PORTS: Final = {"redis": 6379, "rediss": 6379, "redis+sentinel": 26379, "rediss+sentinel": 26379}
 _EXAMPLES: Final = (
@@ -83,12 +86,13 @@ def connect(url: str, *, ca: Path | None = None, password: str | None = None) ->
 
     `ca` is a PEM file of the authorities that its certificate is checked against; without it those of the
     system count. `password` is taken where the URL has none. Nothing is tried twice, and no answer is waited
-    for longer than `TIMEOUT_S`. Answers are text. Raises `RedisUnusable`.
+    for longer than `TIMEOUT_S`; nor is one of the `MOST_CONNECTIONS`, after which the package's
+    `ConnectionError` is raised. Answers are text. Raises `RedisUnusable`.
     """
     address = parse(url)
     try:
         from redis.asyncio import Connection, Redis, SSLConnection, UnixDomainSocketConnection
-        from redis.asyncio.connection import ConnectionPool
+        from redis.asyncio.connection import BlockingConnectionPool
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError:
@@ -107,16 +111,18 @@ def connect(url: str, *, ca: Path | None = None, password: str | None = None) ->
         "password": address.password or password,
         "decode_responses": True,
         "protocol": 2,
+        "max_connections": MOST_CONNECTIONS,
+        "timeout": TIMEOUT_S,
         **common,
     }
     if address.scheme == "unix":
         socket = {**options, "path": address.path}
-        return Redis.from_pool(ConnectionPool(UnixDomainSocketConnection, **socket))
+        return Redis.from_pool(BlockingConnectionPool(connection_class=UnixDomainSocketConnection, **socket))
     if address.service:
         return _behind_sentinel(address, options, common)
     host, port = address.hosts[0]
     kind = SSLConnection if address.has_tls else Connection
-    return Redis.from_pool(ConnectionPool(kind, **options, host=host, port=port))
+    return Redis.from_pool(BlockingConnectionPool(connection_class=kind, **options, host=host, port=port))
 
 
 async def call(client: "Redis", function: str, key: str, *arguments: object) -> Any:
@@ -183,7 +189,14 @@ def _tls(address: RedisAddress, ca: Path | None) -> dict[str, Any]:
 
 def _behind_sentinel(address: RedisAddress, options: dict[str, Any], common: dict[str, Any]) -> "Redis":
     from redis.asyncio import Sentinel
+    from redis.asyncio.connection import BlockingConnectionPool
+    from redis.asyncio.sentinel import SentinelConnectionPool
+
+    class BlockingPool(SentinelConnectionPool, BlockingConnectionPool):
+        """Asks Sentinel where to connect, and waits for a connection that is free."""
 
     sentinels = Sentinel(address.hosts, sentinel_kwargs={**common, "ssl": address.has_tls})
-    client: Redis = sentinels.master_for(address.service, **options, ssl=address.has_tls)
+    client: Redis = sentinels.master_for(
+        address.service, connection_pool_class=BlockingPool, **options, ssl=address.has_tls
+    )
     return client

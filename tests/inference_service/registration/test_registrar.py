@@ -1,10 +1,12 @@
 """A worker in the queue that adapters share, on a real Redis whose clock the test turns."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -13,6 +15,7 @@ from antiphon.grpc import Finalized, Session, get_info
 from antiphon.redis import DIRECTORY, prefix
 from antiphon.semconv import DEFAULT_POOL, Reason, lease_mac, pool_name
 from antiphon.v1 import inference_service_pb2 as pb
+from inference_service import registration
 from inference_service.errors import ConfigurationError
 from inference_service.options import WorkerOptions
 from tests.conformance.support.stack import shipped_worker
@@ -103,6 +106,31 @@ async def test_a_worker_says_what_it_has_and_leaves_with_a_word(redis_server: Re
     assert it.told is None
     left = it.pool.keys()
     assert [key for key in left if key.startswith(("w:", "l:", "free:")) or key == "avail"] == []
+
+
+async def test_a_worker_that_comes_before_any_adapter_says_once_that_it_waits_for_one(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said() -> list[logging.LogRecord]:
+        return [it for it in caplog.records if it.name == "inference_service.registration"]
+
+    caplog.set_level(logging.INFO, "inference_service.registration")
+    monkeypatch.setattr(registration, "RETRY_S", 0.01)
+    redis_server.empty()
+    redis_server.command("FUNCTION", "FLUSH")
+    asked = AsyncMock(side_effect=registration.call)
+    monkeypatch.setattr(registration, "call", asked)
+    engine = ScriptedEngine(listen(), slots=1)
+    async with running_worker(engine, slots=1, dispatcher=redis_server.url):
+        await until(lambda: asked.await_count >= 3)
+        pool = Pool(redis_server, POOL)
+        await until(lambda: pool.stats()["workers"])
+        await until(lambda: len(said()) > 1)
+
+    waits, registered = said()
+    assert waits.levelname == "INFO"
+    assert "waits for an adapter" in waits.getMessage()
+    assert registered.getMessage() == "registered with the dispatcher"
 
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["signed", "unsigned"])

@@ -112,8 +112,8 @@ class _Layer:
         self.before, self.between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
         self._project = _joined(attention, "qkv_proj", "q_proj", "k_proj", "v_proj")
         self._gates = _joined(network, "gate_up_proj", "gate_proj", "up_proj")
-        self._out, self.down = attention.o_proj, network.down_proj
-        self.is_packed = isinstance(self.down, PackedLinear)
+        self._out, self.down = _called(attention.o_proj), _called(network.down_proj)
+        self.is_packed = isinstance(network.down_proj, PackedLinear)
         self._layer, self._scaling = int(attention.layer_idx), float(attention.scaling)
         where = config if type(layer).__name__.startswith("Mistral") else attention
         self._window = int(getattr(where, "sliding_window", None) or 0)
@@ -154,9 +154,14 @@ def _is_half(rows: Tensor) -> int:
     return int(rows.dtype is torch.bfloat16)
 
 
+def _called(linear: nn.Module) -> Any:
+    """Without the microsecond that hooks of a module take."""
+    return linear.forward if isinstance(linear, PackedLinear) else linear
+
+
 def _joined(parent: nn.Module, name: str, *parts: str) -> Any:
     """One projection of what several are; by themselves where they could not be joined."""
     if hasattr(parent, name):
-        return getattr(parent, name)
+        return _called(getattr(parent, name))
     layers = [getattr(parent, part) for part in parts]
     return lambda rows: torch.cat([layer(rows) for layer in layers], dim=-1)

@@ -23,6 +23,7 @@
 #define LANES 16
 #define MOST 4    /* queries that are answered together */
 #define LONG 1000000 /* products of queries and keys that take longer than handing over the lock */
+#define NEAR 1024 /* entries of a context that stay in a processor's cache until they are looked at */
 #define MANY 16   /* queries of a key head for which its keys are turned first */
 
 typedef float floats __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -75,6 +76,26 @@ INLINE floats load(const void *from, long at, int half)
     floats numbers;
     memcpy(&numbers, &wide, sizeof numbers);
     return numbers;
+}
+
+/* As bfloat16 would keep them, in the upper halves. */
+INLINE words rounded_all(floats numbers)
+{
+    words bits = (words)numbers, none = (words)(numbers != numbers);
+    return (~none & (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000) | (none & 0x7fc00000);
+}
+
+INLINE floats as_kept_all(floats numbers, int half)
+{
+    return half ? (floats)rounded_all(numbers) : numbers;
+}
+
+INLINE void store(void *to, long at, floats numbers, int half)
+{
+    if (half)
+        *(halves *)((uint16_t *)to + at) = __builtin_convertvector(rounded_all(numbers) >> 16, halves);
+    else
+        *(floats *)((float *)to + at) = numbers;
 }
 
 INLINE float sum(floats v)
@@ -164,9 +185,8 @@ INLINE void gate_rows(const void *rows, void *out, long n, long width, int half)
         const void *gates = at(rows, 2 * row * width, half), *values = at(gates, width, half);
         void *to = (void *)at(out, row * width, half);
         for (long i = 0; i < width; i += LANES) {
-            floats x = load(gates, i, half), activated = x / (1.0f + power(-x));
-            for (int lane = 0; lane < LANES; lane++)
-                put(to, i + lane, as_kept(activated[lane], half) * get(values, i + lane, half), half);
+            floats x = load(gates, i, half), activated = as_kept_all(x / (1.0f + power(-x)), half);
+            store(to, i, activated * load(values, i, half), half);
         }
     }
 }
@@ -258,6 +278,14 @@ typedef struct {
     float scale;
 } Attention;
 
+/* Pages lie anywhere, so no processor sees beforehand which comes next. */
+INLINE void fetch_page(const void *base, long row, long head, int half)
+{
+    const char *page = at(base, row, half);
+    for (long byte = 0; byte < PAGE * head * (half ? 2 : 4); byte += 64)
+        __builtin_prefetch(page + byte, 0, 2);
+}
+
 /* Scores of `asked` queries against the 16 keys of a page. */
 INLINE void score_page(const float *queries, const void *keys, long head, float *scores, long width, int asked,
                        int half)
@@ -347,6 +375,18 @@ INLINE long smaller(long a, long b)
     return a < b ? a : b;
 }
 
+/* Page number `p` of the keys that are looked at after those of this span and key head. */
+INLINE void fetch_next(const Attention *it, const Span *span, long kv, long p, int half)
+{
+    if (++kv == it->kv) {
+        kv = 0;
+        if (++span == it->spans + it->count)
+            return;
+    }
+    if (p * PAGE < smaller(span->end, NEAR))
+        fetch_page(it->keys, kv * it->stride + (long)it->table[span->pages + p] * PAGE * it->head, it->head, half);
+}
+
 /* What `asked` queries of a span see, from query number `first` of those that share a key head on. */
 INLINE void attend_some(const Attention *it, const Span *span, long kv, long first, float *scores,
                         const float *turned, int asked, int half)
@@ -371,6 +411,8 @@ INLINE void attend_some(const Attention *it, const Span *span, long kv, long fir
     const void *keys = at(it->keys, kv * it->stride, half), *values = at(it->values, kv * it->stride, half);
     for (long p = page; p < last; p++) {
         float *mine = scores + p * PAGE - left;
+        if (!first)
+            fetch_page(values, (long)pages[p] * PAGE * head, head, half);
         if (turned)
             score_turned(queries, turned + p * PAGE * head, head, mine, width, asked);
         else
@@ -406,6 +448,8 @@ INLINE void attend_some(const Attention *it, const Span *span, long kv, long fir
         for (long p = page; p < last; p++) {
             const void *said = at(values, (long)pages[p] * PAGE * head + i, half);
             long begin = larger(from - p * PAGE, 0), end = smaller(to - p * PAGE, PAGE);
+            if (!first && !i)
+                fetch_next(it, span, kv, p, half);
             if (vectors == 4)
                 hear_page(scores + p * PAGE - left, width, said, head, begin, end, heard, asked, 4, half);
             else
@@ -413,8 +457,7 @@ INLINE void attend_some(const Attention *it, const Span *span, long kv, long fir
         }
         for (int q = 0; q < asked; q++)
             for (int v = 0; v < vectors; v++)
-                for (int lane = 0; lane < LANES; lane++)
-                    put(out[q], i + v * LANES + lane, heard[q][v][lane] * scale[q], half);
+                store(out[q], i + v * LANES, heard[q][v] * scale[q], half);
         i += vectors * LANES;
     }
 }
@@ -428,6 +471,9 @@ INLINE void attend_all(const Attention *it, float *scores, float *room, int half
             float *turned = asked >= MANY ? room : NULL;
             for (long p = 0; turned && p * PAGE < span->end; p++) {
                 long row = kv * it->stride + (long)it->table[span->pages + p] * PAGE * it->head;
+                if ((p + 1) * PAGE < span->end)
+                    fetch_page(it->keys, kv * it->stride + (long)it->table[span->pages + p + 1] * PAGE * it->head,
+                               it->head, half);
                 turn_page(at(it->keys, row, half), it->head, turned + p * PAGE * it->head, half);
             }
             for (; asked - first >= 4; first += 4)

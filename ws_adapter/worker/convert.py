@@ -159,6 +159,23 @@ def prefill(run: Run, traceparent: str) -> pb.PrefillRequest:
     return request
 
 
+def prefill_parts(run: Run, traceparent: str) -> tuple[bytes, ...]:
+    """The same, serialised. Of a second that is nothing but sound, the sound is a part that is not copied."""
+    if not isinstance(run, RunUnit) or run.frames or run.texts or run.max_slice_nums is not None:
+        return (prefill(run, traceparent).SerializeToString(),)
+    head = pb.PrefillRequest(unit=run.unit, traceparent=traceparent).SerializeToString()
+    return head + _before_sound(len(run.audio)), run.audio
+
+
+@lru_cache(REMEMBERED)
+def _before_sound(size: int) -> bytes:
+    """What stands before so many bytes of sound. Messages behind one another are read as one."""
+    request = pb.PrefillRequest()
+    _set_audio(request.duplex.audio, bytes(size))
+    whole = request.SerializeToString()
+    return whole[: len(whole) - size]
+
+
 def generate_bytes(run: Run) -> bytes:
     """What the model is to do with it: a `pb.GenerateRequest`."""
     if isinstance(run, RunUnit):

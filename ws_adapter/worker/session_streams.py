@@ -160,9 +160,8 @@ class SessionStreams:
         `prefill` is what `prefill_bytes` has made of both, where that takes long.
         """
         self._last_unit = run.unit
-        if prefill is None:
-            prefill = prefill_bytes(run, traceparent)
-        self._prefill.write_serialized(prefill)
+        parts = messages.prefill_parts(run, traceparent) if prefill is None else (prefill,)
+        self._prefill.write_serialized(*parts)
         self._generate.write_serialized(messages.generate_bytes(run))
         self._finalize.write_serialized(messages.finalize_bytes(run.unit))
 
@@ -332,11 +331,11 @@ class SessionStream(Generic[Request, Response]):
         """
         self.write_serialized(request.SerializeToString())
 
-    def write_serialized(self, request: bytes) -> None:
+    def write_serialized(self, *parts: bytes) -> None:
         """The same with a message that is serialised already."""
         if len(self._call.waiting) >= WRITES_WAITING:
             raise asyncio.QueueFull
-        self._call.write_serialized(request)
+        self._call.write_serialized(*parts)
 
     def half_close(self) -> None:
         """Nothing more will be written."""

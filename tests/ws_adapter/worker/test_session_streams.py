@@ -60,6 +60,7 @@ from ws_adapter.worker.transport.dialler import Dial, dialler
 
 SETUP = SessionSetup(Mode.AUDIO, "Answer.", DuplexConfig(), Voice())
 SECOND = bytes(64_000)
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 
 def _jpeg() -> bytes:
@@ -508,6 +509,26 @@ def test_prefill_of_a_unit_without_pictures_says_nothing_of_slices() -> None:
 
     assert not request.duplex.frames
     assert not request.duplex.HasField("max_slice_nums")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        RunUnit(3, SECOND, False),
+        RunUnit(3, bytes(4), True),
+        RunUnit(3, b"", False),
+        RunUnit(3, SECOND, False, (b"one",), 2),
+    ],
+    ids=["sound", "one sample", "nothing", "pictures"],
+)
+def test_parts_of_a_prefill_are_the_message(run: RunUnit) -> None:
+    parts = messages.prefill_parts(run, TRACEPARENT)
+
+    assert pb.PrefillRequest.FromString(b"".join(parts)) == messages.prefill(run, TRACEPARENT)
+
+
+def test_sound_of_a_unit_is_not_copied() -> None:
+    assert messages.prefill_parts(RunUnit(3, SECOND, False), "")[-1] is SECOND
 
 
 async def test_rewind_is_answered_behind_what_was_said_before_it() -> None:

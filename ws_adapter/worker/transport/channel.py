@@ -93,8 +93,8 @@ class Call(Protocol):
     def write(self, message: Message) -> None:
         """Sends `message` behind those written before; never waits. After the end it does nothing."""
 
-    def write_serialized(self, data: bytes) -> None:
-        """The same with a message that is serialised already."""
+    def write_serialized(self, *parts: bytes) -> None:
+        """The same with a message that is serialised already; only the first part may be short."""
 
     def half_close(self) -> None:
         """Nothing more will be written."""

@@ -126,10 +126,10 @@ class GrpcioCall(Call, Generic[Response]):
         if self._has_begun and not self._is_over:
             self.write_serialized(message.SerializeToString())
 
-    def write_serialized(self, data: bytes) -> None:
+    def write_serialized(self, *parts: bytes) -> None:
         """See `Call`."""
         if self._has_begun and not self._is_over and not self._is_ending:
-            self._waiting.append(data)
+            self._waiting.append(b"".join(parts))
             self._write_on()
 
     def half_close(self) -> None:

@@ -22,7 +22,7 @@ _PREFIX: Final = struct.Struct("!BL")
 """Before each message: whether it is compressed, and its size."""
 
 _LONG: Final = 2**12
-"""Bytes of a message that are not copied to stand in one frame with its prefix."""
+"""Bytes of a part that is not copied to stand in one frame with the prefix."""
 
 
 class Route(Protocol):
@@ -117,14 +117,15 @@ class NativeCall(Stream, Generic[Response]):
         if self.connection is not None:
             self.write_serialized(message.SerializeToString())
 
-    def write_serialized(self, data: bytes) -> None:
-        """The same with a message that is serialised already."""
+    def write_serialized(self, *parts: bytes) -> None:
+        """The same with a message that is serialised already; only the first part may be short."""
         if self.connection is not None:
-            prefix = _PREFIX.pack(0, len(data))
-            if len(data) < _LONG:
-                self.connection.send(self, prefix + data)
+            first, *rest = parts
+            prefix = _PREFIX.pack(0, sum(map(len, parts)))
+            if len(first) < _LONG:
+                self.connection.send(self, prefix + first, *rest)
             else:
-                self.connection.send(self, prefix, data)
+                self.connection.send(self, prefix, first, *rest)
 
     def half_close(self) -> None:
         """Nothing more will be written."""

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inference_service.kernels.packed_linear import PackedLinear, is_common, size_for
+from inference_service.kernels.packed_linear import PackedLinear, is_common, pieces_of
 
 try:
     from inference_service.kernels import native
@@ -34,6 +34,16 @@ class Places:
     table: Tensor
     """Pages, int32 [n]."""
 
+    def part(self, begin: int, end: int) -> "Places":
+        """Of these rows alone; those before them are in the cache by then."""
+        firsts, lasts = self.spans[:, 0], self.spans[:, 0] + self.spans[:, 1]
+        kept = (firsts < end) & (lasts > begin)
+        firsts, lasts, spans = firsts[kept], lasts[kept], self.spans[kept]
+        spans[:, 4] -= (lasts - end).clamp(min=0)
+        spans[:, 0] = firsts.clamp(min=begin) - begin
+        spans[:, 1] = lasts.clamp(max=end) - begin - spans[:, 0]
+        return Places(self.keys, self.values, spans, self.table)
+
 
 class Layers:
     """What a backbone of common layers computes."""
@@ -57,14 +67,25 @@ class Layers:
     def __init__(self, backbone: Any) -> None:
         self._rotary = backbone.rotary_emb
         self._layers = [_Layer(it) for it in backbone.layers]
+        self._is_packed = self._layers[0].is_packed
         norms = [norm for it in self._layers for norm in (it.before, it.between)]
         self._first = norms[0]
         self._next = [*norms[2::2], _Norm(backbone.norm)]
 
     def run(self, rows: Tensor, positions: Tensor, places: Places) -> Tensor:
         """Final-norm hidden states of embeddings [n, hidden] at positions [n]."""
+        pieces = pieces_of(len(rows)) if self._is_packed else ((0, len(rows), len(rows)),)
+        if len(pieces) == 1:
+            return self._run(rows, positions, places, pieces[0][2])
+        made = [
+            self._run(rows[begin:end], positions[begin:end], places.part(begin, end), size)
+            for begin, end, size in pieces
+        ]
+        return torch.cat(made)
+
+    def _run(self, rows: Tensor, positions: Tensor, places: Places, size: int) -> Tensor:
+        """As `run`, of rows that are filled up to so many."""
         count = len(rows)
-        size = size_for(count) if self._layers[0].is_packed else count
         rows = F.pad(rows, (0, 0, 0, size - count)) if size > count else rows.contiguous().clone()
         cosines, sines = (it[0] for it in self._rotary(rows[None], positions[None]))
         room = _Room(rows, self._layers[0])

@@ -53,7 +53,7 @@ class PackedLinear(nn.Module):
         if rows in SIZES:
             return _product(x, self.weight, self.bias)
         flat, products = x.reshape(rows, self.in_features), []
-        for begin, end, size in _pieces(rows):
+        for begin, end, size in pieces_of(rows):
             piece = F.pad(flat[begin:end], (0, 0, 0, size - (end - begin)))
             products.append(_product(piece, self.weight, self.bias)[: end - begin])
         return torch.cat(products).view(*x.shape[:-1], self.out_features)
@@ -159,11 +159,6 @@ def runs(dtype: torch.dtype) -> bool:
         return False
 
 
-def size_for(rows: int) -> int:
-    """So many rows are what this many are best filled up to before they come to one layer after another."""
-    return rows if rows > _WHOLE else min(it for it in SIZES if it >= rows)
-
-
 def _packed(weight: Tensor) -> Tensor:
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
     return packed
@@ -175,8 +170,8 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @lru_cache(maxsize=1024)
-def _pieces(rows: int) -> tuple[tuple[int, int, int], ...]:
-    """Where each piece begins and ends, and the size that it has or is filled up to."""
+def pieces_of(rows: int) -> tuple[tuple[int, int, int], ...]:
+    """How rows are best cut up: where each piece begins and ends, and the size that it is filled up to."""
     pieces: list[tuple[int, int, int]] = []
     begin = 0
     while begin < rows or not pieces:

@@ -46,13 +46,30 @@ def test_rows_are_what_the_model_makes_of_them(head: int, groups: int, hidden: i
     """In pieces of 1 to 70 rows, more than are answered together, and over the edges of pages."""
     own = model(head, groups, hidden)
     assert Layers.fit(own)
-    decoder = PackedDecoder(copy.deepcopy(own), 1, 256)
+    decoder = PackedDecoder(pack_linears(copy.deepcopy(own)), 1, 256)
     rows, heard, begin = torch.randn(200, hidden), [], 0
     for count in (1, 2, 3, 5, 8, 13, 1, 70, 1, 40, 31, 25):
         heard += decoder.forward([Segment(0, begin, begin, Rows.of(rows[begin : begin + count]))])
         begin += count
     whole = own(inputs_embeds=rows[None], use_cache=False).last_hidden_state[0]
     torch.testing.assert_close(torch.cat(heard), whole, atol=3e-5, rtol=1e-4)
+
+
+@needs_kernels
+@torch.inference_mode()
+def test_rows_of_several_sessions_are_cut_up_anywhere() -> None:
+    """305 rows are more than one piece; sessions lie across their edges."""
+    own = model(16, 2, 32)
+    decoder = PackedDecoder(pack_linears(copy.deepcopy(own)), 4, 160)
+    counts, rows = (100, 5, 151, 49), torch.randn(4, 160, 32)
+    for slot, row in enumerate(rows[:, :9]):
+        decoder.forward([Segment(slot, 0, 0, Rows.of(row))])
+    heard = decoder.forward(
+        [Segment(slot, 9, 9, Rows.of(rows[slot, 9 : 9 + count])) for slot, count in enumerate(counts)]
+    )
+    for slot, count in enumerate(counts):
+        whole = own(inputs_embeds=rows[None, slot, : 9 + count], use_cache=False).last_hidden_state[0]
+        torch.testing.assert_close(heard[slot], whole[9:], atol=3e-5, rtol=1e-4)
 
 
 @needs_kernels

@@ -208,6 +208,13 @@ decoder one after another, with random weights.
 
 {linear}
 
+## Decoders
+
+With the kernels for what is between linear layers, and without them, where torch and transformers do it: each
+context by itself, over the same weights.
+
+{decoder}
+
 ## A second of sound
 
 The ear hears a second and the vocoder says one, of sessions together and one after another.
@@ -230,7 +237,7 @@ def write() -> None:
     if dispatch:
         text += _DISPATCH.format(**{name: dispatch.get(name, "Not measured yet.") for name in _DISPATCHED})
     kernels = {file.stem: section(json.loads(file.read_text())) for file in KERNELS.glob("*.json")}
-    if kernels.keys() >= {"linear", "sound"}:
+    if kernels.keys() >= {"linear", "decoder", "sound"}:
         text += _KERNELS.format(**kernels)
     DOCUMENT.write_text(text)
 

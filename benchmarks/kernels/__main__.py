@@ -1,4 +1,4 @@
-"""Measures linear layers, ear and vocoder by themselves: `python -m benchmarks.kernels [--short] [name ...]`.
+"""Measures parts of the networks by themselves: `python -m benchmarks.kernels [--short] [name ...]`.
 
 Prints a table for each and writes it to `results/`; `--document` writes `docs/performance.md` too. Exit code
 1 if a goal is missed.
@@ -14,9 +14,13 @@ import torch
 
 from benchmarks.adapter import document
 from benchmarks.adapter.report import Report
-from benchmarks.kernels import linear, sound
+from benchmarks.kernels import decoder, linear, sound
 
-MEASURES: Final[dict[str, Callable[[bool], Report]]] = {"linear": linear.measure, "sound": sound.measure}
+MEASURES: Final[dict[str, Callable[[bool], Report]]] = {
+    "linear": linear.measure,
+    "decoder": decoder.measure,
+    "sound": sound.measure,
+}
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
 
     if device.type == "cpu" and not HAS_KERNELS:
         logger.warning(
-            "the kernels for the CPU are missing, so steps take about a third longer: install gcc and "
+            "the kernels for the CPU are missing, so steps take about twice as long: install gcc and "
             "python3-dev, then antiphon again"
         )
     build = table.load(find(options.model), device, options.context_limit, options.dtype, options.speech)

@@ -4,7 +4,6 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import pytest
 from prometheus_client import Metric
@@ -20,15 +19,21 @@ from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.process import ADMIT_ALL
 
 
-@dataclass(frozen=True)
 class Scrape:
     """What each job tells."""
 
-    jobs: dict[str, list[Metric]]
+    def __init__(self, jobs: dict[str, list[Metric]]) -> None:
+        self.jobs = jobs
+        self._values: dict[tuple[str, str], set[str]] = {}
+        self._series: set[str] = set()
+        for sample in (sample for family in self.families() for sample in family.samples):
+            self._series.add(sample.name)
+            for label, value in sample.labels.items():
+                self._values.setdefault((sample.name, label), set()).add(value)
 
     def series(self) -> set[str]:
         """Names of all series."""
-        return {sample.name for family in self.families() for sample in family.samples}
+        return self._series
 
     def families(self) -> list[Metric]:
         """Those of both."""
@@ -36,8 +41,7 @@ class Scrape:
 
     def values(self, series: str, label: str) -> set[str]:
         """Values that a label has in a series."""
-        samples = (sample for family in self.families() for sample in family.samples)
-        return {sample.labels[label] for sample in samples if sample.name == series}
+        return self._values.get((series, label), set())
 
 
 def scrape(port: int) -> list[Metric]:

@@ -81,11 +81,15 @@ def test_values_that_an_expression_asks_for_exist(expression: Expression, live: 
 
 def test_values_of_labels_are_words_of_the_code(live: Scrape) -> None:
     free = {"le", "worker", "version", "model", "device"}
-    for family in live.families():
-        for sample in family.samples:
-            for label, value in sample.labels.items():
-                if sample.name.startswith("antiphon_") and label not in free:
-                    assert re.search(rf"\b{re.escape(value)}\b", CODE), (sample.name, label, value)
+    samples = [sample for family in live.families() for sample in family.samples]
+    found = {
+        value: (sample.name, label)
+        for sample in samples
+        for label, value in sample.labels.items()
+        if sample.name.startswith("antiphon_") and label not in free
+    }
+    for value, where in found.items():
+        assert re.search(rf"\b{re.escape(value)}\b", CODE), (*where, value)
 
 
 ENUMERATIONS = [

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from antiphon.cli.main import main
+from tests.support.forks.process import start
 from tests.support.patience import START_S
 
 ANTIPHON = [sys.executable, "-m", "antiphon.cli"]
@@ -29,8 +31,19 @@ def run_cli(
     cwd: Path | None = None,
     timeout_s: float = START_S,
 ) -> Outcome:
-    """Runs `antiphon ARGUMENTS...` to its end."""
-    return run([*ANTIPHON, *map(str, arguments)], env, cwd, timeout_s)
+    """Runs `antiphon ARGUMENTS...` to its end, with nothing to read."""
+    with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        process = start(
+            "antiphon.cli", *map(str, arguments), output=out, errors=err, environment=env, folder=cwd
+        )
+        process.stdin.close()
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            process.kill()
+        out.seek(0)
+        err.seek(0)
+        return Outcome(code, out.read(), err.read())
 
 
 def run_here(*arguments: str | Path) -> Outcome:

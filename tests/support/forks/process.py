@@ -13,8 +13,10 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Mapping
 from functools import cache
-from typing import IO
+from pathlib import Path
+from typing import IO, Any
 
 from tests.support.forks.request import Request
 
@@ -63,14 +65,23 @@ class Process:
         return int(os.read(self._link, 32))
 
 
-def start(module: str, *arguments: str, output: IO[bytes] | IO[str]) -> Process:
-    """`python -m MODULE ARGUMENTS...`, which writes all it says to `output`; its input is a pipe."""
+def start(
+    module: str,
+    *arguments: str,
+    output: IO[Any],
+    errors: IO[Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Process:
+    """`python -m MODULE ARGUMENTS...`, whose input is a pipe; `errors` go to `output` if left out."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     read, write = os.pipe()
+    request = Request(
+        module, arguments, dict(os.environ if environment is None else environment), str(folder or Path.cwd())
+    )
     with theirs:
-        Request(module, arguments, dict(os.environ)).send(
-            _server(), [read, output.fileno(), output.fileno(), theirs.fileno()]
-        )
+        files = [read, output.fileno(), (errors or output).fileno(), theirs.fileno()]
+        request.send(_server(), files)
     os.close(read)
     return Process(ours.detach(), os.fdopen(write, "wb"))
 

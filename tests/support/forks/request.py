@@ -17,6 +17,7 @@ _WORKER: Final = (
     "inference_service.families.table",
 )
 _IMPORTS: Final = {
+    "antiphon.cli": tuple(f"antiphon.cli.commands.{name}" for name in ("bench", "chat", "probe", "talk")),
     "antiphon.cli adapter": ("antiphon.cli.commands.adapter", "ws_adapter.app"),
     "antiphon.cli worker": ("antiphon.cli.commands.worker", *_WORKER, "inference_service.families.warmup"),
     "tests.support.faulty_worker": (*_WORKER, "tests.support.faults"),
@@ -31,16 +32,18 @@ _IMPORTS: Final = {
 
 @dataclass(frozen=True)
 class Request:
-    """`python -m MODULE ARGUMENTS...` with this environment."""
+    """`python -m MODULE ARGUMENTS...` with this environment in this folder."""
 
     module: str
     arguments: Sequence[str]
     environment: dict[str, str]
+    folder: str
 
     @property
     def imports(self) -> Sequence[str]:
         """See `_IMPORTS`."""
-        return _IMPORTS.get(self.module) or _IMPORTS.get(f"{self.module} {self.arguments[0]}", ())
+        command = " ".join((self.module, *self.arguments[:1]))
+        return _IMPORTS.get(command) or _IMPORTS.get(self.module, ())
 
     def send(self, control: socket.socket, files: Sequence[int]) -> None:
         """With standard input, output and error, and the socket that is told process id and exit code."""

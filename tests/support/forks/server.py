@@ -92,6 +92,7 @@ def main() -> None:
     if request is not None:
         os.environ.clear()
         os.environ.update(request.environment)
+        os.chdir(request.folder)
         sys.argv = ["", *request.arguments]
         runpy.run_module(request.module, run_name="__main__", alter_sys=True)
 

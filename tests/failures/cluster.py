@@ -49,7 +49,7 @@ class Running:
     exits: ExitStack
     admin_port: int
     log: Log
-    before: int | None = None
+    before: list[str] | None = None
     """Its files when nobody is there but who is always there."""
     pools: frozenset[int] = frozenset()
     """Ports to which it keeps connections for whoever comes next."""
@@ -65,7 +65,7 @@ class Running:
         return self.process.poll() is None
 
     @property
-    def files(self) -> int:
+    def files(self) -> list[str]:
         """See `tests.failures.descriptors.files`."""
         return descriptors.files(self.process.pid, self.pools)
 

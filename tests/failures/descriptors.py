@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def files(pid: int, pools: frozenset[int] = frozenset()) -> int:
+def files(pid: int, pools: frozenset[int] = frozenset()) -> list[str]:
     """Open sockets, pipes and files of a process; what threads of a pool wake each other with is none.
 
     Connections to the ports of `pools` are left out: they are kept for whoever comes next.
@@ -15,12 +15,19 @@ def files(pid: int, pools: frozenset[int] = frozenset()) -> int:
     for entry in folder.iterdir():
         with suppress(FileNotFoundError):
             found.append(os.readlink(entry))
-    kept = {f"socket:[{inode}]" for inode, port in _peers(pid) if port in pools}
-    return sum(not it.startswith("anon_inode:") and it not in kept for it in found)
+    peers = _peers(pid)
+    kept = {socket for socket, (_, port) in peers.items() if port in pools}
+    return [
+        f"{it} {peers.get(it, '')}" for it in found if not it.startswith("anon_inode:") and it not in kept
+    ]
 
 
-def _peers(pid: int) -> list[tuple[str, int]]:
-    """Inodes of the TCP sockets in the network of a process, and the port at their other ends."""
+def _peers(pid: int) -> dict[str, tuple[int, int]]:
+    """The TCP sockets in the network of a process, with the ports at both ends."""
     lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
     rows = [line.split() for line in lines]
-    return [(row[9], int(row[2].rpartition(":")[2], 16)) for row in rows]
+    return {f"socket:[{row[9]}]": (_port(row[1]), _port(row[2])) for row in rows}
+
+
+def _port(end: str) -> int:
+    return int(end.rpartition(":")[2], 16)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from antiphon import semconv
-from tests.failures.cluster import PATIENCE_S, Cluster, Running, until
+from tests.failures.cluster import PATIENCE_S, Cluster, Running
 from tests.failures.link import Link, link_to
 from tests.failures.party import Party
 from tests.failures.visits import HELD, STATES, Visit
@@ -207,12 +207,17 @@ async def check_clean(cluster: Cluster) -> None:
     await _until_gauges(cluster.worker, {semconv.KV_TOKENS: 0})
     for name, running in cluster.processes.items():
         before = running.before or running.files  # a new process has nothing to be held against
-        await until(
-            lambda running=running, before=before: running.files <= before,  # type: ignore[misc]
-            f"the {name} has {before} open files again",
-        )
+        await _until_closed(name, running, before)
         assert "Traceback" not in running.log.text, running.log.text
     await cluster.check_queue()
+
+
+async def _until_closed(name: str, running: Running, before: list[str]) -> None:
+    """Waits until no more is open than before."""
+    end = time.monotonic() + PATIENCE_S
+    while len(found := running.files) > len(before):
+        assert time.monotonic() < end, f"the {name} has open {found}, and had before {before}"
+        await asyncio.sleep(0.02)
 
 
 async def until_active(adapter: Running, sessions: int, within_s: float = PATIENCE_S) -> None:

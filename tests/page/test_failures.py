@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tests.e2e.conftest import running_adapter
 from tests.page.browser import Watched, watched
 from tests.page.conftest import SLOTS, needs_chromium
 from tests.support.patience import PATIENCE_S
+from tests.support.redis_server import free_port
 from tests.ws_adapter.support.keyfile import KeyFile
 
 pytestmark = needs_chromium
@@ -52,9 +52,7 @@ def test_page_that_is_no_secure_context_says_where_to_go(
     browser: Browser, worker: str, tmp_path: Path
 ) -> None:
     certificate = certify(tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        tls_port = free.getsockname()[1]
+    tls_port = free_port()
     with running_adapter(worker, *certificate, "--tls-port", str(tls_port)) as adapter:
         port = adapter.address.rpartition(":")[2]
         with watched(browser, f"http://gateway:{port}") as page:

@@ -54,7 +54,7 @@ class RedisServer:
     def start(self) -> None:
         """Starts it and waits until it answers."""
         assert not self.is_running
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         lines = [
             *([f"tls-port {self.port}", "port 0"] if self._has_tls else [f"port {self.port}"]),
             "bind 127.0.0.1",
@@ -129,7 +129,7 @@ class RedisServer:
         return answer.startswith((b"+PONG", b"-NOAUTH", b"-NOPERM"))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Below those that the system gives out, so that nobody gets it while the server is down."""
     for _ in range(1000):
         port = random.randrange(20_000, 32_000)

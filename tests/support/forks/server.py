@@ -12,9 +12,11 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from contextlib import suppress
 from importlib import import_module
 
+from antiphon.cli.main import leave
 from tests.support.forks.request import Request, receive
 
 
@@ -93,8 +95,23 @@ def main() -> None:
         os.environ.clear()
         os.environ.update(request.environment)
         os.chdir(request.folder)
-        sys.argv = ["", *request.arguments]
+        leave(_run(request))
+
+
+def _run(request: Request) -> int:
+    """The exit code. Taking the interpreter apart at its end costs as much as a start: see `leave`."""
+    sys.argv = ["", *request.arguments]
+    try:
         runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

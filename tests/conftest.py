@@ -84,9 +84,9 @@ SLOW = (
 TESTS = Path(__file__).parent
 
 # How long an example takes says something of the machine alone. `make test` tries the same ones each time,
-# `make long` others.
+# `make long` twice as many others.
 settings.register_profile("searching", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", settings.get_profile("searching"), derandomize=True)
+settings.register_profile("same", settings.get_profile("searching"), derandomize=True, max_examples=50)
 settings.load_profile("same")
 
 # Threads of a small model wait for each other more than they compute; those of child processes too.
@@ -109,6 +109,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(10_000, 20, 20)
         gc.enable()
 
 

@@ -5,6 +5,7 @@ import subprocess
 import time
 
 from tests.cli.support.process import ANTIPHON
+from tests.support.long import long
 from tests.support.patience import PATIENCE_S
 
 TRIES = 3
@@ -28,6 +29,7 @@ def seconds_to_end() -> float:
         return time.monotonic() - begin
 
 
+@long
 def test_ctrl_c_when_idle_waits_for_nobody() -> None:
     """A machine that is busy with something else gets another try."""
     assert any(seconds_to_end() < AT_ONCE_S for _ in range(TRIES))

@@ -28,12 +28,12 @@ class Log:
     """What a process writes."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     @property
     def text(self) -> str:
         """All of it, so far."""
-        return self._path.read_text(errors="replace")
+        return self.path.read_text(errors="replace")
 
     def count(self, marker: str) -> int:
         """How many lines hold `marker`."""

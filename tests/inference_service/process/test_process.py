@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import grpc
 import pytest
@@ -16,40 +17,42 @@ from antiphon.cli.arguments.shared_key import WORKER_KEY as KEY_VARIABLE
 from antiphon.grpc import get_info
 from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, Reason, lease_mac
 from inference_service.session.units import Stream
+from tests.conformance.support.stack import Log, wait_for
 from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.support.forks import process as forks
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
-COMMAND = (sys.executable, "-m", "tests.support.scripted_worker")
+MODULE = "tests.support.scripted_worker"
+COMMAND = (sys.executable, "-m", MODULE)
 
 
 @dataclass(frozen=True)
 class Process:
     """A worker in a process of its own."""
 
-    process: asyncio.subprocess.Process
+    process: forks.Process
     address: str
 
     async def exit_code(self) -> int:
-        return await soon(self.process.wait())
+        return await asyncio.to_thread(self.process.wait, PATIENCE_S)
 
 
 @asynccontextmanager
 async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]:
     """Starts a scripted worker and waits until it is ready; killed on leaving the block."""
-    started = await asyncio.create_subprocess_exec(
-        *COMMAND, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, env={**os.environ, **environment}
-    )
-    assert started.stdout is not None
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            line = (await started.stdout.readline()).decode()
-        assert line.startswith("worker ready on "), line
-        yield Process(started, line.removeprefix("worker ready on ").strip())
-    finally:
-        if started.returncode is None:
-            started.kill()
-        await started.wait()
+    with TemporaryDirectory() as folder:
+        log = Log(Path(folder) / "log")
+        with log.path.open("wb") as output:
+            worker = await asyncio.to_thread(
+                forks.start, MODULE, *arguments, output=output, environment={**os.environ, **environment}
+            )
+        try:
+            yield Process(worker, await asyncio.to_thread(wait_for, worker, log, "worker ready on "))
+        finally:
+            worker.stdin.close()
+            worker.kill()
+            await asyncio.to_thread(worker.wait)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -5,6 +5,7 @@ process id, an environment and files of its own and ends as any process does. Ho
 nothing is proven by the tests of the commands.
 """
 
+import atexit
 import os
 import select
 import signal
@@ -91,10 +92,12 @@ def _server() -> socket.socket:
     """One for all tests of a process; it ends with it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        subprocess.Popen(
+        server = subprocess.Popen(
             [sys.executable, "-m", "tests.support.forks.server", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
+    atexit.register(server.wait)
+    atexit.register(ours.close)  # which comes first, and ends it
     return ours

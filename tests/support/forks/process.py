@@ -15,6 +15,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -52,7 +53,8 @@ class Process:
     def send_signal(self, number: int) -> None:
         """To one that has not ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # its code is on its way
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """With SIGTERM."""

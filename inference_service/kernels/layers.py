@@ -57,6 +57,7 @@ class Layers:
             HAS_KERNELS
             and parameter.device.type == "cpu"
             and parameter.dtype in (torch.float32, torch.bfloat16)
+            and all(it.dtype is parameter.dtype for it in backbone.parameters())
             and bool(layers)
             and all(is_common(it) and it.self_attn.head_dim % LANES == 0 for it in layers)
             and config.hidden_act == "silu"

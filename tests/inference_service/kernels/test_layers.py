@@ -106,4 +106,7 @@ def test_other_layers_are_left_to_the_model() -> None:
     assert not Layers.fit(llama(intermediate_size=40))
     assert not Layers.fit(llama(num_attention_heads=8))  # of 8 numbers each
     assert not Layers.fit(llama().half())
+    mixed = llama().bfloat16()
+    mixed.norm.float()
+    assert not Layers.fit(mixed)
     assert not Layers.fit(llama().to("meta"))

@@ -1,6 +1,6 @@
 /* What a decoder on the CPU does between its linear layers, for rows of many sessions in one call.
 
-   Called by rows.py with addresses: tensors lie in one piece, in float32 or bfloat16; everything is computed
+   Called by layers.py with addresses: tensors lie in one piece, in float32 or bfloat16; everything is computed
    in float32. One thread; the interpreter's lock is let go where a call may take longer than a few dozen
    microseconds. Plain C with the vectors of GCC and Clang; on x86 there is a version for each generation of
    processors, chosen when the module is loaded. */

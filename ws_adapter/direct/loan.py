@@ -30,6 +30,10 @@ ATTACH_S: Final = 10.0
 ASK_S: Final = 1.0
 """How often the worker is asked whether somebody has, and whether the session is over."""
 
+SILENCE_S: Final = 30.0
+"""For how long a worker may answer nothing before what it had counts as over: longer than a connection that
+is cut off lasts, so that its session has ended too."""
+
 _OUTCOMES: Final[dict[type[DispatchError], QueueOutcome]] = {
     QueueFull: QueueOutcome.FULL,
     WaitExpired: QueueOutcome.EXPIRED,
@@ -69,7 +73,7 @@ class Loan:
         self._registry = registry
         self._metrics = metrics
         self._clock = clock
-        self._since = clock.now()
+        self._since = self._heard_at = clock.now()
         self._updates: deque[QueuePlace | Lease | Revoked] = deque()
         """At most one of each: of places the newest."""
         self._lease: Lease | None = None
@@ -136,7 +140,8 @@ class Loan:
                 if isinstance(update, Lease):
                     self._lease = lease = update
                 self._tell(update)
-            held = self._metrics.leases.granted(lease, demand.kind, self._clock.now())
+            self._heard_at = self._clock.now()
+            held = self._metrics.leases.granted(lease, demand.kind, self._heard_at)
             self._metrics.waited(self._clock.now() - self._since, QueueOutcome.GRANTED)
             outcome = LeaseOutcome.RETURNED
             try:
@@ -158,7 +163,7 @@ class Loan:
         self._news.set()
 
     async def _is_attached(self, lease: Lease) -> bool:
-        """Whether somebody attaches in time; as long as the worker does not answer, nobody can say."""
+        """Whether somebody attaches in time; while the worker does not answer, nobody can say."""
         end = self._clock.now() + ATTACH_S
         while True:
             is_last = self._is_given_up or self._clock.now() >= end
@@ -172,7 +177,14 @@ class Loan:
             await self._pause(ASK_S)
 
     async def _holds(self, lease: Lease) -> bool | None:
-        return await self._registry.holds(lease.target, lease.worker_id, lease.epoch)
+        """Whether the worker has a session with this lease; None while it does not answer."""
+        holds = await self._registry.holds(lease.target, lease.worker_id, lease.epoch)
+        now = self._clock.now()
+        if holds is not None:
+            self._heard_at = now
+        elif now - self._heard_at >= SILENCE_S:
+            return False
+        return holds
 
     async def _pause(self, seconds: float) -> None:
         """Until the worker is to be asked again, or the caller leaves."""

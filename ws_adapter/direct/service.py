@@ -2,8 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
@@ -20,7 +19,7 @@ from ws_adapter.direct.refusals import Refused
 from ws_adapter.dispatch.base import Lease, Need, QueuePlace
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.server.access import Access, Denied
+from ws_adapter.server.access import Access, Denied, Pass
 from ws_adapter.session.services import Services
 from ws_adapter.web.keys import Key
 
@@ -75,17 +74,17 @@ class DispatchServicer(DispatchServiceServicer):
     ) -> None:
         """Waits for a slot; see the proto."""
         try:
-            async with self._entered(context) as key:
-                await self._serve(self._borrow(request), key, context)
+            entry = await self._enter(context)
+            loan = self._borrow(request, entry)
+            await self._serve(loan, entry.key, context)
         except Refused as refused:
             refused.end_call(context)
         except grpc.aio.InternalError:  # the caller is gone, and gRPC knows it already
             # Of any other end it would write a traceback, as if it were an error of ours.
             raise asyncio.CancelledError from None
 
-    @asynccontextmanager
-    async def _entered(self, context: Context) -> AsyncIterator[Key | None]:
-        """Somebody who is let in, and counted as long as he is there. Raises `Refused`."""
+    async def _enter(self, context: Context) -> Pass:
+        """Lets somebody in, who is counted from now on. Raises `Refused`."""
         if self._services.load.is_draining:
             raise _draining()
         headers = Headers()
@@ -95,22 +94,24 @@ class DispatchServicer(DispatchServiceServicer):
         request = Request("/", headers)
         try:
             caller = self._access.caller(request, _address(context.peer()))
-            entry = await self._access.enter(request, caller, None)
+            return await self._access.enter(request, caller, None)
         except Denied as denied:
             self._rejected(denied.reason)
             raise Refused.by_access(denied) from None
-        try:
-            yield entry.key
-        finally:
-            entry.leave()
 
-    def _borrow(self, request: pb.AcquireRequest) -> Loan:
-        """Raises `Refused` for a request that makes no sense."""
+    def _borrow(self, request: pb.AcquireRequest, entry: Pass) -> Loan:
+        """A loan to somebody who is counted until nothing is held any more: his call ends long before his
+        session. Raises `Refused` for a request that makes no sense."""
         services = self._services
-        demand = _demand(request, services.options.queue_max_wait_s)
+        try:
+            demand = _demand(request, services.options.queue_max_wait_s)
+        except Refused:
+            entry.leave()
+            raise
         loan = Loan(demand, services.dispatcher, services.registry, self._metrics, services.clock)
         self._loans.add(loan.task)
         loan.task.add_done_callback(self._loans.discard)
+        loan.task.add_done_callback(lambda _: entry.leave())
         return loan
 
     async def _serve(self, loan: Loan, key: Key | None, context: Context) -> None:

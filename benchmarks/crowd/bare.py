@@ -62,8 +62,8 @@ class Loop:
     def _think(self, rows: Rows) -> torch.Tensor:
         (hidden,) = self._runtime.think([self._context.segment(rows)])
         assert hidden is not None
-        self._context.advance(len(hidden))
-        return hidden[-1]
+        self._context.advance(len(rows))
+        return hidden
 
 
 def main() -> None:

@@ -46,8 +46,8 @@ class Counting(DuplexRuntime):
         self.forwards: Counter[str] = Counter()
         assert self.speaker is not None
         assert components.speech is not None
-        self._count(self.language, "run", "language model")
-        self._count(self.speaker.decoder, "run", "speech head")
+        self._count(self.language, "last", "language model")
+        self._count(self.speaker.decoder, "last", "speech head")
         self._count(components.ear, "encode", "ear")
         self._count(components.speech.mouth, "say", "vocoder")
 
@@ -71,13 +71,12 @@ class Reference(Counting):
         """What closed the unit before, `<unit>`, and its audio by themselves; a token is a piece anyhow."""
         count, audio = len(segment.rows), self.components.unit_tokens
         borders = [0, count] if count <= audio else sorted({0, count - audio - 1, count - audio, count})
-        hidden = []
         for begin, end in pairwise(borders):
             piece = Segment(
                 segment.slot, segment.start + begin, segment.position + begin, segment.rows[begin:end]
             )
-            hidden += self.language.forward([piece])
-        return torch.cat(hidden)
+            (hidden,), _ = self.language.last([piece])
+        return hidden
 
     def hear(self, sessions: Sequence[Session[Any]]) -> None:
         for session in sessions:

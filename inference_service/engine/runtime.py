@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -89,31 +88,29 @@ class Runtime:
         raise RuntimeError("This model has no voice.")
 
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
-        """Final hidden states [n, hidden] of each segment; None where they are not numbers any more."""
-        counts = [len(segment.rows) for segment in segments]
-        ends = np.array([*accumulate(counts)]) - 1
+        """Final hidden state [hidden] of each segment's last row; None where it is no number any more.
+
+        One bad row spoils every later one of its session.
+        """
         asked = [row for row, segment in enumerate(segments) if segment.slot in self._expected]
         if asked:
-            hidden, sums = self._drawn_beside(segments, ends, asked)
+            hidden, sums = self._drawn_beside(segments, asked)
         else:
-            hidden, (last,) = self.language.run(segments, ends)
-            (sums,) = download(_sums(hidden.index_select(0, last)))
-        # One bad row spoils every later one of its session, so the last row tells.
+            hidden, _ = self.language.last(segments)
+            (sums,) = download(_sums(hidden))
         sound = np.isfinite(sums).tolist()
-        return [
-            rows if is_sound else None for rows, is_sound in zip(hidden.split(counts), sound, strict=True)
-        ]
+        return [row if is_sound else None for row, is_sound in zip(hidden.unbind(), sound, strict=True)]
 
-    def _drawn_beside(self, segments: list[Segment], ends: Array, asked: list[int]) -> tuple[Tensor, Array]:
-        """All hidden states, and sums of the last ones; one copy up and one down for tokens and forward."""
+    def _drawn_beside(self, segments: list[Segment], asked: list[int]) -> tuple[Tensor, Array]:
+        """Hidden states and their sums; one copy up and one down for tokens and forward."""
         asked.sort(key=lambda row: id(self._expected[segments[row].slot].forbidden))
         draws = [self._expected[segments[row].slot] for row in asked]
         sheet = Sheet(draws)
-        hidden, (last, rows, cells) = self.language.run(segments, ends, ends[asked], sheet.cells)
+        hidden, (rows, cells) = self.language.last(segments, np.array(asked), sheet.cells)
         sheet.lie(cells)
         scores = self.scores(hidden.index_select(0, rows))
-        chosen, (sums,) = choose_beside(scores, draws, sheet, _sums(hidden.index_select(0, last)))
-        self._foreseen.append(Foreseen(hidden, ends[asked].tolist(), draws, chosen))
+        chosen, (sums,) = choose_beside(scores, draws, sheet, _sums(hidden))
+        self._foreseen.append(Foreseen(hidden, asked, draws, chosen))
         return hidden, sums
 
     def expect(self, draws: Mapping[int, Draw]) -> None:
@@ -137,11 +134,11 @@ class Runtime:
             for context in contexts:
                 context.rewind()
             raise
-        for context, hidden in zip(contexts, fed, strict=True):
+        for context, segment, hidden in zip(contexts, segments, fed, strict=True):
             if hidden is None:
                 context.rewind()
             else:
-                context.advance(len(hidden))
+                context.advance(len(segment.rows))
 
     def rebuild(self, contexts: list[Context]) -> None:
         """Feeds the ends of prompts that say more now, after the window slid; then comes `end_rebuild`."""

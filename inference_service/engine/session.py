@@ -361,23 +361,18 @@ class Session(ABC, Generic[Prepared]):
     def refuse_unit(self) -> bool:
         """Whether the next unit does not fit any more or cannot be used: then it is answered, not heard."""
 
-    def take(self, hidden: Tensor | None) -> None:
-        """Hidden states [n, hidden] of the rows just fed, `n` at most what waits; None if not numbers."""
+    def take(self, count: int, hidden: Tensor | None) -> None:
+        """`count` rows were fed, at most what waits; `hidden` [hidden] is of the last, None if no number."""
         assert self.to_feed is not None
         if hidden is None:
             self.poisoned()
             return
-        count = len(hidden)
         self.context.advance(count)
-        self.fed(hidden)
         if count < len(self.to_feed):
             self.to_feed = self.to_feed[count:]
         else:
-            self.to_feed, self.last_hidden = None, hidden[-1]
+            self.to_feed, self.last_hidden = None, hidden
             self.taken()
-
-    def fed(self, hidden: Tensor) -> None:
-        """Hidden states [n, hidden] of the rows fed last."""
 
     @abstractmethod
     def taken(self) -> None:

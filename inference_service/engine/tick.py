@@ -230,9 +230,9 @@ class Tick:
             lambda group: self._runtime.think([segments[c.slot] for c in group]),
         )
         self._runtime.expect({})
-        for session, hidden in thought:
-            self.guard.attempt(session, session.take, hidden)
         fed = [(session, len(segments[session.slot].rows)) for session, _ in thought]
+        for (session, count), (_, hidden) in zip(fed, thought, strict=True):
+            self.guard.attempt(session, session.take, count, hidden)
         others = sum(rows for session, rows in fed if session not in self._urgent)
         self._charge(since, others, sum(rows for _, rows in fed))
         return fed

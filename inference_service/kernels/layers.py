@@ -34,6 +34,13 @@ class Places:
     table: Tensor
     """Pages, int32 [n]."""
 
+    def ends(self, rows: Tensor) -> "Places":
+        """Of these rows alone, int64 [n], each the last one of its session; all others are in the cache."""
+        lasts = self.spans[:, 0] + self.spans[:, 1] - 1
+        spans = self.spans[torch.isin(lasts, rows)]
+        spans[:, 0], spans[:, 1] = rows, 1
+        return Places(self.keys, self.values, spans, self.table)
+
     def part(self, begin: int, end: int) -> "Places":
         """Of these rows alone; those before them are in the cache by then."""
         firsts, lasts = self.spans[:, 0], self.spans[:, 0] + self.spans[:, 1]
@@ -73,39 +80,55 @@ class Layers:
         self._first = norms[0]
         self._next = [*norms[2::2], _Norm(backbone.norm)]
 
-    def run(self, rows: Tensor, positions: Tensor, places: Places) -> Tensor:
-        """Final-norm hidden states of embeddings [n, hidden] at positions [n]."""
+    def run(self, rows: Tensor, positions: Tensor, places: Places, asked: Tensor | None = None) -> Tensor:
+        """Final-norm hidden states of embeddings [n, hidden] at positions [n], or of those `asked` for.
+
+        The last ones of sessions can be, int64 [sessions]: then the last layer computes no others.
+        """
         pieces = pieces_of(len(rows)) if self._is_packed else ((0, len(rows), len(rows)),)
         if len(pieces) == 1:
-            return self._run(rows, positions, places, pieces[0][2])
-        made = [
-            self._run(rows[begin:end], positions[begin:end], places.part(begin, end), size)
-            for begin, end, size in pieces
-        ]
+            return self._run(rows, positions, places, pieces[0][2], asked)
+        made = []
+        for begin, end, size in pieces:
+            mine = asked if asked is None else asked[(asked >= begin) & (asked < end)] - begin
+            part = places.part(begin, end)
+            made.append(self._run(rows[begin:end], positions[begin:end], part, size, mine))
         return torch.cat(made)
 
-    def _run(self, rows: Tensor, positions: Tensor, places: Places, size: int) -> Tensor:
+    def _run(
+        self, rows: Tensor, positions: Tensor, places: Places, size: int, asked: Tensor | None
+    ) -> Tensor:
         """As `run`, of rows that are filled up to so many."""
         count = len(rows)
         rows = F.pad(rows, (0, 0, 0, size - count)) if size > count else rows.contiguous().clone()
         cosines, sines = (it[0] for it in self._rotary(rows[None], positions[None]))
-        room = _Room(rows, self._layers[0])
+        room = self._layers[0].room(rows)
         normed = torch.empty_like(rows)
         self._first(rows, None, normed)
         for layer, norm in zip(self._layers, self._next, strict=True):
-            layer.run(rows, normed, (cosines, sines), places, room)
+            layer.turn(normed, (cosines, sines), places, room)
+            if asked is not None and layer is self._layers[-1]:
+                if not len(asked):
+                    return normed[:0]
+                layer.see(places.ends(asked), room)
+                rows, normed, count = rows[asked], normed[: len(asked)], len(asked)
+                room = _Room(room.queries, room.seen[asked], room.gated[: len(asked)])
+            else:
+                layer.see(places, room)
+            layer.think(rows, normed, room)
             norm(rows, layer.down(room.gated), normed)
         return normed[:count]
 
 
+@dataclass
 class _Room:
     """What is computed in a layer, and computed over in the next one."""
 
-    def __init__(self, rows: Tensor, layer: "_Layer") -> None:
-        self.queries = rows.new_empty(len(rows), layer.heads * layer.head)
-        # Rows that only fill up see nothing.
-        self.seen = rows.new_zeros(len(rows), layer.heads * layer.head)
-        self.gated = rows.new_empty(len(rows), layer.width)
+    queries: Tensor
+    """[n, heads * head size], as is `seen`."""
+    seen: Tensor
+    gated: Tensor
+    """[n, width]."""
 
 
 class _Norm:
@@ -149,27 +172,39 @@ class _Layer:
             self._norms = torch.cat(weights).detach()
             self._epsilon = float(attention.q_norm.variance_epsilon)
 
-    def run(
-        self, rows: Tensor, normed: Tensor, turn: tuple[Tensor, Tensor], places: Places, room: _Room
-    ) -> None:
-        """Adds to `rows` [n, hidden] what attention says, and leaves in `room` what `down` has to project."""
-        is_half = _is_half(rows)
-        keys, values = (slab[self._layer].data_ptr() for slab in (places.keys, places.values))
-        where = places.spans.data_ptr(), places.table.data_ptr(), len(places.spans)
-        sizes = self.heads, self._kv, self.head, places.keys.stride(1)
+    def room(self, rows: Tensor) -> _Room:
+        """For what it and its like compute of so many rows; those that only fill up see nothing."""
+        queries = rows.new_empty(len(rows), self.heads * self.head)
+        return _Room(queries, torch.zeros_like(queries), rows.new_empty(len(rows), self.width))
+
+    def turn(self, normed: Tensor, angles: tuple[Tensor, Tensor], places: Places, room: _Room) -> None:
+        """Writes queries into `room`, and keys and values into the cache."""
         projected = self._project(normed)
         native.turn(
             self._epsilon, projected.data_ptr(), 0 if self._norms is None else self._norms.data_ptr(),
-            turn[0].data_ptr(), turn[1].data_ptr(), room.queries.data_ptr(), keys, values, *where, *sizes,
-            is_half,
+            angles[0].data_ptr(), angles[1].data_ptr(), room.queries.data_ptr(), *self._where(places),
+            _is_half(normed),
         )  # fmt: skip
+
+    def see(self, places: Places, room: _Room) -> None:
+        """What the rows in these places attend to."""
         native.attend(
-            self._scaling, room.queries.data_ptr(), room.seen.data_ptr(), keys, values, *where, *sizes,
-            self._window, is_half,
+            self._scaling, room.queries.data_ptr(), room.seen.data_ptr(), *self._where(places),
+            self._window, _is_half(room.seen),
         )  # fmt: skip
+
+    def think(self, rows: Tensor, normed: Tensor, room: _Room) -> None:
+        """Adds to `rows` [n, hidden] what was seen, and leaves in `room` what `down` has to project."""
         self.between(rows, self._out(room.seen), normed)
         gates = self._gates(normed)
-        native.gate(gates.data_ptr(), room.gated.data_ptr(), len(rows), self.width, is_half)
+        native.gate(gates.data_ptr(), room.gated.data_ptr(), len(rows), self.width, _is_half(rows))
+
+    def _where(self, places: Places) -> tuple[int, ...]:
+        keys, values = (slab[self._layer].data_ptr() for slab in (places.keys, places.values))
+        return (
+            keys, values, places.spans.data_ptr(), places.table.data_ptr(), len(places.spans),
+            self.heads, self._kv, self.head, places.keys.stride(1),
+        )  # fmt: skip
 
 
 def _is_half(rows: Tensor) -> int:

@@ -76,31 +76,52 @@ class PackedDecoder:
 
     def forward(self, segments: list[Segment]) -> list[Tensor]:
         """Final-norm hidden states [n, hidden] of each segment, in order."""
-        hidden, _ = self.run(segments)
-        return list(hidden.split([len(segment.rows) for segment in segments]))
+        counts = [len(segment.rows) for segment in segments]
+        hidden, _ = self._run(segments, counts, None)
+        return list(hidden.split(counts))
 
-    def run(self, segments: list[Segment], *others: Array) -> tuple[Tensor, list[Tensor]]:
-        """Final-norm hidden states [rows, hidden]; and `others` on the device, which go up with the rows."""
+    def last(self, segments: list[Segment], *others: Array) -> tuple[Tensor, list[Tensor]]:
+        """Those of the last row of each segment, [segments, hidden].
+
+        And `others` on the device, which go up with the rows.
+        """
+        counts = [len(segment.rows) for segment in segments]
+        return self._run(segments, counts, np.cumsum(counts) - 1, *others)
+
+    def _run(
+        self, segments: list[Segment], counts: list[int], asked: Array | None, *others: Array
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Hidden states [n, hidden] of all rows, or of those that are `asked` for."""
         for it in segments:
             self.cache.reserve(it.slot, it.start, it.start + len(it.rows))
         rows = Rows.join([segment.rows for segment in segments])
         if self.way is not None and len(rows) == len(segments) <= SIZES[-1] and not rows.is_mixed:
             return self._step(segments, rows, self.way, others)
+        if len(rows) == len(segments):
+            asked = None
         positions = np.concatenate(
-            [np.arange(s.position, s.position + len(s.rows), dtype=np.int64) for s in segments]
+            [
+                np.arange(s.position, s.position + n, dtype=np.int64)
+                for s, n in zip(segments, counts, strict=True)
+            ]
         )
         arrays: list[Array]
         make: Callable[..., Layout | Places]
         arrays, make = self._layout(segments) if self._layers is None else self._places(segments)
+        if asked is not None:
+            arrays.append(asked)
         positions_there, ids, made_there, *there = upload(
             self.cache.device, positions, rows.ids, np.flatnonzero(rows.is_made), *arrays, *others
         )
         embeds = self._embedded(rows, ids, made_there)
-        layout = make(*there[: len(arrays)])
+        there, beside = there[: len(arrays)], there[len(arrays) :]
+        last = None if asked is None else there.pop()
+        layout = make(*there)
         if isinstance(layout, Places):
             assert self._layers is not None
-            return self._layers.run(embeds, positions_there, layout), there[len(arrays) :]
-        return self.backbone_over(embeds, positions_there, layout), there[len(arrays) :]
+            return self._layers.run(embeds, positions_there, layout, last), beside
+        hidden = self.backbone_over(embeds, positions_there, layout)
+        return hidden if last is None else hidden.index_select(0, last), beside
 
     def _places(self, segments: list[Segment]) -> tuple[list[Array], Callable[..., Places]]:
         """As `_layout`, of kernels that find all by the pages of the contexts."""
@@ -158,7 +179,7 @@ class PackedDecoder:
     def _step(
         self, segments: list[Segment], rows: Rows, way: Way, others: Sequence[Array]
     ) -> tuple[Tensor, list[Tensor]]:
-        """As `run`, of one row each."""
+        """As `_run`, of one row each."""
         count = len(segments)
         size = size_for(count)
         assert size is not None

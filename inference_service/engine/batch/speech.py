@@ -100,8 +100,8 @@ class Speaker:
         count = min(self.at_once, max(self.per_unit - len(job.codes) for job in jobs))
         draws = CodeDraws(self.head.config, jobs, count, self._device)
         for step in range(count):
-            hidden = self.decoder.forward(segments)
-            codes = draws.say(self.head.logits(torch.stack([h[-1] for h in hidden])).float())
+            hidden, _ = self.decoder.last(segments)
+            codes = draws.say(self.head.logits(hidden).float())
             if step + 1 < count:
                 embeds = self.head.embed_codes(codes).split(1)
                 segments = [_after(segment, row) for segment, row in zip(segments, embeds, strict=True)]

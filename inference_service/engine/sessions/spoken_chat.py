@@ -53,6 +53,8 @@ class SpokenChatSession(ChatSession, SpeakingSession):
     """Hidden states, each [hidden], of the answer's tokens that have been fed, and of the turn's end."""
     voiced: int = 0
     """Tokens of the answer that the voice has."""
+    is_ending: bool = False
+    """Whether the turn's end is fed, or has been."""
 
     @property
     def mouth(self) -> MouthState | None:  # type: ignore[override]
@@ -63,15 +65,16 @@ class SpokenChatSession(ChatSession, SpeakingSession):
         """Whether this turn is to be spoken."""
         return self.run.unit.input is not None and self.run.unit.input.speaks
 
-    def fed(self, hidden: Tensor) -> None:
-        if self.stage is Stage.DECODE and self.speaks:
-            self.hidden += hidden.clone().unbind()
-
     def go_on(self) -> None:
         if not self.speaks:
             return
+        assert self.last_hidden is not None
+        self.hidden.append(self.last_hidden.clone())
         self._recite()
         if self.run.finish is not None:
+            if not self.is_ending:
+                self._feed_end()
+                return
             self.groups.end(self.hidden[-1])
         if self.groups.next():
             self.run.begin_speech()
@@ -93,12 +96,11 @@ class SpokenChatSession(ChatSession, SpeakingSession):
         if not self.speaks or not self.run.answer.announced:
             return super().close(token)
         if token is None:
-            self.to_feed = Rows.of_ids([self.groups.turn_end])
+            self._feed_end()
         return token
 
-    def feed(self, token: int) -> None:
-        is_last = self.run.finish is not None
-        self.to_feed = Rows.of_ids([token, self.groups.turn_end] if is_last else [token])
+    def _feed_end(self) -> None:
+        self.to_feed, self.is_ending = Rows.of_ids([self.groups.turn_end]), True
 
     def speech_job(self) -> SpeechJob | None:
         return None if self.is_cancelled else self.groups.job
@@ -137,7 +139,7 @@ class SpokenChatSession(ChatSession, SpeakingSession):
 
     def finish(self, end: End) -> None:
         self.groups.hush()
-        self.hidden, self.voiced = [], 0
+        self.hidden, self.voiced, self.is_ending = [], 0, False
         super().finish(end)
 
 

@@ -5,6 +5,7 @@ import shutil
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaModel, Qwen3Config, Qwen3Model
@@ -70,6 +71,26 @@ def test_rows_of_several_sessions_are_cut_up_anywhere() -> None:
     for slot, count in enumerate(counts):
         whole = own(inputs_embeds=rows[None, slot, : 9 + count], use_cache=False).last_hidden_state[0]
         torch.testing.assert_close(heard[slot], whole[9:], atol=3e-5, rtol=1e-4)
+
+
+@needs_kernels
+@torch.inference_mode()
+@pytest.mark.parametrize("counts", [(2, 1), (600, 3), (3, 600), (1, 1, 255, 1, 40), (256, 256)])
+def test_last_rows_are_the_same_without_the_others(counts: tuple[int, ...]) -> None:
+    """Also where no session ends in a piece, or one with it."""
+    decoder = PackedDecoder(pack_linears(model(16, 2, 32)), len(counts), 640)
+    rows = torch.randn(len(counts), 640, 32)
+    for slot, row in enumerate(rows[:, :9]):
+        decoder.forward([Segment(slot, 0, 0, Rows.of(row))])
+    segments = [Segment(slot, 9, 9, Rows.of(rows[slot, 9 : 9 + n])) for slot, n in enumerate(counts)]
+    beside = np.arange(3)
+    last, (there,) = decoder.last(segments, beside)
+    kept = decoder.cache.keys.clone(), decoder.cache.values.clone()
+    whole = decoder.forward(segments)
+    torch.testing.assert_close(last, torch.stack([it[-1] for it in whole]), atol=3e-5, rtol=1e-4)
+    assert torch.equal(there, torch.from_numpy(beside))
+    assert torch.equal(kept[0], decoder.cache.keys), "all rows are in the cache, of the last layer too"
+    assert torch.equal(kept[1], decoder.cache.values)
 
 
 @needs_kernels

@@ -58,9 +58,13 @@ def test_context_is_seen_as_it_would_be_alone(build: Callable[[], PreTrainedMode
             Segment(i, done[i], done[i], Rows.of(rows[i, done[i] : done[i] + n]))
             for i, n in zip(batch, counts, strict=True)
         ]
-        for i, segment, new in zip(batch, segments, decoder.forward(segments) if batch else [], strict=True):
+        if not batch:
+            continue
+        last, _ = decoder.last(segments)
+        for i, end, new in zip(batch, last, decoder.forward(segments), strict=True):
+            torch.testing.assert_close(end, new[-1], atol=2e-5, rtol=1e-5)
             hidden[i].append(new)
-            done[i] += len(segment.rows)
+            done[i] += len(new)
 
     own = alone(inputs_embeds=rows, use_cache=False).last_hidden_state
     torch.testing.assert_close(torch.stack([torch.cat(h) for h in hidden]), own, atol=2e-5, rtol=1e-5)

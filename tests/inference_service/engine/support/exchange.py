@@ -123,7 +123,7 @@ class Exchange:
             rows = sum(len(it.ids) for it in turn.next_portion() if isinstance(it, Words))
             turn.read(Rows.of(torch.zeros(rows, HIDDEN)))
             while turn.to_feed is not None:
-                turn.take(None if poisoned else torch.zeros(len(turn.to_feed[:64]), HIDDEN))
+                turn.take(len(turn.to_feed[:64]), None if poisoned else torch.zeros(HIDDEN))
         return self._collected()
 
     def generate(self, overrides: UnitOverrides | None = None) -> Said:
@@ -151,7 +151,7 @@ class Exchange:
             turn.feed(chosen)
         while turn.to_feed is not None:
             # The n-th row's hidden state is n everywhere.
-            turn.take(None if poisoned else torch.full((1, HIDDEN), float(self.fed)))
+            turn.take(1, None if poisoned else torch.full((HIDDEN,), float(self.fed)))
             self.fed += 1
         return self._collected()
 

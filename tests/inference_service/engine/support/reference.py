@@ -94,11 +94,10 @@ class Watched(DuplexRuntime):
         self.fed: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
 
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
-        thought = super().think(segments)
+        thought = self.language.forward(segments)
         for segment, hidden in zip(segments, thought, strict=True):
-            assert hidden is not None
             self.fed[segment.slot].append((self.language.embed(segment.rows), hidden))
-        return thought
+        return [hidden[-1] for hidden in thought]
 
 
 def runtime(slots: int, *, quirks: bool = False, limit: int = 512) -> Watched:

@@ -226,7 +226,7 @@ class Talk:
         assert rows is not None
         assert len(rows) == len(ids)
         self.fed += ids
-        self.conversation.take(None if poisoned else torch.zeros(len(rows), HIDDEN))
+        self.conversation.take(len(rows), None if poisoned else torch.zeros(HIDDEN))
 
     def _collected(self) -> Said:
         self.said.events += self.conversation.events

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.support.forks.request import Request
+from tests.support.patience import PATIENCE_S, START_S
 
 
 class Process:
@@ -65,6 +66,9 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
     def _told(self) -> int:
+        """The next number; raises `TimeoutError` where the server of forks says none."""
+        if not select.select([self._link], [], [], START_S)[0]:
+            raise TimeoutError("the server of forks does not answer")
         return int(os.read(self._link, 32))
 
 
@@ -100,6 +104,14 @@ def _server() -> socket.socket:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-    atexit.register(server.wait)
+    atexit.register(_end, server)
     atexit.register(ours.close)  # which comes first, and ends it
     return ours
+
+
+def _end(server: "subprocess.Popen[bytes]") -> None:
+    try:
+        server.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from antiphon.redis import DIRECTORY, call, connect, disconnect, prefix
 from antiphon.semconv import pool_name
+from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from ws_adapter.dispatch.base import ANYTHING, Dispatcher, Lease, Need, QueuePlace
 from ws_adapter.dispatch.functions import SOURCE
@@ -26,8 +27,6 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.worker.registry import Registry, WorkerInfo
 
 MODEL = "antiphon-mini"
-PATIENCE_S = 60.0
-"""Nothing takes that long; it is what a test waits before it fails."""
 
 
 class House(Protocol):
@@ -282,14 +281,16 @@ class Caller:
     async def leave(self) -> None:
         """The session is over, and its slot clean."""
         self.leaving.set()
-        await asyncio.wait([self.task])
+        await asyncio.wait([self.task], timeout=PATIENCE_S)
+        assert self.task.done()
         if self.lease is not None:
             await self.house.clean(self.lease)
 
     async def vanish(self) -> None:
-        """The client hangs up, wherever it is."""
-        self.task.cancel()
-        await asyncio.wait([self.task])
+        """The client hangs up, wherever it is: also while its worker tells Redis that it has come, where the
+        package may lose the word (`asyncio.wait_for` of Python 3.11)."""
+        async with asyncio.timeout(PATIENCE_S):
+            await end(self.task)
         if self.lease is not None:
             await self.house.clean(self.lease)
 

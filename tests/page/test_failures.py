@@ -1,10 +1,12 @@
 """What goes wrong on the page: each has a text and a next step, and no device stays open."""
 
+import json
 import os
 import signal
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import trustme
@@ -15,7 +17,6 @@ from tests.e2e.conftest import running_adapter
 from tests.page.browser import Watched, watched
 from tests.page.conftest import SLOTS, needs_chromium
 from tests.support.patience import PATIENCE_S
-from tests.support.redis_server import free_port
 from tests.ws_adapter.support.keyfile import KeyFile
 
 pytestmark = needs_chromium
@@ -52,9 +53,10 @@ def test_page_that_is_no_secure_context_says_where_to_go(
     browser: Browser, worker: str, tmp_path: Path
 ) -> None:
     certificate = certify(tmp_path)
-    tls_port = free_port()
-    with running_adapter(worker, *certificate, "--tls-port", str(tls_port)) as adapter:
+    with running_adapter(worker, *certificate, "--tls-port", "0") as adapter:
         port = adapter.address.rpartition(":")[2]
+        with urlopen(f"{adapter.address}/page/about.json", timeout=PATIENCE_S) as about:
+            tls_port = json.load(about)["tls_port"]
         with watched(browser, f"http://gateway:{port}") as page:
             page.page.locator("#start").click()
 

@@ -105,7 +105,9 @@ class PublicServer:
         addresses = [f"http://{await self._listen(options.host, options.port, None)}"]
         if self._certificate is not None:
             host = options.tls_host or options.host
-            addresses.append(f"https://{await self._listen(host, options.tls_port, self._certificate)}")
+            address = await self._listen(host, options.tls_port, self._certificate)
+            self._pages.tls_port = int(address.rpartition(":")[2])
+            addresses.append(f"https://{address}")
         return addresses
 
     async def _listen(self, host: str, port: int, certificate: Certificate | None) -> str:

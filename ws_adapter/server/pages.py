@@ -33,6 +33,8 @@ class Pages:
         self, services: Services, access: Access, voice: DefaultVoice, files: Mapping[str, PageFile]
     ) -> None:
         """`voice` is for clients that ask for one, `files` are those of the web page, none without it."""
+        self.tls_port: int | None = None
+        """Where TLS is spoken, once it is."""
         self._options = services.options
         self._files = files
         self._dispatcher = services.dispatcher
@@ -84,8 +86,7 @@ class Pages:
                 return responses.versions()
             case Page.ABOUT:
                 status, catalogue = await self._dispatcher.status(), self._registry.catalogue()
-                is_open = self._options.keys is None
-                return responses.about(status, catalogue, self._options, is_open=is_open)
+                return responses.about(status, catalogue, self._options, self.tls_port)
             case Page.STATUS:
                 return await self._status()
             case Page.MODELS:

@@ -171,9 +171,10 @@ def versions() -> Response:
 
 
 def about(
-    status: PoolStatus, catalogue: Catalogue | None, options: AdapterOptions, *, is_open: bool
+    status: PoolStatus, catalogue: Catalogue | None, options: AdapterOptions, tls_port: int | None
 ) -> Response:
     """What the web page has to know before it connects; names of models only if no key is needed."""
+    is_open = options.keys is None
     body = {
         "version": version("antiphon"),
         "needs_key": not is_open,
@@ -181,7 +182,7 @@ def about(
         "models": sorted(catalogue.models) if catalogue is not None and is_open else [],
         "slots": status.slots,
         "limits_s": {"audio": options.session_limit_audio_s, "video": options.session_limit_video_s},
-        "tls_port": (options.tls_port or None) if options.tls_cert is not None else None,
+        "tls_port": tls_port,
     }
     return answer(HTTPStatus.OK, body)
 

@@ -115,6 +115,17 @@ async def test_pages_over_tls(authority: Authority) -> None:
         writer.close()
 
 
+async def test_the_page_is_told_the_port_that_was_taken(authority: Authority) -> None:
+    async with secured(authority) as stage:
+        about = (await stage.request("/page/about.json"))[2]
+        assert about["tls_port"] == int(stage.tls_address.rpartition(":")[2])
+
+
+async def test_the_page_is_told_of_no_port_without_a_certificate() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False, tls_port=0) as stage:
+        assert (await stage.request("/page/about.json"))[2]["tls_port"] is None
+
+
 async def test_refusals_come_over_tls_too(authority: Authority) -> None:
     async with secured(authority) as stage:
         url = stage.tls_address.replace("https", "wss") + "/v1/realtime?mode=half_duplex"

@@ -68,8 +68,8 @@ class Inbox:
 class LiveSession:
     """The engine's side of `EngineSession`: orders travel to the engine thread in the order given.
 
-    The input of units is prepared by the media pool, in a lane through which all orders of units pass so that
-    they keep their order. A cancel and a close go straight to the engine.
+    The input of units is prepared at once or by the media pool, in a lane through which all orders of units
+    pass so that they keep their order. A cancel and a close go straight to the engine.
     """
 
     def __init__(self, engine: "LiveEngine", session: Session[Any], lane: Lane, beside: Lane) -> None:

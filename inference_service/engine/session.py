@@ -43,11 +43,14 @@ Beside = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 class Preprocessor(ABC, Generic[Prepared]):
     """Makes of the input of one session's units, in their order, what the engine works on.
 
-    It does so in the media pool, beside the engine's own thread, and touches nothing else of the session.
+    It does so beside the engine's own thread, and touches nothing else of the session.
     """
 
-    def priority(self, content: Content | None) -> Priority:
-        """What it is to prepare that; None is what the session begins with."""
+    def priority(self, content: Content | None) -> Priority | None:
+        """What it is for the media pool to prepare that; None is what the session begins with.
+
+        None for what is done sooner than another thread is woken: whoever brings it prepares it at once.
+        """
         return Priority.SOUND
 
     def begin(self) -> None:

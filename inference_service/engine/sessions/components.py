@@ -41,6 +41,9 @@ Look = Callable[[Sequence["View"], Sequence[Tensor]], list[list[Rows]]]
 class Hearing(Protocol):
     """The features of one endless stream of sound."""
 
+    is_quick: bool
+    """Whether a second takes no longer than waking another thread for it: then it is never handed over."""
+
     def feed(self, second: Pcm) -> Pcm:
         """Those of the next second, float32 [16000], for `Ear.encode`: float32."""
 

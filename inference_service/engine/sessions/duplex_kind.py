@@ -61,10 +61,13 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         self._opening: Opening | None = None
         self.voice = voice
 
-    def priority(self, content: Content | None) -> Priority:
+    def priority(self, content: Content | None) -> Priority | None:
         if content is None:
             return self.voice.priority
-        return Priority.PICTURES if isinstance(content, UnitInput) and content.frames else Priority.SOUND
+        if isinstance(content, UnitInput) and content.frames:
+            return Priority.PICTURES
+        is_read = isinstance(content, UnitInput) and content.texts
+        return None if self._hearing.is_quick and not is_read else Priority.SOUND
 
     def begin(self) -> None:
         self.voice.begin()

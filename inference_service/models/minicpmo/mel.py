@@ -67,6 +67,9 @@ def normalised(mel: Tensor, loudest: float | None) -> Tensor:
 class StreamingMel:
     """The log-mel of one stream of sound, second by second; remembers at most 30 s of it."""
 
+    is_quick = False
+    """A second takes more than a millisecond."""
+
     def __init__(self, bands: int = 80) -> None:
         self._bands = bands
         self._pcm = np.zeros(_FIRST_PADDING, np.float32)

@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from inference_service.kernels.layers import HAS_KERNELS
+from inference_service.media import mel
 from inference_service.media.mel import (
     BANDS,
     CONTEXT,
@@ -74,3 +76,29 @@ def test_sound_that_is_none_spoils_its_own_chunk_only(bad: float) -> None:
 
     assert not np.isfinite(stream.feed(spoilt)).all()
     assert np.isfinite(stream.feed(noise(SAMPLE_RATE))).all()
+
+
+needs_kernel = pytest.mark.skipif(mel.native is None, reason="there was no compiler at installation")
+
+
+def test_kernel_is_there_where_the_others_are() -> None:
+    """Else all tests of it would be skipped, and nobody would know."""
+    assert (mel.native is not None) == HAS_KERNELS
+
+
+@needs_kernel
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.sampled_from([0.0, 1e-3, 1.0, 50.0]))
+def test_kernel_hears_what_numpy_does(chunks: list[int], loudness: float) -> None:
+    """In chunks of any length, which leave the same behind for the next one."""
+    stream, heard = MelStream(), SILENCE
+    pcm = noise(sum(chunks) * HOP) * np.float32(loudness)
+    for chunk in np.split(pcm, np.cumsum(chunks)[:-1] * HOP):
+        np.testing.assert_allclose(stream.feed(chunk), log_mel(mel_power(chunk, heard)), atol=3e-4)
+        heard = np.concatenate([heard, np.clip(chunk, -1, 1)])[-CONTEXT:]
+
+
+@needs_kernel
+def test_kernel_takes_no_arrays_of_other_sizes() -> None:
+    with pytest.raises(ValueError, match="wrong size"):
+        MelStream().feed(noise(HOP + 1))

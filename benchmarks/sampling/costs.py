@@ -15,7 +15,7 @@ from benchmarks.sampling.one_by_one import Alone
 from inference_service.api.setups import DuplexSettings, Sampling
 from inference_service.engine.batch.draw import TextSampler, drawn_by
 from inference_service.engine.batch.noise import Noise
-from inference_service.engine.batch.sampler import choose
+from inference_service.engine.batch.sampler import choose_by_rows, choose_together, goes_by_rows
 from inference_service.engine.batch.speech import CodeDraws, Speaker, SpeechJob, SpeechState
 from inference_service.models.speech_head import SpeechHead
 
@@ -67,6 +67,7 @@ def decisions(vocabulary: int, sessions: int, rounds: int) -> Iterator[Row]:
     forbidden = torch.tensor([5, 9])
     alone = [Alone(seed, said.tolist()) for seed in range(sessions)]
     noises = [Noise(seed) for seed in range(sessions)]
+    choose = choose_by_rows if goes_by_rows(scores.device, vocabulary) else choose_together
     samplers = [TextSampler(_SPECIAL, forbidden, noise, said.astype(np.int32)) for noise in noises]
 
     def together(settings: DuplexSettings) -> Work:

@@ -8,7 +8,7 @@ from benchmarks.sampling.one_by_one import Alone
 from inference_service.api.setups import DuplexSettings
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
-from inference_service.engine.batch.sampler import choose
+from inference_service.engine.batch.sampler import choose_by_rows
 from tests.inference_service.engine.support import golden, tiny
 
 GREEDY = DuplexSettings(greedy=True)
@@ -25,7 +25,7 @@ def test_one_by_one_and_in_one_pass_the_likeliest_are_the_same() -> None:
 
     theirs = [alone.duplex(row, GREEDY) for row in scores]
 
-    assert choose(scores, [sampler.draw(GREEDY)] * 8) == theirs
+    assert choose_by_rows(scores, [sampler.draw(GREEDY)] * 8) == theirs
 
 
 @torch.inference_mode()

@@ -18,6 +18,11 @@ from inference_service.engine.batch.candidates import OPEN, POISONED, Candidates
 from inference_service.engine.batch.draw import COLDEST, Draw
 from inference_service.engine.device.transfer import Array, download, upload
 
+try:
+    from inference_service.kernels import draw as native
+except ImportError:
+    native = None  # type: ignore[assignment]
+
 WIDTHS = (64, 1024)
 """So many likeliest ids are looked at, then so many, then all: no more than settle a draw."""
 LARGE = 2**13
@@ -31,23 +36,16 @@ _TEMPERATURE, _REPETITION, _LENGTH, _BIAS, _SCALE, _DIVIDES, _FIRST, _FAVOURED, 
 _NUMBERS, _COLUMNS = 6, 9
 
 
-def choose(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """The next id of each session for float32 scores [n, vocabulary], which it changes.
-
-    None where a score is not a number or nothing is allowed. No row depends on another one.
-    """
-    if goes_by_rows(scores.device, scores.shape[1]):
-        return choose_by_rows(scores, draws)
-    return choose_together(scores, draws)
-
-
 def goes_by_rows(device: torch.device, vocabulary: int) -> bool:
-    """Whether `choose` draws row by row, however many rows there are."""
+    """Whether `choose_by_rows` is the quicker one, however many rows there are."""
     return device.type == "cpu" and vocabulary <= LARGE
 
 
 def choose_together(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """As `choose`, in one pass."""
+    """The next id of each session for float32 scores [n, vocabulary], which it changes.
+
+    None where a score is not a number or nothing is allowed. No row depends on another one.
+    """
     sheet = Sheet(draws)
     sheet.lie(*upload(scores.device, sheet.cells))
     return choose_beside(scores, draws, sheet)[0]
@@ -56,7 +54,7 @@ def choose_together(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
 def choose_beside(
     scores: Tensor, draws: Sequence[Draw], sheet: "Sheet", *others: Tensor
 ) -> tuple[list[int | None], list[Array]]:
-    """As `choose`, in one pass; and `others`, of four bytes a number, come to the host in the same copy."""
+    """As `choose_together`; and `others`, of four bytes a number, come to the host in the same copy."""
     if all(draw.is_plain for draw in draws):
         if scores.device.type == "cpu":  # torch takes ten times as long for it
             return choose_by_rows(scores, draws), [it.numpy() for it in others]
@@ -93,7 +91,17 @@ def choose_beside(
 
 
 def choose_by_rows(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """As `choose`, one row after another, of scores on the host."""
+    """As `choose_together`, one row after another, of scores on the host; in one call each if compiled."""
+    if native is None:
+        return choose_in_numpy(scores, draws)
+    return [
+        native.choose(row, draw, None if draw.forbidden is None else draw.forbidden.numpy())
+        for row, draw in zip(scores.numpy(), draws, strict=True)
+    ]
+
+
+def choose_in_numpy(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
+    """As `choose_by_rows`, and it draws the same, where nothing is compiled."""
     return [_chosen(row, draw) for row, draw in zip(scores.numpy(), draws, strict=True)]
 
 
@@ -130,7 +138,7 @@ def _first_chance(scores: Row, draw: Draw, first: int, likeliest: np.intp) -> fl
     most = exp(float(scores[first]) - float(scores[likeliest]))
     if most < draw.uniforms[0]:
         return most
-    weights = np.exp(scores - scores[likeliest])
+    weights = np.exp(scores.astype(np.float64) - scores[likeliest])
     return float(weights[first] / weights.sum())
 
 

@@ -16,18 +16,20 @@ from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import (
     LARGE,
     WIDTHS,
-    choose,
     choose_by_rows,
+    choose_in_numpy,
     choose_together,
     goes_by_rows,
+    native,
     penalise,
     ranked,
 )
+from inference_service.kernels.layers import HAS_KERNELS
 from tests.inference_service.engine.support.decisions import Way, chosen, probabilities
 
-WAYS = (choose_by_rows, choose_together)
-"""Both give the same tokens."""
-both_ways = pytest.mark.parametrize("way", WAYS)
+WAYS = (choose_by_rows, choose_in_numpy, choose_together)
+"""All give the same tokens; the first two are one where nothing is compiled."""
+each_way = pytest.mark.parametrize("way", WAYS)
 
 GREEDY = Sampling(temperature=0.0)
 SCORES = torch.tensor([1.0, 3.0, 2.5, -1.0])
@@ -50,7 +52,7 @@ def test_without_temperature_the_likeliest_is_taken() -> None:
     assert pick(GREEDY) == 1
 
 
-@both_ways
+@each_way
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_who_takes_the_likeliest_gets_it_in_one_look_as_among_those_who_ask_for_more(
     bad: float, way: Way
@@ -117,10 +119,10 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
 def test_forbidden_ids_are_never_chosen() -> None:
     for sampling in (GREEDY, Sampling(temperature=2.0, top_p=1.0)):
         draws = [drawn_by(sampling, Noise(seed), forbidden=torch.tensor([1])) for seed in range(50)]
-        assert 1 not in choose(SCORES.repeat(50, 1), draws)
+        assert 1 not in choose_by_rows(SCORES.repeat(50, 1), draws)
 
 
-@both_ways
+@each_way
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_scores_that_are_no_numbers_give_none(bad: float, way: Way) -> None:
     for sampling in (GREEDY, Sampling()):
@@ -129,14 +131,14 @@ def test_scores_that_are_no_numbers_give_none(bad: float, way: Way) -> None:
             assert chosen(torch.tensor([1.0, bad]), draw, way) is None
 
 
-@both_ways
+@each_way
 def test_where_nothing_is_allowed_there_is_none(way: Way) -> None:
     assert chosen(torch.full((4,), -torch.inf), drawn_by(GREEDY, Noise(0)), way) is None
     everything = drawn_by(Sampling(), Noise(0), forbidden=torch.arange(4))
     assert chosen(SCORES, everything, way) is None
 
 
-@both_ways
+@each_way
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=2.0, top_p=1.0)])
 def test_only_what_a_tool_allows_is_chosen(sampling: Sampling, way: Way) -> None:
     scores, allowed = torch.randn(70), np.array([0, 1 << 31 - 1, 1 << 3], np.int64).astype(np.int32)
@@ -274,10 +276,36 @@ def test_every_row_of_a_pass_is_what_it_is_by_itself(batch: list[tuple[list[floa
             assert token == expected
 
 
+@settings(deadline=None, max_examples=300)
+@given(batches(), st.sampled_from([None, 5, 2**31 - 7]))
+def test_what_is_compiled_draws_what_numpy_does(
+    batch: list[tuple[list[float], Draw]], allowed: int | None
+) -> None:
+    """Also where the numbers of both fall close together, and of the reference's rules."""
+    size = len(batch[0][0])
+    words = None if allowed is None else np.full(-(-size // 32), allowed, np.int32)
+    draws = [replace(draw, allowed=words, scale=0.4, divides=allowed == 5) for _, draw in batch]
+    scores = torch.tensor([scores for scores, _ in batch], dtype=torch.float32)
+
+    assert choose_by_rows(scores.clone(), draws) == choose_in_numpy(scores.clone(), draws)
+
+
+def test_drawing_is_compiled_where_other_kernels_are() -> None:
+    """Else it would be tested nowhere, and nobody would know."""
+    assert (native is not None) == HAS_KERNELS
+
+
+@pytest.mark.skipif(native is None, reason="there was no compiler at installation")
+def test_ids_beyond_the_vocabulary_are_an_error() -> None:
+    for field in ({"first": 4}, {"favoured": 4}, {"recent": [4], "repetition_penalty": 2.0}):
+        with pytest.raises(IndexError):
+            chosen(SCORES, replace(drawn_by(GREEDY, Noise(0)), **field))
+
+
 @pytest.mark.parametrize("top_k", [WIDTHS[0], WIDTHS[1], WIDTHS[1] + 1, KEEP_ALL])
 @pytest.mark.parametrize("uniform", [0.0, 0.01, 0.3, 0.9, 1 - 2**-24])
 @pytest.mark.parametrize("top_p", [0.5, 1.0])
-@both_ways
+@each_way
 def test_of_equal_scores_the_lower_ids_come_first_however_many_there_are(
     top_k: int, uniform: float, top_p: float, way: Way
 ) -> None:
@@ -300,7 +328,7 @@ def frequencies(scores: Tensor, sampling: Sampling, count: int, way: Way) -> Ten
     return torch.tensor([float(counts[token]) for token in range(len(scores))])
 
 
-@both_ways
+@each_way
 @pytest.mark.parametrize("size", [30, 2000])
 @pytest.mark.parametrize(
     "sampling",
@@ -322,7 +350,7 @@ def test_ids_are_drawn_as_often_as_they_are_likely(size: int, sampling: Sampling
     assert chi_square < freedom + 4 * (2 * freedom) ** 0.5 + 8
 
 
-@both_ways
+@each_way
 def test_what_is_tested_first_comes_as_often_as_the_model_would_have_it(way: Way) -> None:
     scores = torch.tensor([2.0, 1.0, 0.0])
     draws = [
@@ -355,7 +383,7 @@ def crowd(seed: int, count: int, size: int) -> tuple[Tensor, list[Draw]]:
     return torch.from_numpy(rng.standard_normal((count, size)).astype(np.float32) * 3), draws
 
 
-@both_ways
+@each_way
 @pytest.mark.parametrize("size", [50, 500, 5000])
 def test_a_token_is_the_same_alone_and_in_any_crowd(size: int, way: Way) -> None:
     scores, draws = crowd(size, 40, size)
@@ -367,7 +395,7 @@ def test_a_token_is_the_same_alone_and_in_any_crowd(size: int, way: Way) -> None
         assert way(scores[rows].clone(), [draws[row] for row in rows]) == [alone[row] for row in rows]
 
 
-@both_ways
+@each_way
 def test_nothing_that_a_neighbour_is_or_asks_changes_a_token(way: Way) -> None:
     size, own = 500, 7
     scores, draws = crowd(1, 16, size)

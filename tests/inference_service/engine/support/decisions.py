@@ -10,12 +10,12 @@ from inference_service.api.setups import DuplexSettings
 from inference_service.engine.batch.candidates import Candidates, Wishes
 from inference_service.engine.batch.draw import Draw, TextSampler
 from inference_service.engine.batch.noise import Noise
-from inference_service.engine.batch.sampler import Sheet, adjust, choose
+from inference_service.engine.batch.sampler import Sheet, adjust, choose_by_rows
 
 Way = Callable[[Tensor, Sequence[Draw]], list[int | None]]
 
 
-def chosen(scores: Tensor, draw: Draw, way: Way = choose) -> int | None:
+def chosen(scores: Tensor, draw: Draw, way: Way = choose_by_rows) -> int | None:
     """The id that is drawn by scores [vocabulary], which stay as they are."""
     return way(scores[None].clone(), [draw])[0]
 

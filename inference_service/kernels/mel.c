@@ -37,11 +37,6 @@ typedef struct {
     long frames;
 } Sound;
 
-INLINE floats all(float number)
-{
-    return (floats){0} + number;
-}
-
 /* Natural logarithm of normal numbers above 0 within two units in the last place; what is no number stays none. */
 INLINE floats logarithm(floats x)
 {

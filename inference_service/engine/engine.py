@@ -3,9 +3,9 @@
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -48,21 +48,15 @@ class Inbox:
     """Thread-safe and in order. Bounded by the unit windows of the sessions that write to it."""
 
     def __init__(self) -> None:
-        self._orders: deque[Order] = deque()
-        self._arrived = threading.Condition()
+        self._orders: SimpleQueue[Order] = SimpleQueue()
 
     def put(self, order: Order) -> None:
         """Adds an order; never blocks."""
-        with self._arrived:
-            self._orders.append(order)
-            self._arrived.notify()
+        self._orders.put(order)
 
     def take(self, wait: bool) -> Order | None:
-        """The next order; None if there is none and `wait` is False."""
-        with self._arrived:
-            while wait and not self._orders:
-                self._arrived.wait()
-            return self._orders.popleft() if self._orders else None
+        """The next order; None if there is none and `wait` is False. For one thread."""
+        return self._orders.get() if wait or not self._orders.empty() else None
 
 
 class LiveSession:
@@ -287,7 +281,8 @@ class LiveEngine:
             self._deliver(told)
 
     def _flush(self) -> None:
-        told = _taken(self._sessions.values())
+        now = self._clock()
+        told = _taken(it for it in self._sessions.values() if it.events and not it.holds_back(now))
         if self._ticks and (told or len(self._ticks) >= MOST_TICKS):
             told[:0] = [(on_ticks, self._ticks) for on_ticks in self._on_ticks]
             self._ticks = []
@@ -308,6 +303,5 @@ def _taken(sessions: Iterable[Session[Any]]) -> list[tuple[Callable[[Any], None]
     """The events of these sessions, each with where it goes; they have none afterwards."""
     told: list[tuple[Callable[[Any], None], Any]] = []
     for session in sessions:
-        told += [(session.sink, event) for event in session.events]
-        session.events.clear()
+        told += [(session.sink, event) for event in session.take_events()]
     return told

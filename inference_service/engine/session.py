@@ -31,6 +31,8 @@ from inference_service.media.pool import Priority
 
 PROGRESS_S = 2.0
 """How often a unit that takes long shows that it is getting on."""
+HELD_BACK_S = 0.02
+"""So long that a unit was heard waits to be told with its first words."""
 
 
 Prepared = TypeVar("Prepared")
@@ -290,8 +292,27 @@ class Session(ABC, Generic[Prepared]):
     seen: list[Tensor] = field(default_factory=list)
     """Embeddings [n, hidden] of the first of `slices`."""
     _told: float = field(default_factory=time.monotonic)
+    _held_since: float | None = None
     beside: "Beside" = field(default=lambda job, then: then(job()), repr=False)
     """What takes long and is none of the device's business is done by it."""
+
+    def holds_back(self, now: float) -> bool:
+        """Whether its events go with those that come of the next ticks: whoever is told is woken once.
+
+        That a unit was heard waits so for its first words, while these are being decided.
+        """
+        if self.stage is not Stage.DECODE or self.to_feed is None:
+            return False
+        if len(self.events) > 1 or not isinstance(self.events[0], Prefilled):
+            return False
+        if self._held_since is None:
+            self._held_since = now
+        return now - self._held_since < HELD_BACK_S
+
+    def take_events(self) -> list[Event]:
+        """What has happened since they were taken last."""
+        events, self.events, self._held_since = self.events, [], None
+        return events
 
     def may_tell(self, now: float) -> bool:
         """Whether it has told no progress for a while."""

@@ -62,10 +62,13 @@ class Tick:
         self._urgent = {session for session in sessions if is_urgent(session.due, started)}
         units_wait = any(session.has_work for session in self._urgent)
         self._allowance, self._others_s = self._share.rows(units_wait=units_wait), 0.0
-        self._close(sessions)
-        self._open(sessions)
-        self._rewind(sessions)
-        self._hear(sessions)
+        # Whoever waits for a forward wants none of what is before it.
+        free = [c for c in sessions if c.to_feed is None]
+        if free:
+            self._close(free)
+            self._open(free)
+            self._rewind(free)
+            self._hear(free)
         fed = self._think(sessions)
         if listen is not None:
             listen()
@@ -109,7 +112,7 @@ class Tick:
     def _close(self, sessions: Sessions) -> None:
         """Ends units whose last word has been sent; forwards are needed only where a window slides."""
         guard = self.guard
-        ending = [c for c in sessions if c.wants_end]
+        ending = [c for c in sessions if c.stage is Stage.DONE and c.wants_end]
         if not ending:
             return
         for session in ending:
@@ -215,24 +218,28 @@ class Tick:
         waiting = {c.slot: (c, c.to_feed) for c in sessions if c.to_feed is not None}
         if not waiting:
             return []
+        attempt, runtime = self.guard.attempt, self._runtime
         segments: dict[int, Segment] = {}
         for slot, count in self._granted(waiting).items():
             session, rows = waiting[slot]
             part = rows if count == len(rows) else rows[:count]
-            segment = self.guard.attempt(session, session.context.segment, part)
+            segment = attempt(session, session.context.segment, part)
             if segment is not None:
                 segments[slot] = segment
-        ending = [waiting[slot][0] for slot, it in segments.items() if len(it.rows) == len(waiting[slot][1])]
-        asking = [] if self._runtime.by_rows else ending
-        self._runtime.expect({c.slot: draw for c in asking if (draw := self.guard.attempt(c, c.foresee))})
+        thinking = [waiting[slot][0] for slot in segments]
+        if not runtime.by_rows:
+            ending = (c for c in thinking if len(segments[c.slot].rows) == len(waiting[c.slot][1]))
+            runtime.expect({c.slot: draw for c in ending if (draw := attempt(c, c.foresee))})
         thought = self.guard.together(
-            [waiting[slot][0] for slot in segments],
-            lambda group: self._runtime.think([segments[c.slot] for c in group]),
+            thinking, lambda group: runtime.think([segments[c.slot] for c in group])
         )
-        self._runtime.expect({})
-        fed = [(session, len(segments[session.slot].rows)) for session, _ in thought]
-        for (session, count), (_, hidden) in zip(fed, thought, strict=True):
-            self.guard.attempt(session, session.take, count, hidden)
+        if not runtime.by_rows:
+            runtime.expect({})
+        fed = []
+        for session, hidden in thought:
+            count = len(segments[session.slot].rows)
+            fed.append((session, count))
+            attempt(session, session.take, count, hidden)
         others = sum(rows for session, rows in fed if session not in self._urgent)
         self._charge(since, others, sum(rows for _, rows in fed))
         return fed

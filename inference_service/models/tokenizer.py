@@ -70,6 +70,7 @@ class Tokenizer:
         self.special = SpecialTokens(**ids)
         self.size = max(fast.get_vocab().values()) + 1
         self._special_ids = frozenset(fast.get_added_tokens_decoder())
+        self._most_characters: dict[int, int] = {}
         # Text given by people may spell a special token; it is then plain text, never the token.
         fast.encode_special_tokens = True
 
@@ -110,6 +111,13 @@ class Tokenizer:
     def is_text(self, token: int) -> bool:
         """Whether a token is something to read aloud, not a special one."""
         return token < self.size and token not in self._special_ids
+
+    def most_characters(self, token: int) -> int:
+        """No text has more characters of a token than this, whatever stands before and behind it."""
+        most = self._most_characters.get(token)
+        if most is None:  # what joins tokens may add one to what it is by itself
+            most = self._most_characters[token] = len(self.decode([token])) + 1
+        return most
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids; special tokens leave no trace."""

@@ -1,6 +1,7 @@
 """Rows that a decoder is to be fed, as the host knows them: by ids, by embeddings, and by names of these."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -43,12 +44,12 @@ class Rows:
     @classmethod
     def of(cls, made: Tensor, name: bytes = b"") -> "Rows":
         """Embeddings [n, hidden] of media; `name` is the SHA-256 of what they were made of, if known."""
-        count = len(made)
+        count = made.shape[0]
         names = None
         if name:
             names = np.empty((count, _DIGEST + 1), np.int64)
             names[:, :_DIGEST], names[:, _DIGEST] = np.frombuffer(name, np.int64), np.arange(count)
-        return cls(np.full(count, _NONE, np.int64), np.ones(count, np.bool_), made, names)
+        return cls(*_of_media(count), made, names)
 
     @classmethod
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
@@ -73,7 +74,7 @@ class Rows:
         begin, end, _ = part.indices(len(self.ids))
         if self.made is None:
             return Rows(self.ids[begin:end], self.is_made[begin:end], None, None)
-        first, count = int(self.is_made[:begin].sum()), int(self.is_made[begin:end].sum())
+        first, count = np.count_nonzero(self.is_made[:begin]), np.count_nonzero(self.is_made[begin:end])
         if not count:
             return Rows(self.ids[begin:end], self.is_made[begin:end], None, None)
         names = None if self.names is None else self.names[first : first + count]
@@ -98,3 +99,9 @@ class Rows:
         """What these rows are, of rows that have content."""
         own = self.ids.tobytes() + self.is_made.tobytes()
         return own if self.names is None else own + self.names.tobytes()
+
+
+@lru_cache(maxsize=256)
+def _of_media(count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The ids of so many rows that have none, and that they are made; nobody writes there."""
+    return np.full(count, _NONE, np.int64), np.ones(count, np.bool_)

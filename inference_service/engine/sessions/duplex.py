@@ -62,8 +62,9 @@ class DuplexRun(Run[Perceived]):
     """State of the ear."""
     turn_was_open: bool
     decided_before: NDArray[np.int32]
-    input: Rows = field(default_factory=lambda: Rows.of_ids([]))
-    """What it is heard as, `<unit>` included."""
+    heard: Rows | None = None
+    """What it is heard as, behind so many ids that were `carried` from the unit before."""
+    carried: int = 0
     samples: int = 0
     """Of its sound."""
     most_steps: int = 0
@@ -87,6 +88,11 @@ class DuplexRun(Run[Perceived]):
         self.decided_at = time.monotonic()
         self.settings, self.noise = self.ordered
         self.most_steps = min(self.settings.max_new_speak_tokens_per_chunk, room)
+
+    @property
+    def input(self) -> Rows:
+        """What it is heard as, `<unit>` included."""
+        return Rows.of_ids([]) if self.heard is None else self.heard[self.carried :]
 
     @property
     def ordered(self) -> tuple[DuplexSettings, Noise | None]:
@@ -123,7 +129,10 @@ class DuplexRun(Run[Perceived]):
         """Whether saying `token` as well would reach the limit of characters."""
         if self.steps == 0 or not tokenizer.is_text(token):
             return False
-        return len(tokenizer.decode([*self.said, token])) >= MAX_CHARACTERS
+        said = [*self.said, token]
+        if sum(map(tokenizer.most_characters, said)) < MAX_CHARACTERS:
+            return False
+        return len(tokenizer.decode(said)) >= MAX_CHARACTERS
 
     def text(self, tokenizer: Tokenizer) -> Piece:
         """What it says, in words."""
@@ -223,8 +232,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         run.text_rows = self.context.closing + len(text) + 1 + marks
         run.audio_rows, run.cached = len(audio), self.context.length
         self.ear = ear
-        run.input = Rows.join([Rows.of_ids([*text, self._special.unit]), *seen, audio])
-        self.to_feed = Rows.join([Rows.of_ids(carried), run.input])
+        run.heard = Rows.join([Rows.of_ids([*carried, *text, self._special.unit]), *seen, audio])
+        run.carried, self.to_feed = len(carried), run.heard
         self.seen = []
         self.stage = Stage.PREFILL
 
@@ -462,13 +471,14 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     def end_unit(self) -> None:
         run, context = self._run, self.context
         if run.terminator is not None:
+            heard = run.input
             said = [token for token in run.said if self.tokenizer.is_text(token)]
             context.end_unit([run.terminator, self._special.unit_end], said)
             self._past.add(
                 PastUnit(
                     run.number,
-                    len(run.input),
-                    run.input,
+                    len(heard),
+                    heard,
                     run.steps,
                     run.samples,
                     list(context.pending),

@@ -201,7 +201,7 @@ class Rig:
 
     def let_go(self, orders: int) -> None:
         """As soon as so many orders have come."""
-        while len(self.engine.inbox._orders) < orders:
+        while self.engine.inbox._orders.qsize() < orders:
             time.sleep(0.001)
         self._gate.set()
 

@@ -17,6 +17,7 @@ from inference_service.api.engine import (
     Ticked,
 )
 from inference_service.api.setups import UnitInput, UnitOverrides
+from inference_service.engine import session as session_module
 from inference_service.engine.session import Session
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.test_engine import Client, Rig, sound
@@ -106,6 +107,39 @@ def test_words_are_told_before_they_are_spoken(watched: Watched, monkeypatch: py
     talk([watched.open(force_listen_count=0)], units=1)
     assert is_told
     assert all(is_told)
+
+
+@pytest.mark.parametrize(("at_most", "together"), [(float("inf"), [Prefilled, Piece]), (0.0, [Prefilled])])
+def test_that_a_unit_was_heard_is_told_with_its_words_or_soon(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, at_most: float, together: list[type[Event]]
+) -> None:
+    """Whoever has asked for them is woken once for both; words that are long in coming hold up nothing."""
+    monkeypatch.setattr(session_module, "HELD_BACK_S", at_most)
+    client, think = watched.open(force_listen_count=0), DuplexRuntime.think
+    client.until(Ready)
+
+    def asked(runtime: DuplexRuntime, *given: Any) -> Any:
+        monkeypatch.setattr(DuplexRuntime, "think", think)
+        client.session.generate(1, False, UnitOverrides())
+        client.session.finalize(1)
+        return think(runtime, *given)
+
+    monkeypatch.setattr(DuplexRuntime, "think", asked)
+    client.session.prefill(1, UnitInput(sound(1)))
+    client.until(Finalized)
+
+    [batch] = [batch for batch in watched.batches if any(isinstance(event, Prefilled) for event in batch)]
+    assert [type(event) for event in batch] == together
+
+
+def test_that_a_unit_was_heard_is_told_at_once_if_nobody_has_asked_for_words(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "HELD_BACK_S", float("inf"))
+    client = watched.open(force_listen_count=0)
+    client.until(Ready)
+    client.session.prefill(1, UnitInput(sound(1)))
+    client.until(Prefilled)
 
 
 def test_one_tick_in_many_names_who_was_in_it(watched: Watched) -> None:

@@ -1,6 +1,8 @@
 """Text to ids and back."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inference_service.models.tokenizer import SPECIAL_NAMES
 from tests.inference_service.engine.support import golden
@@ -58,3 +60,12 @@ def test_decisions_are_told_from_terminators() -> None:
 
     assert special.terminators - special.decisions == {special.chunk_eos}
     assert special.decisions - special.terminators == {special.speak, special.tts_bos, special.turn_eos}
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, golden.tokenizer().size - 1), max_size=12), st.text(max_size=12))
+def test_no_text_is_longer_than_its_tokens_can_be(ids: list[int], text: str) -> None:
+    """Neither of ids that mean something together, nor of any others, halves of characters among them."""
+    tokenizer = golden.tokenizer()
+    for said in (ids, tokenizer.encode(text), tokenizer.encode(text)[1:]):
+        assert len(tokenizer.decode(said)) <= sum(map(tokenizer.most_characters, said))

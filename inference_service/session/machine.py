@@ -276,6 +276,8 @@ class SessionMachine:
         if self.phase not in (Phase.ACTIVE, Phase.DRAINING) or self._engine is None:
             return
         self._units.advance(self._engine, now)
+        if self.is_over:
+            return  # an answer ended it
         if self._units.is_ending:
             self.phase = Phase.DRAINING
         if self._units.is_finished:

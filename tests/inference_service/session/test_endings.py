@@ -3,11 +3,22 @@
 import pytest
 
 from antiphon.semconv import Reason
-from inference_service.api.engine import Closed, Done, End, Piece, Prefilled, Ready, SessionFailed
-from inference_service.errors import Draining
-from inference_service.session.machine import GoAway, Limits, Phase
-from inference_service.session.units import Generate, Stream
+from inference_service.api.engine import (
+    Closed,
+    Done,
+    End,
+    Failure,
+    Piece,
+    Prefilled,
+    Ready,
+    SessionFailed,
+)
+from inference_service.errors import Draining, UnitTimeout
+from inference_service.session.machine import Answer, GoAway, Limits, Phase
+from inference_service.session.units import Generate, Stream, Unit
 from tests.inference_service.support.session_world import INPUT, Stage
+
+REFUSAL = Failure(Reason.AUDIO_INVALID, "duplex.audio.data must be finite.", "duplex.audio.data")
 
 
 def test_half_closing_prefill_drains_and_ends_with_ok() -> None:
@@ -35,6 +46,24 @@ def test_a_session_half_closed_before_it_is_ready_still_becomes_ready() -> None:
     stage.event(Ready(10))
     stage.work()
     assert (len(stage.answers(Stream.PREFILL)), stage.outcome) == (1, None)
+
+
+def test_an_end_that_comes_of_an_answer_is_not_taken_back_by_a_drain() -> None:
+    class Deaf(Stage):
+        """Nobody takes what is said of the second unit."""
+
+        def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
+            super().send(stream, answer, unit)
+            if answer == Prefilled(2, failure=REFUSAL):
+                self.session.fail(UnitTimeout("Nobody read prefill."), self.now)
+
+    stage = Deaf().active()
+    stage.call("prefill", 1, INPUT, stage.now)
+    stage.call("prefill", 2, REFUSAL, stage.now)
+    stage.call("half_close", Stream.PREFILL, stage.now)
+    stage.work()
+    assert stage.acts == ["open", "cleaning", "clean", "end"]
+    assert stage.reason == Reason.UNIT_TIMEOUT
 
 
 def test_half_closing_prefill_before_the_config_ends_the_session() -> None:

@@ -62,9 +62,13 @@ class Talker:
     ready: threading.Event = field(default_factory=threading.Event)
     closed: threading.Event = field(default_factory=threading.Event)
 
-    def take(self, event: Event) -> None:
+    def take(self, events: Sequence[Event]) -> None:
         """What the engine tells."""
         now = time.monotonic()
+        for event in events:
+            self._take(event, now)
+
+    def _take(self, event: Event, now: float) -> None:
         match event:
             case Ready():
                 self.ready.set()

@@ -70,7 +70,12 @@ class Ours:
     def _open(self, slot: int, most: int) -> Any:
         sampling = Sampling(max_new_tokens=most, temperature=0.0, ignore_eos=True)
         setup = TokensSetup(sampling, seed=1)
-        return self._engine.open(f"s-{slot}", slot, setup, lambda event: self._told.put((slot, event)))
+
+        def tell(events: Sequence[Event]) -> None:
+            for event in events:
+                self._told.put((slot, event))
+
+        return self._engine.open(f"s-{slot}", slot, setup, tell)
 
     def _close(self, sessions: list[Any]) -> None:
         for session in sessions:

@@ -195,7 +195,8 @@ class Closed:
 
 
 Event = Ready | Prefilled | Advanced | Piece | Done | Finalized | Rewound | SessionFailed | Closed
-Sink = Callable[[Event], None]
+Sink = Callable[[Sequence[Event]], None]
+"""Is told what happened to a session in a tick, in order."""
 
 Deliver = Callable[[list[tuple[Callable[[Any], None], Any]]], None]
 """Hands what is told to whom it is told, events to their sinks, in order, on the serving event loop.

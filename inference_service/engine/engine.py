@@ -256,7 +256,7 @@ class LiveEngine:
         if not session.may_tell(now):
             return
         if session in self._preparing:
-            self._deliver([(session.sink, Advanced(0))])
+            self._deliver([(session.sink, [Advanced(0)])])
         elif self._sessions.get(session.slot) is session:
             session.tell_progress(now)
 
@@ -274,7 +274,7 @@ class LiveEngine:
             # What is left in the slot would be the next session's.
             raise DeviceLost(f"slot {session.slot} cannot be emptied: {error}") from error
         finally:
-            self._deliver([(session.sink, Closed())])
+            self._deliver([(session.sink, [Closed()])])
 
     def _tell(self, sessions: Iterable[Session[Any]]) -> None:
         if told := _taken(sessions):
@@ -294,7 +294,7 @@ class LiveEngine:
         if not self._is_dead:
             self._is_dead = True
             try:
-                self._deliver([(session.sink, _FATAL) for session in self._sessions.values()])
+                self._deliver([(session.sink, [_FATAL]) for session in self._sessions.values()])
             finally:
                 self._on_fatal(message)
 
@@ -303,5 +303,6 @@ def _taken(sessions: Iterable[Session[Any]]) -> list[tuple[Callable[[Any], None]
     """The events of these sessions, each with where it goes; they have none afterwards."""
     told: list[tuple[Callable[[Any], None], Any]] = []
     for session in sessions:
-        told += [(session.sink, event) for event in session.take_events()]
+        if session.events:
+            told.append((session.sink, session.take_events()))
     return told

@@ -77,7 +77,7 @@ class Decoder(Generic[T]):
 
 def _read_large(stream: Stream, data: bytes, make: Callable[[Message], T]) -> tuple[Message, Callable[[], T]]:
     _require_few_parts(REQUESTS[stream].DESCRIPTOR, data)
-    request, made = decoded(stream, data), Future[T]()
+    request, made = decoded(REQUESTS[stream].FromString, data), Future[T]()
     try:
         made.set_result(make(request))
     except Exception as error:
@@ -85,10 +85,10 @@ def _read_large(stream: Stream, data: bytes, make: Callable[[Message], T]) -> tu
     return request, made.result
 
 
-def decoded(stream: Stream, data: bytes) -> Message:
+def decoded(parse: Callable[[bytes], Message], data: bytes) -> Message:
     """The message in `data`. Raises `PayloadInvalid` for bytes that are no such message."""
     try:
-        return REQUESTS[stream].FromString(data)
+        return parse(data)
     except DecodeError:
         raise PayloadInvalid(BadField("request", "is not a message of antiphon.v1")) from None
 

@@ -3,10 +3,8 @@
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 import grpc.aio
 from google.protobuf.message import Message
@@ -38,6 +36,7 @@ from inference_service.errors import (
 from inference_service.observability.tracing import LastAnswer, kind_of
 from inference_service.rpc import replies, requests
 from inference_service.rpc.backend import Backend
+from inference_service.rpc.outbox import Outbox
 from inference_service.session.leases import Lease
 from inference_service.session.machine import Answer, GoAway, SessionMachine
 from inference_service.session.units import Stream, Unit
@@ -47,70 +46,7 @@ logger = logging.getLogger(__name__)
 HALF_CLOSE_SETTLE_S = 0.01
 """A cancelled call looks half-closed for an instant; this long later it is known which of the two it was."""
 
-BACKLOG = 4
-"""Messages that may wait before the session stops reading input; see `Outbox`."""
-
-M = TypeVar("M")
-
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class Outbox(Generic[M]):
-    """Messages that wait for the call's one writer.
-
-    `put` never waits, since the engine's events must not. The bound is kept at the other end: the session
-    reads no further unit while `room` is not set, and `absorb` joins a message to the last one waiting where
-    both are of one unit. So at most `BACKLOG` messages, and those of the units in flight, ever wait.
-    """
-
-    def __init__(self, absorb: Callable[[M, M], bool] = lambda waiting, more: False) -> None:
-        self._absorb = absorb
-        self._waiting: deque[M] = deque()
-        self._wake: asyncio.Future[None] | None = None
-        """What the writer waits for while there is nothing to write."""
-        self._is_ended = False
-        self.error: SessionError | None = None
-        self.writing_since: float | None = None
-        """Since when the caller has yet to take a message, by the session's clock."""
-        self.room = asyncio.Event()
-        self.room.set()
-
-    def __len__(self) -> int:
-        """Messages waiting."""
-        return len(self._waiting)
-
-    def put(self, message: M) -> None:
-        """Adds a message; after `end` it is dropped."""
-        if self._is_ended:
-            return
-        if not (self._waiting and self._absorb(self._waiting[-1], message)):
-            self._waiting.append(message)
-        if len(self._waiting) >= BACKLOG:
-            self.room.clear()
-        self._rouse()
-
-    def end(self, error: SessionError | None) -> None:
-        """Nothing more comes; what waits is still sent, then the call ends with `error`, or OK."""
-        if not self._is_ended:
-            self._is_ended = True
-            self.error = error
-            self._rouse()
-
-    def _rouse(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    async def take(self) -> M | None:
-        """The next message, or None at the end."""
-        while not self._waiting:
-            if self._is_ended:
-                return None
-            self._wake = asyncio.get_running_loop().create_future()
-            await self._wake
-        message = self._waiting.popleft()
-        if len(self._waiting) < BACKLOG:
-            self.room.set()
-        return message
 
 
 class SessionCalls:
@@ -144,10 +80,12 @@ class SessionCalls:
         self._trace = backend.tracing.session(session_id, slot, lease.epoch if lease else None)
         self._fields = SessionFields(session_id, worker_id=backend.worker_id)
         self._outboxes: dict[Stream, Outbox[Any]] = {
-            Stream.PREFILL: Outbox(),
-            Stream.GENERATE: Outbox(replies.absorb),
-            Stream.FINALIZE: Outbox(),
+            Stream.PREFILL: Outbox(backend.clock),
+            Stream.GENERATE: Outbox(backend.clock, replies.absorb),
+            Stream.FINALIZE: Outbox(backend.clock),
         }
+        self._outcome: SessionError | None = None
+        """What the calls end with, once they do."""
         self.session = SessionMachine(session_id, self, backend.limits, self.opened_at)
 
     # ------------------------------------------------------------- from outside
@@ -164,7 +102,7 @@ class SessionCalls:
 
     def go_away(self, time_left_s: float, reason: str) -> None:
         """Announces the end of the session."""
-        self.session.go_away(GoAway(time_left_s, reason))
+        self._rule(lambda _: self.session.go_away(GoAway(time_left_s, reason)))
 
     def fail(self, error: SessionError) -> None:
         """Ends the session with `error` once the engine has cleaned up."""
@@ -179,13 +117,13 @@ class SessionCalls:
         return self._trace.in_tick(unit, tick) if self._trace is not None else None
 
     async def serve(self, stream: Stream, context: Context) -> grpc.StatusCode:
-        """The life of one call; this coroutine is its only writer. Returns the status it ends with."""
+        """The life of one call. Returns the status it ends with."""
         outbox = self._outboxes[stream]
         reader = asyncio.create_task(self._read(stream, context))
         try:
             await context.send_initial_metadata(((METADATA_WORKER_ID, self._backend.worker_id),))
-            while (message := await outbox.take()) is not None:
-                await self._write(outbox, context, message)
+            # No write is ever given up by us: a call whose write is pending cannot be ended in another way.
+            await outbox.run(context.write)
         except grpc.aio.InternalError:  # the caller is gone, and gRPC knows it already
             self.fail(_given_up(stream))
             # Of any other end it would write a traceback, as if it were an error of ours.
@@ -195,31 +133,23 @@ class SessionCalls:
             raise
         finally:
             reader.cancel()
-        if outbox.error is None:
+        if self._outcome is None:
             return grpc.StatusCode.OK
-        outbox.error.end_call(context)
-        return outbox.error.code
+        self._outcome.end_call(context)
+        return self._outcome.code
 
     # ------------------------------------------------------------------ the calls
 
-    async def _write(self, outbox: Outbox[Any], context: Context, message: Message) -> None:
-        now = outbox.writing_since = self._backend.clock()
-        self._wake_by(now + self._backend.limits.unit_s, now)
-        try:
-            # Never given up by us: a call whose write is pending cannot be ended in another way.
-            await context.write(message)
-        finally:
-            outbox.writing_since = None
-
     async def _read(self, stream: Stream, context: Context) -> None:
         """Reads requests until the caller has no more; input waits while answers do."""
-        made: Callable[[], Any]
         await self._all_attached.wait()
+        session_log.set(self._fields)
+        parse, obey = requests.REQUESTS[stream].FromString, self._obeys(stream)
         while not self.session.is_over:
             if stream is Stream.PREFILL:
                 for outbox in self._outboxes.values():
-                    if not outbox.room.is_set():
-                        await outbox.room.wait()
+                    if outbox.is_full:
+                        await outbox.room()
             try:
                 data = await context.read()
             except Exception:  # the call broke in some other way
@@ -229,10 +159,10 @@ class SessionCalls:
                 await asyncio.sleep(HALF_CLOSE_SETTLE_S)
                 self._rule(self.session.half_close, stream)
                 return
+            made = None
             try:
                 if len(data) <= requests.LARGE:
-                    request = requests.decoded(stream, data)
-                    made = partial(self._made, request)
+                    request = requests.decoded(parse, data)
                 else:
                     request, made = await self._backend.decoder.read(stream, data, self._made)
             except PayloadInvalid as error:
@@ -240,7 +170,23 @@ class SessionCalls:
                 return
             if stream is Stream.GENERATE and not self._configured.is_set() and not _is_cancel(request):
                 await self._configured.wait()  # which settings a unit may have depends on its mode
-            self._rule(self._receive, stream, request, made)
+            if self.session.is_over:
+                return
+            now = self._backend.clock()
+            try:
+                obey(request, made, now)
+            except Exception as error:
+                self._broken(error, now)
+            self._settle(now)
+
+    def _obeys(self, stream: Stream) -> Callable[[Any, Callable[[], Any] | None, float], None]:
+        match stream:
+            case Stream.PREFILL:
+                return self._prefill
+            case Stream.GENERATE:
+                return self._generate
+            case Stream.FINALIZE:
+                return self._finalize
 
     def _made(self, request: Message) -> SessionPlan | Content | Failure | None:
         """What the config or the input in a request comes to; changes nothing. None where there is none."""
@@ -256,21 +202,10 @@ class SessionCalls:
         except UnitRefused as refused:
             return refused.failure
 
-    def _receive(self, stream: Stream, request: Any, made: Callable[[], Any], now: float) -> None:
-        if self.session.is_over:
-            return
-        match stream:
-            case Stream.PREFILL:
-                self._prefill(request, made, now)
-            case Stream.GENERATE:
-                self._generate(request, now)
-            case Stream.FINALIZE:
-                self.session.finalize(request.unit, now, keep_last_token=request.keep_last_token)
-
-    def _prefill(self, request: pb.PrefillRequest, made: Callable[[], Any], now: float) -> None:
+    def _prefill(self, request: pb.PrefillRequest, made: Callable[[], Any] | None, now: float) -> None:
         if request.HasField("config"):
             self.session.expect_config(request.unit)
-            plan: SessionPlan = made()
+            plan: SessionPlan = made() if made else self._made(request)
             self._plan = plan
             self._unit_seconds = self._backend.info.unit_seconds if plan.setup.is_duplex else 0.0
             if self._trace is not None:
@@ -285,15 +220,14 @@ class SessionCalls:
         self.session.require_config()
         if self._plan is None:
             return  # the config was refused: the session is over
-        self.newest_unit = request.unit
-        self._fields.unit = request.unit
-        traced = self._trace and self._trace.begin(request.unit, request.traceparent)
+        self.newest_unit = self._fields.unit = unit = request.unit
+        traced = self._trace and self._trace.begin(unit, request.traceparent)
         if traced:
             self._fields.trace_id = format_trace_id(traced.trace_id)
             self._fields.span_id = format_span_id(traced.span_id)
-        self.session.prefill(request.unit, made(), now)
+        self.session.prefill(unit, made() if made else self._made(request), now)
 
-    def _generate(self, request: pb.GenerateRequest, now: float) -> None:
+    def _generate(self, request: pb.GenerateRequest, _: object, now: float) -> None:
         match request.WhichOneof("action"):
             case "run":
                 assert self._plan is not None, "nothing is generated before the config"
@@ -307,11 +241,14 @@ class SessionCalls:
             case _:
                 raise PayloadInvalid(BadField("action", "must be `run`, `cancel` or `rewind`"))
 
+    def _finalize(self, request: pb.FinalizeRequest, _: object, now: float) -> None:
+        self.session.finalize(request.unit, now, keep_last_token=request.keep_last_token)
+
     # ------------------------------------------------- what the session acts upon
 
     def open(self, setup: SessionSetup) -> EngineSession:
         """Starts the engine's part; see `sessions.World`."""
-        return self._backend.engine.open(self.session_id, self.slot, setup, self._on_event)
+        return self._backend.engine.open(self.session_id, self.slot, setup, self._on_events)
 
     def ready(self, answer: Ready) -> None:
         """Answers the config: the session takes units now."""
@@ -367,31 +304,49 @@ class SessionCalls:
             "seconds": round(self._backend.clock() - self.opened_at, 3),
         }
         logger.log(logging.ERROR if is_ours else logging.INFO, "session closed", extra=totals)
+        self._outcome = error
         for outbox in self._outboxes.values():
-            outbox.end(error)
+            outbox.end()
 
     # ------------------------------------------------------------ rules and clock
 
-    def _on_event(self, event: Event) -> None:
-        self._rule(self.session.event, event)
+    def _on_events(self, events: Sequence[Event]) -> None:
+        """The engine's word; for the log, in a context of its own."""
+        session_log.set(self._fields)
+        now = self._backend.clock()
+        for event in events:
+            try:
+                self.session.event(event, now)
+            except Exception as error:
+                self._broken(error, now)
+        self._settle(now)
 
     def _rule(self, step: Callable[..., None], *given: Any) -> None:
-        """Takes a step, which is given the time as well.
-
-        A broken rule ends this session with its error, a fault of ours with INTERNAL; nobody else's.
-        """
+        """Takes a step, which is given the time as well."""
         token, now = session_log.set(self._fields), self._backend.clock()
         try:
             step(*given, now)
-        except SessionError as error:
-            # The session keeps the error; its traceback would keep the session.
-            self.session.fail(error.with_traceback(None), now)
-        except Exception:
-            logger.exception("session failed")
-            self.session.fail(SessionFault("The session failed inside the worker."), now)
+        except Exception as error:
+            self._broken(error, now)
         finally:
             session_log.reset(token)
-            self._arm(now)
+        self._settle(now)
+
+    def _broken(self, error: Exception, now: float) -> None:
+        """A broken rule ends this session with its error, a fault of ours with INTERNAL; nobody else's."""
+        if not isinstance(error, SessionError):
+            logger.error("session failed", exc_info=error)
+            error = SessionFault("The session failed inside the worker.")
+        # The session keeps the error; its traceback would keep the session.
+        self.session.fail(error.with_traceback(None), now)
+
+    def _settle(self, now: float) -> None:
+        """What a step has to say is written, and the session will be looked at again in time."""
+        for outbox in self._outboxes.values():
+            if outbox.is_pending:
+                outbox.flush()
+                self._wake_by(now + self._backend.limits.unit_s, now)
+        self._arm(now)
 
     def _arm(self, now: float) -> None:
         """Keeps one timer, due no later than the session's next deadline."""
@@ -443,9 +398,9 @@ def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:
     """The `deliver` of an engine whose callers live on `loop`."""
 
     def hand_out(told: list[tuple[Callable[[Any], None], Any]]) -> None:
-        for sink, event in told:
+        for to, what in told:
             try:
-                sink(event)
+                to(what)
             except Exception:  # must not cost other sessions their events
                 logger.exception("an event of the engine was lost")
 

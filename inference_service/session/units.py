@@ -202,7 +202,9 @@ class Units:
             )
         self._check_window(number)
         self._asked[stream] = number
-        unit = self._units.setdefault(number, Unit(number))
+        unit = self._units.get(number)
+        if unit is None:
+            unit = self._units[number] = Unit(number)
         unit.asked_at[stream] = now
         return unit
 
@@ -236,6 +238,8 @@ class Units:
 
     def check_askable(self) -> None:
         """Every accepted unit must still be able to get its Generate and its Finalize."""
+        if not self._half_closed:
+            return
         for stream in (Stream.GENERATE, Stream.FINALIZE):
             if stream in self._half_closed and self._asked[stream] < self._asked[Stream.PREFILL]:
                 unit = self._asked[stream] + 1

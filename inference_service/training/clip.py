@@ -6,6 +6,7 @@
 import queue
 import sys
 import wave
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,9 +28,14 @@ _PATIENCE_S: Final = 60.0
 def speak() -> tuple[str, NDArray[np.float32]]:
     """What the shipped model answers to a question, and how it says it: float32 mono at 16 kHz."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def put(told: Sequence[Event]) -> None:
+        for event in told:
+            events.put(event)
+
     engine = load_engine(WorkerOptions(slots=1), _deliver, _die)
     try:
-        session = engine.open("clip", 0, ChatSetup(Sampling(temperature=0.0), SEED), events.put)
+        session = engine.open("clip", 0, ChatSetup(Sampling(temperature=0.0), SEED), put)
         session.prefill(1, TurnInput((ChatMessage("user", (QUESTION,)),), speaks=True))
         session.generate(1, False, UnitOverrides())
         words, sounds = [], []
@@ -45,9 +51,9 @@ def speak() -> tuple[str, NDArray[np.float32]]:
     return " ".join("".join(words).split()), speech.astype(np.float32)
 
 
-def _deliver(batch: list[tuple[Sink, Event]]) -> None:
-    for sink, event in batch:
-        sink(event)
+def _deliver(batch: list[tuple[Sink, Sequence[Event]]]) -> None:
+    for sink, events in batch:
+        sink(events)
 
 
 def _die(message: str) -> None:

@@ -313,7 +313,7 @@ class ScriptedSession:
         assert self.is_closing
         assert not self.is_closed
         self.is_closed = True
-        self.engine.deliver([(self.sink, Closed())])
+        self.engine.deliver([(self.sink, [Closed()])])
 
     # -------------------------------------------------------------------- playing
 
@@ -324,7 +324,7 @@ class ScriptedSession:
 
     def _say(self, *events: Event) -> None:
         if not self.is_closing:
-            self.engine.deliver([(self.sink, event) for event in events])
+            self.engine.deliver([(self.sink, events)])
 
     def _go_on(self) -> None:
         while self._ready and self._todo and not self.is_closing:
@@ -565,7 +565,7 @@ class ScriptedEngine:
         session = ScriptedSession(self, session_id, slot, setup, sink, script=self._script_of(setup))
         self.sessions.append(session)
         if session.script.refuses is not None:
-            self.deliver([(sink, session.script.refuses)])
+            self.deliver([(sink, [session.script.refuses])])
         elif not session.script.slow_start:
             session.be_ready()
         else:

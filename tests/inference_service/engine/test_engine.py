@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -90,10 +90,11 @@ class Slots:
         told: queue.Queue[Event] = queue.Queue()
         slot = self._free.pop()
 
-        def sink(event: Event) -> None:
-            if isinstance(event, Closed):
-                self._free.append(slot)
-            told.put(event)
+        def sink(events: Sequence[Event]) -> None:
+            for event in events:
+                if isinstance(event, Closed):
+                    self._free.append(slot)
+                told.put(event)
 
         return Client(self._engine.open(name, slot, setup, sink), told)
 
@@ -112,7 +113,7 @@ class Rig:
         self.slots = Slots(self.engine)
 
     @staticmethod
-    def _deliver(batch: list[tuple[Sink, Event]]) -> None:
+    def _deliver(batch: list[tuple[Sink, Sequence[Event]]]) -> None:
         for sink, event in batch:
             sink(event)
 

@@ -18,11 +18,10 @@ from inference_service.api.engine import (
     Done,
     EngineSession,
     Event,
-    Failure,
     Finalized,
     Ready,
 )
-from inference_service.api.setups import Content, SessionSetup
+from inference_service.api.setups import SessionSetup
 from inference_service.config.resolve import SessionPlan, resolve
 from inference_service.errors import (
     BadField,
@@ -188,8 +187,8 @@ class SessionCalls:
             case Stream.FINALIZE:
                 return self._finalize
 
-    def _made(self, request: Message) -> SessionPlan | Content | Failure | None:
-        """What the config or the input in a request comes to; changes nothing. None where there is none."""
+    def _made(self, request: Message) -> Any:
+        """The plan or the content, or its failure, that a request comes to; changes nothing. None for others."""
         if not isinstance(request, pb.PrefillRequest):
             return None
         backend = self._backend

@@ -23,6 +23,8 @@ def decode_pcm(
 ) -> NDArray[np.float32]:
     """The samples of `chunk` as float32 in [-1, 1], shape [samples]: one or more, at most `max_samples`.
 
+    They may not be writable.
+
     `field` is the path of `chunk` in its request. Raises `UnitRefused` (AUDIO_INVALID) that names the
     field at fault. 16-bit samples are divided by 32768; louder floats are clipped.
     """
@@ -41,10 +43,11 @@ def decode_pcm(
         )
     if max_samples is not None and count > max_samples:
         raise _refused(f"{field}.data", f"must hold at most one unit, {max_samples} samples, not {count}")
-    samples = np.frombuffer(data, dtype).astype(np.float32)
+    samples = np.frombuffer(data, dtype).astype(np.float32, copy=False)
     if scale != 1.0:
         return samples * np.float32(scale)
-    peak = max(float(samples.max()), -float(samples.min()))  # of NaN among them both are NaN
+    # Of NaN among them both are NaN. The methods of arrays go round by Python.
+    peak = max(float(np.maximum.reduce(samples)), -float(np.minimum.reduce(samples)))
     if not isfinite(peak):
         raise _refused(f"{field}.data", "must be finite; it holds NaN or infinity")
     if peak > PEAK_LIMIT:

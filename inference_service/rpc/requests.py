@@ -205,6 +205,8 @@ def unit_input(duplex: pb.DuplexInput, info: ModelInfo, setup: DuplexSetup) -> U
         sample_rate_hz=info.input_sample_rate_hz,
         max_samples=round(info.unit_seconds * info.input_sample_rate_hz),
     )
+    if not duplex.frames and not duplex.texts:
+        return UnitInput(pcm)
     slices = duplex.max_slice_nums if duplex.HasField("max_slice_nums") else 1
     frames = tuple(frame.data for frame in duplex.frames)
     texts = tuple(_text(text, f"duplex.texts[{i}]", info) for i, text in enumerate(duplex.texts))

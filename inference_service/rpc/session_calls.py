@@ -188,7 +188,7 @@ class SessionCalls:
                 return self._finalize
 
     def _made(self, request: Message) -> Any:
-        """The plan or the content, or its failure, that a request comes to; changes nothing. None for others."""
+        """The plan, the content or its failure that a request comes to; changes nothing. None for others."""
         if not isinstance(request, pb.PrefillRequest):
             return None
         backend = self._backend

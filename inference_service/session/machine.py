@@ -45,6 +45,10 @@ class Phase(Enum):
     CLOSED = auto()
 
 
+_RUNNING = (Phase.ACTIVE, Phase.DRAINING)
+"""Units are under way."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Times in seconds, and the most units that may be unfinalised at once: fewer where units are long.
@@ -106,7 +110,6 @@ class SessionMachine:
 
     def __init__(self, session_id: str, world: World, limits: Limits, now: float) -> None:
         self.session_id = session_id
-        self.phase = Phase.ATTACHING
         self._world = world
         self._limits = limits
         self._engine: EngineSession | None = None
@@ -117,13 +120,15 @@ class SessionMachine:
         self._since = now  # when this phase began; CONFIGURING begins anew with the config
         self._max_duration_s: float | None = None
         self._idle_timeout_s: float | None = None
-        self._patience = 0.0
-        self.patience = 0.0
-        """Whatever begins now has so many seconds; 0 where that may be anything."""
-        self.is_over = False
-        """Nothing more is accepted or answered."""
+        self._patience = 0.0  # while units are taken
+        self._enter(Phase.ATTACHING)
         self._outcome: SessionError | None = None
         self._ended = False
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is in its life."""
+        return self._phase
 
     @property
     def is_attached(self) -> bool:
@@ -134,13 +139,13 @@ class SessionMachine:
 
     def attach(self, stream: Stream, now: float) -> None:
         """A stream of the session has come. Raises `StreamExists`, which must not fail the session."""
-        if stream in self._attached or self.phase is not Phase.ATTACHING:
+        if stream in self._attached or self._phase is not Phase.ATTACHING:
             raise StreamExists(
                 f"Session {self.session_id} has its {stream.value} stream already.", stream=stream.value
             )
         self._attached.add(stream)
         if self.is_attached:
-            self._enter(Phase.CONFIGURING, now)
+            self._enter(Phase.CONFIGURING, since=now)
 
     def half_close(self, stream: Stream, now: float) -> None:
         """The caller sends nothing more on `stream`; on Prefill that drains the session."""
@@ -256,11 +261,11 @@ class SessionMachine:
             case _ if self.is_over:
                 return
             case Ready():
-                self._enter(Phase.ACTIVE, now)
+                self._enter(Phase.ACTIVE, since=now)
                 self._units.start(event.prompt_tokens, now)
                 self._world.ready(event)
                 self._advance(now)
-            case Advanced() if self.phase is Phase.CONFIGURING:
+            case Advanced() if self._phase is Phase.CONFIGURING:
                 self._since = now  # its prompt waits for its turn
             case Advanced():
                 self._units.progress(now)
@@ -273,13 +278,13 @@ class SessionMachine:
 
     def _advance(self, now: float) -> None:
         """Lets the units go on as far as they can, and ends the session after the last one."""
-        if self.phase not in (Phase.ACTIVE, Phase.DRAINING) or self._engine is None:
+        if self._phase not in _RUNNING or self._engine is None:
             return
         self._units.advance(self._engine, now)
         if self.is_over:
             return  # an answer ended it
         if self._units.is_ending:
-            self.phase = Phase.DRAINING
+            self._enter(Phase.DRAINING)
         if self._units.is_finished:
             self._close(None, now)
 
@@ -294,14 +299,14 @@ class SessionMachine:
         due = min((timer for timer in self._timers() if timer.when <= now), key=_when, default=None)
         if due is None:
             return
-        if self.phase is Phase.CLOSING:
+        if self._phase is Phase.CLOSING:
             self._end()  # the slot stays taken until the engine says that it is clean
         else:
             self.fail(due.error(due.message), now)
 
     def _timers(self) -> Iterator[Timer]:
         limits = self._limits
-        match self.phase:
+        match self._phase:
             case Phase.ATTACHING:
                 missing = " and ".join(s.value for s in Stream if s not in self._attached)
                 message = f"{missing} did not attach within {limits.attach_s:g} s."
@@ -329,15 +334,19 @@ class SessionMachine:
 
     # ------------------------------------------------------------------ the end
 
-    def _enter(self, phase: Phase, now: float) -> None:
-        self.phase = phase
-        self.patience = self._patience if phase is Phase.ACTIVE else 0.0
-        self.is_over = phase is Phase.CLOSING
-        self._since = now
+    def _enter(self, phase: Phase, since: float | None = None) -> None:
+        """All that follows from the phase is set here; what it waits for counts from `since` if it is new."""
+        self._phase = phase
+        self.patience = self._patience if phase in _RUNNING else 0.0
+        """Whatever begins now has so many seconds; 0 where that may be anything."""
+        self.is_over = phase in (Phase.CLOSING, Phase.CLOSED)
+        """Nothing more is accepted or answered."""
+        if since is not None:
+            self._since = since
 
     def _close(self, outcome: SessionError | None, now: float) -> None:
         self._outcome = outcome
-        self._enter(Phase.CLOSING, now)
+        self._enter(Phase.CLOSING, since=now)
         self._world.cleaning(outcome, self._units.open_units)
         if self._engine is None:
             self._finish()
@@ -345,8 +354,8 @@ class SessionMachine:
             self._engine.close()
 
     def _finish(self) -> None:
-        if self.phase is Phase.CLOSING:
-            self.phase = Phase.CLOSED
+        if self._phase is Phase.CLOSING:
+            self._enter(Phase.CLOSED)
             self._world.clean()
             self._end()
             # No method needs them now. They refer back to this object, and what the engine keeps of a session

@@ -1,6 +1,11 @@
-"""What every test of the adapter gets: nothing may be left over after it."""
+"""What every test of the adapter gets: nothing may be left over after it. And what some ask for."""
+
+from typing import Any
 
 import pytest
+
+from tests.support.patience import PATIENCE_S
+from ws_adapter.peers.shared import RedisPeers
 
 
 @pytest.fixture(autouse=True)
@@ -8,3 +13,11 @@ def _leak_check(request: pytest.FixtureRequest) -> None:
     """Every asynchronous test is followed by a search for tasks that it left behind."""
     if request.node.get_closest_marker("asyncio") is not None:
         request.getfixturevalue("no_leaked_tasks")
+
+
+@pytest.fixture
+def patient_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis answers about newcomers when it has its turn: on a busy machine not within what is usual."""
+    defaults: dict[str, Any] = RedisPeers.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "ask_s", PATIENCE_S)
+    monkeypatch.setitem(defaults, "life_s", PATIENCE_S)

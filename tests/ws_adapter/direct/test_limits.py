@@ -179,6 +179,7 @@ async def test_sessions_of_a_worker_that_is_gone_for_good_count_no_longer(tmp_pa
         assert stage.clock.now() - gone_at >= SILENCE_S
 
 
+@pytest.mark.usefixtures("patient_peers")
 async def test_sessions_count_at_every_adapter_of_a_cluster(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:

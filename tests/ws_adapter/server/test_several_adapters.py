@@ -14,24 +14,17 @@ from websockets.exceptions import InvalidStatus
 
 from antiphon.redis import prefix
 from antiphon.semconv import pool_name
+from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.observability.test_metrics import scrape
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Stage, running_adapter
-from ws_adapter.peers.shared import RedisPeers
 
 POOL = pool_name("scripted", ["audio"])
-AMPLE_S = 30.0
 BEHIND_PROXY: dict[str, Any] = {"trusted_proxies": ("127.0.0.0/8",), "wait": False}
 
-
-@pytest.fixture(autouse=True)
-def busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis answers when it has its turn, and nobody here means to test that."""
-    defaults: dict[str, Any] = RedisPeers.__init__.__kwdefaults__
-    monkeypatch.setitem(defaults, "ask_s", AMPLE_S)
-    monkeypatch.setitem(defaults, "life_s", AMPLE_S)
+pytestmark = pytest.mark.usefixtures("patient_peers")
 
 
 @asynccontextmanager
@@ -138,7 +131,7 @@ async def test_ticket_is_looked_up_and_given_up_at_the_adapter_that_does_not_hol
 
 
 async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(AMPLE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if await is_so():
                 return

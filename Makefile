@@ -58,7 +58,8 @@ demo: install ## serve, hold a spoken conversation with it, stop
 check: lint types ## lint, types and the fast tests: to answer within 90 s
 	$(PYTEST) -m 'not slow and not long' $(ARGS)
 
-test: lint types check-protos check-schemas pytest ## everything CI checks: lint, types, check-protos, check-schemas, pytest
+test: lint check-protos check-schemas ## everything CI checks: lint, types, check-protos, check-schemas, pytest
+	@$(MAKE) --no-print-directory -j 2 types pytest
 
 pytest: install ## the tests alone; ARGS='-k name' narrows them, JOBS=1 runs them one after another
 	@$(MAKE) --no-print-directory sdks || echo "Without OpenAI's clients: the tests that need them are skipped"

@@ -6,11 +6,13 @@ import os
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.forks import process as forks
 from tests.support.observed import observed
 from tests.support.passing import Passing
 from tests.support.redis_server import INSTALLED, MISSING, RedisServer
@@ -84,9 +86,9 @@ SLOW = (
 TESTS = Path(__file__).parent
 
 # How long an example takes says something of the machine alone. `make test` tries the same ones each time,
-# `make long` twice as many others.
+# `make long` four times as many others.
 settings.register_profile("searching", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", settings.get_profile("searching"), derandomize=True, max_examples=50)
+settings.register_profile("same", settings.get_profile("searching"), derandomize=True, max_examples=25)
 settings.load_profile("same")
 
 # Threads of a small model wait for each other more than they compute; those of child processes too.
@@ -96,9 +98,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the slow ones."""
     for item in items:
-        file = item.path.relative_to(TESTS).as_posix()
-        if any(fnmatch(file, pattern) for pattern in SLOW):
+        if _is_slow(item.path):
             item.add_marker("slow")
+
+
+@cache
+def _is_slow(path: Path) -> bool:
+    file = path.relative_to(TESTS).as_posix()
+    return any(fnmatch(file, pattern) for pattern in SLOW)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -113,8 +120,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_configure() -> None:
-    """Ctrl-C works in the commands that tests start, even where these run in the background of a script."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Processes of tests are forked from one for all.
+
+    Ctrl-C works in the commands that tests start, even where these run in the background of a script.
+    """
+    if config.getoption("numprocesses", None):
+        forks.share()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -54,6 +54,7 @@ def running_browser(microphone: Path) -> Iterator[Browser]:
         write_wav(said, np.pad(read_wav(microphone), (LEAD_S * 16_000, 0)), 16_000)
         arguments = [
             "--no-sandbox",  # tests may run as root
+            *("--disable-gpu", "--disable-software-rasterizer", "--disable-extensions"),
             "--use-fake-ui-for-media-stream",
             "--use-fake-device-for-media-stream",
             f"--use-file-for-fake-audio-capture={said}%noloop",
@@ -151,16 +152,33 @@ class Watched:
 @contextmanager
 def watched(browser: Browser, origin: str, *may_say: str, **options: Any) -> Iterator[Watched]:
     """A page in a context of its own; fails if it said anything or asked anybody else."""
-    context: BrowserContext = browser.new_context(**options)
+    with running_context(browser, **options) as context, watched_in(context, origin, *may_say) as page:
+        yield page
+
+
+@contextmanager
+def running_context(browser: Browser, **options: Any) -> Iterator[BrowserContext]:
+    """As another browser to pages; costs more than a page."""
+    context = browser.new_context(**options)
     context.set_default_timeout(PATIENCE_MS)
     context.add_init_script(TAP)
     try:
-        page = Watched(context.new_page(), origin.rstrip("/"), may_say=may_say).open()
+        yield context
+    finally:
+        context.close()
+
+
+@contextmanager
+def watched_in(context: BrowserContext, origin: str, *may_say: str) -> Iterator[Watched]:
+    """See `watched`; nothing of it is kept for the next page of the context."""
+    page = Watched(context.new_page(), origin.rstrip("/"), may_say=may_say).open()
+    try:
         yield page
         assert page.said == []
         assert page.foreign == []
     finally:
-        context.close()
+        page.page.evaluate("localStorage.clear()")
+        page.page.close()
 
 
 def make_client_modules() -> Path:

@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, BrowserContext, expect
 
 from tests.e2e.conftest import running_adapter, running_worker
-from tests.page.browser import EXECUTABLE, RECORDINGS, Watched, running_browser, watched
+from tests.page.browser import EXECUTABLE, RECORDINGS, Watched, running_browser, running_context, watched_in
 from tests.support.patience import PATIENCE_MS
 
 SLOTS = 8
@@ -42,7 +42,13 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    with running_context(browser, viewport={"width": 1240, "height": 900}) as context:
+        yield context
+
+
 @pytest.fixture
-def page(browser: Browser, adapter: str) -> Iterator[Watched]:
-    with watched(browser, adapter, viewport={"width": 1240, "height": 900}) as page:
+def page(context: BrowserContext, adapter: str) -> Iterator[Watched]:
+    with watched_in(context, adapter) as page:
         yield page

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 long = pytest.mark.long
 
@@ -11,3 +12,9 @@ long = pytest.mark.long
 def seeds(first: int, *more: int) -> Sequence[Any]:
     """Of a `parametrize`: the first one is for `make test`."""
     return [first, *(pytest.param(seed, marks=long) for seed in more)]
+
+
+def examples(count: int) -> int:
+    """How many of a property to try that is to be tried on `count`: by `make test` a quarter, at least 20."""
+    is_same = settings.default is not None and settings.default.derandomize
+    return min(count, max(20, count // 4)) if is_same else count

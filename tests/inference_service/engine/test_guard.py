@@ -233,9 +233,9 @@ def rig() -> Iterator[Rig]:
     made.engine.stop()
 
 
-UNITS = 6
-IDS = [tuple(range(5, 5 + n)) for n in (30, 3, 1, 20, 6, 6)]
-SOUNDS = [sound(7, n) for n in (16_000, 5_000, 40_000, 100, 9_000, 0)]
+UNITS = 5
+IDS = [tuple(range(5, 5 + n)) for n in (30, 3, 1, 20, 6)]
+SOUNDS = [sound(7, n) for n in (16_000, 5_000, 40_000, 100, 0)]
 TOKENS = TokensSetup(Sampling(max_new_tokens=9), seed=4)
 TRANSCRIBE = TranscribeSetup(Sampling(temperature=1.0, max_new_tokens=24), seed=4)
 Play = Callable[[Rig], tuple[Client, list[Any]]]

@@ -68,10 +68,10 @@ async def chat(to: grpc.aio.Channel) -> Said:
     """What a neighbour says in a chat."""
     session = await Caller(to).open()
     await session.configure(mode=pb.SESSION_MODE_CHAT, seed=5)
-    answers = [await session.unit(i, question(text)) for i, text in enumerate(("Hello.", "Who are you?"), 1)]
+    answer = await session.unit(1, question("Who are you?"))
     await session.half_close(*Stream)
     assert (await session.end()).code is Code.OK
-    return [(answer.text, answer.token_ids, answer.samples) for answer in answers]
+    return [(answer.text, answer.token_ids, answer.samples)]
 
 
 async def talk(to: grpc.aio.Channel) -> Said:

@@ -21,6 +21,7 @@ from inference_service.errors import Cancelled, StreamExists
 from inference_service.session.machine import GoAway, Limits
 from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, SETUP, Stage
+from tests.support.long import examples
 
 WINDOW = 3
 LIMITS = Limits(window=WINDOW)
@@ -254,4 +255,4 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 TestSessionMachine = SessionMachine.TestCase
-TestSessionMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSessionMachine.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

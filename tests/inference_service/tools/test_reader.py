@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from inference_service.api.engine import CallDelta
 from inference_service.tools.reader import AnswerReader, Span, Thinking
 from inference_service.tools.syntax import HERMES, LLAMA, CallSyntax
+from tests.support.long import examples
 
 OFFERED = ("weather", "time")
 BERN = '{"city": "Bern"}'
@@ -303,7 +304,7 @@ _MARKUP = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     parts=st.lists(st.sampled_from(_MARKUP), max_size=9),
     cuts=st.lists(st.integers(0, 400), max_size=6),

@@ -22,7 +22,8 @@ from tests.recordings import make
 
 FOLDER = Path(make.__file__).parent
 MANIFEST = json.loads((FOLDER / "manifest.json").read_text())
-SECONDS = 0.5
+SECONDS = 0.1
+"""Of each stage, which takes a step at least."""
 PICTURES = 200
 
 

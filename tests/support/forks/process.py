@@ -12,16 +12,20 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from tests.support.forks.request import Request
 from tests.support.patience import PATIENCE_S, START_S
+
+_ADDRESS: Final = "TESTS_FORKS"
+"""Environment variable: where a server is that was started for several processes."""
 
 
 class Process:
@@ -93,25 +97,42 @@ def start(
     return Process(ours.detach(), os.fdopen(write, "wb"))
 
 
+def share() -> None:
+    """One server for this process and for those that it starts, which find it in their environment."""
+    os.environ[_ADDRESS] = _serve()
+
+
 @cache
 def _server() -> socket.socket:
-    """One for all tests of a process; it ends with it."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+    """Ours to ask."""
+    asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    asked.connect(os.environ.get(_ADDRESS) or _serve())
+    return asked
+
+
+def _serve() -> str:
+    """Starts a server, which ends with this process; where it listens."""
+    folder = tempfile.TemporaryDirectory(prefix="forks-")
+    address = str(Path(folder.name) / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen()
         server = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.forks.server", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "tests.support.forks.server", str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         )
-    atexit.register(_end, server)
-    atexit.register(ours.close)  # which comes first, and ends it
-    return ours
+    atexit.register(_end, server, folder)
+    return address
 
 
-def _end(server: "subprocess.Popen[bytes]") -> None:
+def _end(server: "subprocess.Popen[bytes]", folder: "tempfile.TemporaryDirectory[str]") -> None:
+    assert server.stdin is not None
+    server.stdin.close()
     try:
         server.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
+    folder.cleanup()

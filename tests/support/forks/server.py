@@ -2,7 +2,7 @@
 
     python -m tests.support.forks.server FD
 
-takes requests from the Unix socket FD until nobody has its other end.
+takes requests from whoever connects to the Unix socket FD, until its standard input is closed.
 """
 
 import gc
@@ -19,35 +19,76 @@ from importlib import import_module
 from antiphon.cli.main import leave
 from tests.support.forks.request import Request, receive
 
+_STDIN = 0
 
-def serve(control: socket.socket) -> Request | None:
-    """Returns None at the end, and in each process that it forks what that one shall run."""
-    woken, wakes = os.pipe()
-    os.set_blocking(wakes, False)
-    signal.set_wakeup_fd(wakes)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    links: dict[int, socket.socket] = {}
-    while True:
-        readable, _, _ = select.select([control, woken], [], [])
-        if woken in readable:
-            os.read(woken, 4096)
-            _tell_ends(links)
-        if control in readable:
-            told = receive(control)
-            if told is None:
+
+class Server:
+    """Its processes, and the sockets that it has open."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._callers: list[socket.socket] = []
+        self._links: dict[int, socket.socket] = {}
+        """By process, what is told its end."""
+        self._woken, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+        signal.set_wakeup_fd(self._wakes)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def serve(self) -> Request | None:
+        """Returns None at the end, and in each process that it forks what that one shall run."""
+        while True:
+            readable, _, _ = select.select([_STDIN, self._woken, self._listener, *self._callers], [], [])
+            if _STDIN in readable:
                 return None
-            request, (*standard, link) = told
-            _import(request)
-            links[-1] = socket.socket(fileno=link)
-            pid = os.fork()
+            if self._woken in readable:
+                os.read(self._woken, 4096)
+                self._tell_ends()
+            if self._listener in readable:
+                self._callers.append(self._listener.accept()[0])
+            for caller in [caller for caller in self._callers if caller in readable]:
+                told = receive(caller)
+                if told is None:
+                    self._callers.remove(caller)
+                    caller.close()
+                elif self._fork(*told):
+                    return told[0]
+
+    def _fork(self, request: Request, files: list[int]) -> bool:
+        """True in the process that is forked."""
+        _import(request)
+        *standard, link = files
+        pid = os.fork()
+        if pid == 0:
+            self._become_a_process(files)
+            return True
+        for file in standard:
+            os.close(file)
+        self._links[pid] = socket.socket(fileno=link)
+        _tell(self._links[pid], pid)
+        return False
+
+    def _become_a_process(self, files: list[int]) -> None:
+        """Nothing of the server is left."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, file in enumerate(files[:3]):
+            os.dup2(file, number)
+        for file in (*files, self._woken, self._wakes):
+            os.close(file)
+        for each in (self._listener, *self._callers, *self._links.values()):
+            each.close()
+
+    def _tell_ends(self) -> None:
+        """Exit codes of all that have ended."""
+        while self._links:
+            pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
-                _become_a_process(standard, [woken, wakes], [control, *links.values()])
-                return request
-            for file in standard:
-                os.close(file)
-            links[pid] = links.pop(-1)
-            _tell(links[pid], pid)
+                return
+            with self._links.pop(pid) as link:
+                _tell(link, os.waitstatus_to_exitcode(status))
 
 
 def _import(request: Request) -> None:
@@ -59,29 +100,6 @@ def _import(request: Request) -> None:
         gc.freeze()  # whoever is forked would copy all of it by looking for garbage in it
 
 
-def _become_a_process(standard: list[int], files: list[int], sockets: list[socket.socket]) -> None:
-    """Nothing of the server is left."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number, file in enumerate(standard):
-        os.dup2(file, number)
-    for file in (*standard, *files):
-        os.close(file)
-    for each in sockets:
-        each.close()
-
-
-def _tell_ends(links: dict[int, socket.socket]) -> None:
-    """Exit codes of all that have ended."""
-    while links:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
-        with links.pop(pid) as link:
-            _tell(link, os.waitstatus_to_exitcode(status))
-
-
 def _tell(link: socket.socket, number: int) -> None:
     with suppress(BrokenPipeError):  # nobody asks any more
         link.send(str(number).encode())
@@ -89,8 +107,8 @@ def _tell(link: socket.socket, number: int) -> None:
 
 def main() -> None:
     """Serves; each process that is forked runs its module instead."""
-    with socket.socket(fileno=int(sys.argv[1])) as control:
-        request = serve(control)
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        request = Server(listener).serve()
     if request is not None:
         os.environ.clear()
         os.environ.update(request.environment)

@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.support.long import examples
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.pool import TICKET_TTL, WORKER_TTL, Pool
 
@@ -250,6 +251,6 @@ def test_functions_do_what_the_model_does(machine: type[FunctionsMachine]) -> No
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=health
+            max_examples=examples(60), stateful_step_count=40, deadline=None, suppress_health_check=health
         ),
     )

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.long import examples
 from tests.ws_adapter.dispatch.test_inprocess import Caller, KnownRegistry, Queue, settle
 from ws_adapter.dispatch.base import QueueView
 from ws_adapter.process.errors import QueueFull, WaitCancelled
@@ -175,4 +176,4 @@ class DispatchMachine(RuleBasedStateMachine):
 
 
 TestDispatchMachine = DispatchMachine.TestCase
-TestDispatchMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDispatchMachine.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -26,6 +26,7 @@ from inference_service.engine.batch.sampler import (
 )
 from inference_service.kernels.layers import HAS_KERNELS
 from tests.inference_service.engine.support.decisions import Way, chosen, probabilities
+from tests.support.long import examples
 
 WAYS = (choose_by_rows, choose_in_numpy, choose_together)
 """All give the same tokens; the first two are one where nothing is compiled."""
@@ -260,7 +261,7 @@ def batches(draw: st.DrawFn) -> list[tuple[list[float], Draw]]:
     return draw(st.lists(rows(size), min_size=1, max_size=5))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(batches())
 def test_every_row_of_a_pass_is_what_it_is_by_itself(batch: list[tuple[list[float], Draw]]) -> None:
     draws = [draw for _, draw in batch]

@@ -16,6 +16,7 @@ from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import CodeDraws, Speaker, SpeechJob, SpeechState
 from inference_service.models.speech_head import SpeechHead
 from tests.inference_service.engine.support import tiny
+from tests.support.long import examples
 
 CAPACITY = 256
 HIDDEN = 32
@@ -287,7 +288,7 @@ def plainly(scores: list[float], said: list[int], uniform: float, top_k: int, pe
     return int((np.cumsum(weights) <= uniform * weights.sum()).sum())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     seed=st.integers(0, 2**32),
     said=st.lists(st.lists(st.integers(0, 6), max_size=24), min_size=1, max_size=4),

@@ -13,6 +13,7 @@ from inference_service.media.image import MAX_PIXELS, MAX_RATIO
 from inference_service.models.minicpmo.slices import PATCH, Patches, cut, slice_image
 from inference_service.models.minicpmo.vision import scaled
 from tests.inference_service.engine.support import golden
+from tests.support.long import examples
 
 RULES = golden.recording("vision")["slice_rules_448"]
 CASES = golden.recording("vision")["cases"]
@@ -82,7 +83,7 @@ def test_patches_are_the_picture() -> None:
 sides = st.integers(1, 4000)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(sides, sides, st.integers(1, 9))
 def test_no_picture_becomes_more_than_it_may(width: int, height: int, most: int) -> None:
     """Of pictures that `decode_picture` lets through."""

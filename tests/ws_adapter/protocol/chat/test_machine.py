@@ -13,6 +13,7 @@ from hypothesis.stateful import (
 )
 
 from antiphon.semconv import Reason
+from tests.support.long import examples
 from tests.ws_adapter.support.chat_conversation import (
     SPOKEN,
     USER,
@@ -273,7 +274,7 @@ class ManyTurns(Chatting):
 
 def run(machine: Any) -> None:
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=50, stateful_step_count=30, deadline=None)
+        machine, settings=settings(max_examples=examples(50), stateful_step_count=30, deadline=None)
     )
 
 

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 )
 
 from antiphon.semconv import Reason
+from tests.support.long import examples
 from tests.ws_adapter.support.conversation import SPEECH, Conversation, Event, pcm, ready_signal
 from tests.ws_adapter.support.duplex_conversation import DuplexConversation
 from tests.ws_adapter.support.tokens import tokens
@@ -380,5 +381,5 @@ class DuplexMachine(DialectMachine):
 @pytest.mark.parametrize("machine", [DialectMachine, EarlierMachine, DuplexMachine])
 def test_any_order_of_events(machine: type[RuleBasedStateMachine]) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        machine, settings=settings(max_examples=80, stateful_step_count=40, deadline=None)
+        machine, settings=settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
     )

@@ -6,6 +6,7 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.long import examples
 from tests.support.schemas import Event
 from tests.support.states import read_states
 from tests.ws_adapter.support.conversation import ready_signal
@@ -39,7 +40,7 @@ def test_the_table_is_whole() -> None:
     assert {state for _, state in TABLE} == {"new", "waiting", "active", "closing"}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.sampled_from([*EVENTS, SLOT, SLOT, TIME]), max_size=MOST_TEXTS + 4))
 def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
     session, state = LiveConversation(), "new"

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.long import examples
 from tests.support.schemas import Event
 from tests.support.states import read_states
 from tests.ws_adapter.support.conversation import ready_signal
@@ -65,7 +66,7 @@ def test_each_cell_of_the_table(step: str, state: str) -> None:
     assert state == "waiting" or state_of(session) == expected(step, state)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.booleans(), st.lists(st.sampled_from([*EVENTS, APPEND, SPEECH, READY, *MODEL, *MODEL]), max_size=16)
 )

@@ -6,6 +6,7 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.long import examples
 from tests.support.schemas import Event
 from tests.support.states import read_states
 from tests.ws_adapter.support.realtime_ga_conversation import (
@@ -45,7 +46,7 @@ def test_the_table_is_whole() -> None:
     assert {state for _, state in TABLE} == {"waiting", "idle", "answering"}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.sampled_from([*EVENTS, SLOT, ANSWER, ANSWER]), max_size=12))
 def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
     session, is_waiting = RealtimeGaConversation(), True

@@ -14,6 +14,7 @@ from hypothesis.stateful import (
 )
 
 from antiphon.semconv import Reason
+from tests.support.long import examples
 from tests.support.schemas import Event
 from tests.ws_adapter.support.tokens import tokens
 from tests.ws_adapter.support.transcription_conversation import (
@@ -312,5 +313,6 @@ class TranscriptionMachine(RuleBasedStateMachine):
 
 def test_any_order_of_events() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        TranscriptionMachine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+        TranscriptionMachine,
+        settings=settings(max_examples=examples(60), stateful_step_count=40, deadline=None),
     )

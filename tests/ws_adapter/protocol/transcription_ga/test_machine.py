@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.semconv import Reason
+from tests.support.long import examples
 from tests.support.schemas import Event
 from tests.support.states import read_states
 from tests.ws_adapter.support.realtime_ga_conversation import append
@@ -352,7 +353,7 @@ def test_the_table_is_whole() -> None:
     assert TABLE.keys() == {(event, state) for event in EVENTS for state in ("empty", "audio waits")}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.sampled_from([*EVENTS, WORKER]), max_size=14))
 def test_each_event_does_what_the_table_says(steps: list[str]) -> None:
     session, state, items, completed = begun(), "empty", 0, 0

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.long import examples
 from tests.ws_adapter.support.conversation import pcm
 from ws_adapter.protocol.duplex import earlier_events, realtime_events, ws_duplex_events
 from ws_adapter.protocol.duplex.realtime_events import (
@@ -357,13 +358,13 @@ def mutations(draw: st.DrawFn) -> tuple[EventDecoder[Any], bytes]:
     return decoder, frame
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(mutations())
 def test_any_change_to_a_frame_means_the_same(found: tuple[EventDecoder[Any], bytes]) -> None:
     same_either_way(*found)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 255), st.integers(0, len(LONG) - 1))
 def test_any_byte_in_the_audio_means_the_same(byte: int, at: int) -> None:
     text = bytearray(LONG.encode())
@@ -504,7 +505,7 @@ shapes = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(event=shapes, escape=st.booleans(), cut=st.integers(0, 3))
 @example({"type": "input.append", "input": {"audio": "AACAPw=="}}, True, 0)
 def test_fast_path_equals_the_plain_one(event: Any, escape: bool, cut: int) -> None:
@@ -523,14 +524,14 @@ def test_fast_path_equals_the_plain_one(event: Any, escape: bool, cut: int) -> N
     assert fast(encoded) == plainly(encoded)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_anything_else(frame: bytes) -> None:
     with suppress(Refusal, InvalidUtf8):
         DECODER.decode(frame)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(["session.init", "input.append", "session.close"]), oddities, oddities)
 def test_no_json_raises_anything_else(name: str, first: Any, second: Any) -> None:
     event = {"type": name, "payload": first, "input": first, "reason": second, "config": second}

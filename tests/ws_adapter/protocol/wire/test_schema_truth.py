@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import schemas
+from tests.support.long import examples
 from tests.support.schemas import DIALECTS, Event, is_client_event
 from tests.ws_adapter.support.chat_conversation import USER
 from tests.ws_adapter.support.conversation import CATALOGUE, pcm
@@ -239,7 +240,7 @@ def conversing(event: Event) -> Event:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_what_the_schema_allows_the_server_takes(dialect: str, data: st.DataObject) -> None:
     fault = refusal(dialect, data.draw(proper_events(dialect)))

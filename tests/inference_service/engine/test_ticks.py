@@ -34,9 +34,9 @@ class Watched(Rig):
         self.engine.watch(lambda ticks: None)
 
     def _deliver(self, batch: list[tuple[Any, Any]]) -> None:  # type: ignore[override]
-        self.batches.append([told for _, told in batch if not isinstance(told, list)])
-        for _, told in batch:
-            self.told += told if isinstance(told, list) else [told]
+        together = [it for _, told in batch for it in told]
+        self.batches.append([it for it in together if not isinstance(it, Ticked)])
+        self.told += together
         super()._deliver(batch)
 
     @property

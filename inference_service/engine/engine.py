@@ -277,12 +277,12 @@ class LiveEngine:
             self._deliver([(session.sink, [Closed()])])
 
     def _tell(self, sessions: Iterable[Session[Any]]) -> None:
-        if told := _taken(sessions):
+        if told := _taken(sessions, self._clock()):
             self._deliver(told)
 
     def _flush(self) -> None:
         now = self._clock()
-        told = _taken(it for it in self._sessions.values() if it.events and not it.holds_back(now))
+        told = _taken((it for it in self._sessions.values() if it.events and not it.holds_back(now)), now)
         if self._ticks and (told or len(self._ticks) >= MOST_TICKS):
             told[:0] = [(on_ticks, self._ticks) for on_ticks in self._on_ticks]
             self._ticks = []
@@ -299,10 +299,10 @@ class LiveEngine:
                 self._on_fatal(message)
 
 
-def _taken(sessions: Iterable[Session[Any]]) -> list[tuple[Callable[[Any], None], Any]]:
+def _taken(sessions: Iterable[Session[Any]], now: float) -> list[tuple[Callable[[Any], None], Any]]:
     """The events of these sessions, each with where it goes; they have none afterwards."""
     told: list[tuple[Callable[[Any], None], Any]] = []
     for session in sessions:
         if session.events:
-            told.append((session.sink, session.take_events()))
+            told.append((session.sink, session.take_events(now)))
     return told

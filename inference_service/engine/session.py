@@ -309,13 +309,14 @@ class Session(ABC, Generic[Prepared]):
             self._held_since = now
         return now - self._held_since < HELD_BACK_S
 
-    def take_events(self) -> list[Event]:
-        """What has happened since they were taken last."""
+    def take_events(self, now: float) -> list[Event]:
+        """What has happened since they were taken last; whoever is told of them sees that it gets on."""
         events, self.events, self._held_since = self.events, [], None
+        self._told = now
         return events
 
     def may_tell(self, now: float) -> bool:
-        """Whether it has told no progress for a while."""
+        """Whether it has told nothing for a while."""
         return now - self._told >= PROGRESS_S
 
     def tell_progress(self, now: float) -> None:

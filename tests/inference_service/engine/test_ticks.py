@@ -1,5 +1,6 @@
 """What the engine's thread tells of its ticks, and how full it says it is."""
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from inference_service.api.engine import (
 )
 from inference_service.api.setups import UnitInput, UnitOverrides
 from inference_service.engine import session as session_module
-from inference_service.engine.session import Session
+from inference_service.engine.session import PROGRESS_S, Session
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.test_engine import Client, Rig, sound
 
@@ -140,6 +141,14 @@ def test_that_a_unit_was_heard_is_told_at_once_if_nobody_has_asked_for_words(
     client.until(Ready)
     client.session.prefill(1, UnitInput(sound(1)))
     client.until(Prefilled)
+
+
+def test_who_was_just_told_something_is_not_told_beside_it_that_its_session_gets_on(watched: Watched) -> None:
+    talk([watched.open()], units=1)
+    [session] = watched.engine._sessions.values()
+    session.take_events(now := time.monotonic())
+    assert not session.may_tell(now + PROGRESS_S / 2)
+    assert session.may_tell(now + PROGRESS_S)
 
 
 def test_one_tick_in_many_names_who_was_in_it(watched: Watched) -> None:

@@ -12,6 +12,7 @@
 #define COLDEST 1e-3    /* as in engine/batch/draw.py */
 #define SURE 50.0f      /* as in engine/batch/sampler.py */
 #define NOBODY (-1)
+#define FEW 64          /* ids that are found sooner than all are sorted */
 
 /* ------------------------------------------------------------------------------------------------- a draw */
 
@@ -210,8 +211,8 @@ static void sift(float *heap, long count, float number)
     heap[at] = number;
 }
 
-/* The `kept` highest, highest first. */
-static void rank(const float *scores, long count, float *best, long kept)
+/* The `kept` highest, highest first: few of them. */
+static void rank_few(const float *scores, long count, float *best, long kept)
 {
     for (long i = 0; i < kept; i++)
         best[i] = -INFINITY;
@@ -225,15 +226,44 @@ static void rank(const float *scores, long count, float *best, long kept)
     }
 }
 
+/* All numbers, highest first: byte by byte of what is ordered as they are, in `keys` [2, count]. */
+static void rank_all(const float *scores, long count, uint32_t *keys)
+{
+    uint32_t *from = keys, *to = keys + count;
+    memcpy(from, scores, (size_t)count * sizeof(float));
+    for (long i = 0; i < count; i++)
+        from[i] ^= from[i] >> 31 ? 0 : 0x7fffffff;
+    for (int shift = 0; shift < 32; shift += 8) {
+        long places[256] = {0}, place = 0;
+        for (long i = 0; i < count; i++)
+            places[from[i] >> shift & 255]++;
+        for (int digit = 0; digit < 256; digit++) {
+            long here = places[digit];
+            places[digit] = place;
+            place += here;
+        }
+        for (long i = 0; i < count; i++)
+            to[places[from[i] >> shift & 255]++] = from[i];
+        uint32_t *other = from;
+        from = to;
+        to = other;
+    }
+    for (long i = 0; i < count; i++)
+        from[i] ^= from[i] >> 31 ? 0 : 0x7fffffff;
+}
+
 /* The one among the `kept` likeliest on which the uniform number falls; NOBODY without memory. */
 static long fallen(const float *scores, long count, const Draw *draw, long top)
 {
     long size = draw->top_k < count ? draw->top_k : count, kept = 1, at = 0;
-    double *mass = malloc((size_t)size * (sizeof(double) + sizeof(float))), total = 0;
+    double *mass = malloc((size_t)size * sizeof(double) + 2 * (size_t)count * sizeof(float)), total = 0;
     if (!mass)
         return NOBODY;
     float *best = (float *)(mass + size);
-    rank(scores, count, best, size);
+    if (size <= FEW)
+        rank_few(scores, count, best, size);
+    else
+        rank_all(scores, count, (uint32_t *)best);
     for (long i = 0; i < size; i++)
         mass[i] = total += exp(((double)best[i] - (double)best[0]) / draw->temperature);
     while (kept < size && mass[kept - 1] < draw->top_p * total)

@@ -1,6 +1,7 @@
 """Text to token ids and back, with the special tokens of the duplex architecture by name."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
@@ -28,12 +29,12 @@ class SpecialTokens:
     chunk_eos: int
     chunk_tts_eos: int
 
-    @property
+    @cached_property
     def terminators(self) -> frozenset[int]:
         """Tokens that end a unit without being fed."""
         return frozenset((self.listen, self.chunk_eos, self.chunk_tts_eos))
 
-    @property
+    @cached_property
     def decisions(self) -> frozenset[int]:
         """Tokens that the model may choose beside text; `chunk_eos` has a rule of its own."""
         return frozenset((self.listen, self.speak, self.tts_bos, self.turn_eos, self.chunk_tts_eos))

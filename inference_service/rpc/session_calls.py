@@ -79,8 +79,8 @@ class SessionCalls:
         self._trace = backend.tracing.session(session_id, slot, lease.epoch if lease else None)
         self._fields = SessionFields(session_id, worker_id=backend.worker_id)
         self._outboxes: dict[Stream, Outbox[Any]] = {
+            Stream.GENERATE: Outbox(backend.clock, replies.absorb),  # what is waited for leaves first
             Stream.PREFILL: Outbox(backend.clock),
-            Stream.GENERATE: Outbox(backend.clock, replies.absorb),
             Stream.FINALIZE: Outbox(backend.clock),
         }
         self._outcome: SessionError | None = None

@@ -127,8 +127,9 @@ class UnitTelemetry:
         """A unit is over at the worker; `ended` follows, when that was passed on."""
         self._ending = self._running.pop(done.unit, None)
 
-    def ended(self, done: UnitDone) -> None:
-        """The end of a unit was passed on."""
+    def ended(self, done: UnitDone, waiting_s: float) -> None:
+        """The end of a unit was passed on; so many seconds of audio wait for the client now."""
+        self._outbox(waiting_s)
         unit, self._ending = self._ending, None
         if unit is None:
             return
@@ -156,10 +157,6 @@ class UnitTelemetry:
         if answer.dropped_total != self.dropped:
             self._metrics.dropped[self._kind, DropReason.STALE] += answer.dropped_total - self.dropped
             self.dropped = answer.dropped_total
-
-    def waits(self, audio_s: float) -> None:
-        """So much audio waits for the client now that a unit is over."""
-        self._outbox(audio_s)
 
     def abandoned(self, reason: Reason | None) -> None:
         """The slot is given up or, for `reason`, lost: no unit at the worker will be answered."""

@@ -48,6 +48,9 @@ from ws_adapter.worker.session_streams import SessionStreams, is_large, prefill_
 
 logger = logging.getLogger(__name__)
 
+_PARTS: Final = (Piece, Prefilled)
+"""Signals of a unit that is not over."""
+
 CLOSE_TIMEOUT_S: Final = 5.0
 SLOW_CLOSE_TIMEOUT_S: Final = 1.0
 
@@ -160,16 +163,17 @@ class Session:
 
     def _perform(self, actions: list[Action]) -> None:
         """Carries actions out. What they cause comes after those that are to be done already."""
-        self._actions.extend(actions)
+        due = self._actions
+        due.extend(actions)
         if self._is_performing:
             return
         self._is_performing = True
         try:
-            while self._actions:
-                self._do(self._actions.popleft())
+            while due:
+                self._do(due.popleft())
         finally:
             self._is_performing = False
-            self._actions.clear()
+            due.clear()
         self._hold()
         self._arm()
 
@@ -313,7 +317,7 @@ class Session:
         drops = self._has_no_room() or (self._machine.drops_stale and self._is_late(message))
         is_lost = drops or self._machine.is_over
         actions = self._take(message, drops)
-        if any(isinstance(action, Apart) for action in actions):
+        if any([isinstance(action, Apart) for action in actions]):
             self._reading = asyncio.create_task(self._read_apart(actions, message, is_lost))
         else:
             self._finish(actions, message, is_lost)
@@ -431,29 +435,20 @@ class Session:
 
     def said(self, signal: Signal) -> None:
         """See `Holder`."""
-        units = self._telemetry.units
-        match signal:
-            case Piece():
-                units.said(signal, was_told=self._obey(signal, may_be_nothing=True))
-            case Prefilled():
-                self._obey(signal, may_be_nothing=True)
-            case UnitDone():
-                units.ends(signal)
-                self._obey(signal)
-                units.waits(self._outbox.audio_s)
-                units.ended(signal)
-            case Ready() if self._slot is not None:
-                self._slot.began()
-                self._obey(signal)
-            case _:
-                self._obey(signal)
-
-    def _obey(self, signal: Signal, *, may_be_nothing: bool = False) -> bool:
-        """Whether anything is done about it; where that may be, nothing else has changed if not."""
-        actions = self._machine.signal(signal, self._clock.now())
-        if actions or not may_be_nothing:
+        now, units = self._clock.now(), self._telemetry.units
+        if isinstance(signal, UnitDone):
+            units.ends(signal)
+            self._perform(self._machine.signal(signal, now))
+            units.ended(signal, self._outbox.audio_s)
+            return
+        if isinstance(signal, Ready) and self._slot is not None:
+            self._slot.began()
+        actions = self._machine.signal(signal, now)
+        # Where nothing is done about a part of a unit, nothing else has changed.
+        if actions or not isinstance(signal, _PARTS):
             self._perform(actions)
-        return bool(actions)
+        if isinstance(signal, Piece):
+            units.said(signal, was_told=bool(actions))
 
 
 def _is_refusal(action: Action) -> bool:

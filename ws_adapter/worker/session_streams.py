@@ -93,7 +93,7 @@ class SessionStreams:
         self._configured = False
         self._last_unit = 0
         self._last_prefilled = 0
-        self._early: deque[Piece | UnitDone | Rewound] = deque()
+        self._early: deque[tuple[Piece | UnitDone | Rewound, int]] = deque()
         """What units said that overtook the answer to their input, which travels on another stream."""
         self._ended = asyncio.Event()
         self._patience: asyncio.TimerHandle | None = None
@@ -207,28 +207,26 @@ class SessionStreams:
     def _on_prefill(self, answer: pb.PrefillResponse) -> None:
         self._last_prefilled = answer.unit
         self._tell(messages.prefill_answer(answer))
-        while self._early and not self._is_early(self._early[0]):
-            self._tell(self._early.popleft())
+        while self._early and self._early[0][1] <= self._last_prefilled:
+            self._tell(self._early.popleft()[0])
 
     def _on_generate(self, answer: pb.GenerateResponse) -> None:
         if answer.HasField("go_away"):
             self._tell(GoingAway(messages.seconds(answer.go_away.time_left)))
+        unit = answer.unit
         if answer.HasField("rewound"):
-            self._tell_in_order(messages.rewound(answer.unit, answer.rewound))
+            self._tell_in_order(messages.rewound(unit, answer.rewound), 0)
         if (piece := messages.piece(answer)) is not None:
-            self._tell_in_order(piece)
+            self._tell_in_order(piece, unit)
         if answer.HasField("done"):
-            self._tell_in_order(messages.unit_done(answer.unit, answer.done))
+            self._tell_in_order(messages.unit_done(unit, answer.done), unit)
 
-    def _tell_in_order(self, signal: Piece | UnitDone | Rewound) -> None:
-        if self._early or self._is_early(signal):
-            self._early.append(signal)
+    def _tell_in_order(self, signal: Piece | UnitDone | Rewound, behind: int) -> None:
+        """Tells it once the input of the unit `behind` has been answered."""
+        if self._early or behind > self._last_prefilled:
+            self._early.append((signal, behind))
         else:
             self._tell(signal)
-
-    def _is_early(self, signal: Piece | UnitDone | Rewound) -> bool:
-        """Whether it tells of a unit whose input has not been answered."""
-        return not isinstance(signal, Rewound) and signal.unit > self._last_prefilled
 
     def _on_finalize(self, answer: pb.FinalizeResponse) -> None:
         self._tell(messages.finalized(answer))
@@ -236,7 +234,7 @@ class SessionStreams:
     def _on_end(self, reason: Reason | None) -> None:
         self._running -= 1
         while self._early:
-            self._tell(self._early.popleft())
+            self._tell(self._early.popleft()[0])
         if reason is Reason.WORKER_LOST and self._running and not self._failed and not self._released:
             # gRPC makes this up for a call that was written to when its end came; a sibling may know more.
             self._wait(SIBLINGS_S, self._lose)

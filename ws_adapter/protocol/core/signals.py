@@ -155,4 +155,8 @@ class Failed(Struct, frozen=True):
     reason: Reason
 
 
-Signal: TypeAlias = Ready | Prefilled | Piece | UnitDone | Finalized | Rewound | GoingAway | Failed
+UnitSignal: TypeAlias = Prefilled | Piece | UnitDone | Finalized | Rewound
+UNIT_SIGNALS: Final = (Prefilled, Piece, UnitDone, Finalized, Rewound)
+"""What is said of units, and not of the session as a whole."""
+
+Signal: TypeAlias = Ready | UnitSignal | GoingAway | Failed

@@ -1,7 +1,7 @@
 """The way of a unit through a session: cut, wait, run at the worker, answered: each once, in order."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -9,7 +9,15 @@ from msgspec.structs import replace
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import CancelUnits, RunUnit, Withdraw
 from ws_adapter.protocol.core.answer import Answer, Outcome, Unit
-from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Ready, Rewound, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import (
+    Finalized,
+    Piece,
+    Prefilled,
+    Ready,
+    UnitDone,
+    UnitEnd,
+    UnitSignal,
+)
 from ws_adapter.protocol.duplex.input import Append, SilenceTail, UnitCutter
 from ws_adapter.protocol.duplex.texts import TextQueue
 from ws_adapter.protocol.wire.errors import (
@@ -83,21 +91,19 @@ class UnitFlow:
         self._put(units)
         return actions + self.advance(now)
 
-    def signal(self, signal: Prefilled | Piece | UnitDone | Finalized | Rewound, now: float) -> list[Step]:
+    def signal(self, signal: UnitSignal, now: float) -> Sequence[Step]:
         """The worker has news of a unit."""
-        match signal:
-            case Prefilled():
-                self.answers.prefilled(signal)
-            case Piece():
-                if self.answers.piece(signal):
-                    return self._cancel()
-            case UnitDone():
-                self.answers.done(signal)
-                return list(self.answers.collect())
-            case Finalized():
-                self._running_bytes -= self._unfinalized.pop(signal.unit, 0)
-                return self.advance(now)
-        return []
+        if isinstance(signal, Piece):
+            return self._cancel() if self.answers.piece(signal) else ()
+        if isinstance(signal, UnitDone):
+            self.answers.done(signal)
+            return self.answers.collect()
+        if isinstance(signal, Finalized):
+            self._running_bytes -= self._unfinalized.pop(signal.unit, 0)
+            return self.advance(now)
+        if isinstance(signal, Prefilled):
+            self.answers.prefilled(signal)
+        return ()
 
     def tick(self, now: float) -> list[Step]:
         """Time passed: pads and runs what is carried, and feeds silence, if they are due."""
@@ -279,11 +285,12 @@ class Answers:
     def collect(self) -> list[Answer]:
         """The answer of every unit whose turn it is and whose end is known."""
         answers: list[Answer] = []
-        while self._pending and self.verdict is None:
-            head = self._pending[0]
+        pending = self._pending
+        while pending and self.verdict is None:
+            head = pending[0]
             if head.done is None and not head.is_dropped:
                 break
-            self._pending.popleft()
+            pending.popleft()
             index = self._answered
             self._answered += 1
             if head.done is not None:
@@ -312,53 +319,40 @@ class Answers:
         timings = done.timings
         if timings.prefill is None and prefilled is not None:
             timings = replace(timings, prefill=prefilled.timings.prefill)
+        end = done.end
+        speaks = _speaks(unit, end)
         answer = Answer(
-            Outcome.LISTEN,
+            Outcome.SPEECH if speaks else Outcome.LISTEN,
             index,
             unit,
-            None,
+            self._spoken(end) if speaks else self._close_response(),
             done.context_tokens,
             self._context_limit,
             self._dropped_total,
             self.tokens,
-            own=done.tokens,
-            has_audio_output=self._has_audio_output,
-            timings=timings,
-            vision_slices=prefilled.vision_slices if prefilled is not None else 0,
+            done.tokens,
+            "".join([piece.text for piece in unit.said]) if speaks else "",
+            b"".join([piece.audio for piece in unit.said]) if speaks else b"",
+            speaks and end is UnitEnd.TURN,
+            self._has_audio_output,
+            timings,
+            prefilled.vision_slices if prefilled is not None else 0,
         )
-        match done.end:
-            case UnitEnd.FAILED:
-                answer = self._failed(answer, done.failure or Reason.INFERENCE_FAILED)
-            case UnitEnd.CHUNK | UnitEnd.TURN if not unit.is_muted:
-                answer = self._spoken(answer, done)
-            case UnitEnd.CONTEXT_FULL if any(piece.text or piece.audio for piece in unit.said):
-                answer = self._spoken(answer, done)
-            case _:
-                answer = replace(answer, response_id=self._close_response())
-        if done.end is not UnitEnd.FAILED:
+        if end is UnitEnd.FAILED:
+            answer = self._failed(answer, done.failure or Reason.INFERENCE_FAILED)
+        else:
             self._failures = 0
-        full = done.end is UnitEnd.CONTEXT_FULL or 0 < self._context_limit <= done.context_tokens
+        full = end is UnitEnd.CONTEXT_FULL or 0 < self._context_limit <= done.context_tokens
         if full and self.verdict is None:
             self.verdict = CONTEXT_IS_FULL
         return answer
 
-    def _spoken(self, answer: Answer, done: UnitDone) -> Answer:
+    def _spoken(self, end: UnitEnd) -> str | None:
+        """The response that a unit belongs to which has said something."""
         if self.response_id is None:
             self.response_id = f"resp_{self._new_token()}"
         self._tail.spoke()
-        response_id: str | None = self.response_id
-        said = answer.unit.said
-        ends_turn = done.end is UnitEnd.TURN
-        if ends_turn:
-            response_id = self._close_response()
-        return replace(
-            answer,
-            outcome=Outcome.SPEECH,
-            response_id=response_id,
-            text="".join([piece.text for piece in said]),
-            audio=b"".join([piece.audio for piece in said]),
-            ends_turn=ends_turn,
-        )
+        return self._close_response() if end is UnitEnd.TURN else self.response_id
 
     def _failed(self, answer: Answer, reason: Reason) -> Answer:
         verdict = VERDICTS.get(reason, VERDICTS[Reason.INFERENCE_FAILED])
@@ -368,7 +362,6 @@ class Answers:
         return replace(
             answer,
             outcome=Outcome.FAILED,
-            response_id=self._close_response(),
             failure=(verdict.code or ErrorCode.INFERENCE_ERROR, verdict.message),
         )
 
@@ -394,6 +387,13 @@ class Answers:
         if response_id is not None:
             self._tail.turn_ended(heard_everything=all(unit.injected_silence for unit in self._pending))
         return response_id
+
+
+def _speaks(unit: Unit, end: UnitEnd) -> bool:
+    """Whether the client is told what a unit says that came to such an end."""
+    if end is UnitEnd.CONTEXT_FULL:
+        return any(piece.text or piece.audio for piece in unit.said)
+    return (end is UnitEnd.CHUNK or end is UnitEnd.TURN) and not unit.is_muted
 
 
 class Backlog:
@@ -465,7 +465,7 @@ class Backlog:
 
 def _size(unit: Unit) -> int:
     """Bytes of its input."""
-    return len(unit.audio) + sum(map(len, unit.frames))
+    return len(unit.audio) + (sum(map(len, unit.frames)) if unit.frames else 0)
 
 
 def summed(one: TokenUsage, other: TokenUsage) -> TokenUsage:

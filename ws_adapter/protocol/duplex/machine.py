@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import (
@@ -19,11 +19,11 @@ from ws_adapter.protocol.core.actions import (
     closing,
     related,
 )
-from ws_adapter.protocol.core.answer import Answer, Outcome
+from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
 from ws_adapter.protocol.core.machine import Deaf, Place
 from ws_adapter.protocol.core.reading import Reading
-from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal
+from ws_adapter.protocol.core.signals import UNIT_SIGNALS, Failed, GoingAway, Ready, Signal
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.duplex.deadlines import Deadlines
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow
@@ -52,6 +52,8 @@ from ws_adapter.protocol.wire.limits import (
     errors_window,
     events_window,
 )
+
+_RUNNING: Final = (State.ACTIVE, State.PAUSED)
 
 
 class DuplexMachine(Deaf):
@@ -105,15 +107,15 @@ class DuplexMachine(Deaf):
         """When `tick` is due next; None while nothing waits for time."""
         if self.is_over:
             return None
-        earliest = self._flow.deadline if self._is_running else None
-        for at in (self._deadlines.next_at, self._deadlines.idle_at):
-            if at is not None and (earliest is None or at < earliest):
-                earliest = at
-        return earliest
+        earliest, idle_at = self._deadlines.next_at, self._deadlines.idle_at
+        if idle_at is not None and (earliest is None or idle_at < earliest):
+            earliest = idle_at
+        flow_at = self._flow.deadline if self.state in _RUNNING else None
+        return flow_at if flow_at is not None and (earliest is None or flow_at < earliest) else earliest
 
     @property
     def _is_running(self) -> bool:
-        return self.state in (State.ACTIVE, State.PAUSED)
+        return self.state in _RUNNING
 
     # ------------------------------------------------------------------------------------- the queue
 
@@ -223,16 +225,17 @@ class DuplexMachine(Deaf):
         """The worker has news."""
         if self.is_over:
             return []
+        if isinstance(signal, UNIT_SIGNALS):
+            steps = self._flow.signal(signal, now)
+            return self._told(steps, now) if steps else []
         match signal:
             case Ready():
                 return self._begun(signal, now)
             case GoingAway():
                 self._deadlines.leaves(now + signal.time_left_s)
-                return []
             case Failed():
                 return self._worker_failed(signal.reason, now)
-            case _:
-                return self._told(self._flow.signal(signal, now), now)
+        return []
 
     def displaced(self) -> None:
         """The worker lost the session before it began; `granted` follows if another one takes it."""
@@ -362,7 +365,7 @@ class DuplexMachine(Deaf):
             if not isinstance(step, Answer):
                 actions.append(step)
                 continue
-            if step.outcome is Outcome.FAILED and not self._errors.allow(now):
+            if step.failure is not None and not self._errors.allow(now):
                 return actions + self._conclude(self._errors.flood)
             actions += self._answer(step)
         verdict = self._flow.answers.verdict
@@ -370,8 +373,10 @@ class DuplexMachine(Deaf):
 
     def _answer(self, answer: Answer) -> list[Send]:
         events = self._vocabulary.answer(answer)
+        if len(events) == 1:
+            return [Send(events[0], answer, answer.failure is None)]
         first = 0 if answer.failure is None else 1
-        return [Send(event, answer, is_first=i == first) for i, event in enumerate(events)]
+        return [Send(event, answer, i == first) for i, event in enumerate(events)]
 
     def _refuse(self, refusal: Refusal, now: float, input_id: str | None = None) -> list[Action]:
         if not self._errors.allow(now):

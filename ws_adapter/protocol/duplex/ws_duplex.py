@@ -158,12 +158,12 @@ class Duplex:
             max_slice_nums=event.max_slice_nums,
         )
         append = read_append(given, self._rules, max_slice_nums)
-        name = next((name for name in _SINGLE_FRAMES if getattr(event, name)), None)
-        if frames or name is None:
+        frame, name = (None, "") if frames else first_given(event, _SINGLE_FRAMES)
+        if frame is None:
             return append
         if not self._rules.takes_frames:
             return replace(append, ignored_frames=1)
-        return replace(append, frames=(read_frame(getattr(event, name), name),))
+        return replace(append, frames=(read_frame(frame, name),))
 
     def _frame(self, event: VideoFrame) -> bytes | None:
         name = next((name for name in VideoFrame.__struct_fields__ if getattr(event, name)), None)

@@ -94,7 +94,7 @@ class Call(Protocol):
         """Sends `message` behind those written before; never waits. After the end it does nothing."""
 
     def write_serialized(self, *parts: bytes) -> None:
-        """The same with a message that is serialised already; only the first part may be short."""
+        """The same with a message that is serialised already."""
 
     def half_close(self) -> None:
         """Nothing more will be written."""

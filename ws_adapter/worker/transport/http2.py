@@ -6,7 +6,7 @@ DATA, WINDOW_UPDATE and GOAWAY are read and written here, all other frames by `h
 import asyncio
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from h2.errors import ErrorCodes
@@ -16,7 +16,7 @@ from h2.exceptions import ProtocolError
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.worker.transport.http2_control import MAX_FRAME, Control, Headers
 from ws_adapter.worker.transport.http2_openings import Openings
-from ws_adapter.worker.transport.http2_stream import Stream, StreamRefused
+from ws_adapter.worker.transport.http2_stream import Part, Stream, StreamRefused
 from ws_adapter.worker.transport.keepalive import Keepalive
 
 logger = logging.getLogger(__name__)
@@ -38,10 +38,14 @@ _MAX_WINDOW: Final = 2**31 - 1
 _NUMBER: Final = 2**31 - 1
 """Of a stream; the bit above is reserved."""
 
-_HEAD: Final = struct.Struct("!BHBBL")
-_UPDATE: Final = struct.Struct("!BHBBLL")
+_HEAD: Final = struct.Struct("!LBL")
+"""Of a frame: the length of its body with its kind behind it, flags, and the number of its stream."""
+_UPDATE: Final = struct.Struct("!LBLL")
 _INCREMENT: Final = struct.Struct("!L")
+_HEAD_BYTES: Final = _HEAD.size
 _DATA, _GOAWAY, _WINDOW_UPDATE = 0, 7, 8
+_UPDATE_HEAD: Final = _INCREMENT.size << 8 | _WINDOW_UPDATE
+_LONGEST_HEAD: Final = MAX_FRAME << 8 | 0xFF
 _END_STREAM, _PADDED = 1, 8
 
 
@@ -77,7 +81,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_size = self._control.frame_size
         self._is_paused = False
         self._blocked: dict[Stream, None] = {}
-        self._parts: list[bytes | memoryview] = []
+        """Streams with something to send, once there is room on the connection."""
+        self._parts: list[Part] = []
         """What is written before this turn of the event loop is over, `_size` bytes."""
         self._size = 0
         self._keepalive = Keepalive(lambda: bool(self._streams), self._ping, self.abort)
@@ -136,16 +141,16 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---------------------------------------------------------------------------------------- sending
 
-    def send(self, stream: Stream, *data: bytes) -> None:
-        """Sends `data` as soon as the worker's windows and the transport allow it."""
+    def send(self, stream: Stream, size: int, *parts: bytes) -> None:
+        """Sends `parts`, `size` bytes in all, as soon as the worker's windows and the transport allow it."""
         if stream.is_ending:
             return
-        size = sum(map(len, data))
         is_free = not (stream.waiting or self._is_paused or self._is_over)
         if is_free and size <= stream.window and size <= self._window and size <= self._frame_size:
-            self._put_data(stream, size, *data)
-        else:
-            stream.waiting += data
+            self._put_data(stream, size, parts)
+            return
+        stream.waiting.append((size, parts))
+        if len(stream.waiting) == 1:
             self._pump(stream)
 
     def end(self, stream: Stream) -> None:
@@ -163,17 +168,16 @@ class Connection(asyncio.BufferedProtocol):
             if self._window <= 0 or self._is_paused:
                 self._blocked[stream] = None
                 return
+            size, parts = waiting[0]
             room = min(stream.window, self._window, self._frame_size)
-            if room <= 0:
-                return
-            data = waiting[0]
-            size = len(data)
-            if size > room:
-                whole, size = memoryview(data), room
-                data, waiting[0] = whole[:room], whole[room:]
-            else:
+            if size <= room:
                 del waiting[0]
-            self._put_data(stream, size, data)
+            elif room <= 0:
+                return
+            else:
+                parts, rest = _cut(parts, room)
+                waiting[0], size = (size - room, rest), room
+            self._put_data(stream, size, parts)
         if stream.is_ending and not stream.has_ended:
             stream.has_ended = True
             self._control.end(stream.number)
@@ -207,16 +211,15 @@ class Connection(asyncio.BufferedProtocol):
             self._put(len(data), data)
 
     def _give_credit(self, number: int, size: int) -> None:
-        self._put(_UPDATE.size, _UPDATE.pack(0, 4, _WINDOW_UPDATE, 0, number, size))
+        self._put(_UPDATE.size, _UPDATE.pack(_UPDATE_HEAD, 0, number, size))
 
-    def _put_data(self, stream: Stream, size: int, *data: bytes | memoryview) -> None:
+    def _put_data(self, stream: Stream, size: int, parts: Sequence[Part]) -> None:
         """One frame of `size` bytes, for which there is room; they must stay as they are."""
         stream.window -= size
         self._window -= size
-        head = _HEAD.pack(size >> 16, size & 0xFFFF, _DATA, 0, stream.number)
-        self._put(_HEAD.size + size, head, *data)
+        self._put(_HEAD_BYTES + size, _HEAD.pack(size << 8 | _DATA, 0, stream.number), *parts)
 
-    def _put(self, size: int, *parts: bytes | memoryview) -> None:
+    def _put(self, size: int, *parts: Part) -> None:
         """Writes `parts`, `size` bytes in all, soon, together with what else comes, in few system calls."""
         if not self._parts:
             self._loop.call_soon(self._flush)
@@ -262,42 +265,39 @@ class Connection(asyncio.BufferedProtocol):
         """Takes every whole frame out of the buffer."""
         self._keepalive.heard_at = self._loop.time()
         self._byte_count.received += size
-        filled = self._filled + size
-        begin = 0
+        buffer, filled, begin = self._buffer, self._filled + size, 0
+        unpack = _HEAD.unpack_from
         try:
-            while filled - begin >= _HEAD.size:
-                high, low, kind, flags, number = _HEAD.unpack_from(self._buffer, begin)
-                length = high << 16 | low
-                if length > MAX_FRAME:
-                    raise ConnectionBroken(ErrorCodes.FRAME_SIZE_ERROR, f"a frame has {length} bytes")
-                body = begin + _HEAD.size
-                end = body + length
-                if end > filled:
+            while (body := begin + _HEAD_BYTES) <= filled:
+                head, flags, number = unpack(buffer, begin)
+                if head > _LONGEST_HEAD:
+                    raise ConnectionBroken(ErrorCodes.FRAME_SIZE_ERROR, f"a frame has {head >> 8} bytes")
+                if (end := body + (head >> 8)) > filled:
                     break
-                number &= _NUMBER
+                kind = head & 0xFF
                 if kind == _DATA:
-                    self._data_received(number, flags, self._buffer[body:end])
+                    self._data_received(number & _NUMBER, flags, buffer[body:end])
+                elif head == _UPDATE_HEAD:
+                    self._window_opened(number & _NUMBER, *_INCREMENT.unpack_from(buffer, body))
                 elif kind == _WINDOW_UPDATE:
-                    if length != _INCREMENT.size:
-                        raise ConnectionBroken(
-                            ErrorCodes.FRAME_SIZE_ERROR, "a WINDOW_UPDATE does not have 4 bytes"
-                        )
-                    self._window_opened(number, *_INCREMENT.unpack_from(self._buffer, body))
+                    text = "a WINDOW_UPDATE does not have 4 bytes"
+                    raise ConnectionBroken(ErrorCodes.FRAME_SIZE_ERROR, text)
                 elif kind == _GOAWAY:
-                    self._worker_leaves(self._buffer[body:end])
+                    self._worker_leaves(buffer[body:end])
                 else:
-                    self._control_received(bytes(self._buffer[begin:end]))
+                    self._control_received(bytes(buffer[begin:end]))
                 begin = end
+            if self._blocked:
+                self._pump_blocked()
         except (ConnectionBroken, ProtocolError) as error:
             self._give_up(error)
             return
-        if begin:
-            self._buffer[: filled - begin] = self._buffer[begin:filled]
+        if 0 < begin < filled:
+            buffer[: filled - begin] = buffer[begin:filled]
         self._filled = filled - begin
 
     def _data_received(self, number: int, flags: int, data: memoryview) -> None:
         length = len(data)
-        stream = self._streams.get(number)
         if flags & _PADDED:
             if not length or data[0] >= length:
                 raise ConnectionBroken(ErrorCodes.PROTOCOL_ERROR, "a frame is shorter than its padding")
@@ -306,6 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._credit >= CONNECTION_WINDOW // 2:
             self._give_credit(0, self._credit)
             self._credit = 0
+        stream = self._streams.get(number)
         if stream is None:
             return
         stream.data_received(data)
@@ -321,18 +322,16 @@ class Connection(asyncio.BufferedProtocol):
             stream.credit = 0
 
     def _window_opened(self, number: int, more: int) -> None:
+        """What waits for it goes when all is read that has come."""
         more &= _MAX_WINDOW  # the bit above is reserved
         if not more:
             raise ConnectionBroken(ErrorCodes.PROTOCOL_ERROR, "a window is opened by 0 bytes")
         if not number:
-            self._window += more
-            window = self._window
-            if self._blocked:
-                self._pump_blocked()
+            self._window = window = self._window + more
         elif (stream := self._streams.get(number)) is not None:
             stream.window = window = stream.window + more
             if stream.waiting:
-                self._pump(stream)
+                self._blocked[stream] = None
         else:
             return
         if window > _MAX_WINDOW:
@@ -431,3 +430,15 @@ class Connection(asyncio.BufferedProtocol):
     def _ping(self) -> None:
         self._control.ping()
         self._put_due()
+
+
+def _cut(parts: Sequence[Part], room: int) -> tuple[list[Part], list[Part]]:
+    """The first `room` bytes of longer `parts`, and the rest; neither is copied."""
+    taken: list[Part] = []
+    for number, part in enumerate(parts):
+        if len(part) > room:
+            whole = memoryview(part)
+            return [*taken, whole[:room]], [whole[room:], *parts[number + 1 :]]
+        taken.append(part)
+        room -= len(part)
+    return taken, []

@@ -1,11 +1,14 @@
 """One request and its answer on an HTTP/2 connection, as far as they have come."""
 
 import asyncio
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
 
 from h2.errors import ErrorCodes
 
 from ws_adapter.worker.transport.channel import Received
+
+Part: TypeAlias = bytes | memoryview
 
 
 class StreamRefused(Exception):
@@ -15,8 +18,8 @@ class StreamRefused(Exception):
 class Carrier(Protocol):
     """The connection of a stream."""
 
-    def send(self, stream: "Stream", *data: bytes) -> None:
-        """Sends `data` as soon as the worker's windows and the transport allow it."""
+    def send(self, stream: "Stream", size: int, *parts: bytes) -> None:
+        """Sends `parts`, `size` bytes in all, as soon as the worker's windows and the transport allow it."""
 
     def end(self, stream: "Stream") -> None:
         """Nothing more will be sent."""
@@ -40,8 +43,8 @@ class Stream:
         self.credit = 0
         self.is_ending = False
         self.has_ended = False
-        self.waiting: list[bytes | memoryview] = []
-        """What is to be sent and has not left yet, in whole or in part."""
+        self.waiting: list[tuple[int, Sequence[Part]]] = []
+        """What is to be sent and has not left yet, in whole or in part: bytes in all, and the bytes."""
 
     def headers_received(self, headers: Received, is_end: bool) -> None:
         """The headers of the answer, or its trailers."""

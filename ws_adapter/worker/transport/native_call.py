@@ -20,9 +20,7 @@ logger = logging.getLogger(__name__)
 
 _PREFIX: Final = struct.Struct("!BL")
 """Before each message: whether it is compressed, and its size."""
-
-_LONG: Final = 2**12
-"""Bytes of a part that is not copied to stand in one frame with the prefix."""
+_PREFIX_BYTES: Final = _PREFIX.size
 
 
 class Route(Protocol):
@@ -118,14 +116,11 @@ class NativeCall(Stream, Generic[Response]):
             self.write_serialized(message.SerializeToString())
 
     def write_serialized(self, *parts: bytes) -> None:
-        """The same with a message that is serialised already; only the first part may be short."""
-        if self.connection is not None:
-            first, *rest = parts
-            prefix = _PREFIX.pack(0, sum(map(len, parts)))
-            if len(first) < _LONG:
-                self.connection.send(self, prefix + first, *rest)
-            else:
-                self.connection.send(self, prefix, first, *rest)
+        """The same with a message that is serialised already, in parts that are not copied."""
+        connection = self.connection
+        if connection is not None:
+            size = sum(map(len, parts))
+            connection.send(self, _PREFIX_BYTES + size, _PREFIX.pack(0, size), *parts)
 
     def half_close(self) -> None:
         """Nothing more will be written."""
@@ -183,10 +178,10 @@ class NativeCall(Stream, Generic[Response]):
 
     def data_received(self, data: memoryview) -> None:
         """Puts messages together from the parts that come."""
-        size = len(data) - _PREFIX.size
+        size = len(data) - _PREFIX_BYTES
         is_between = self._message is None and not self._prefix
         if is_between and size >= 0 and _PREFIX.unpack_from(data) == (0, size):
-            self._take(data[_PREFIX.size :])  # one message, and all of it
+            self._take(data[_PREFIX_BYTES:])  # one message, and all of it
             return
         while data:
             if self._message is None:

@@ -10,9 +10,10 @@ import math
 import threading
 import time
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat, starmap
 from typing import Final, TypeAlias
 
 from opentelemetry.sdk.metrics.export import (
@@ -122,11 +123,11 @@ class _Series:
 
     def _settle(self) -> None:
         waiting, seen, bounds = self.values, self._seen, self._bounds
-        values = [waiting.popleft() for _ in range(len(waiting))]
+        values = list(starmap(waiting.popleft, repeat((), len(waiting))))
         if not values:
             return
-        for value in values:
-            seen.counts[bisect_left(bounds, value)] += 1
+        for bucket, count in Counter(map(bisect_left, repeat(bounds), values)).items():
+            seen.counts[bucket] += count
         seen.total += sum(values)
         seen.least = min(seen.least, min(values))
         seen.greatest = max(seen.greatest, max(values))

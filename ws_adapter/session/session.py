@@ -142,7 +142,7 @@ class Session:
             if self._listener is not None:
                 self._listener.close()
             self._hold()
-            self._arm()
+            self._arm(self._machine.deadline)
             self._leave_slot()
             writer.cancel()
             tasks = [writer, *(task for task in (self._closing, self._reading) if task is not None)]
@@ -175,7 +175,9 @@ class Session:
             self._is_performing = False
             due.clear()
         self._hold()
-        self._arm()
+        deadline = self._machine.deadline
+        if deadline is None or self._timer_at is None or deadline < self._timer_at:
+            self._arm(deadline)
 
     def _do(self, action: Action) -> None:
         match action:
@@ -259,14 +261,11 @@ class Session:
             self._telemetry.units.answered(send.answer)
         self._outbox.put(send)
 
-    def _arm(self) -> None:
-        """Keeps one timer, no later than the dialect's next deadline.
+    def _arm(self, deadline: float | None) -> None:
+        """Sets the timer to the dialect's next deadline.
 
-        Most deadlines only move on: when the timer runs too early it is set again.
+        Most deadlines only move on: then it stays, and when it runs too early it is set again.
         """
-        deadline = self._machine.deadline
-        if deadline is not None and self._timer_at is not None and self._timer_at <= deadline:
-            return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline
@@ -314,9 +313,14 @@ class Session:
         return True
 
     def _obey_message(self, message: Message) -> None:
-        drops = self._has_no_room() or (self._machine.drops_stale and self._is_late(message))
-        is_lost = drops or self._machine.is_over
-        actions = self._take(message, drops)
+        machine = self._machine
+        drops = self._has_no_room() or (machine.drops_stale and self._is_late(message))
+        is_lost = drops or machine.is_over
+        now = self._clock.now()
+        if message.is_text:
+            actions = machine.text_frame(message.data, now, drops_input=drops)
+        else:
+            actions = machine.binary_frame(now)
         if any([isinstance(action, Apart) for action in actions]):
             self._reading = asyncio.create_task(self._read_apart(actions, message, is_lost))
         else:
@@ -339,11 +343,6 @@ class Session:
             is_refused = is_lost or any(map(_is_refusal, actions))
             self._recording.up(message.data, message.is_text, is_refused=is_refused)
         self._perform(actions)
-
-    def _take(self, message: Message, drops_input: bool) -> list[Action]:
-        if message.is_text:
-            return self._machine.text_frame(message.data, self._clock.now(), drops_input=drops_input)
-        return self._machine.binary_frame(self._clock.now())
 
     def _has_no_room(self) -> bool:
         if self._load.inflight_bytes < self._load.half_bytes:

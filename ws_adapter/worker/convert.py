@@ -33,6 +33,7 @@ from ws_adapter.protocol.core.signals import (
 )
 from ws_adapter.protocol.core.turn import Message, Named, Picture, Speech, Turn
 from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice
+from ws_adapter.protocol.wire.codec import FLOAT32
 from ws_adapter.protocol.wire.events import InputTokenDetails, OutputTokenDetails, TokenUsage
 
 _ENDS: Final = {
@@ -284,12 +285,15 @@ def _speaks(duplex: common_pb2.DuplexConfig) -> bool:
 
 def piece(answer: pb.GenerateResponse) -> Piece | None:
     """What a GenerateResponse adds to what its unit says, if there is anything."""
-    if answer.HasField("tool_call") or answer.HasField("thinking"):
-        call = _call(answer.tool_call) if answer.HasField("tool_call") else None
+    has = answer.HasField
+    if has("tool_call") or has("thinking"):
+        call = _call(answer.tool_call) if has("tool_call") else None
         return Piece(answer.unit, answer.text.text, speech(answer.audio), answer.thinking.text, call)
-    if not answer.HasField("text") and not answer.HasField("audio"):
+    has_text, has_audio = has("text"), has("audio")
+    if not has_text and not has_audio:
         return None
-    return Piece(answer.unit, answer.text.text, speech(answer.audio))
+    text = answer.text.text if has_text else ""
+    return Piece(answer.unit, text, speech(answer.audio) if has_audio else b"")
 
 
 def _call(delta: pb.ToolCallDelta) -> CallDelta:
@@ -301,7 +305,7 @@ def speech(chunk: common_pb2.AudioChunk) -> bytes:
     if chunk.encoding == common_pb2.AUDIO_ENCODING_PCM_S16LE:
         return (np.frombuffer(chunk.data, "<i2").astype("<f4") / np.float32(32768)).tobytes()
     data = chunk.data
-    samples = np.frombuffer(data, "<f4", len(data) // 4)
+    samples = np.frombuffer(data, FLOAT32, len(data) // 4)
     # NaN fails every comparison.
     if not samples.size or (np.minimum.reduce(samples) >= -1.0 and np.maximum.reduce(samples) <= 1.0):
         return data[: samples.nbytes]

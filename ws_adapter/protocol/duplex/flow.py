@@ -166,8 +166,7 @@ class UnitFlow:
 
     def _put(self, units: list[Unit]) -> None:
         self.answers.expect(units)
-        dropped = [unit for unit in units if unit.is_dropped]
-        if dropped:
+        if dropped := [unit for unit in units if unit.is_dropped]:
             if any(unit.force_listen for unit in dropped):
                 self._cutter.force_next()
             units = [unit for unit in units if not unit.is_dropped]

@@ -1,6 +1,6 @@
 """Input of a full-duplex session: read, cut into units of one second, and kept coming while none comes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -207,7 +207,7 @@ class UnitCutter:
 
     def _settle(self) -> None:
         """Counts what is carried, and says how long it may be."""
-        self.size = len(self._carry) + sum(map(len, self._frames))
+        self.size = len(self._carry) + (sum(map(len, self._frames)) if self._frames else 0)
         self.flush_at = self.late_at = None
         if self._carry:
             self.flush_at = self._last_append_at + self._flush_s
@@ -262,13 +262,11 @@ class UnitCutter:
         self._frames = (*self._frames, frame)[-MAX_FRAMES:]
 
 
-def _seconds(audio: bytes) -> Iterator[bytes]:
+def _seconds(audio: bytes) -> Sequence[bytes]:
     """Slices of at most a unit; the whole is handed on as it is when it is one unit."""
     if len(audio) == UNIT_BYTES:
-        yield audio
-        return
-    for start in range(0, len(audio), UNIT_BYTES):
-        yield audio[start : start + UNIT_BYTES]
+        return (audio,)
+    return [audio[start : start + UNIT_BYTES] for start in range(0, len(audio), UNIT_BYTES)]
 
 
 # ---------------------------------------------------------------------------------------- silence

@@ -29,6 +29,8 @@ Samples: TypeAlias = NDArray[np.float32]
 
 _WIDTHS: Final[dict[AudioEncoding, int]] = {"f32": 4, "pcm16": 2}
 
+FLOAT32: Final = np.dtype("<f4")
+
 LOUDEST: Final = 16.0
 """A peak above this is not float32 PCM but something else read as such."""
 
@@ -265,7 +267,7 @@ def decode_audio(text: str, encoding: AudioEncoding, param: str) -> Clip:
         )
     if encoding == "pcm16":
         return Clip(np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768))
-    return bounded(np.frombuffer(data, "<f4"), param)
+    return bounded(np.frombuffer(data, FLOAT32), param)
 
 
 def bounded(samples: Samples, param: str) -> Clip:

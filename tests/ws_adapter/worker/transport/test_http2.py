@@ -686,8 +686,9 @@ class Wire:
         """There is nothing to cut."""
 
 
-async def test_what_is_sent_in_one_turn_of_the_loop_leaves_in_one_piece() -> None:
-    wire, count, stream = Wire(), ByteCount(), Stream()
+async def wired(stream: Stream) -> tuple[http2.Connection, Wire, ByteCount]:
+    """A connection on which `stream` is open, and its wire, on which nothing is left to read."""
+    wire, count = Wire(), ByteCount()
     connection = http2.Connection(lambda connection: None, count)
     connection.connection_made(cast(asyncio.Transport, cast(Any, wire)))
     await connection.open(
@@ -695,6 +696,12 @@ async def test_what_is_sent_in_one_turn_of_the_loop_leaves_in_one_piece() -> Non
     )
     await asyncio.sleep(0)
     wire.writes.clear()
+    return connection, wire, count
+
+
+async def test_what_is_sent_in_one_turn_of_the_loop_leaves_in_one_piece() -> None:
+    stream = Stream()
+    connection, wire, count = await wired(stream)
     before = count.sent
     await asyncio.sleep(0)
     assert wire.writes == [], "nothing is sent, so nothing is written"
@@ -703,4 +710,49 @@ async def test_what_is_sent_in_one_turn_of_the_loop_leaves_in_one_piece() -> Non
     await asyncio.sleep(0)
     assert wire.writes == [frame(DATA, 0, 1, b"one") + frame(DATA, 0, 1, b"another")]
     assert count.sent - before == len(wire.writes[0])
+    connection.abort()
+
+
+@pytest.mark.parametrize("is_reversed", [False, True], ids=["connection-first", "stream-first"])
+async def test_what_waits_for_windows_leaves_in_whole_messages_once_all_that_came_is_read(
+    is_reversed: bool,
+) -> None:
+    stream = Stream()
+    connection, wire, _ = await wired(stream)
+    room = stream.window
+    connection.send(stream, room, bytes(room))
+    connection.send(stream, 7, b"an", b"other")
+    connection.send(stream, 3, b"one")
+    await asyncio.sleep(0)
+    wire.writes.clear()
+
+    opened = [frame(WINDOW_UPDATE, 0, number, struct.pack("!L", 10)) for number in (0, 1)]
+    came = b"".join(reversed(opened) if is_reversed else opened)
+    connection.get_buffer(len(came))[: len(came)] = came
+    connection.buffer_updated(len(came))
+    await asyncio.sleep(0)
+
+    assert b"".join(wire.writes) == frame(DATA, 0, 1, b"another") + frame(DATA, 0, 1, b"one")
+    connection.abort()
+
+
+async def test_a_message_that_windows_cut_goes_on_where_it_was_cut() -> None:
+    stream = Stream()
+    connection, wire, _ = await wired(stream)
+    room = stream.window
+    connection.send(stream, room - 4, bytes(room - 4))
+    connection.send(stream, 12, b"one", b"message", b"of")
+    connection.send(stream, 4, b"more")
+    await asyncio.sleep(0)
+    sent = b"".join(wire.writes)
+    assert sent.endswith(frame(DATA, 0, 1, b"onem"))
+    wire.writes.clear()
+
+    for number in (0, 1):
+        more = frame(WINDOW_UPDATE, 0, number, struct.pack("!L", 100))
+        connection.get_buffer(len(more))[: len(more)] = more
+        connection.buffer_updated(len(more))
+    await asyncio.sleep(0)
+
+    assert b"".join(wire.writes) == frame(DATA, 0, 1, b"essageof") + frame(DATA, 0, 1, b"more")
     connection.abort()

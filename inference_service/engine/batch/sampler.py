@@ -27,6 +27,8 @@ WIDTHS = (64, 1024)
 """So many likeliest ids are looked at, then so many, then all: no more than settle a draw."""
 LARGE = 2**13
 """In a larger vocabulary the work is more than the calls."""
+_FEW = 128
+"""So many ids are ranked sooner in one compiled call; more of them by numpy's sort."""
 _SURE = 50.0
 """So far above every other score, nothing else is drawn."""
 _AT_ONCE = 2**21
@@ -91,17 +93,17 @@ def choose_beside(
 
 
 def choose_by_rows(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """As `choose_together`, one row after another, of scores on the host; in one call each if compiled."""
-    if native is None:
-        return choose_in_numpy(scores, draws)
+    """As `choose_together`, one row after another, of scores on the host; few ids in one call if compiled."""
     return [
-        native.choose(row, draw, None if draw.forbidden is None else draw.forbidden.numpy())
+        _chosen(row, draw)
+        if native is None or not (draw.is_greedy or min(draw.top_k, len(row)) <= _FEW)
+        else native.choose(row, draw, None if draw.forbidden is None else draw.forbidden.numpy())
         for row, draw in zip(scores.numpy(), draws, strict=True)
     ]
 
 
 def choose_in_numpy(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """As `choose_by_rows`, and it draws the same, where nothing is compiled."""
+    """As `choose_by_rows`, and it draws the same, with nothing compiled."""
     return [_chosen(row, draw) for row, draw in zip(scores.numpy(), draws, strict=True)]
 
 

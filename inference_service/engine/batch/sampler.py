@@ -94,10 +94,12 @@ def choose_beside(
 
 def choose_by_rows(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
     """As `choose_together`, one row after another, of scores on the host; few ids in one call if compiled."""
+    if native is None:
+        return choose_in_numpy(scores, draws)
     return [
-        _chosen(row, draw)
-        if native is None or not (draw.is_greedy or min(draw.top_k, len(row)) <= _FEW)
-        else native.choose(row, draw, None if draw.forbidden is None else draw.forbidden.numpy())
+        native.choose(row, draw, None if draw.forbidden is None else draw.forbidden.numpy())
+        if draw.is_greedy or min(draw.top_k, len(row)) <= _FEW
+        else _chosen(row, draw)
         for row, draw in zip(scores.numpy(), draws, strict=True)
     ]
 

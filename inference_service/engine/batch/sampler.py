@@ -27,8 +27,6 @@ WIDTHS = (64, 1024)
 """So many likeliest ids are looked at, then so many, then all: no more than settle a draw."""
 LARGE = 2**13
 """In a larger vocabulary the work is more than the calls."""
-_FEW = 128
-"""So many ids are ranked sooner in one compiled call; more of them by numpy's sort."""
 _SURE = 50.0
 """So far above every other score, nothing else is drawn."""
 _AT_ONCE = 2**21
@@ -93,19 +91,17 @@ def choose_beside(
 
 
 def choose_by_rows(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """As `choose_together`, one row after another, of scores on the host; few ids in one call if compiled."""
+    """As `choose_together`, one row after another, of scores on the host; in one call each if compiled."""
     if native is None:
         return choose_in_numpy(scores, draws)
     return [
         native.choose(row, draw, None if draw.forbidden is None else draw.forbidden.numpy())
-        if draw.is_greedy or min(draw.top_k, len(row)) <= _FEW
-        else _chosen(row, draw)
         for row, draw in zip(scores.numpy(), draws, strict=True)
     ]
 
 
 def choose_in_numpy(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """As `choose_by_rows`, and it draws the same, with nothing compiled."""
+    """As `choose_by_rows`, and it draws the same, where nothing is compiled."""
     return [_chosen(row, draw) for row, draw in zip(scores.numpy(), draws, strict=True)]
 
 

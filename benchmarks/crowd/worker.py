@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.crowd.scripted import script
 from inference_service.api.engine import Deliver, Engine, OnFatal
-from inference_service.app import serve
+from inference_service.app import keep_what_is_loaded, serve
 from inference_service.checkpoints.location import find
 from inference_service.engine.engine import Inbox, LiveEngine, Order
 from inference_service.engine.runtime import Runtime
@@ -193,9 +193,12 @@ async def main() -> int:
             listen=f"unix:{folder}/worker.sock", slots=arguments.slots, model=arguments.model
         )
         reporter.listen()
-        return await serve(
-            options, factory=load, on_ready=lambda address: print(f"ready on {address}", flush=True)
-        )
+
+        def ready(address: str) -> None:
+            keep_what_is_loaded()
+            print(f"ready on {address}", flush=True)
+
+        return await serve(options, factory=load, on_ready=ready)
 
 
 if __name__ == "__main__":

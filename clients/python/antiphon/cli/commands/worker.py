@@ -128,13 +128,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `worker ready on ADDRESS` when it is."""
     require_extra("worker", "worker")
     check_model(arguments)
-    from inference_service.app import serve
+    from inference_service.app import announce, keep_what_is_loaded, serve
     from inference_service.errors import ConfigurationError
     from inference_service.options import WorkerOptions
+
+    def ready(address: str) -> None:
+        keep_what_is_loaded()
+        announce(address)
 
     configure_log(arguments)
     try:
         options = given_options(WorkerOptions, arguments)
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
-    return asyncio.run(serve(options))
+    return asyncio.run(serve(options, on_ready=ready))

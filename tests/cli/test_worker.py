@@ -1,0 +1,28 @@
+"""`antiphon worker` as a process of its own."""
+
+import gc
+from typing import Any
+
+import pytest
+
+import inference_service.app
+from tests.cli.support.process import run_here
+
+
+def test_what_is_loaded_is_never_looked_through_for_garbage_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Any] = []
+
+    async def serve(options: object, *, on_ready: Any) -> int:
+        loaded.extend([[it] for it in range(1000)])
+        on_ready("unix:/somewhere")
+        return 0
+
+    monkeypatch.setattr(inference_service.app, "serve", serve)
+    try:
+        outcome = run_here("worker")
+        looked_through = {id(it) for it in gc.get_objects()}
+    finally:
+        gc.unfreeze()
+    assert outcome.code == 0
+    assert "worker ready on unix:/somewhere" in outcome.out
+    assert not looked_through.intersection(map(id, loaded))

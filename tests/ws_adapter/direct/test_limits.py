@@ -18,6 +18,7 @@ from antiphon.semconv import pool_name
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1 import inference_service_pb2 as session_pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
+from tests.conformance.support.stack import scripted_worker
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import RunningWorker, ScriptedEngine, listen, running_worker
@@ -168,15 +169,14 @@ async def test_a_request_without_sense_counts_no_longer(tmp_path: Path) -> None:
 async def test_sessions_of_a_worker_that_is_gone_for_good_count_no_longer(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
     key = bearer(keys, "alice")
-    async with house(**keyed(keys)) as (stage, worker), holding(stage, key):
-        worker.worker.interrupt()
-        worker.worker.interrupt()
-        await asyncio.wait({worker.run}, timeout=PATIENCE_S)
-        gone_at = stage.clock.now()
-        async with asyncio.timeout(PATIENCE_S):
-            while not await is_let_in(stage, key):
-                await pass_time(stage)
-        assert stage.clock.now() - gone_at >= SILENCE_S
+    options: dict[str, Any] = {"clock": ManualClock(), "grpc_port": 0, **keyed(keys)}
+    with scripted_worker("--slots", str(SLOTS)) as worker:
+        async with running_adapter(worker.target, **options) as stage, holding(stage, key):
+            worker.process.kill()  # it says of no session that it is over
+            gone_at = stage.clock.now()
+            await until_let_in(stage, key)
+            # It was asked for the last time shortly before.
+            assert stage.clock.now() - gone_at >= SILENCE_S - 2 * ASK_S
 
 
 @pytest.mark.usefixtures("patient_peers")

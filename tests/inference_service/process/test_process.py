@@ -105,7 +105,7 @@ import threading
 from antiphon.cli.main import leave, main
 from inference_service import app
 
-async def serve(options):
+async def serve(options, on_ready):
     threading.Thread(target=threading.Event().wait).start()
     return app.EXIT_DEVICE_LOST
 

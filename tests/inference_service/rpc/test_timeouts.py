@@ -11,7 +11,8 @@ from tests.inference_service.support.caller import Caller, Ending, until
 from tests.support.passing import Passing
 from tests.support.scripted_engine import PATIENT, ScriptedEngine, hang, speak
 
-LONG = Duration(seconds=60)
+LONG = Duration(seconds=int(PATIENT.unit_s) // 2)
+"""Shorter than an answer may take to be read: whether the last one was, the worker may not know yet."""
 
 
 def check(ending: Ending, reason: Reason) -> None:

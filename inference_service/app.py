@@ -151,7 +151,7 @@ class Worker:
         if options.tls_cert is not None and options.tls_key is not None:
             self._certificate = Certificate(options.tls_cert, options.tls_key, options.tls_client_ca)
         self._server = WorkerServer(
-            self._servicer,
+            self._servicer.methods(),
             options.listen,
             slots=options.slots or MOST_SLOTS,
             is_keyed=options.worker_key is not None,
@@ -194,7 +194,7 @@ class Worker:
                 tasks.append(asyncio.create_task(watchdog.watch(lambda: self._device_lost(hangs))))
                 if self._registrar is not None:
                     self._registrar.start()
-                await self._server.set_serving(True)
+                self._server.set_serving(True)
                 logger.info("worker ready", extra={"worker_id": self._servicer.worker_id})
                 on_ready(address)
                 await self._first_of(self._interrupted, self._fatal)
@@ -300,7 +300,7 @@ class Worker:
             self._registrar.drain()
             await self._first_of(self._registrar.drained, self._hurried, self._fatal, timeout=LAST_WORD_S)
         self._servicer.drain()
-        await self._server.set_serving(False)
+        self._server.set_serving(False)
         end = time.monotonic() + self._options.drain_timeout_s
         await self._until_empty(self._options.drain_timeout_s - self._limits.go_away_ahead_s)
         self._servicer.go_away(max(0.0, end - time.monotonic()))

@@ -24,11 +24,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import grpc
-import grpc.aio
-from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
-from grpc_status import rpc_status
 
 from antiphon.semconv import ERROR_DOMAIN, ITEM_REASONS, Reason, Side
 from inference_service.api.engine import Failure
@@ -79,27 +76,12 @@ class SessionError(WorkerError):
         self.fields = tuple(fields)
         self.metadata = {name: str(value) for name, value in metadata.items()}
 
-    def status(self) -> grpc.Status:
+    def status(self) -> status_pb2.Status:
         """The status with its details."""
-        number: int = self.code.value[0]
-        status = status_pb2.Status(code=number, message=self.message)
+        status = status_pb2.Status(code=self.code.value[0], message=self.message)
         for detail in self._details():
-            packed = Any()
-            packed.Pack(detail)
-            status.details.append(packed)
-        result: grpc.Status = rpc_status.to_status(status)
-        return result
-
-    def end_call(self, context: "grpc.aio.ServicerContext[object, object]") -> None:
-        """Makes this the status of a call whose handler returns right after.
-
-        Not `abort_with_status`: it raises, and the cycle between the exception and its frames keeps the
-        stream counted against `max_concurrent_streams` until the garbage collector comes by.
-        """
-        status = self.status()
-        context.set_code(status.code)
-        context.set_details(status.details)
-        context.set_trailing_metadata(status.trailing_metadata)
+            status.details.add().Pack(detail)
+        return status
 
     def _details(self) -> list[error_details_pb2.ErrorInfo]:
         details = []

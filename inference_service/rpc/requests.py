@@ -85,7 +85,7 @@ def _read_large(stream: Stream, data: bytes, make: Callable[[Message], T]) -> tu
     return request, made.result
 
 
-def decoded(parse: Callable[[bytes], Message], data: bytes) -> Message:
+def decoded(parse: Callable[[Any], Message], data: bytes | bytearray | memoryview) -> Message:
     """The message in `data`. Raises `PayloadInvalid` for bytes that are no such message."""
     try:
         return parse(data)

@@ -1,36 +1,37 @@
 """The worker's gRPC server: where it listens, with which options, and its health."""
 
+import asyncio
 import ipaddress
+import logging
+import os
 import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import grpc
-import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from antiphon.semconv import server_options
-from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.errors import ConfigurationError
-from inference_service.rpc.servicer import InferenceServicer
+from inference_service.rpc.call import Call
+from inference_service.rpc.connection import GREETING_S, CallerConnection
+from inference_service.rpc.health import CHECK, WATCH, Health
 from inference_service.rpc.tls import Certificate
+
+logger = logging.getLogger(__name__)
+
+Answer: TypeAlias = Callable[[Call], None]
+"""Answers calls of one path."""
 
 SERVICES = ("", "antiphon.v1.InferenceService")
 """What the health service knows: the server as a whole, and its one service."""
 
-MAX_METADATA_BYTES = 8192
+MOST_CONNECTIONS: Final = 1024
+"""Beyond them one that has no call is closed for each that comes."""
 
-_PROBE_S = 1.0
-
-_OPTIONS = (
-    # Finds a caller that is frozen or cut off, whose streams would otherwise hold a slot for ever.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.ping_timeout_ms", 5_000),
-    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-)
+_BACKLOG: Final = 256
+_PROBE_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -107,26 +108,6 @@ def _is_served(path: str) -> bool:
     return True
 
 
-def handlers(servicer: InferenceServicer) -> grpc.GenericRpcHandler:
-    """The methods of the service. Requests of streams stay bytes: decoding a large one holds the loop."""
-    methods: dict[str, Any] = {
-        name: grpc.stream_stream_rpc_method_handler(
-            getattr(servicer, name), response_serializer=answer.SerializeToString
-        )
-        for name, answer in (
-            ("Prefill", pb.PrefillResponse),
-            ("Generate", pb.GenerateResponse),
-            ("Finalize", pb.FinalizeResponse),
-        )
-    }
-    methods["GetInfo"] = grpc.unary_unary_rpc_method_handler(
-        servicer.GetInfo,
-        request_deserializer=pb.GetInfoRequest.FromString,
-        response_serializer=pb.GetInfoResponse.SerializeToString,
-    )
-    return grpc.method_handlers_generic_handler(SERVICES[1], methods)
-
-
 class WorkerServer:
     """A gRPC server with a health service that says NOT_SERVING until told otherwise.
 
@@ -136,7 +117,7 @@ class WorkerServer:
 
     def __init__(
         self,
-        servicer: InferenceServicer,
+        methods: Mapping[str, Answer],
         listen: str,
         *,
         slots: int,
@@ -144,48 +125,113 @@ class WorkerServer:
         insecure_grpc: bool,
         certificate: Certificate | None = None,
     ) -> None:
-        """Speaks TLS with a `certificate`."""
+        """Answers calls by their path. Speaks TLS with a `certificate`."""
         self._address = Address.parse(listen)
         self._certificate = certificate
         if not self._address.is_local:
             _check_exposed(self._address, is_keyed, insecure_grpc, certificate)
-        # Kept for life: a server object that loses its last reference stops without a word.
-        self._server = grpc.aio.server(options=[*server_options(slots), *_OPTIONS])
-        self._health = health.aio.HealthServicer()
-        self._server.add_generic_rpc_handlers((handlers(servicer),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._most_calls = 4 * slots + 16  # three of each session, and health checks
+        self._health = Health(SERVICES)
+        self._methods = {**methods, CHECK: self._health.check, WATCH: self._health.watch}
+        self._listeners: list[asyncio.Server] = []
+        self._connections: dict[CallerConnection, None] = {}
+        self._has_left = asyncio.Event()
 
     async def start(self) -> str:
         """Listens, and returns the address to dial. Raises `ConfigurationError` if that is impossible."""
-        await self.set_serving(False)
         if self._address.path and _is_served(self._address.path):
             raise ConfigurationError(
                 f"Cannot listen on {self._address}: another process does. "
                 "Choose another address with --listen, or stop that process."
             )
         try:
-            port = self._add_port()
-        except RuntimeError:
+            port = await self._listen()
+        except (OSError, UnicodeError):
             raise ConfigurationError(
                 f"Cannot listen on {self._address}: it is in use or not allowed. "
                 "Choose another address with --listen, or stop what uses it."
             ) from None
-        await self._server.start()
         if self._address.path:
             return str(self._address)
         return str(Address(host=self._address.host, port=port))
 
-    def _add_port(self) -> int:
-        if self._certificate is None:
-            return self._server.add_insecure_port(str(self._address))
-        return self._server.add_secure_port(str(self._address), self._certificate.credentials)
+    async def _listen(self) -> int:
+        loop = asyncio.get_running_loop()
+        tls = self._certificate.context if self._certificate is not None else None
+        patience = GREETING_S if tls is not None else None
+        how: dict[str, Any] = {"backlog": _BACKLOG, "ssl": tls, "ssl_handshake_timeout": patience}
+        if self._address.path:
+            self._listeners = [await loop.create_unix_server(self._connection, self._address.path, **how)]
+            return 0
+        sockets = await asyncio.to_thread(_bind, self._address.host.strip("[]"), self._address.port)
+        self._listeners = [await loop.create_server(self._connection, sock=sock, **how) for sock in sockets]
+        port: int = sockets[0].getsockname()[1]
+        return port
 
-    async def set_serving(self, is_serving: bool) -> None:
+    def _connection(self) -> CallerConnection:
+        return CallerConnection(self._most_calls, self._answer, self._made, self._lost)
+
+    def _made(self, connection: CallerConnection) -> None:
+        """There is room for it, or for it in the place of the one that has been idle longest."""
+        if len(self._connections) >= MOST_CONNECTIONS:
+            idle = next((it for it in self._connections if it.is_idle), connection)
+            self._connections.pop(idle, None)
+            idle.abort()
+            if idle is connection:
+                logger.warning("a caller is turned away: there are %d connections", MOST_CONNECTIONS)
+                return
+        self._connections[connection] = None
+
+    def _lost(self, connection: CallerConnection) -> None:
+        self._connections.pop(connection, None)
+        if not self._connections:
+            self._has_left.set()
+
+    def _answer(self, call: Call) -> None:
+        answer = self._methods.get(call.path)
+        if answer is None:
+            call.end(grpc.StatusCode.UNIMPLEMENTED, "There is no such method.")
+        else:
+            answer(call)
+
+    def set_serving(self, is_serving: bool) -> None:
         """What the health service says from now on."""
-        status = health_pb2.HealthCheckResponse
-        for service in SERVICES:
-            await self._health.set(service, status.SERVING if is_serving else status.NOT_SERVING)
+        self._health.set(HealthCheckResponse.SERVING if is_serving else HealthCheckResponse.NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
         """Closes the socket; calls still open after `grace_s` seconds are cut."""
-        await self._server.stop(grace_s)
+        for listener in self._listeners:
+            listener.close()
+        if self._address.path and self._listeners:
+            with suppress(FileNotFoundError):
+                os.unlink(self._address.path)
+        self._has_left.clear()
+        for connection in list(self._connections):
+            connection.leave()
+        if self._connections:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._has_left.wait(), grace_s)
+        for connection in list(self._connections):
+            connection.close()
+
+
+def _bind(host: str, port: int) -> list[socket.socket]:
+    """One port on all addresses of `host`; the first of them must be free, 0 takes any."""
+    sockets: list[socket.socket] = []
+    for family, kind, protocol, _, address in socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    ):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # As everywhere: [::] is all addresses, those of IPv4 too.
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if address[0] == "::" else 1)
+            sock.bind((address[0], sockets[0].getsockname()[1] if sockets else port, *address[2:]))
+        except OSError:
+            sock.close()
+            if not sockets:
+                raise
+        else:
+            sockets.append(sock)
+    return sockets

@@ -5,14 +5,14 @@ import logging
 import time
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Final
 
 import grpc
 
 from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_TRACESTATE
 from antiphon.v1 import inference_service_pb2 as pb
-from antiphon.v1.inference_service_pb2_grpc import InferenceServiceServicer
 from inference_service.api.engine import Ticked
 from inference_service.errors import Draining, LeaseInvalid, LeaseRevoked, Loading, NoFreeSlot, SessionError
 from inference_service.observability.metrics import STATES, WorkerMetrics
@@ -20,13 +20,17 @@ from inference_service.observability.status import SlotView
 from inference_service.observability.tracing import Tracing
 from inference_service.rpc import replies
 from inference_service.rpc.backend import Backend
-from inference_service.rpc.session_calls import Context, SessionCalls
+from inference_service.rpc.call import Call
+from inference_service.rpc.session_calls import SessionCalls
+from inference_service.rpc.unary import Unary
 from inference_service.session.leases import Lease, LeaseReader, LeaseRules
 from inference_service.session.metadata import Metadata, first, session_id
 from inference_service.session.slots import SlotState
 from inference_service.session.units import Stream
 
 logger = logging.getLogger(__name__)
+
+SERVICE: Final = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
 _VERSION = version("antiphon")
 
@@ -39,7 +43,7 @@ class State(Enum):
     DRAINING = pb.WORKER_STATE_DRAINING
 
 
-class InferenceServicer(InferenceServiceServicer):
+class InferenceServicer:
     """Holds every session of the worker. Everything here runs on the serving event loop.
 
     Who needs a lease, the `rules` say.
@@ -133,25 +137,17 @@ class InferenceServicer(InferenceServiceServicer):
 
     # ------------------------------------------------------------- the methods
 
-    # The generated base class describes handlers that are generators; these read and write by their context.
-    async def Prefill(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]
-        """Takes config and input; see the proto."""
-        await self._serve(Stream.PREFILL, context)
+    def methods(self) -> dict[str, Callable[[Call], None]]:
+        """What answers a call, by its path."""
+        methods: dict[str, Callable[[Call], None]] = {
+            f"/{SERVICE}/{stream.value}": partial(self._serve, stream) for stream in Stream
+        }
+        return methods | {f"/{SERVICE}/GetInfo": self._get_info}
 
-    async def Generate(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]
-        """Runs units and sends what they say; see the proto."""
-        await self._serve(Stream.GENERATE, context)
-
-    async def Finalize(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]
-        """Closes units; see the proto."""
-        await self._serve(Stream.FINALIZE, context)
-
-    async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
+    def _get_info(self, call: Call) -> None:
         """Describes the worker; of the model nothing is known while it loads."""
-        began = time.monotonic()
-        info = self._describe()
-        self._metrics.called("GetInfo", grpc.StatusCode.OK, time.monotonic() - began)
-        return info
+        call.on_over = self._counted("GetInfo")
+        Unary(call, pb.GetInfoRequest.FromString, lambda _: self._describe())
 
     def _describe(self) -> pb.GetInfoResponse:
         info = pb.GetInfoResponse(
@@ -170,22 +166,20 @@ class InferenceServicer(InferenceServiceServicer):
             info.MergeFrom(self._model)
         return info
 
-    async def _serve(self, stream: Stream, context: Context) -> None:
-        began, code = time.monotonic(), grpc.StatusCode.CANCELLED
-        try:
-            code = await self._call(stream, context)
-        finally:
-            self._metrics.called(stream.value, code, time.monotonic() - began)
+    def _counted(self, method: str) -> Callable[[grpc.StatusCode], None]:
+        began = time.monotonic()
+        return lambda code: self._metrics.called(method, code, time.monotonic() - began)
 
-    async def _call(self, stream: Stream, context: Context) -> grpc.StatusCode:
+    def _serve(self, stream: Stream, call: Call) -> None:
+        call.on_over = self._counted(stream.value)
         try:
-            session = self._attach(stream, context.invocation_metadata() or ())
+            session = self._attach(stream, call.metadata)
         except SessionError as error:
             self._metrics.ended(error)
             logger.warning("call refused", extra={"code": error.reason, "method": stream.value})
-            error.end_call(context)
-            return error.code
-        return await session.serve(stream, context)
+            call.fail(error)
+        else:
+            session.serve(stream, call)
 
     def _attach(self, stream: Stream, metadata: Metadata) -> SessionCalls:
         """The session that a call belongs to, a new one if need be. Refusing a call disturbs no session."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import grpc.aio
+import grpc
 from google.protobuf.message import Message
 from opentelemetry.trace import SpanContext, format_span_id, format_trace_id
 
@@ -35,17 +35,14 @@ from inference_service.errors import (
 from inference_service.observability.tracing import LastAnswer, kind_of
 from inference_service.rpc import replies, requests
 from inference_service.rpc.backend import Backend
+from inference_service.rpc.call import Call
 from inference_service.rpc.outbox import Outbox
+from inference_service.rpc.session_call import Made, SessionCall
 from inference_service.session.leases import Lease
 from inference_service.session.machine import Answer, GoAway, SessionMachine
 from inference_service.session.units import Stream, Unit
 
 logger = logging.getLogger(__name__)
-
-HALF_CLOSE_SETTLE_S = 0.01
-"""A cancelled call looks half-closed for an instant; this long later it is known which of the two it was."""
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class SessionCalls:
@@ -70,8 +67,8 @@ class SessionCalls:
         self._plan: SessionPlan | None = None
         self._unit_seconds = 0.0
         """Audio of a unit, 0 where units are no seconds of a conversation."""
-        self._all_attached = asyncio.Event()
-        self._configured = asyncio.Event()
+        self._is_configured = False
+        self._calls: dict[Stream, SessionCall] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
         """When the timer is, by the session's clock."""
@@ -96,7 +93,6 @@ class SessionCalls:
             self._trace.attach(traceparent, tracestate)
         if self.session.is_attached:
             self._backend.slots.attach(self.slot)
-            self._all_attached.set()
         self._arm(self._backend.clock())
 
     def go_away(self, time_left_s: float, reason: str) -> None:
@@ -115,77 +111,71 @@ class SessionCalls:
         """What the span of a tick links to for a unit that was in it; None if that is not sampled."""
         return self._trace.in_tick(unit, tick) if self._trace is not None else None
 
-    async def serve(self, stream: Stream, context: Context) -> grpc.StatusCode:
-        """The life of one call. Returns the status it ends with."""
-        outbox = self._outboxes[stream]
-        reader = asyncio.create_task(self._read(stream, context))
-        try:
-            await context.send_initial_metadata(((METADATA_WORKER_ID, self._backend.worker_id),))
-            # No write is ever given up by us: a call whose write is pending cannot be ended in another way.
-            await outbox.run(context.write)
-        except grpc.aio.InternalError:  # the caller is gone, and gRPC knows it already
-            self.fail(_given_up(stream))
-            # Of any other end it would write a traceback, as if it were an error of ours.
-            raise asyncio.CancelledError from None
-        except (Exception, asyncio.CancelledError):
-            self.fail(_given_up(stream))
-            raise
-        finally:
-            reader.cancel()
-        if self._outcome is None:
-            return grpc.StatusCode.OK
-        self._outcome.end_call(context)
-        return self._outcome.code
+    def serve(self, stream: Stream, call: Call) -> None:
+        """Begins one call, which was attached."""
+        served = self._calls[stream] = SessionCall(stream, call, self, self._outboxes[stream])
+        call.take(served, (METADATA_WORKER_ID, self._backend.worker_id))
+        self._outboxes[stream].open(served)
+        if self.session.is_attached:
+            for each in self._calls.values():
+                each.go_on()
 
     # ------------------------------------------------------------------ the calls
 
-    async def _read(self, stream: Stream, context: Context) -> None:
-        """Reads requests until the caller has no more; input waits while answers do."""
-        await self._all_attached.wait()
-        session_log.set(self._fields)
-        parse, obey = requests.REQUESTS[stream].FromString, self._obeys(stream)
-        while not self.session.is_over:
-            if stream is Stream.PREFILL:
-                for outbox in self._outboxes.values():
-                    if outbox.is_full:
-                        await outbox.room()
-            try:
-                data = await context.read()
-            except Exception:  # the call broke in some other way
-                self.fail(_given_up(stream))
-                return
-            if data is grpc.aio.EOF:
-                await asyncio.sleep(HALF_CLOSE_SETTLE_S)
-                self._rule(self.session.half_close, stream)
-                return
-            made = None
-            try:
-                if len(data) <= requests.LARGE:
-                    request = requests.decoded(parse, data)
-                else:
-                    request, made = await self._backend.decoder.read(stream, data, self._made)
-            except PayloadInvalid as error:
-                self.fail(error.with_traceback(None))
-                return
-            if stream is Stream.GENERATE and not self._configured.is_set() and not _is_cancel(request):
-                await self._configured.wait()  # which settings a unit may have depends on its mode
-            if self.session.is_over:
-                return
-            now = self._backend.clock()
-            try:
-                obey(request, made, now)
-            except Exception as error:
-                self._broken(error, now)
-            self._settle(now)
+    def may_read(self, stream: Stream) -> bool:
+        """Whether a request of `stream` may be obeyed now; input waits while answers do."""
+        if self.session.is_over or not self.session.is_attached:
+            return False
+        return stream is not Stream.PREFILL or not any(box.is_full for box in self._outboxes.values())
 
-    def _obeys(self, stream: Stream) -> Callable[[Any, Callable[[], Any] | None, float], None]:
-        match stream:
-            case Stream.PREFILL:
-                return self._prefill
-            case Stream.GENERATE:
-                return self._generate
-            case Stream.FINALIZE:
-                return self._finalize
+    def may_obey(self, stream: Stream, request: Message) -> bool:
+        """Whether this one may be: which settings a unit may have depends on the mode."""
+        return stream is not Stream.GENERATE or self._is_configured or _is_cancel(request)
+
+    async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
+        """A large request, decoded beside the event loop. Raises `PayloadInvalid`."""
+        return await self._backend.decoder.read(stream, data, self._made)
+
+    def obey(self, stream: Stream, request: Any, made: Made | None) -> None:
+        """A request has come."""
+        if self.session.is_over:
+            return
+        session_log.set(self._fields)
+        now = self._backend.clock()
+        try:
+            match stream:
+                case Stream.PREFILL:
+                    self._prefill(request, made, now)
+                case Stream.GENERATE:
+                    self._generate(request, now)
+                case Stream.FINALIZE:
+                    self.session.finalize(request.unit, now, keep_last_token=request.keep_last_token)
+        except Exception as error:
+            self._broken(error, now)
+        self._settle(now)
+
+    def half_close(self, stream: Stream) -> None:
+        """There is no further request on `stream`."""
+        self._rule(self.session.half_close, stream)
+
+    def give_up(self, stream: Stream) -> None:
+        """The caller has; or gRPC has, for a message that was too large."""
+        self._calls.pop(stream, None)
+        too_large = f"sent more than {MAX_MESSAGE_BYTES} bytes at once"
+        self.fail(Cancelled(f"The caller gave up its {stream.value} stream, or {too_large}."))
+
+    def answered(self) -> None:
+        """What waited has left."""
+        if (prefill := self._calls.get(Stream.PREFILL)) is not None:
+            prefill.go_on()
+
+    def end_call(self, stream: Stream, call: Call) -> None:
+        """All has been written."""
+        self._calls.pop(stream, None)
+        if self._outcome is None:
+            call.end(grpc.StatusCode.OK)
+        else:
+            call.fail(self._outcome)
 
     def _made(self, request: Message) -> Any:
         """The plan, the content or its failure that a request comes to; changes nothing. None for others."""
@@ -201,7 +191,7 @@ class SessionCalls:
         except UnitRefused as refused:
             return refused.failure
 
-    def _prefill(self, request: pb.PrefillRequest, made: Callable[[], Any] | None, now: float) -> None:
+    def _prefill(self, request: pb.PrefillRequest, made: Made | None, now: float) -> None:
         if request.HasField("config"):
             self.session.expect_config(request.unit)
             plan: SessionPlan = made() if made else self._made(request)
@@ -214,7 +204,9 @@ class SessionCalls:
             self.session.open(
                 plan.setup, now, max_duration_s=plan.max_duration_s, idle_timeout_s=plan.idle_timeout_s
             )
-            self._configured.set()
+            self._is_configured = True
+            if (generate := self._calls.get(Stream.GENERATE)) is not None:
+                generate.go_on()
             return
         self.session.require_config()
         if self._plan is None:
@@ -226,7 +218,7 @@ class SessionCalls:
             self._fields.span_id = format_span_id(traced.span_id)
         self.session.prefill(unit, made() if made else self._made(request), now)
 
-    def _generate(self, request: pb.GenerateRequest, _: object, now: float) -> None:
+    def _generate(self, request: pb.GenerateRequest, now: float) -> None:
         match request.WhichOneof("action"):
             case "run":
                 assert self._plan is not None, "nothing is generated before the config"
@@ -239,9 +231,6 @@ class SessionCalls:
                 self.session.rewind(requests.rewind(request, self._plan.setup), now)
             case _:
                 raise PayloadInvalid(BadField("action", "must be `run`, `cancel` or `rewind`"))
-
-    def _finalize(self, request: pb.FinalizeRequest, _: object, now: float) -> None:
-        self.session.finalize(request.unit, now, keep_last_token=request.keep_last_token)
 
     # ------------------------------------------------- what the session acts upon
 
@@ -384,13 +373,6 @@ class SessionCalls:
 
 def _is_cancel(request: Message) -> bool:
     return cast(pb.GenerateRequest, request).HasField("cancel")
-
-
-def _given_up(stream: Stream) -> Cancelled:
-    # gRPC itself refuses a message that is too large and shows us no difference.
-    return Cancelled(
-        f"The caller gave up its {stream.value} stream, or sent more than {MAX_MESSAGE_BYTES} bytes at once."
-    )
 
 
 def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:

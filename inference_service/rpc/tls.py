@@ -1,11 +1,13 @@
 """The certificate of the worker, which can be replaced while it listens."""
 
+import ssl
 from pathlib import Path
-
-import grpc
+from typing import Final
 
 from antiphon.tls import TlsError, server_context
 from inference_service.errors import ConfigurationError
+
+HTTP2: Final = "h2"
 
 
 class Certificate:
@@ -17,10 +19,9 @@ class Certificate:
         self.asks = client_ca is not None
         """Whether callers need a certificate."""
         self._shown = self._read()
-        self.credentials = grpc.dynamic_ssl_server_credentials(
-            self._shown, lambda: self._shown, require_client_authentication=self.asks
-        )
+        self.context = self._read()
         """For the server's port; each handshake uses what was read last."""
+        self.context.sni_callback = self._show
 
     def reload(self) -> None:
         """Reads them again; connections that stand keep what they have.
@@ -29,11 +30,16 @@ class Certificate:
         """
         self._shown = self._read()
 
-    def _read(self) -> grpc.ServerCertificateConfiguration:
+    def _show(self, handshake: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        """Called in each handshake, also of those who say no name."""
+        handshake.context = self._shown
+
+    def _read(self) -> ssl.SSLContext:
         try:
-            server_context(self._certificate, self._key, self._client_ca)
+            context = server_context(self._certificate, self._key, self._client_ca)
         except TlsError as error:
             raise ConfigurationError(str(error)) from None
-        authority = self._client_ca.read_bytes() if self._client_ca is not None else None
-        pair = (self._key.read_bytes(), self._certificate.read_bytes())
-        return grpc.ssl_server_certificate_configuration([pair], root_certificates=authority)
+        context.set_alpn_protocols([HTTP2])
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+        context.num_tickets = 0  # nobody comes back past an authority that was replaced
+        return context

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from ws_adapter.process.byte_count import ByteCount
+from antiphon.http2.byte_count import ByteCount
 from ws_adapter.worker.transport.channel import Channel
 from ws_adapter.worker.transport.native_channel import NativeChannel
 from ws_adapter.worker.transport.tls import WorkerTls

@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2
 
-from ws_adapter.process.byte_count import ByteCount
+from antiphon.http2.byte_count import ByteCount
 from ws_adapter.worker.transport.channel import FULL_S, Call, Received, Response, RpcError
 
 logger = logging.getLogger(__name__)

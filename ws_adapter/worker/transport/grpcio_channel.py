@@ -12,8 +12,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2
 
+from antiphon.http2.byte_count import ByteCount
 from antiphon.semconv import MAX_MESSAGE_BYTES
-from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.worker.transport.channel import (
     CONNECT_TIMEOUT_S,
     FULL_S,

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from antiphon.http2.control import Headers
 from ws_adapter.worker.transport.channel import FULL_S
-from ws_adapter.worker.transport.http2_control import Headers
 from ws_adapter.worker.transport.http2_stream import Stream, StreamRefused
 
 MOST_OPENINGS: Final = 1024

@@ -9,10 +9,10 @@ from typing import Any, Final, Generic, Protocol
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2
 
+from antiphon.http2.control import Headers
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from ws_adapter.worker.transport.channel import Metadata, Received, Response, RpcError, path_of
 from ws_adapter.worker.transport.http2 import Connection
-from ws_adapter.worker.transport.http2_control import Headers
 from ws_adapter.worker.transport.http2_stream import Stream, StreamRefused
 from ws_adapter.worker.transport.rpc_status import CONTENT_TYPE, http_error, status_of
 

@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.message import Message
 from google.rpc import code_pb2
 
-from ws_adapter.process.byte_count import ByteCount
+from antiphon.http2.byte_count import ByteCount
 from ws_adapter.worker.transport.channel import (
     CONNECT_TIMEOUT_S,
     NEXT_ADDRESS_S,

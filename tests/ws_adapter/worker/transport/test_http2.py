@@ -15,13 +15,14 @@ from h2.events import DataReceived, Event, PingAckReceived, RequestReceived, Str
 from h2.exceptions import StreamClosedError
 from h2.settings import SettingCodes
 
+from antiphon.http2 import keepalive
+from antiphon.http2.byte_count import ByteCount
 from antiphon.semconv import METADATA_WORKER_ID, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.support.passing import Passing
 from tests.ws_adapter.support.stage import until
-from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.worker.session_streams import SessionStream
-from ws_adapter.worker.transport import http2, http2_openings, keepalive
+from ws_adapter.worker.transport import http2, http2_openings
 from ws_adapter.worker.transport.channel import RpcError
 from ws_adapter.worker.transport.http2_stream import Stream
 from ws_adapter.worker.transport.native_channel import NativeChannel

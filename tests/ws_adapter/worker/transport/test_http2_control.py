@@ -20,7 +20,7 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 from h2.stream import H2Stream
 
-from ws_adapter.worker.transport.http2_control import FEW_STREAMS, MAX_FRAME, Control
+from antiphon.http2.control import FEW_STREAMS, MAX_FRAME, Control
 
 REQUEST = [
     (":method", "POST"),

@@ -2,10 +2,10 @@
 
 DATA, WINDOW_UPDATE and GOAWAY pass it by. The first two are nearly all of the traffic and cost a fraction
 that way; after a GOAWAY `h2` would hear nothing more of the streams that go on. Whatever rests on how it
-works inside is in this module, and tests/ws_adapter/worker/transport/test_http2_control.py fails when it
-works otherwise.
+works inside is in this module, and tests/http2/test_control.py fails when it works otherwise.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -20,6 +20,10 @@ MAX_FRAME: Final = 2**17
 
 FEW_STREAMS: Final = 64
 """So many streams that are over may be remembered, and as many as are open."""
+
+_EMPTY: Final = struct.Struct("!LBL")
+"""A frame without a body: its kind, flags, and the number of its stream."""
+_DATA, _END_STREAM = 0, 1
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
 
@@ -40,10 +44,21 @@ class _Connection(H2Connection):
 
 
 class Control:
-    """The client's side. What it has to say waits in `due`. Methods raise `h2.exceptions.ProtocolError`."""
+    """What it has to say waits in `due`. Methods raise `h2.exceptions.ProtocolError`."""
 
-    def __init__(self) -> None:
-        self._h2 = _Connection(H2Configuration(client_side=True, header_encoding=None))
+    def __init__(
+        self,
+        *,
+        is_client: bool,
+        takes: int | None = None,
+        most_headers: int = H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE,
+    ) -> None:
+        """The other side is told to have at most `takes` streams open, and `most_headers` bytes of headers in
+        each request or answer; whether it keeps to that is for others to see."""
+        self._is_client = is_client
+        self._takes = takes
+        self._most_headers = most_headers
+        self._h2 = _Connection(H2Configuration(client_side=is_client, header_encoding=None))
 
     @property
     def window(self) -> int:
@@ -65,18 +80,24 @@ class Control:
         return self._h2.data_to_send()
 
     def begin(self, connection_window: int, stream_window: int) -> None:
-        """The preface: the other side may send so many bytes ahead, in all and on each stream."""
+        """The first words: the other side may send so many bytes ahead, in all and on each stream."""
         values = {
-            SettingCodes.ENABLE_PUSH: 0,
             SettingCodes.INITIAL_WINDOW_SIZE: stream_window,
             SettingCodes.MAX_FRAME_SIZE: MAX_FRAME,
-            SettingCodes.MAX_HEADER_LIST_SIZE: H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE,
+            SettingCodes.MAX_HEADER_LIST_SIZE: self._most_headers,
         }
+        if self._is_client:
+            values[SettingCodes.ENABLE_PUSH] = 0
+        if self._takes is not None:
+            values[SettingCodes.MAX_CONCURRENT_STREAMS] = self._takes
         # Its own way to other settings counts from their acknowledgement on, and costs a second frame.
-        self._h2.local_settings = Settings(client=True, initial_values=values)
+        self._h2.local_settings = Settings(client=self._is_client, initial_values=values)
         self._h2.max_inbound_frame_size = MAX_FRAME
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(connection_window - self._h2.inbound_flow_control_window)
+        if self._takes is not None:  # it would end the connection, where ending the stream is enough
+            del values[SettingCodes.MAX_CONCURRENT_STREAMS]
+            self._h2.local_settings = Settings(client=self._is_client, initial_values=values)
 
     def open(self, headers: Headers) -> int:
         """A new stream; returns its number."""
@@ -84,9 +105,17 @@ class Control:
         self._h2.send_headers(number, headers)
         return number
 
+    def answer(self, number: int, headers: Headers, *, is_end: bool = False) -> None:
+        """The headers of an answer, or its trailers, after which nothing more will be sent on a stream."""
+        self._h2.send_headers(number, headers, end_stream=is_end)
+
     def end(self, number: int) -> None:
         """Nothing more will be sent on a stream; `h2` has seen none of what was."""
         self._h2.end_stream(number)
+
+    def ended(self, number: int) -> None:
+        """The other side sends nothing more on a stream, as its last DATA said."""
+        self._h2.receive_data(_EMPTY.pack(_DATA, _END_STREAM, number))
 
     def reset(self, number: int, code: ErrorCodes) -> None:
         """Ends a stream on both sides."""

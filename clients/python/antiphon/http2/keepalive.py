@@ -1,12 +1,14 @@
 """Whether the other side of a connection is still there."""
 
 import asyncio
-import logging
 from collections.abc import Callable
+from typing import Final
 
-from ws_adapter.worker.transport.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
+KEEPALIVE_S: Final = 10.0
+"""After so long a silence the other side is asked whether it is there."""
 
-logger = logging.getLogger(__name__)
+KEEPALIVE_TIMEOUT_S: Final = 5.0
+"""How long it may take to say anything then."""
 
 
 class Keepalive:
@@ -16,8 +18,9 @@ class Keepalive:
     """
 
     def __init__(
-        self, is_needed: Callable[[], bool], ask: Callable[[], None], lost: Callable[[], None]
+        self, is_needed: Callable[[], bool], ask: Callable[[], None], lost: Callable[[float], None]
     ) -> None:
+        """`lost` is told for how many seconds nothing was heard."""
         self._loop = asyncio.get_running_loop()
         self.heard_at = self._loop.time()
         self._is_needed = is_needed
@@ -49,5 +52,4 @@ class Keepalive:
         if self.heard_at >= asked_at:
             self._look()
         else:
-            logger.error("a worker has said nothing for %.0f s", self._loop.time() - self.heard_at)
-            self._lost()
+            self._lost(self._loop.time() - self.heard_at)

@@ -1,0 +1,202 @@
+"""The connection of a caller, seen from the worker."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+from h2.errors import ErrorCodes
+from h2.events import Event, RequestReceived, StreamReset, TrailersReceived
+
+from antiphon.http2 import connection
+from antiphon.http2.byte_count import ByteCount
+from antiphon.http2.connection import ConnectionBroken
+from antiphon.http2.control import Control, Headers
+from inference_service.rpc.budget import FRAME, Budget
+from inference_service.rpc.call import Call, MalformedRequest, read_head
+
+logger = logging.getLogger(__name__)
+
+GREETING_S: Final = 5.0
+"""How long a caller may take to begin, with TLS and again with HTTP/2."""
+
+MAX_METADATA_BYTES: Final = 8192
+"""Bytes of the headers of a call, each with 32 more as RFC 9113 counts them."""
+
+STREAM_WINDOW: Final = 2**18
+CONNECTION_WINDOW: Final = 2**24
+"""Bytes that a caller may send ahead."""
+
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_LONGEST_CONTROL: Final = 2**15
+_ENTRY_BYTES: Final = 32
+_MOST_UNREAD: Final = 2**20
+"""Bytes of answers to pings and the like that a caller may leave unread."""
+
+
+class CallerConnection(connection.Connection[Call]):
+    """Open from `connection_made` to `connection_lost`. A caller who wastes our time is hung up on."""
+
+    def __init__(
+        self,
+        most_calls: int,
+        on_call: Callable[[Call], None],
+        on_made: Callable[["CallerConnection"], None],
+        on_lost: Callable[["CallerConnection"], None],
+    ) -> None:
+        """At most `most_calls` are open at once."""
+        control = Control(is_client=False, takes=most_calls, most_headers=MAX_METADATA_BYTES)
+        super().__init__(control, CONNECTION_WINDOW, STREAM_WINDOW, ByteCount())
+        self._most_calls = most_calls
+        self._on_call = on_call
+        self._on_made = on_made
+        self._on_lost = on_lost
+        self._newest = 0
+        """Number of the call that came last."""
+        self._is_greeted = False
+        self._greeting = self._loop.call_later(GREETING_S, self._miss_greeting)
+        self._frames = 0
+        self._budget = Budget(1000 + 8 * most_calls, self._loop.time())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no call on it."""
+        return not self._streams
+
+    def leave(self) -> None:
+        """No further call is taken; with the last one it ends."""
+        if self.is_usable:
+            self._is_leaving = True
+            self._put_leaving(self._newest)
+            self._close_if_done()
+
+    # ---------------------------------------------------------------------------------- for its calls
+
+    def answer(self, call: Call, headers: Headers, *, is_end: bool) -> None:
+        """Sends the headers of an answer, or its trailers, with which the call ends."""
+        self._control.answer(call.number, headers, is_end=is_end)
+        if not is_end:
+            self._put_due()
+        elif call.has_ended:
+            self._put_due()
+            self._forget(call)
+        else:
+            self.reset(call, ErrorCodes.NO_ERROR)  # what is still to come is not asked for
+
+    def give_room(self, call: Call) -> None:
+        """As much may be sent to `call` as it has taken."""
+        if not call.is_held:
+            super().give_room(call)
+        elif call.credit > STREAM_WINDOW:
+            raise ConnectionBroken(ErrorCodes.FLOW_CONTROL_ERROR, "a caller sends more than it may")
+
+    # -------------------------------------------------------------------------------------- receiving
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.BaseProtocol."""
+        super().connection_made(transport)
+        self._on_made(self)
+
+    def buffer_updated(self, size: int) -> None:
+        """Takes every whole frame out of the buffer, once the preface has come."""
+        if not self._is_greeted:
+            known = min(self._filled + size, len(_PREFACE))
+            if self._buffer[:known] != _PREFACE[:known]:
+                self.abort()  # it speaks something else
+                return
+            if known < len(_PREFACE):
+                self._filled = known
+                return
+            self._is_greeted = True
+            self._greeting.cancel()
+            self._control.receive(_PREFACE)
+            size = self._filled + size - known
+            self._filled = 0
+            self._buffer[:size] = self._buffer[known : known + size]
+        super().buffer_updated(size)
+
+    def _is_asked(self) -> bool:
+        return True
+
+    def _data_received(self, number: int, flags: int, data: memoryview) -> None:
+        self._spend(FRAME)
+        super()._data_received(number, flags, data)
+
+    def _window_opened(self, number: int, more: int) -> None:
+        self._spend(FRAME)
+        super()._window_opened(number, more)
+
+    def _control_received(self, frame: bytes) -> None:
+        if len(frame) > _LONGEST_CONTROL:
+            raise ConnectionBroken(ErrorCodes.ENHANCE_YOUR_CALM, f"a frame has {len(frame)} bytes of headers")
+        self._spend(1)
+        super()._control_received(frame)
+        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if unread > _MOST_UNREAD:
+            self.abort()
+
+    def _spend(self, amount: float) -> None:
+        if not self._budget.spend(amount, self._keepalive.heard_at):
+            raise ConnectionBroken(ErrorCodes.ENHANCE_YOUR_CALM, "a caller sends too many frames")
+
+    def _happened(self, event: Event) -> None:
+        match event:
+            case RequestReceived():
+                self._called(event)
+            case TrailersReceived():
+                if (call := self._streams.get(event.stream_id)) is not None:
+                    call.has_ended = True
+                    call.ended()
+            case StreamReset():
+                if (call := self._streams.get(event.stream_id)) is not None:
+                    self._break(call, "the caller has reset the call")
+
+    def _called(self, event: RequestReceived) -> None:
+        number = event.stream_id
+        if not self.is_usable or len(self._streams) >= self._most_calls:
+            self._control.reset(number, ErrorCodes.REFUSED_STREAM)
+            self._put_due()
+            return
+        self._newest = number
+        try:
+            call, timeout_s = read_head(event.headers)
+        except MalformedRequest as error:
+            self._control.answer(number, [(":status", str(error.status))], is_end=True)
+            if event.stream_ended is None:
+                self._control.reset(number, ErrorCodes.NO_ERROR)
+            self._put_due()
+            return
+        call.connection, call.number, call.window = self, number, self._first_window
+        self._streams[number] = call
+        call.has_ended = event.stream_ended is not None
+        if timeout_s is not None:
+            call.expire_in(timeout_s)
+        size = sum(len(name) + len(value) + _ENTRY_BYTES for name, value in event.headers)
+        if size > MAX_METADATA_BYTES:
+            text = f"The metadata has {size} bytes, at most {MAX_METADATA_BYTES} are taken."
+            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            return
+        try:
+            self._on_call(call)
+        except Exception:
+            logger.exception("a call could not be handled")
+            call.end(grpc.StatusCode.INTERNAL, "The call failed inside the worker.")
+        if call.has_ended and call.connection is not None:
+            call.ended()
+
+    def _ended(self, call: Call) -> None:
+        self._control.ended(call.number)
+        call.has_ended = True
+        call.ended()
+
+    def _lost(self) -> None:
+        self._greeting.cancel()
+        self._on_lost(self)
+
+    def _miss_greeting(self) -> None:
+        self.abort()
+
+    def _give_up(self, error: Exception) -> None:
+        logger.warning("the connection of a caller is given up: %s", error)
+        super()._give_up(error)

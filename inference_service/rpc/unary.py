@@ -1,0 +1,44 @@
+"""Calls with one request."""
+
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from inference_service.rpc.call import Call, Nobody
+from inference_service.rpc.call import Message as Data
+
+Request = TypeVar("Request", bound=Message)
+
+MOST_BYTES: Final = 2**16
+"""Of the one request."""
+
+
+class Unary(Nobody, Generic[Request]):
+    """Reads the request of a call and sends what `answer` makes of it, unless that answers by itself."""
+
+    def __init__(
+        self, call: Call, parse: Callable[[bytes], Request], answer: Callable[[Request], Message | None]
+    ) -> None:
+        self._call = call
+        self._parse = parse
+        self._answer = answer
+        call.most = MOST_BYTES
+        call.take(self)
+        call.resume()
+
+    def message_received(self, data: Data) -> None:
+        """See `Handler`."""
+        try:
+            request = self._parse(bytes(data))
+        except DecodeError:
+            self._call.end(grpc.StatusCode.INTERNAL, "The request cannot be parsed.")
+            return
+        if (answer := self._answer(request)) is not None:
+            self._call.write(answer.SerializeToString())
+            self._call.end(grpc.StatusCode.OK)
+
+    def half_closed(self) -> None:
+        """See `Handler`."""
+        self._call.end(grpc.StatusCode.INTERNAL, "There is no request.")

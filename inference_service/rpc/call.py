@@ -93,6 +93,7 @@ class Call(Stream):
         "_missing",
         "_prefix",
         "is_held",
+        "is_minor",
         "metadata",
         "most",
         "on_over",
@@ -106,6 +107,8 @@ class Call(Stream):
         """What the caller has sent with it: texts, and bytes where the name ends with `-bin`."""
         self.most = MAX_MESSAGE_BYTES
         """Bytes of the largest request."""
+        self.is_minor = False
+        """Whether it may be cut for the sake of others: it holds nothing, and is as good on another connection."""
         self.on_over: Callable[[grpc.StatusCode], None] = _nothing
         """Called once, with how the call has ended: CANCELLED if it was not we who ended it."""
         self._handler: Handler = _NOBODY

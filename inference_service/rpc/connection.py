@@ -68,6 +68,11 @@ class CallerConnection(connection.Connection[Call]):
         """Whether there is no call on it."""
         return not self._streams
 
+    @property
+    def is_minor(self) -> bool:
+        """Whether all calls on it are."""
+        return all(call.is_minor for call in self._streams.values())
+
     def leave(self) -> None:
         """No further call is taken; with the last one it ends."""
         if self.is_usable:

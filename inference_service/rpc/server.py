@@ -28,7 +28,7 @@ SERVICES = ("", "antiphon.v1.InferenceService")
 """What the health service knows: the server as a whole, and its one service."""
 
 MOST_CONNECTIONS: Final = 1024
-"""Beyond them one that has no call is closed for each that comes."""
+"""Beyond them one that has no session is closed for each that comes."""
 
 _BACKLOG: Final = 256
 _PROBE_S: Final = 1.0
@@ -172,12 +172,14 @@ class WorkerServer:
         return CallerConnection(self._most_calls, self._answer, self._made, self._lost)
 
     def _made(self, connection: CallerConnection) -> None:
-        """There is room for it, or for it in the place of the one that has been idle longest."""
+        """There is room for it, or for it in the place of the oldest that has no call, else of no session."""
         if len(self._connections) >= MOST_CONNECTIONS:
-            idle = next((it for it in self._connections if it.is_idle), connection)
-            self._connections.pop(idle, None)
-            idle.abort()
-            if idle is connection:
+            others = self._connections
+            other = next((it for it in others if it.is_idle), None)
+            other = other or next((it for it in others if it.is_minor), connection)
+            others.pop(other, None)
+            other.abort()
+            if other is connection:
                 logger.warning("a caller is turned away: there are %d connections", MOST_CONNECTIONS)
                 return
         self._connections[connection] = None

@@ -293,6 +293,8 @@ class SessionCalls:
         }
         logger.log(logging.ERROR if is_ours else logging.INFO, "session closed", extra=totals)
         self._outcome = error
+        for call in self._calls.values():
+            call.let_go()
         for outbox in self._outboxes.values():
             outbox.end()
 

@@ -25,6 +25,7 @@ class Unary(Nobody, Generic[Request]):
         self._parse = parse
         self._answer = answer
         call.most = MOST_BYTES
+        call.is_minor = True
         call.take(self)
         call.resume()
 

@@ -1,0 +1,218 @@
+"""A caller of the worker that speaks HTTP/2 by hand, and can say anything: wrong things too."""
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+
+from google.protobuf.message import Message
+from hpack import Decoder, Encoder
+
+from tests.inference_service.support.caller import soon, until
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    range(10)
+)
+END_STREAM, ACK, END_HEADERS, PADDED = 1, 1, 4, 8
+HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 1, 4, 5
+
+SERVICE = "/antiphon.v1.InferenceService/"
+GET_INFO = SERVICE + "GetInfo"
+
+Headers = Iterable[tuple[str, str | bytes]]
+
+
+def frame(kind: int, flags: int, number: int, body: bytes = b"") -> bytes:
+    """One frame, as long as its body."""
+    return len(body).to_bytes(3) + struct.pack("!BBL", kind, flags, number) + body
+
+
+def settings(**values: int) -> bytes:
+    """A SETTINGS frame."""
+    codes = {"table": HEADER_TABLE_SIZE, "window": INITIAL_WINDOW_SIZE, "frame": MAX_FRAME_SIZE}
+    return frame(SETTINGS, 0, 0, b"".join(struct.pack("!HL", codes[name], values[name]) for name in values))
+
+
+def opened(number: int, more: int) -> bytes:
+    """A WINDOW_UPDATE."""
+    return frame(WINDOW_UPDATE, 0, number, more.to_bytes(4))
+
+
+def reset(number: int, code: int = 8) -> bytes:
+    """A RST_STREAM, by default one that cancels."""
+    return frame(RST_STREAM, 0, number, code.to_bytes(4))
+
+
+def framed(message: Message | bytes = b"", *, is_compressed: bool = False) -> bytes:
+    """A message as gRPC has it."""
+    data = message if isinstance(message, bytes) else message.SerializeToString()
+    return bytes([is_compressed]) + len(data).to_bytes(4) + data
+
+
+class RawCaller:
+    """One connection. What the worker says is read as it comes, but for what follows on `stop_reading`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.frames: list[tuple[int, int, int, bytes]] = []
+        """Kind, flags, number of the stream and body."""
+        self.told: defaultdict[int, list[dict[str, str]]] = defaultdict(list)
+        """The headers and trailers of each stream."""
+        self.body: defaultdict[int, bytes] = defaultdict(bytes)
+        self.ended: set[int] = set()
+        self.resets: dict[int, int] = {}
+        """With which code streams were reset."""
+        self.farewell: int | None = None
+        """The code of the worker's GOAWAY."""
+        self.is_over = False
+        """The worker has hung up."""
+        self.answers_pings = True
+        self.encoder = Encoder()
+        self._decoder = Decoder()
+        self._reader = reader
+        self._writer = writer
+        self._newest = -1
+
+    # ------------------------------------------------------------------------------------------ talking
+
+    def say(self, *data: bytes) -> None:
+        """Sends bytes as they are."""
+        self._writer.write(b"".join(data))
+
+    async def said(self, *data: bytes) -> None:
+        """Sends bytes, and waits until they have left; it does not matter if the worker hangs up."""
+        self.say(*data)
+        await asyncio.sleep(0)
+        with suppress(ConnectionError):
+            await soon(self._writer.drain())
+
+    def greet(self, **values: int) -> None:
+        """What every connection begins with."""
+        self.say(PREFACE, settings(**values))
+
+    def head(self, path: str, *more: tuple[str, str | bytes], **changed: str) -> bytes:
+        """The header block of a call; `changed` are other values of its headers, `None` leaves one out."""
+        values = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": path,
+            ":authority": "worker",
+            "te": "trailers",
+            "content-type": "application/grpc",
+        }
+        values |= {name.replace("_", "-").replace("pseudo-", ":"): value for name, value in changed.items()}
+        block: bytes = self.encoder.encode([*values.items(), *more])
+        return block
+
+    def call(self, path: str, *more: tuple[str, str | bytes], end: bool = False, **changed: str) -> int:
+        """Begins a call and returns its number."""
+        number = self.next_number()
+        self.say(frame(HEADERS, END_HEADERS | end, number, self.head(path, *more, **changed)))
+        return number
+
+    def next_number(self) -> int:
+        """Of the next stream."""
+        self._newest += 2
+        return self._newest
+
+    def ask(self, path: str, request: Message | bytes = b"", *more: tuple[str, str | bytes]) -> int:
+        """A whole call with one request; returns its number."""
+        number = self.call(path, *more)
+        self.say(frame(DATA, END_STREAM, number, framed(request)))
+        return number
+
+    def hang_up(self) -> None:
+        """Cuts the connection."""
+        self._writer.transport.abort()
+
+    # ---------------------------------------------------------------------------------------- listening
+
+    async def status(self, number: int) -> str:
+        """The status that a call ends with, `reset` if it is reset."""
+        await until(lambda: number in self.ended or number in self.resets or self.is_over)
+        assert number in self.ended or number in self.resets, "the worker hung up"
+        return self.told[number][-1].get("grpc-status", "none") if number in self.ended else "reset"
+
+    async def begun(self, number: int) -> None:
+        """Waits for the headers of an answer."""
+        await until(lambda: self.told[number])
+
+    async def reached(self) -> None:
+        """Waits until the worker has handled all that was said."""
+        before = self.count(PING, ACK)
+        self.say(frame(PING, 0, 0, bytes(8)))
+        await until(lambda: self.count(PING, ACK) > before or self.is_over)
+
+    async def over(self) -> int | None:
+        """Waits until the worker has hung up, and returns the code that it gave."""
+        await until(lambda: self.is_over)
+        return self.farewell
+
+    def count(self, kind: int, flags: int = 0) -> int:
+        """Frames of a kind, those that have all of `flags`."""
+        return sum(each[0] == kind and each[1] & flags == flags for each in self.frames)
+
+    def stop_reading(self) -> None:
+        """What the worker says from now on stays in the network."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    async def listen(self) -> None:
+        """Until the worker hangs up."""
+        try:
+            while True:
+                head = await self._reader.readexactly(9)
+                body = await self._reader.readexactly(int.from_bytes(head[:3]))
+                self._hear(head[3], head[4], int.from_bytes(head[5:]), body)
+        except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
+            self.is_over = True
+
+    def _hear(self, kind: int, flags: int, number: int, body: bytes) -> None:
+        self.frames.append((kind, flags, number, body))
+        match kind:
+            case 0x1:
+                headers = self._decoder.decode(body)
+                self.told[number].append({str(name): str(value) for name, value in headers})
+            case 0x0:
+                self.body[number] += body
+            case 0x3:
+                self.resets.setdefault(number, int.from_bytes(body))
+            case 0x7:
+                self.farewell = int.from_bytes(body[4:8])
+            case 0x6 if not flags & ACK and self.answers_pings:
+                self.say(frame(PING, ACK, 0, body))
+        if kind in (HEADERS, DATA) and flags & END_STREAM:
+            self.ended.add(number)
+
+
+@asynccontextmanager
+async def dialled(address: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[RawCaller]:
+    """A connection on which nothing was said yet; cut at the end of the block."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as plain:
+        plain.setblocking(False)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**15)  # the network keeps little
+        await soon(asyncio.get_running_loop().sock_connect(plain, (host, int(port))))
+        sock = plain.dup()
+    reader, writer = await soon(
+        asyncio.open_connection(sock=sock, limit=2**24, ssl=tls, server_hostname=host if tls else None)
+    )
+    raw = RawCaller(reader, writer)
+    listening = asyncio.create_task(raw.listen())
+    try:
+        yield raw
+    finally:
+        raw.hang_up()
+        listening.cancel()
+        await asyncio.wait({listening})
+
+
+@asynccontextmanager
+async def greeted(address: str, **values: int) -> AsyncIterator[RawCaller]:
+    """A connection that has begun as it should, with settings of its own."""
+    async with dialled(address) as raw:
+        raw.greet(**values)
+        await raw.reached()
+        yield raw

@@ -17,12 +17,10 @@ from h2.errors import ErrorCodes
 
 from antiphon.http2 import keepalive
 from antiphon.http2.control import FEW_STREAMS, MAX_FRAME
-from antiphon.semconv import METADATA_SESSION_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.rpc import budget, connection, server
 from inference_service.rpc.connection import GREETING_S, STREAM_WINDOW, CallerConnection
 from inference_service.rpc.health import WATCH
-from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, duplex, soon, until, until_free
 from tests.inference_service.support.raw_caller import (
     ACK,
@@ -36,13 +34,18 @@ from tests.inference_service.support.raw_caller import (
     PADDED,
     PING,
     PREFACE,
+    PREFILL,
     PRIORITY,
     PUSH_PROMISE,
     RST_STREAM,
-    SERVICE,
+    SESSION,
+    SESSION_PARTS,
     SETTINGS,
     WINDOW_UPDATE,
     RawCaller,
+    answers_in,
+    begin_session,
+    begin_unit,
     dialled,
     frame,
     framed,
@@ -56,9 +59,6 @@ from tests.support.scripted_engine import RunningWorker, ScriptedEngine, running
 
 SLOTS = 4
 MOST_CALLS = 4 * SLOTS + 16
-PREFILL = SERVICE + "Prefill"
-SESSION = (METADATA_SESSION_ID, "s-hostile")
-SESSION_PARTS = [SERVICE + stream.value for stream in Stream]
 
 
 class World:
@@ -102,14 +102,6 @@ def _nothing_fails(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """A caller cannot make the worker log an error."""
     yield
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
-
-
-async def begin_session(raw: RawCaller, *parts: str) -> list[int]:
-    """Opens calls of a session, which are attached."""
-    numbers = [raw.call(path, SESSION) for path in parts]
-    for number in numbers:
-        await raw.begun(number)
-    return numbers
 
 
 # ------------------------------------------------------------------------------------------ the greeting
@@ -474,27 +466,6 @@ async def test_a_caller_who_leaves_is_answered_what_it_has_asked_and_no_more() -
 
 
 # ------------------------------------------------------------------------------------------------ windows
-
-
-async def begin_unit(raw: RawCaller) -> int:
-    """A session with one unit, of which a second of sound comes; returns the number of its `Generate`."""
-    prefill, generate, finalize = await begin_session(raw, *SESSION_PARTS)
-    config = pb.PrefillRequest(config=pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO))
-    unit = pb.PrefillRequest(unit=1, duplex=duplex())
-    run = pb.GenerateRequest(unit=1, run=pb.GenerateUnit())
-    raw.say(*(frame(DATA, 0, prefill, framed(each)) for each in (config, unit)))
-    raw.say(frame(DATA, 0, generate, framed(run)))
-    raw.say(frame(DATA, 0, finalize, framed(pb.FinalizeRequest(unit=1))))
-    return generate
-
-
-def answers_in(body: bytes) -> list[pb.GenerateResponse]:
-    """The messages that are whole."""
-    found = []
-    while len(body) >= 5 and len(body) >= (end := 5 + int.from_bytes(body[1:5])):
-        found.append(pb.GenerateResponse.FromString(body[5:end]))
-        body = body[end:]
-    return found
 
 
 async def test_windows_that_shrink_below_nothing_and_grow_again() -> None:

@@ -11,7 +11,10 @@ from contextlib import asynccontextmanager, suppress
 from google.protobuf.message import Message
 from hpack import Decoder, Encoder
 
-from tests.inference_service.support.caller import soon, until
+from antiphon.semconv import METADATA_SESSION_ID
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.session.units import Stream
+from tests.inference_service.support.caller import duplex, soon, until
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
@@ -22,6 +25,9 @@ HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 1, 4, 5
 
 SERVICE = "/antiphon.v1.InferenceService/"
 GET_INFO = SERVICE + "GetInfo"
+SESSION_PARTS = [SERVICE + stream.value for stream in Stream]
+PREFILL = SESSION_PARTS[0]
+SESSION = (METADATA_SESSION_ID, "s-raw")
 
 Headers = Iterable[tuple[str, str | bytes]]
 
@@ -56,7 +62,8 @@ def framed(message: Message | bytes = b"", *, is_compressed: bool = False) -> by
 class RawCaller:
     """One connection. What the worker says is read as it comes, but for what follows on `stop_reading`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.address = address
         self.frames: list[tuple[int, int, int, bytes]] = []
         """Kind, flags, number of the stream and body."""
         self.told: defaultdict[int, list[dict[str, str]]] = defaultdict(list)
@@ -199,7 +206,7 @@ async def dialled(address: str, tls: ssl.SSLContext | None = None) -> AsyncItera
     reader, writer = await soon(
         asyncio.open_connection(sock=sock, limit=2**24, ssl=tls, server_hostname=host if tls else None)
     )
-    raw = RawCaller(reader, writer)
+    raw = RawCaller(address, reader, writer)
     listening = asyncio.create_task(raw.listen())
     try:
         yield raw
@@ -216,3 +223,32 @@ async def greeted(address: str, **values: int) -> AsyncIterator[RawCaller]:
         raw.greet(**values)
         await raw.reached()
         yield raw
+
+
+async def begin_session(raw: RawCaller, *parts: str) -> list[int]:
+    """Opens calls of a session, which are attached."""
+    numbers = [raw.call(path, SESSION) for path in parts]
+    for number in numbers:
+        await raw.begun(number)
+    return numbers
+
+
+async def begin_unit(raw: RawCaller) -> int:
+    """A session with one unit, of which a second of sound comes; returns the number of its `Generate`."""
+    prefill, generate, finalize = await begin_session(raw, *SESSION_PARTS)
+    config = pb.PrefillRequest(config=pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO))
+    unit = pb.PrefillRequest(unit=1, duplex=duplex())
+    run = pb.GenerateRequest(unit=1, run=pb.GenerateUnit())
+    raw.say(*(frame(DATA, 0, prefill, framed(each)) for each in (config, unit)))
+    raw.say(frame(DATA, 0, generate, framed(run)))
+    raw.say(frame(DATA, 0, finalize, framed(pb.FinalizeRequest(unit=1))))
+    return generate
+
+
+def answers_in(body: bytes) -> list[pb.GenerateResponse]:
+    """The messages that are whole."""
+    found = []
+    while len(body) >= 5 and len(body) >= (end := 5 + int.from_bytes(body[1:5])):
+        found.append(pb.GenerateResponse.FromString(body[5:end]))
+        body = body[end:]
+    return found

@@ -8,10 +8,10 @@ from google.protobuf.message import Message
 
 from inference_service.errors import PayloadInvalid, SessionError
 from inference_service.rpc import requests
-from inference_service.rpc.call import Call, Handler
-from inference_service.rpc.call import Message as Data
 from inference_service.rpc.outbox import Outbox
 from inference_service.session.units import Stream
+from inference_service.transport.call import Call, Handler
+from inference_service.transport.call import Message as Data
 
 Made = Callable[[], Any]
 """Gives what a request comes to, or raises what is wrong with it."""

@@ -35,12 +35,12 @@ from inference_service.errors import (
 from inference_service.observability.tracing import LastAnswer, kind_of
 from inference_service.rpc import replies, requests
 from inference_service.rpc.backend import Backend
-from inference_service.rpc.call import Call
 from inference_service.rpc.outbox import Outbox
 from inference_service.rpc.session_call import Made, SessionCall
 from inference_service.session.leases import Lease
 from inference_service.session.machine import Answer, GoAway, SessionMachine
 from inference_service.session.units import Stream, Unit
+from inference_service.transport.call import Call
 
 logger = logging.getLogger(__name__)
 

@@ -82,6 +82,8 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         """Streams with something to send, once there is room on the connection."""
         self._parts: list[Part] = []
         """What is written before this turn of the event loop is over, `_size` bytes."""
+        self._is_reading = False
+        """Then it is written when all is read that has come."""
         self._size = 0
         self._keepalive = Keepalive(self._is_asked, self._ping, self._fell_silent)
         self._cutting: asyncio.TimerHandle | None = None
@@ -227,7 +229,7 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
 
     def _put(self, size: int, *parts: Part) -> None:
         """Writes `parts`, `size` bytes in all, soon, together with what else comes, in few system calls."""
-        if not self._parts:
+        if not self._parts and not self._is_reading:
             self._loop.call_soon(self._flush)
         self._parts += parts
         self._size += size
@@ -272,6 +274,7 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         self._byte_count.received += size
         buffer, filled, begin = self._buffer, self._filled + size, 0
         unpack = _HEAD.unpack_from
+        self._is_reading = True
         try:
             while (body := begin + _HEAD_BYTES) <= filled:
                 head, flags, number = unpack(buffer, begin)
@@ -297,6 +300,9 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         except (ConnectionBroken, ProtocolError) as error:
             self._give_up(error)
             return
+        finally:
+            self._is_reading = False
+            self._flush()
         if 0 < begin < filled:
             buffer[: filled - begin] = buffer[begin:filled]
         self._filled = filled - begin

@@ -13,8 +13,8 @@ from antiphon.http2 import connection
 from antiphon.http2.byte_count import ByteCount
 from antiphon.http2.connection import ConnectionBroken
 from antiphon.http2.control import Control, Headers
-from inference_service.rpc.budget import FRAME, Budget
-from inference_service.rpc.call import Call, MalformedRequest, read_head
+from inference_service.transport.budget import FRAME, Budget
+from inference_service.transport.call import Call, MalformedRequest, read_head
 
 logger = logging.getLogger(__name__)
 

@@ -124,6 +124,12 @@ class SessionCall(Handler):
         self._outbox.flush()
         self._session.answered()
 
+    def cut(self) -> None:
+        """The caller has had time enough to read what waits."""
+        self._stop()
+        self._outbox.close()
+        self._call.abort()
+
     def _stop(self) -> None:
         if self._decoding is not None:
             self._decoding.cancel()

@@ -182,6 +182,13 @@ class Call(Stream):
         """Ends the call with `error` after what was written."""
         self.end(error.code, error.message, error.status().SerializeToString())
 
+    def abort(self) -> None:
+        """Ends the call without what waits to leave."""
+        if self.connection is not None:
+            self._handler = _NOBODY
+            self._over(grpc.StatusCode.CANCELLED)
+            self._caller.reset(self, ErrorCodes.CANCEL)
+
     @property
     def _caller(self) -> Caller:
         return cast(Caller, self.connection)
@@ -198,8 +205,7 @@ class Call(Stream):
         """Ends the call though its handler did not."""
         handler, self._handler = self._handler, _NOBODY
         if self.waiting:  # which the caller does not read
-            self._over(code)
-            self._caller.reset(self, ErrorCodes.CANCEL)
+            self.abort()
         else:
             self.end(code, message)
         handler.given_up()

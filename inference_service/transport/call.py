@@ -85,13 +85,13 @@ class Call(Stream):
     __slots__ = (
         "_expiry",
         "_handler",
-        "_has_all",
         "_has_begun",
         "_held",
         "_last",
         "_message",
         "_missing",
         "_prefix",
+        "has_all",
         "is_held",
         "metadata",
         "most",
@@ -116,7 +116,8 @@ class Call(Stream):
         self.is_held = True
         """Whether requests are kept back."""
         self._held = bytearray()
-        self._has_all = False
+        self.has_all = False
+        """Whether the caller sends nothing more."""
         self._prefix = b""
         self._message: bytearray | None = None
         self._missing = 0
@@ -145,7 +146,7 @@ class Call(Stream):
             self._split(memoryview(held))
         if self.is_held or self.connection is None:
             return
-        if self._has_all:
+        if self.has_all:
             self._half_close()
         else:
             self._caller.give_room(self)
@@ -235,7 +236,7 @@ class Call(Stream):
 
     def ended(self) -> None:
         """The caller sends nothing more."""
-        self._has_all = True
+        self.has_all = True
         if not self.is_held:
             self._half_close()
 

@@ -75,10 +75,12 @@ class CallerConnection(connection.Connection[Call]):
 
     def answer(self, call: Call, headers: Headers, *, is_end: bool) -> None:
         """Sends the headers of an answer, or its trailers, with which the call ends."""
+        if self._is_over:
+            return  # and the call will be told
         self._control.answer(call.number, headers, is_end=is_end)
         if not is_end:
             self._put_due()
-        elif call.has_ended:
+        elif call.has_all:
             self._put_due()
             self._forget(call)
         else:
@@ -115,12 +117,17 @@ class CallerConnection(connection.Connection[Call]):
             self._filled = 0
             self._buffer[:size] = self._buffer[known : known + size]
         super().buffer_updated(size)
+        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if unread > _MOST_UNREAD:
+            self.abort()
 
     def _is_asked(self) -> bool:
         return True
 
     def _data_received(self, number: int, flags: int, data: memoryview) -> None:
         self._spend(FRAME)
+        if (call := self._streams.get(number)) is not None and call.has_all:
+            raise ConnectionBroken(ErrorCodes.STREAM_CLOSED, "a call goes on after its end")
         super()._data_received(number, flags, data)
 
     def _window_opened(self, number: int, more: int) -> None:
@@ -132,9 +139,10 @@ class CallerConnection(connection.Connection[Call]):
             raise ConnectionBroken(ErrorCodes.ENHANCE_YOUR_CALM, f"a frame has {len(frame)} bytes of headers")
         self._spend(1)
         super()._control_received(frame)
-        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        if unread > _MOST_UNREAD:
-            self.abort()
+
+    def _ping_received(self, number: int, flags: int, body: bytes) -> None:
+        self._spend(FRAME)
+        super()._ping_received(number, flags, body)
 
     def _spend(self, amount: float) -> None:
         if not self._budget.spend(amount, self._keepalive.heard_at):
@@ -146,7 +154,6 @@ class CallerConnection(connection.Connection[Call]):
                 self._called(event)
             case TrailersReceived():
                 if (call := self._streams.get(event.stream_id)) is not None:
-                    call.has_ended = True
                     call.ended()
             case StreamReset():
                 if (call := self._streams.get(event.stream_id)) is not None:
@@ -169,7 +176,7 @@ class CallerConnection(connection.Connection[Call]):
             return
         call.connection, call.number, call.window = self, number, self._first_window
         self._streams[number] = call
-        call.has_ended = event.stream_ended is not None
+        call.has_all = event.stream_ended is not None
         if timeout_s is not None:
             call.expire_in(timeout_s)
         size = sum(len(name) + len(value) + _ENTRY_BYTES for name, value in event.headers)
@@ -182,12 +189,11 @@ class CallerConnection(connection.Connection[Call]):
         except Exception:
             logger.exception("a call could not be handled")
             call.end(grpc.StatusCode.INTERNAL, "The call failed inside the worker.")
-        if call.has_ended and call.connection is not None:
+        if call.has_all and call.connection is not None:
             call.ended()
 
     def _ended(self, call: Call) -> None:
         self._control.ended(call.number)
-        call.has_ended = True
         call.ended()
 
     def _lost(self) -> None:

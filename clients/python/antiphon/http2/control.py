@@ -1,6 +1,6 @@
-"""What `h2` minds of a connection: headers, settings, pings and resets.
+"""What `h2` minds of a connection: headers, settings and resets.
 
-DATA, WINDOW_UPDATE and GOAWAY pass it by. The first two are nearly all of the traffic and cost a fraction
+DATA, WINDOW_UPDATE, PING and GOAWAY pass it by. The first are nearly all of the traffic and cost a fraction
 that way; after a GOAWAY `h2` would hear nothing more of the streams that go on. Whatever rests on how it
 works inside is in this module, and tests/http2/test_control.py fails when it works otherwise.
 """
@@ -120,10 +120,6 @@ class Control:
     def reset(self, number: int, code: ErrorCodes) -> None:
         """Ends a stream on both sides."""
         self._h2.reset_stream(number, code)
-
-    def ping(self) -> None:
-        """Asks for a sign of life."""
-        self._h2.ping(bytes(8))
 
     def close(self, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
         """Ends the connection."""

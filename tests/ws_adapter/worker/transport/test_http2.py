@@ -646,14 +646,14 @@ async def test_a_silent_worker_is_asked_and_a_frozen_one_is_lost(
     monkeypatch.setattr(keepalive, "KEEPALIVE_S", 0.05)
     monkeypatch.setattr(keepalive, "KEEPALIVE_TIMEOUT_S", 0.2 if is_lost else 2.0)
     asked = 0
-    ping = H2Connection.ping
+    ping = http2.Connection._ping
 
-    def counted(connection: H2Connection, data: bytes) -> None:
+    def counted(connection: http2.Connection) -> None:
         nonlocal asked
         asked += 1
-        ping(connection, data)
+        ping(connection)
 
-    monkeypatch.setattr(H2Connection, "ping", counted)
+    monkeypatch.setattr(http2.Connection, "_ping", counted)
 
     def prepare(peer: Peer) -> None:
         peer.start()

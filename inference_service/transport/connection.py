@@ -13,7 +13,7 @@ from antiphon.http2 import connection
 from antiphon.http2.byte_count import ByteCount
 from antiphon.http2.connection import ConnectionBroken
 from antiphon.http2.control import Control, Headers
-from inference_service.transport.budget import FRAME, Budget
+from inference_service.transport.budget import BYTE, CONTROL, FRAME, Budget
 from inference_service.transport.call import Call, MalformedRequest, read_head
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,9 @@ CONNECTION_WINDOW: Final = 2**24
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _LONGEST_CONTROL: Final = 2**15
+"""Bytes of a frame other than DATA, or of the frames that headers come in."""
+_HEADERS, _CONTINUATION = 1, 9
+_END_STREAM, _END_HEADERS = 1, 4
 _ENTRY_BYTES: Final = 32
 _MOST_UNREAD: Final = 2**20
 """Bytes of answers to pings and the like that a caller may leave unread."""
@@ -55,9 +58,10 @@ class CallerConnection(connection.Connection[Call]):
         self._newest = 0
         """Number of the call that came last."""
         self._is_greeted = False
-        self._greeting = self._loop.call_later(GREETING_S, self._miss_greeting)
-        self._frames = 0
-        self._budget = Budget(1000 + 8 * most_calls, self._loop.time())
+        self._greeting: asyncio.TimerHandle | None = None
+        self._headers = 0
+        """Bytes of the frames of headers that have not ended yet."""
+        self._budget = Budget(most_calls, self._loop.time())
 
     @property
     def is_idle(self) -> bool:
@@ -75,8 +79,10 @@ class CallerConnection(connection.Connection[Call]):
 
     def answer(self, call: Call, headers: Headers, *, is_end: bool) -> None:
         """Sends the headers of an answer, or its trailers, with which the call ends."""
-        if self._is_over:
-            return  # and the call will be told
+        if self._is_over:  # it is about to be lost, and with it the call
+            if is_end:
+                self._forget(call)
+            return
         self._control.answer(call.number, headers, is_end=is_end)
         if not is_end:
             self._put_due()
@@ -98,6 +104,7 @@ class CallerConnection(connection.Connection[Call]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.BaseProtocol."""
         super().connection_made(transport)
+        self._greeting = self._loop.call_later(GREETING_S, self.abort)
         self._on_made(self)
 
     def buffer_updated(self, size: int) -> None:
@@ -111,7 +118,7 @@ class CallerConnection(connection.Connection[Call]):
                 self._filled = known
                 return
             self._is_greeted = True
-            self._greeting.cancel()
+            self._stop_greeting()
             self._control.receive(_PREFACE)
             size = self._filled + size - known
             self._filled = 0
@@ -126,8 +133,12 @@ class CallerConnection(connection.Connection[Call]):
 
     def _data_received(self, number: int, flags: int, data: memoryview) -> None:
         self._spend(FRAME)
-        if (call := self._streams.get(number)) is not None and call.has_all:
-            raise ConnectionBroken(ErrorCodes.STREAM_CLOSED, "a call goes on after its end")
+        if (call := self._streams.get(number)) is not None:
+            if call.has_all:
+                raise ConnectionBroken(ErrorCodes.STREAM_CLOSED, "a caller goes on after its end")
+            if flags & _END_STREAM:  # before the answer, which may follow from this
+                self._control.ended(number)
+                call.has_all = True
         super()._data_received(number, flags, data)
 
     def _window_opened(self, number: int, more: int) -> None:
@@ -135,14 +146,21 @@ class CallerConnection(connection.Connection[Call]):
         super()._window_opened(number, more)
 
     def _control_received(self, frame: bytes) -> None:
-        if len(frame) > _LONGEST_CONTROL:
-            raise ConnectionBroken(ErrorCodes.ENHANCE_YOUR_CALM, f"a frame has {len(frame)} bytes of headers")
-        self._spend(1)
+        size = len(frame)
+        if frame[3] in (_HEADERS, _CONTINUATION):
+            size += self._headers
+            self._headers = 0 if frame[4] & _END_HEADERS else size
+        if size > _LONGEST_CONTROL:
+            raise ConnectionBroken(ErrorCodes.ENHANCE_YOUR_CALM, f"a caller sends {size} bytes of headers")
+        self._spend(CONTROL + len(frame) * BYTE)
         super()._control_received(frame)
 
     def _ping_received(self, number: int, flags: int, body: bytes) -> None:
         self._spend(FRAME)
         super()._ping_received(number, flags, body)
+
+    def _other_leaves(self, last: int) -> None:
+        self._spend(CONTROL)
 
     def _spend(self, amount: float) -> None:
         if not self._budget.spend(amount, self._keepalive.heard_at):
@@ -154,6 +172,7 @@ class CallerConnection(connection.Connection[Call]):
                 self._called(event)
             case TrailersReceived():
                 if (call := self._streams.get(event.stream_id)) is not None:
+                    call.has_all = True
                     call.ended()
             case StreamReset():
                 if (call := self._streams.get(event.stream_id)) is not None:
@@ -193,15 +212,15 @@ class CallerConnection(connection.Connection[Call]):
             call.ended()
 
     def _ended(self, call: Call) -> None:
-        self._control.ended(call.number)
         call.ended()
 
     def _lost(self) -> None:
-        self._greeting.cancel()
+        self._stop_greeting()
         self._on_lost(self)
 
-    def _miss_greeting(self) -> None:
-        self.abort()
+    def _stop_greeting(self) -> None:
+        if self._greeting is not None:
+            self._greeting.cancel()
 
     def _give_up(self, error: Exception) -> None:
         logger.warning("the connection of a caller is given up: %s", error)

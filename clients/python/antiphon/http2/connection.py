@@ -265,8 +265,10 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         if self._cutting is not None:
             self._cutting.cancel()
         self._settled()
-        for stream in list(self._streams.values()):
-            self._break(stream, f"the connection is lost: {error or 'it was closed'}")
+        while self._streams:  # the end of one may end others
+            self._break(
+                next(iter(self._streams.values())), f"the connection is lost: {error or 'it was closed'}"
+            )
         self._lost()
 
     def get_buffer(self, size_hint: int) -> memoryview:
@@ -389,7 +391,8 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         self._frame_size = self._control.frame_size
         for stream in list(self._streams.values()):
             stream.window += wider
-            self._pump(stream)
+            if stream.connection is not None:  # else the end of another was its own
+                self._pump(stream)
         self._settled()
         self._changed()
 

@@ -32,14 +32,14 @@ from inference_service.observability.watchdog import Watchdog
 from inference_service.options import MOST_SLOTS, WorkerOptions
 from inference_service.registration import LAST_WORD_S, House, Offer, Registrar
 from inference_service.rpc.backend import Backend
-from inference_service.rpc.server import Address, WorkerServer
 from inference_service.rpc.servicer import InferenceServicer
 from inference_service.rpc.session_calls import deliver_on
-from inference_service.rpc.tls import Certificate
 from inference_service.session.admission import Admission
 from inference_service.session.leases import LeaseRules
 from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable
+from inference_service.transport.server import Address, WorkerServer
+from inference_service.transport.tls import Certificate
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

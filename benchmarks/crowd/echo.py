@@ -14,16 +14,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import grpc.aio
-
-from antiphon.semconv import METADATA_SESSION_ID, METADATA_WORKER_ID, server_options
+from antiphon.semconv import METADATA_SESSION_ID, METADATA_WORKER_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import (
     InferenceServiceServicer,
     add_InferenceServiceServicer_to_server,
 )
 from benchmarks.crowd.workload import place, speaks
-from benchmarks.load import payload
+from benchmarks.load import grpc_server, payload
 
 _INITIAL = ((METADATA_WORKER_ID, "echo"),)
 _SESSIONS = 256
@@ -97,7 +95,7 @@ def _ignore(name: str, unit: int) -> None:
 
 async def main(heard: Callable[[str, int], None] = _ignore, tell: Callable[[], None] = answer) -> None:
     """Serves until it is told to stop; `tell` answers what comes on standard input."""
-    server = grpc.aio.server(options=list(server_options(_SESSIONS)))
+    server = grpc_server.server(_SESSIONS)
     add_InferenceServiceServicer_to_server(Echo(heard), server)
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)

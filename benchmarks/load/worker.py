@@ -14,13 +14,13 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from antiphon.semconv import METADATA_WORKER_ID, server_options
+from antiphon.semconv import METADATA_WORKER_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import (
     InferenceServiceServicer,
     add_InferenceServiceServicer_to_server,
 )
-from benchmarks.load import payload
+from benchmarks.load import grpc_server, payload
 
 WORKER_ID = "bench"
 _INITIAL = ((METADATA_WORKER_ID, WORKER_ID),)
@@ -88,7 +88,7 @@ async def main() -> None:
     parser.add_argument("--listens", action="store_true")
     parser.add_argument("--obeys", action="store_true")
     arguments = parser.parse_args()
-    server = grpc.aio.server(options=list(server_options(arguments.slots)))
+    server = grpc_server.server(arguments.slots)
     answering = Answering(arguments.slots, arguments.listens, arguments.obeys)
     add_InferenceServiceServicer_to_server(answering, server)
     stopped = asyncio.Event()

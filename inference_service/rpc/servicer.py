@@ -20,13 +20,13 @@ from inference_service.observability.status import SlotView
 from inference_service.observability.tracing import Tracing
 from inference_service.rpc import replies
 from inference_service.rpc.backend import Backend
-from inference_service.rpc.call import Call
 from inference_service.rpc.session_calls import SessionCalls
-from inference_service.rpc.unary import Unary
 from inference_service.session.leases import Lease, LeaseReader, LeaseRules
 from inference_service.session.metadata import Metadata, first, session_id
 from inference_service.session.slots import SlotState
 from inference_service.session.units import Stream
+from inference_service.transport.call import Call
+from inference_service.transport.unary import Unary
 
 logger = logging.getLogger(__name__)
 

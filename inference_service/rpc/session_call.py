@@ -8,10 +8,10 @@ from google.protobuf.message import Message
 
 from inference_service.errors import PayloadInvalid, SessionError
 from inference_service.rpc import requests
-from inference_service.rpc.call import Call, Handler
-from inference_service.rpc.call import Message as Data
 from inference_service.rpc.outbox import Outbox
 from inference_service.session.units import Stream
+from inference_service.transport.call import Call, Handler
+from inference_service.transport.call import Message as Data
 
 Made = Callable[[], Any]
 """Gives what a request comes to, or raises what is wrong with it."""
@@ -127,6 +127,12 @@ class SessionCall(Handler):
         """See `Handler`."""
         self._outbox.flush()
         self._session.answered()
+
+    def cut(self) -> None:
+        """The caller has had time enough to read what waits."""
+        self._stop()
+        self._outbox.close()
+        self._call.abort()
 
     def _stop(self) -> None:
         if self._decoding is not None:

@@ -35,12 +35,12 @@ from inference_service.errors import (
 from inference_service.observability.tracing import LastAnswer, kind_of
 from inference_service.rpc import replies, requests
 from inference_service.rpc.backend import Backend
-from inference_service.rpc.call import Call
 from inference_service.rpc.outbox import Outbox
 from inference_service.rpc.session_call import Made, SessionCall
 from inference_service.session.leases import Lease
 from inference_service.session.machine import Answer, GoAway, SessionMachine
 from inference_service.session.units import Stream, Unit
+from inference_service.transport.call import Call
 
 logger = logging.getLogger(__name__)
 
@@ -335,7 +335,8 @@ class SessionCalls:
         for outbox in self._outboxes.values():
             if outbox.is_pending:
                 outbox.flush()
-                self._wake_by(now + self._backend.limits.unit_s, now)
+                if outbox.writing_since is not None:
+                    self._wake_by(now + self._backend.limits.unit_s, now)
         self._arm(now)
 
     def _arm(self, now: float) -> None:
@@ -345,7 +346,7 @@ class SessionCalls:
         deadline = self.session.deadline()
         if deadline is not None:
             self._wake_by(deadline, now)
-        elif self.session.is_over:
+        elif self.session.is_over and not self._calls:
             self._rest()
 
     def _wake_by(self, when: float, now: float) -> None:
@@ -367,10 +368,13 @@ class SessionCalls:
             since = outbox.writing_since
             if since is None:
                 continue
-            if since + patience <= now:
-                self.fail(UnitTimeout(f"Nobody read {stream.value} for {patience:g} s."))
-            else:
+            if since + patience > now:
                 self._wake_by(since + patience, now)
+            elif self.session.is_over:
+                self._calls.pop(stream).cut()
+            else:
+                self.fail(UnitTimeout(f"Nobody read {stream.value} for {patience:g} s."))
+                self._wake_by(now + patience, now)  # to read this, and then
 
 
 def _is_cancel(request: Message) -> bool:

@@ -108,10 +108,17 @@ def meeting_points(tree: SourceTree, shared: str, *services: str) -> set[str]:
     return {module for module in set.intersection(*used) if module and is_within(module, shared)}
 
 
-def test_services_meet_only_in_messages_names_telemetry_and_certificates(tree: SourceTree) -> None:
+def test_services_meet_only_in_messages_names_telemetry_and_transport(tree: SourceTree) -> None:
     met = meeting_points(tree, "antiphon", "ws_adapter", "inference_service")
 
-    shared = ("antiphon.redis", "antiphon.semconv", "antiphon.telemetry", "antiphon.tls", "antiphon.v1")
+    shared = (
+        "antiphon.http2",
+        "antiphon.redis",
+        "antiphon.semconv",
+        "antiphon.telemetry",
+        "antiphon.tls",
+        "antiphon.v1",
+    )
     assert [m for m in met if not any(is_within(m, name) for name in shared)] == []
 
 

@@ -3,17 +3,21 @@
 import base64
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+
+from inference_service.transport.call import Call, Handler
+from inference_service.transport.call import Message as Data
+from inference_service.transport.server import Answer
 
 FOLDER = Path(__file__).parents[1] / "data/contract"
 SERVICE = "antiphon.v1.InferenceService"
@@ -55,34 +59,59 @@ class Contract:
 
 
 @dataclass
-class Narrowed(grpc.GenericRpcHandler):
+class Narrowed:
     """A worker's methods as one of the release before serves them: what it does not know it neither reads
     nor says."""
 
-    inner: grpc.GenericRpcHandler
     contract: Contract
     requests: list[Request] = field(default_factory=list)
 
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        handler: Any = self.inner.service(details)
-        name = details.method.rpartition("/")[2]
-        method = self.contract.method(name)
-        if handler is None or method is None:
-            return None
-        read, write = handler.request_deserializer, handler.response_serializer
+    def methods(self, today: Mapping[str, Answer]) -> dict[str, Answer]:
+        """Those that the release before had."""
+        found = ((path, self.contract.method(path.rpartition("/")[2])) for path in today)
+        return {path: partial(self._answer, today[path], method) for path, method in found if method}
 
-        def request(data: bytes) -> Any:
-            narrow = self.contract.narrow(method.input_type.name, data)
-            self.requests.append(Request(name, narrow))
-            return narrow if read is None else read(narrow)
+    def _answer(self, answer: Answer, method: MethodDescriptor, call: Call) -> None:
+        take, write = call.take, call.write
 
-        def response(message: Message) -> bytes:
-            return self.contract.narrow(method.output_type.name, write(message))
+        def narrow(data: Data) -> memoryview:
+            narrowed = self.contract.narrow(method.input_type.name, bytes(data))
+            self.requests.append(Request(method.name, narrowed))
+            return memoryview(narrowed)
 
-        narrowed: grpc.RpcMethodHandler = handler._replace(
-            request_deserializer=request, response_serializer=response
+        narrowed: Any = _NarrowCall(
+            call,
+            lambda handler, *metadata: take(_NarrowHandler(handler, narrow), *metadata),
+            lambda message: write(self.contract.narrow(method.output_type.name, message)),
         )
-        return narrowed
+        answer(narrowed)
+
+
+class _NarrowCall:
+    """A call, but for these two."""
+
+    def __init__(self, call: Call, take: Any, write: Any) -> None:
+        self.__dict__.update(_call=call, take=take, write=write)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._call, name, value)
+
+
+class _NarrowHandler:
+    """A handler that is told less."""
+
+    def __init__(self, handler: Handler, narrow: Callable[[Data], memoryview]) -> None:
+        self._handler = handler
+        self._narrow = narrow
+
+    def message_received(self, data: Data) -> None:
+        self._handler.message_received(self._narrow(data))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handler, name)
 
 
 def write_session(requests: list[Request], path: Path) -> None:

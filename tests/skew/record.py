@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import antiphon
-import inference_service.rpc.server as server
+from inference_service.rpc.servicer import InferenceServicer
 from tests.cli.test_serve import one_turn
 from tests.skew.contract import Contract, Narrowed, write_session
 from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker
@@ -19,14 +19,8 @@ from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine, runn
 
 async def record(checkout: Path, file: Path) -> None:
     """One spoken turn."""
-    contract, original = Contract(), server.handlers
-    recorded: list[Narrowed] = []
-
-    def handlers(servicer: server.InferenceServicer) -> Narrowed:
-        recorded.append(Narrowed(original(servicer), contract))
-        return recorded[-1]
-
-    with patch.object(server, "handlers", handlers):
+    narrowed, today = Narrowed(Contract()), InferenceServicer.methods
+    with patch.object(InferenceServicer, "methods", lambda servicer: narrowed.methods(today(servicer))):
         async with running_worker(ScriptedEngine(*TALK, repeat=True, info=EVERYTHING)) as worker:
             paths = os.pathsep.join(map(str, (checkout, checkout / "clients/python")))
             adapter = await asyncio.create_subprocess_exec(
@@ -42,7 +36,6 @@ async def record(checkout: Path, file: Path) -> None:
             finally:
                 adapter.terminate()
                 await adapter.wait()
-    [narrowed] = recorded
     write_session([request for request in narrowed.requests if request.stream != "GetInfo"], file)
 
 

@@ -6,8 +6,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 
 import antiphon
-import inference_service.rpc.server as server
 from antiphon.grpc import get_info
+from inference_service.rpc.servicer import InferenceServicer
 from tests.cli.test_serve import one_answer, one_turn, one_utterance
 from tests.skew.contract import Contract, Narrowed
 from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker, turn_end, write
@@ -15,14 +15,20 @@ from tests.ws_adapter.support.stage import Stage, running_adapter
 
 REPLY = (write("Yes."), turn_end())
 
+
+def narrow_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers know no more than the contract of the release before."""
+    narrowed, today = Narrowed(Contract()), InferenceServicer.methods
+    monkeypatch.setattr(InferenceServicer, "methods", lambda servicer: narrowed.methods(today(servicer)))
+
+
 Served = Callable[..., AbstractAsyncContextManager[Stage]]
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     """An adapter of today in front of a worker that speaks the contract of the release before."""
-    contract, today = Contract(), server.handlers
-    monkeypatch.setattr(server, "handlers", lambda servicer: Narrowed(today(servicer), contract))
+    narrow_workers(monkeypatch)
 
     @asynccontextmanager
     async def served(*script: object) -> AsyncIterator[Stage]:
@@ -57,8 +63,7 @@ async def test_what_only_newer_workers_can_is_refused_and_not_left_out_in_silenc
 
 
 async def test_what_it_does_not_say_of_itself_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    contract, today = Contract(), server.handlers
-    monkeypatch.setattr(server, "handlers", lambda servicer: Narrowed(today(servicer), contract))
+    narrow_workers(monkeypatch)
     async with running_worker(ScriptedEngine(info=EVERYTHING)) as worker:
         info = await get_info(worker.address)
     assert info.model == "scripted"

@@ -2,8 +2,8 @@
 
 With the messages of `antiphon.v1` this is what both services share. Its policy:
 
-- constants, and the three things that both sides must build alike, the server's options, a lease's MAC and
-  the name of a pool; no other logic, no imports beyond the standard library;
+- constants, and the two things that both sides must build alike, a lease's MAC and the name of a pool; no
+  other logic, no imports beyond the standard library;
 - one line of meaning for each;
 - a name that goes away is dropped in a minor release, with a line in the changelog;
 - names of spans, attributes and metrics are written here and nowhere else.
@@ -181,7 +181,7 @@ MAX_CALL_BYTES: Final = 65_536
 MAX_SCHEMA_DEPTH: Final = 32
 """Values in one another, of a schema and of arguments."""
 
-# --------------------------------------------------------------------------- gRPC channels and servers
+# --------------------------------------------------------------------------- gRPC channels
 
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
 """Largest message that either side receives; gRPC's own 4 MiB would end the stream."""
@@ -189,14 +189,10 @@ MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
 ChannelOptions: TypeAlias = tuple[tuple[str, int], ...]
 """gRPC channel arguments; times in milliseconds."""
 
-_BOTH_SIDES: Final[ChannelOptions] = (
+CLIENT_OPTIONS: Final[ChannelOptions] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # With the probe on, megabytes run ahead of a reader that has stopped; off, one message does.
     ("grpc.http2.bdp_probe", 0),
-)
-
-CLIENT_OPTIONS: Final[ChannelOptions] = (
-    *_BOTH_SIDES,
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -206,27 +202,6 @@ CLIENT_OPTIONS: Final[ChannelOptions] = (
     ("grpc.enable_retries", 0),
 )
 """Options of a channel that carries sessions: notices a dead or frozen worker within 15 s."""
-
-
-def server_options(slots: int) -> ChannelOptions:
-    """Options of a worker's server that has room for `slots` sessions.
-
-    A connection's age stays unlimited: an age limit would kill live streams.
-    """
-    return (
-        *_BOTH_SIDES,
-        # Both let clients ping as CLIENT_OPTIONS does; by default the server cuts them off. Half their
-        # interval, since a ping may arrive early.
-        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        # A unit comes in one frame, and not in five that each wait for room.
-        ("grpc.http2.lookahead_bytes", 2**17),
-        ("grpc.http2.max_frame_size", 2**17),
-        # Three streams per session, and health checks.
-        ("grpc.max_concurrent_streams", 4 * slots + 16),
-        # Two processes on one port would split the streams of a session between them.
-        ("grpc.so_reuseport", 0),
-    )
 
 
 # ----------------------------------------------------------------------------------------------- spans

@@ -7,7 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 from antiphon.semconv import Reason
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
-from tests.inference_service.support.caller import Caller, Ending, until
+from tests.inference_service.support.caller import Caller, Ending, soon, until
 from tests.support.passing import Passing
 from tests.support.scripted_engine import PATIENT, ScriptedEngine, hang, speak
 
@@ -120,3 +120,20 @@ async def test_answers_that_nobody_reads(served: Served, passing: Passing) -> No
         passing(PATIENT.unit_s)
         await until(lambda: engine.session.is_closed)
         check(await caller.end(), Reason.UNIT_TIMEOUT)
+
+
+async def test_a_caller_who_never_reads_how_it_ended_is_not_waited_for(
+    served: Served, passing: Passing
+) -> None:
+    engine = ScriptedEngine(speak("Hello"), speak("there"), slots=1)
+    async with served(engine) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.send_unit(1)
+        await caller.read(Stream.PREFILL)
+        await caller.read(Stream.FINALIZE)
+        passing(PATIENT.unit_s)
+        await until(lambda: engine.session.is_closed)
+        passing(PATIENT.unit_s)
+        call = caller.calls[Stream.GENERATE]
+        assert await soon(call.code()) is grpc.StatusCode.CANCELLED

@@ -18,12 +18,6 @@ NEXT_ADDRESS_S: Final = 0.25
 FULL_S: Final = 0.02
 """How long no call is made after one was refused: a worker may count those that have just ended."""
 
-KEEPALIVE_S: Final = 10.0
-"""After so long a silence a worker with open calls is asked whether it is there."""
-
-KEEPALIVE_TIMEOUT_S: Final = 5.0
-"""How long it may take to say anything then."""
-
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
 Metadata: TypeAlias = Sequence[tuple[str, str]]

@@ -13,12 +13,11 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2
 
 from antiphon.http2.byte_count import ByteCount
+from antiphon.http2.keepalive import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from ws_adapter.worker.transport.channel import (
     CONNECT_TIMEOUT_S,
     FULL_S,
-    KEEPALIVE_S,
-    KEEPALIVE_TIMEOUT_S,
     NEXT_ADDRESS_S,
     Channel,
     Metadata,

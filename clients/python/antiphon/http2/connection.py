@@ -1,6 +1,6 @@
 """One HTTP/2 connection, with what both of its sides have in common.
 
-DATA, WINDOW_UPDATE and GOAWAY are read and written here, all other frames by `control`.
+DATA, WINDOW_UPDATE, PING and GOAWAY are read and written here, all other frames by `control`.
 """
 
 import asyncio
@@ -36,11 +36,13 @@ _UPDATE: Final = struct.Struct("!LBLL")
 _INCREMENT: Final = struct.Struct("!L")
 _GOAWAY_BODY: Final = struct.Struct("!LL")
 _HEAD_BYTES: Final = _HEAD.size
-_DATA, _GOAWAY, _WINDOW_UPDATE = 0, 7, 8
+_DATA, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 6, 7, 8
 _UPDATE_HEAD: Final = _INCREMENT.size << 8 | _WINDOW_UPDATE
+_PING_BYTES: Final = 8
+_PING_HEAD: Final = _PING_BYTES << 8 | _PING
 _GOAWAY_HEAD: Final = _GOAWAY_BODY.size << 8 | _GOAWAY
 _LONGEST_HEAD: Final = MAX_FRAME << 8 | 0xFF
-_END_STREAM, _PADDED = 1, 8
+_END_STREAM, _ACK, _PADDED = 1, 1, 8
 
 S = TypeVar("S", bound=Stream)
 
@@ -82,6 +84,8 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         """Streams with something to send, once there is room on the connection."""
         self._parts: list[Part] = []
         """What is written before this turn of the event loop is over, `_size` bytes."""
+        self._is_reading = False
+        """Then it is written when all is read that has come."""
         self._size = 0
         self._keepalive = Keepalive(self._is_asked, self._ping, self._fell_silent)
         self._cutting: asyncio.TimerHandle | None = None
@@ -216,6 +220,9 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         """A GOAWAY: no stream above `last` is taken. Of this one `h2` knows nothing, and goes on."""
         self._put(_HEAD_BYTES + _GOAWAY_BODY.size, _HEAD.pack(_GOAWAY_HEAD, 0, 0), _GOAWAY_BODY.pack(last, 0))
 
+    def _put_ping(self, flags: int, body: bytes) -> None:
+        self._put(_HEAD_BYTES + _PING_BYTES, _HEAD.pack(_PING_HEAD, flags, 0), body)
+
     def _give_credit(self, number: int, size: int) -> None:
         self._put(_UPDATE.size, _UPDATE.pack(_UPDATE_HEAD, 0, number, size))
 
@@ -227,7 +234,7 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
 
     def _put(self, size: int, *parts: Part) -> None:
         """Writes `parts`, `size` bytes in all, soon, together with what else comes, in few system calls."""
-        if not self._parts:
+        if not self._parts and not self._is_reading:
             self._loop.call_soon(self._flush)
         self._parts += parts
         self._size += size
@@ -259,7 +266,9 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
             self._cutting.cancel()
         self._settled()
         while self._streams:  # the end of one may end others
-            self._break(next(iter(self._streams.values())), f"the connection is lost: {error or 'it was closed'}")
+            self._break(
+                next(iter(self._streams.values())), f"the connection is lost: {error or 'it was closed'}"
+            )
         self._lost()
 
     def get_buffer(self, size_hint: int) -> memoryview:
@@ -272,6 +281,7 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         self._byte_count.received += size
         buffer, filled, begin = self._buffer, self._filled + size, 0
         unpack = _HEAD.unpack_from
+        self._is_reading = True
         try:
             while (body := begin + _HEAD_BYTES) <= filled:
                 head, flags, number = unpack(buffer, begin)
@@ -287,6 +297,8 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
                 elif kind == _WINDOW_UPDATE:
                     text = "a WINDOW_UPDATE does not have 4 bytes"
                     raise ConnectionBroken(ErrorCodes.FRAME_SIZE_ERROR, text)
+                elif kind == _PING:
+                    self._ping_received(number & NUMBER, flags, bytes(buffer[body:end]))
                 elif kind == _GOAWAY:
                     self._goaway_received(buffer[body:end])
                 else:
@@ -297,6 +309,9 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         except (ConnectionBroken, ProtocolError) as error:
             self._give_up(error)
             return
+        finally:
+            self._is_reading = False
+            self._flush()
         if 0 < begin < filled:
             buffer[: filled - begin] = buffer[begin:filled]
         self._filled = filled - begin
@@ -344,6 +359,14 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
             return
         if window > _MAX_WINDOW:
             raise ConnectionBroken(ErrorCodes.FLOW_CONTROL_ERROR, "a window is larger than 2 GiB")
+
+    def _ping_received(self, number: int, flags: int, body: bytes) -> None:
+        if number:
+            raise ConnectionBroken(ErrorCodes.PROTOCOL_ERROR, "a PING is of one stream")
+        if len(body) != _PING_BYTES:
+            raise ConnectionBroken(ErrorCodes.FRAME_SIZE_ERROR, "a PING does not have 8 bytes")
+        if not flags & _ACK:
+            self._put_ping(_ACK, body)
 
     def _goaway_received(self, body: memoryview) -> None:
         if len(body) < _GOAWAY_BODY.size:
@@ -415,8 +438,7 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         self._changed()
 
     def _ping(self) -> None:
-        self._control.ping()
-        self._put_due()
+        self._put_ping(0, bytes(_PING_BYTES))
 
 
 def _cut(parts: Sequence[Part], room: int) -> tuple[list[Part], list[Part]]:

@@ -1,6 +1,6 @@
-"""What `h2` minds of a connection: headers, settings, pings and resets.
+"""What `h2` minds of a connection: headers, settings and resets.
 
-DATA, WINDOW_UPDATE and GOAWAY pass it by. The first two are nearly all of the traffic and cost a fraction
+DATA, WINDOW_UPDATE, PING and GOAWAY pass it by. The first are nearly all of the traffic and cost a fraction
 that way; after a GOAWAY `h2` would hear nothing more of the streams that go on. Whatever rests on how it
 works inside is in this module, and tests/http2/test_control.py fails when it works otherwise.
 """
@@ -126,10 +126,6 @@ class Control:
         """Ends a stream on both sides."""
         self._h2.reset_stream(number, code)
 
-    def ping(self) -> None:
-        """Asks for a sign of life."""
-        self._h2.ping(bytes(8))
-
     def close(self, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
         """Ends the connection."""
         self._h2.close_connection(code)
@@ -139,7 +135,7 @@ class Control:
         if frame[3] == _RST_STREAM:
             number = _HEAD.unpack_from(frame)[2] & _NUMBER
             if number and number not in self._h2.streams:
-                return []  # `h2` would answer it, or give the connection up: both ends may reset a stream at once
+                return []  # both ends may reset a stream at once; `h2` would answer it or give up
         events = self._h2.receive_data(frame)
         if self._h2.encoder.table_size_changes:
             self._limit_table()

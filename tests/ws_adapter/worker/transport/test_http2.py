@@ -15,6 +15,7 @@ from h2.events import DataReceived, Event, PingAckReceived, RequestReceived, Str
 from h2.exceptions import StreamClosedError
 from h2.settings import SettingCodes
 
+from antiphon.http2 import connection as base
 from antiphon.http2 import keepalive
 from antiphon.http2.byte_count import ByteCount
 from antiphon.semconv import METADATA_WORKER_ID, Reason
@@ -286,7 +287,7 @@ async def test_a_connection_that_is_left_closes_with_its_last_call() -> None:
 async def test_nothing_is_asked_of_a_worker_after_hanging_up(
     monkeypatch: pytest.MonkeyPatch, passing: Passing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(http2, "HANG_UP_S", 1000.0)
+    monkeypatch.setattr(base, "HANG_UP_S", 1000.0)
 
     def prepare(peer: Peer) -> None:
         peer.start(INITIAL_WINDOW_SIZE=2**30)
@@ -645,14 +646,14 @@ async def test_a_silent_worker_is_asked_and_a_frozen_one_is_lost(
     monkeypatch.setattr(keepalive, "KEEPALIVE_S", 0.05)
     monkeypatch.setattr(keepalive, "KEEPALIVE_TIMEOUT_S", 0.2 if is_lost else 2.0)
     asked = 0
-    ping = H2Connection.ping
+    ping = http2.Connection._ping
 
-    def counted(connection: H2Connection, data: bytes) -> None:
+    def counted(connection: http2.Connection) -> None:
         nonlocal asked
         asked += 1
-        ping(connection, data)
+        ping(connection)
 
-    monkeypatch.setattr(H2Connection, "ping", counted)
+    monkeypatch.setattr(http2.Connection, "_ping", counted)
 
     def prepare(peer: Peer) -> None:
         peer.start()

@@ -85,13 +85,13 @@ class Call(Stream):
     __slots__ = (
         "_expiry",
         "_handler",
-        "_has_all",
         "_has_begun",
         "_held",
         "_last",
         "_message",
         "_missing",
         "_prefix",
+        "has_all",
         "is_held",
         "is_minor",
         "metadata",
@@ -119,7 +119,8 @@ class Call(Stream):
         self.is_held = True
         """Whether requests are kept back."""
         self._held = bytearray()
-        self._has_all = False
+        self.has_all = False
+        """Whether the caller sends nothing more."""
         self._prefix = b""
         self._message: bytearray | None = None
         self._missing = 0
@@ -148,7 +149,7 @@ class Call(Stream):
             self._split(memoryview(held))
         if self.is_held or self.connection is None:
             return
-        if self._has_all:
+        if self.has_all:
             self._half_close()
         else:
             self._caller.give_room(self)
@@ -185,6 +186,13 @@ class Call(Stream):
         """Ends the call with `error` after what was written."""
         self.end(error.code, error.message, error.status().SerializeToString())
 
+    def abort(self) -> None:
+        """Ends the call without what waits to leave."""
+        if self.connection is not None:
+            self._handler = _NOBODY
+            self._over(grpc.StatusCode.CANCELLED)
+            self._caller.reset(self, ErrorCodes.CANCEL)
+
     @property
     def _caller(self) -> Caller:
         return cast(Caller, self.connection)
@@ -201,8 +209,7 @@ class Call(Stream):
         """Ends the call though its handler did not."""
         handler, self._handler = self._handler, _NOBODY
         if self.waiting:  # which the caller does not read
-            self._over(code)
-            self._caller.reset(self, ErrorCodes.CANCEL)
+            self.abort()
         else:
             self.end(code, message)
         handler.given_up()
@@ -231,8 +238,7 @@ class Call(Stream):
             self._caller.answer(self, self._last, is_end=True)
 
     def ended(self) -> None:
-        """The caller sends nothing more."""
-        self._has_all = True
+        """The caller sends nothing more, and `has_all` says so."""
         if not self.is_held:
             self._half_close()
 

@@ -5,8 +5,8 @@ from typing import Final
 import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from inference_service.rpc.call import Call, Nobody
-from inference_service.rpc.unary import Unary
+from inference_service.transport.call import Call, Nobody
+from inference_service.transport.unary import Unary
 
 CHECK: Final = "/grpc.health.v1.Health/Check"
 WATCH: Final = "/grpc.health.v1.Health/Watch"

@@ -13,8 +13,8 @@ from antiphon.http2 import connection
 from antiphon.http2.byte_count import ByteCount
 from antiphon.http2.connection import ConnectionBroken
 from antiphon.http2.control import Control, Headers
-from inference_service.rpc.budget import BYTE, CONTROL, FRAME, PING, Budget
-from inference_service.rpc.call import Call, MalformedRequest, read_head
+from inference_service.transport.budget import BYTE, CONTROL, FRAME, Budget
+from inference_service.transport.call import Call, MalformedRequest, read_head
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ CONNECTION_WINDOW: Final = 2**24
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _LONGEST_CONTROL: Final = 2**15
 """Bytes of a frame other than DATA, or of the frames that headers come in."""
-_HEADERS, _PING, _CONTINUATION = 1, 6, 9
+_HEADERS, _CONTINUATION = 1, 9
 _END_STREAM, _END_HEADERS = 1, 4
 _ENTRY_BYTES: Final = 32
 _MOST_UNREAD: Final = 2**20
@@ -91,7 +91,7 @@ class CallerConnection(connection.Connection[Call]):
         self._control.answer(call.number, headers, is_end=is_end)
         if not is_end:
             self._put_due()
-        elif call.has_ended:
+        elif call.has_all:
             self._put_due()
             self._forget(call)
         else:
@@ -129,6 +129,9 @@ class CallerConnection(connection.Connection[Call]):
             self._filled = 0
             self._buffer[:size] = self._buffer[known : known + size]
         super().buffer_updated(size)
+        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if unread > _MOST_UNREAD:
+            self.abort()
 
     def _is_asked(self) -> bool:
         return True
@@ -136,11 +139,11 @@ class CallerConnection(connection.Connection[Call]):
     def _data_received(self, number: int, flags: int, data: memoryview) -> None:
         self._spend(FRAME)
         if (call := self._streams.get(number)) is not None:
-            if call.has_ended:
+            if call.has_all:
                 raise ConnectionBroken(ErrorCodes.STREAM_CLOSED, "a caller goes on after its end")
             if flags & _END_STREAM:  # before the answer, which may follow from this
                 self._control.ended(number)
-                call.has_ended = True
+                call.has_all = True
         super()._data_received(number, flags, data)
 
     def _window_opened(self, number: int, more: int) -> None:
@@ -148,18 +151,18 @@ class CallerConnection(connection.Connection[Call]):
         super()._window_opened(number, more)
 
     def _control_received(self, frame: bytes) -> None:
-        kind = frame[3]
         size = len(frame)
-        if kind in (_HEADERS, _CONTINUATION):
+        if frame[3] in (_HEADERS, _CONTINUATION):
             size += self._headers
             self._headers = 0 if frame[4] & _END_HEADERS else size
         if size > _LONGEST_CONTROL:
             raise ConnectionBroken(ErrorCodes.ENHANCE_YOUR_CALM, f"a caller sends {size} bytes of headers")
-        self._spend((PING if kind == _PING else CONTROL) + len(frame) * BYTE)
+        self._spend(CONTROL + len(frame) * BYTE)
         super()._control_received(frame)
-        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        if unread > _MOST_UNREAD:
-            self.abort()
+
+    def _ping_received(self, number: int, flags: int, body: bytes) -> None:
+        self._spend(FRAME)
+        super()._ping_received(number, flags, body)
 
     def _other_leaves(self, last: int) -> None:
         self._spend(CONTROL)
@@ -174,7 +177,7 @@ class CallerConnection(connection.Connection[Call]):
                 self._called(event)
             case TrailersReceived():
                 if (call := self._streams.get(event.stream_id)) is not None:
-                    call.has_ended = True
+                    call.has_all = True
                     call.ended()
             case StreamReset():
                 if (call := self._streams.get(event.stream_id)) is not None:
@@ -197,7 +200,7 @@ class CallerConnection(connection.Connection[Call]):
             return
         call.connection, call.number, call.window = self, number, self._first_window
         self._streams[number] = call
-        call.has_ended = event.stream_ended is not None
+        call.has_all = event.stream_ended is not None
         if timeout_s is not None:
             call.expire_in(timeout_s)
         size = sum(len(name) + len(value) + _ENTRY_BYTES for name, value in event.headers)
@@ -210,7 +213,7 @@ class CallerConnection(connection.Connection[Call]):
         except Exception:
             logger.exception("a call could not be handled")
             call.end(grpc.StatusCode.INTERNAL, "The call failed inside the worker.")
-        if call.has_ended and call.connection is not None:
+        if call.has_all and call.connection is not None:
             call.ended()
 
     def _ended(self, call: Call) -> None:

@@ -14,10 +14,10 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from inference_service.errors import ConfigurationError
-from inference_service.rpc.call import Call
-from inference_service.rpc.connection import GREETING_S, CallerConnection
-from inference_service.rpc.health import CHECK, WATCH, Health
-from inference_service.rpc.tls import Certificate
+from inference_service.transport.call import Call
+from inference_service.transport.connection import GREETING_S, CallerConnection
+from inference_service.transport.health import CHECK, WATCH, Health
+from inference_service.transport.tls import Certificate
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +108,11 @@ def _is_served(path: str) -> bool:
     return True
 
 
+def most_calls(slots: int) -> int:
+    """How many a connection may have open: three of each session, and health checks."""
+    return 4 * slots + 16
+
+
 class WorkerServer:
     """A gRPC server with a health service that says NOT_SERVING until told otherwise.
 
@@ -130,7 +135,7 @@ class WorkerServer:
         self._certificate = certificate
         if not self._address.is_local:
             _check_exposed(self._address, is_keyed, insecure_grpc, certificate)
-        self._most_calls = 4 * slots + 16  # three of each session, and health checks
+        self._most_calls = most_calls(slots)
         self._health = Health(SERVICES)
         self._methods = {**methods, CHECK: self._health.check, WATCH: self._health.watch}
         self._listeners: list[asyncio.Server] = []

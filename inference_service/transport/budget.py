@@ -12,10 +12,8 @@ CONTROL: Final = 1.0
 """What a frame costs that the HTTP/2 library has to look at: headers, settings, a reset."""
 BYTE: Final = 1 / 256
 """What each of its bytes costs: headers are unpacked and settings looked at one by one."""
-PING: Final = 0.1
-"""Some callers measure the line with them all the time."""
 FRAME: Final = 0.05
-"""What any other frame costs."""
+"""What any other frame costs. Some callers measure the line with pings all the time."""
 
 
 class Budget:

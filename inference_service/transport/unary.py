@@ -6,8 +6,8 @@ from typing import Final, Generic, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from inference_service.rpc.call import Call, Nobody
-from inference_service.rpc.call import Message as Data
+from inference_service.transport.call import Call, Nobody
+from inference_service.transport.call import Message as Data
 
 Request = TypeVar("Request", bound=Message)
 

@@ -1,0 +1,23 @@
+"""A plain gRPC server of grpcio, for floors: what a worker's own is measured against."""
+
+from typing import Any
+
+import grpc.aio
+
+from antiphon.semconv import MAX_MESSAGE_BYTES
+
+
+def server(sessions: int) -> "grpc.aio.Server":
+    """With room for so many sessions, and frames as large as a worker takes them."""
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # A unit comes in one frame, and not in five that each wait for room.
+        ("grpc.http2.lookahead_bytes", 2**17),
+        ("grpc.http2.max_frame_size", 2**17),
+        ("grpc.max_concurrent_streams", 4 * sessions + 16),
+        ("grpc.so_reuseport", 0),
+    ]
+    return grpc.aio.server(options=options)

@@ -108,7 +108,7 @@ class Call(Stream):
         self.most = MAX_MESSAGE_BYTES
         """Bytes of the largest request."""
         self.is_minor = False
-        """Whether it may be cut for the sake of others: it holds nothing, and is as good on another connection."""
+        """Whether it may be cut for the sake of others: it holds nothing, and can be made again."""
         self.on_over: Callable[[grpc.StatusCode], None] = _nothing
         """Called once, with how the call has ended: CANCELLED if it was not we who ended it."""
         self._handler: Handler = _NOBODY

@@ -213,8 +213,6 @@ class CallerConnection(connection.Connection[Call]):
         except Exception:
             logger.exception("a call could not be handled")
             call.end(grpc.StatusCode.INTERNAL, "The call failed inside the worker.")
-        if call.has_all and call.connection is not None:
-            call.ended()
 
     def _ended(self, call: Call) -> None:
         call.ended()

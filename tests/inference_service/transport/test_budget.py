@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_service.rpc.budget import (
+from inference_service.transport.budget import (
     BYTE,
     CONTROL,
     FRAME,
@@ -10,7 +10,6 @@ from inference_service.rpc.budget import (
     MOST_A_CALL,
     PER_S,
     PER_S_A_CALL,
-    PING,
     Budget,
 )
 
@@ -48,7 +47,7 @@ def test_all_sessions_may_begin_at_once_and_end_at_once(slots: int) -> None:
 def test_all_sessions_may_talk_for_ever(slots: int) -> None:
     """Each second a unit: sound and a picture in frames of 16 KiB, and for all the answers room and pings."""
     budget = Budget(4 * slots + 16, 0.0)
-    unit = (4 + 8 + 3 + 12) * FRAME + 10 * (PING + 17 * BYTE)
+    unit = (4 + 8 + 3 + 12 + 10) * FRAME
     for at in range(100):
         for _ in range(slots):
             assert budget.spend(unit, float(at))

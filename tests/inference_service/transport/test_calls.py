@@ -13,10 +13,10 @@ from h2.errors import ErrorCodes
 
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.rpc.call import Call, MalformedRequest, Message, Nobody, read_head
-from inference_service.rpc.health import CHECK, WATCH
-from inference_service.rpc.server import SERVICES, WorkerServer
-from inference_service.rpc.unary import MOST_BYTES
+from inference_service.transport.call import Call, MalformedRequest, Message, Nobody, read_head
+from inference_service.transport.health import CHECK, WATCH
+from inference_service.transport.server import SERVICES, WorkerServer
+from inference_service.transport.unary import MOST_BYTES
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import channel_to, duplex, soon, until, until_free
 from tests.inference_service.support.raw_caller import (
@@ -299,6 +299,37 @@ async def test_a_call_that_ends_before_its_message_is_an_error(sent: bytes) -> N
         if sent:
             raw.say(frame(DATA, 0, numbers[1], sent) + frame(DATA, END_STREAM, numbers[1]))
         assert [await raw.status(number) for number in numbers] == [INTERNAL, INTERNAL]
+
+
+class Counting(Nobody):
+    """Counts how often it is told that there is no further request."""
+
+    def __init__(self, call: Call) -> None:
+        self.ends = 0
+        self._call = call
+        call.take(self)
+
+    def half_closed(self) -> None:
+        self.ends += 1
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("data", [None, b"", QUESTION], ids=["headers", "empty", "request"])
+async def test_the_end_of_the_requests_is_told_once(data: bytes | None, is_late: bool) -> None:
+    handlers: list[Counting] = []
+
+    def answer(call: Call) -> None:
+        handlers.append(Counting(call))
+        if not is_late:
+            call.resume()
+
+    async with serving(answer) as (_, raw):
+        number = raw.call("/it", end=data is None)
+        if data is not None:
+            raw.say(frame(DATA, END_STREAM, number, data))
+        await raw.reached()
+        handlers[0]._call.resume()
+        assert handlers[0].ends == 1
 
 
 @pytest.mark.parametrize("length", ["0", "5", "12"])

@@ -18,9 +18,9 @@ from h2.errors import ErrorCodes
 from antiphon.http2 import keepalive
 from antiphon.http2.control import FEW_STREAMS, MAX_FRAME
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.rpc import budget, connection, server
-from inference_service.rpc.connection import GREETING_S, STREAM_WINDOW, CallerConnection
-from inference_service.rpc.health import WATCH
+from inference_service.transport import budget, connection, server
+from inference_service.transport.connection import GREETING_S, STREAM_WINDOW, CallerConnection
+from inference_service.transport.health import WATCH
 from tests.inference_service.support.caller import Caller, channel_to, duplex, soon, until, until_free
 from tests.inference_service.support.raw_caller import (
     ACK,
@@ -262,7 +262,7 @@ BROKEN_RULES: list[tuple[str, ErrorCodes, Flood]] = [
     ("headers over 64 KiB", NOT_CALM, lambda raw: _pieces(raw, b"\x40\x01a\x01b" * 13_200, 2**14)),
     ("headers that never end", NOT_CALM, lambda _: _head_of(0, HEADERS) + 3 * frame(9, 0, 1, bytes(2**14))),
     ("headers in nothing", BROKEN, lambda _: frame(HEADERS, 0, 3) + 100 * frame(CONTINUATION, 0, 3)),
-    ("headers between headers", BROKEN, lambda _: frame(HEADERS, 0, 3) + frame(PING, 0, 0, bytes(8))),
+    ("settings between headers", BROKEN, lambda _: frame(HEADERS, 0, 3) + settings()),
     ("a CONTINUATION of nothing", BROKEN, lambda _: frame(CONTINUATION, END_HEADERS, 1)),
     ("settings of one byte", TOO_LONG, lambda _: frame(SETTINGS, 0, 0, b"x")),
     ("settings of a stream", BROKEN, lambda _: frame(SETTINGS, 0, 1)),

@@ -117,7 +117,7 @@ class SessionCalls:
         call.take(served, (METADATA_WORKER_ID, self._backend.worker_id))
         self._outboxes[stream].open(served)
         if self.session.is_attached:
-            for each in self._calls.values():
+            for each in list(self._calls.values()):  # what one of them has sent may end all
                 each.go_on()
 
     # ------------------------------------------------------------------ the calls

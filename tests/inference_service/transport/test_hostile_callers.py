@@ -101,7 +101,7 @@ async def attacked() -> AsyncIterator[World]:
 def _nothing_fails(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """A caller cannot make the worker log an error."""
     yield
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert [each for each in caplog.get_records("call") if each.levelno >= logging.ERROR] == []
 
 
 # ------------------------------------------------------------------------------------------ the greeting
@@ -372,6 +372,17 @@ async def test_what_a_call_sends_before_its_session_is_there_fits_into_a_window(
         await until(lambda: world.engine.session.given)
         await until(lambda: _opened(raw, number))
         assert not call._held
+
+
+@pytest.mark.parametrize("part", range(3))
+async def test_what_was_sent_before_the_session_was_whole_may_end_it(part: int) -> None:
+    async with attacked() as world, greeted(world.address) as raw:
+        numbers = [raw.call(path, SESSION) for path in SESSION_PARTS[:2]]
+        for number in numbers[:part]:
+            raw.say(frame(DATA, 0, number, framed(b"\xff")))
+        numbers.append(raw.call(SESSION_PARTS[2], SESSION))
+        raw.say(frame(DATA, 0, numbers[2], framed(b"\xff")))
+        assert len({await raw.status(number) for number in numbers}) == 1
 
 
 def _opened(raw: RawCaller, number: int) -> bool:

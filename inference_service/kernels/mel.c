@@ -1,7 +1,7 @@
 /* Log-mel features of sound, as media/mel.py describes them: 512-point transforms of frames of 400 samples.
 
-   Sixteen frames lie side by side in vectors, so that a transform is plain arithmetic; a second of sound takes
-   a few dozen microseconds. Tables are the caller's. */
+   Eight frames lie side by side in vectors, which most processors have whole, so that a transform is plain
+   arithmetic; a second of sound takes a few dozen microseconds. Tables are the caller's. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -16,7 +16,7 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-#define LANES 16
+#define LANES 8
 #define HOP 160
 #define WINDOW 400
 #define CONTEXT (WINDOW - HOP)

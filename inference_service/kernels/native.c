@@ -2,501 +2,20 @@
 
    Called by layers.py with addresses: tensors lie in one piece, in float32 or bfloat16; everything is computed
    in float32. One thread; the interpreter's lock is let go where a call may take longer than a few dozen
-   microseconds. Plain C with the vectors of GCC and Clang; on x86 there is a version for each generation of
-   processors, chosen when the module is loaded. */
+   microseconds. Plain C with the vectors of GCC and Clang (rows.h); on x86 there is a version for each width of
+   vectors, chosen when the module is loaded. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FOR_EACH_PROCESSOR
-#endif
-#define INLINE static inline __attribute__((always_inline))
+#include "native.h"
 
-#define PAGE 16   /* rows of a page of the cache, as in engine/device/paged.py */
-#define LANES 16
-#define MOST 4    /* queries that are answered together */
 #define LONG 1000000 /* products of queries and keys that take longer than handing over the lock */
-#define NEAR 1024 /* entries of a context that stay in a processor's cache until they are looked at */
-#define MANY 16   /* queries of a key head for which its keys are turned first */
 
-typedef float floats __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2)));
-
-/* ------------------------------------------------------------------------------------------------ numbers */
-
-INLINE float get(const void *from, long at, int half)
-{
-    if (!half)
-        return ((const float *)from)[at];
-    uint32_t bits = (uint32_t)((const uint16_t *)from)[at] << 16;
-    float number;
-    memcpy(&number, &bits, 4);
-    return number;
-}
-
-INLINE uint16_t rounded(float number)
-{
-    uint32_t bits;
-    memcpy(&bits, &number, 4);
-    uint32_t even = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return number == number ? (uint16_t)even : 0x7fc0;
-}
-
-INLINE void put(void *to, long at, float number, int half)
-{
-    if (half)
-        ((uint16_t *)to)[at] = rounded(number);
-    else
-        ((float *)to)[at] = number;
-}
-
-/* As it would be read again. */
-INLINE float as_kept(float number, int half)
-{
-    if (!half)
-        return number;
-    uint16_t kept = rounded(number);
-    return get(&kept, 0, 1);
-}
-
-INLINE floats load(const void *from, long at, int half)
-{
-    if (!half)
-        return *(const floats *)((const float *)from + at);
-    words wide = __builtin_convertvector(*(const halves *)((const uint16_t *)from + at), words) << 16;
-    floats numbers;
-    memcpy(&numbers, &wide, sizeof numbers);
-    return numbers;
-}
-
-/* As bfloat16 would keep them, in the upper halves. */
-INLINE words rounded_all(floats numbers)
-{
-    words bits = (words)numbers, none = (words)(numbers != numbers);
-    return (~none & (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000) | (none & 0x7fc00000);
-}
-
-INLINE floats as_kept_all(floats numbers, int half)
-{
-    return half ? (floats)rounded_all(numbers) : numbers;
-}
-
-INLINE void store(void *to, long at, floats numbers, int half)
-{
-    if (half)
-        *(halves *)((uint16_t *)to + at) = __builtin_convertvector(rounded_all(numbers) >> 16, halves);
-    else
-        *(floats *)((float *)to + at) = numbers;
-}
-
-INLINE float sum(floats v)
-{
-    typedef float eight __attribute__((vector_size(32)));
-    typedef float four __attribute__((vector_size(16)));
-    eight e = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7)
-            + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-    four f = __builtin_shufflevector(e, e, 0, 1, 2, 3) + __builtin_shufflevector(e, e, 4, 5, 6, 7);
-    return (f[0] + f[2]) + (f[1] + f[3]);
-}
-
-INLINE floats chosen(ints which, floats yes, floats no)
-{
-    return (floats)((which & (ints)yes) | (~which & (ints)no));
-}
-
-/* e to the power of x within two units in the last place, 0 below -87; what is no number stays none. */
-INLINE floats power(floats x)
-{
-    ints vanishes = x < -87.0f;
-    x = chosen(vanishes, x - x, x);
-    x = chosen(x > 88.0f, (floats){0} + 88.0f, x);
-    ints exponent = __builtin_convertvector(x * 1.44269504f + 256.5f, ints) - 256; /* rounded */
-    floats whole = __builtin_convertvector(exponent, floats);
-    floats rest = x - whole * 0.693359375f;
-    rest += whole * 2.12194440e-4f;
-    floats y = 1.9875691500e-4f * rest + 1.3981999507e-3f;
-    y = y * rest + 8.3334519073e-3f;
-    y = y * rest + 4.1665795894e-2f;
-    y = y * rest + 1.6666665459e-1f;
-    y = y * rest + 5.0000001201e-1f;
-    y = y * rest * rest + rest + 1.0f;
-    return (floats)(~vanishes & (ints)(y * (floats)((exponent + 127) << 23)));
-}
-
-/* --------------------------------------------------------------------------------------------------- rows */
-
-/* Divides a row by the root of its mean square, and multiplies it by weights. */
-INLINE void norm_row(const void *row, const void *weight, void *out, long width, float epsilon, int half,
-                     int half_out)
-{
-    float squares = 0;
-    for (long i = 0; i < width; i++) {
-        float x = get(row, i, half);
-        squares += x * x;
-    }
-    float scale = 1.0f / __builtin_sqrtf(squares / (float)width + epsilon);
-    for (long i = 0; i < width; i++)
-        put(out, i, as_kept(as_kept(get(row, i, half) * scale, half) * get(weight, i, half), half), half_out);
-}
-
-INLINE const void *at(const void *base, long index, int half)
-{
-    return (const char *)base + index * (half ? 2 : 4);
-}
-
-INLINE void norm_rows(const void *rows, const void *more, void *total, const void *weight, void *out, long n,
-                      long width, float epsilon, int half)
-{
-    for (long row = 0; row < n; row++) {
-        const void *from = at(rows, row * width, half);
-        if (more) {
-            const void *added = at(more, row * width, half);
-            void *to = (void *)at(total, row * width, half);
-            for (long i = 0; i < width; i++)
-                put(to, i, get(from, i, half) + get(added, i, half), half);
-            from = to;
-        }
-        norm_row(from, weight, (void *)at(out, row * width, half), width, epsilon, half, half);
-    }
-}
-
-FOR_EACH_PROCESSOR
-static void norm(const void *rows, const void *more, void *total, const void *weight, void *out, long n,
-                 long width, float epsilon, int half)
-{
-    if (half)
-        norm_rows(rows, more, total, weight, out, n, width, epsilon, 1);
-    else
-        norm_rows(rows, more, total, weight, out, n, width, epsilon, 0);
-}
-
-INLINE void gate_rows(const void *rows, void *out, long n, long width, int half)
-{
-    for (long row = 0; row < n; row++) {
-        const void *gates = at(rows, 2 * row * width, half), *values = at(gates, width, half);
-        void *to = (void *)at(out, row * width, half);
-        for (long i = 0; i < width; i += LANES) {
-            floats x = load(gates, i, half), activated = as_kept_all(x / (1.0f + power(-x)), half);
-            store(to, i, activated * load(values, i, half), half);
-        }
-    }
-}
-
-FOR_EACH_PROCESSOR
-static void gate(const void *rows, void *out, long n, long width, int half)
-{
-    if (half)
-        gate_rows(rows, out, n, width, 1);
-    else
-        gate_rows(rows, out, n, width, 0);
-}
-
-/* ------------------------------------------------------------------------------------------------- places */
-
-typedef struct {
-    int64_t row, count;     /* the packed rows of a session */
-    int64_t pages;          /* where its pages begin in the table */
-    int64_t begin, end;     /* of its context from the beginning of its first page, these rows included */
-} Span;
-
-typedef struct {
-    const void *projected;          /* [n, heads + 2 kv, head] */
-    const void *weights;            /* of the norms of queries and keys, [heads + kv, head], or none */
-    const void *cosines, *sines;    /* [n, head] */
-    void *queries;                  /* [n, heads, head] */
-    void *keys, *values;            /* [kv, stride] */
-    const Span *spans;
-    const int32_t *table;
-    long count, heads, kv, head, stride;
-    float epsilon;
-} Turn;
-
-INLINE void turn_row(const Turn *it, long row, long cell, int half)
-{
-    long head = it->head, middle = head / 2, whole = it->heads + 2 * it->kv;
-    float normed[head], turned[head];
-    const void *cosines = at(it->cosines, row * head, half), *sines = at(it->sines, row * head, half);
-    for (long h = 0; h < it->heads + it->kv; h++) {
-        const void *from = at(it->projected, (row * whole + h) * head, half);
-        if (it->weights)
-            norm_row(from, at(it->weights, h * head, half), normed, head, it->epsilon, half, 0);
-        else
-            for (long i = 0; i < head; i++)
-                normed[i] = get(from, i, half);
-        for (long i = 0; i < middle; i++) {
-            float first = normed[i], second = normed[i + middle];
-            turned[i] = first * get(cosines, i, half) - second * get(sines, i, half);
-            turned[i + middle] = second * get(cosines, i + middle, half) + first * get(sines, i + middle, half);
-        }
-        void *to = h < it->heads ? (void *)at(it->queries, (row * it->heads + h) * head, half)
-                                 : (void *)at(it->keys, (h - it->heads) * it->stride + cell * head, half);
-        for (long i = 0; i < head; i++)
-            put(to, i, turned[i], half);
-    }
-    for (long h = 0; h < it->kv; h++)
-        memcpy((void *)at(it->values, h * it->stride + cell * head, half),
-               at(it->projected, (row * whole + it->heads + it->kv + h) * head, half),
-               (size_t)head * (half ? 2 : 4));
-}
-
-INLINE void turn_rows(const Turn *it, int half)
-{
-    for (const Span *span = it->spans; span < it->spans + it->count; span++)
-        for (long i = 0; i < span->count; i++) {
-            long entry = span->end - span->count + i;
-            turn_row(it, span->row + i, it->table[span->pages + entry / PAGE] * (long)PAGE + entry % PAGE, half);
-        }
-}
-
-FOR_EACH_PROCESSOR
-static void turn(const Turn *it, int half)
-{
-    if (half)
-        turn_rows(it, 1);
-    else
-        turn_rows(it, 0);
-}
-
-/* ---------------------------------------------------------------------------------------------- attention */
-
-typedef struct {
-    const void *queries;        /* [n, heads, head] */
-    void *out;                  /* [n, heads, head] */
-    const void *keys, *values;  /* [kv, stride] */
-    const Span *spans;
-    const int32_t *table;
-    long count, heads, kv, head, stride, window;
-    float scale;
-} Attention;
-
-/* Pages lie anywhere, so no processor sees beforehand which comes next. */
-INLINE void fetch_page(const void *base, long row, long head, int half)
-{
-    const char *page = at(base, row, half);
-    for (long byte = 0; byte < PAGE * head * (half ? 2 : 4); byte += 64)
-        __builtin_prefetch(page + byte, 0, 2);
-}
-
-/* Scores of `asked` queries against the 16 keys of a page. */
-INLINE void score_page(const float *queries, const void *keys, long head, float *scores, long width, int asked,
-                       int half)
-{
-    for (int key = 0; key < PAGE; key += 4) {
-        floats sums[MOST][4];
-        for (int q = 0; q < asked; q++)
-            for (int k = 0; k < 4; k++)
-                sums[q][k] = (floats){0};
-        for (long i = 0; i < head; i += LANES) {
-            floats seen[4];
-            for (int k = 0; k < 4; k++)
-                seen[k] = load(keys, (key + k) * head + i, half);
-            for (int q = 0; q < asked; q++) {
-                floats mine = load(queries, q * head + i, 0);
-                for (int k = 0; k < 4; k++)
-                    sums[q][k] += mine * seen[k];
-            }
-        }
-        for (int q = 0; q < asked; q++)
-            for (int k = 0; k < 4; k++)
-                scores[q * width + key + k] = sum(sums[q][k]);
-    }
-}
-
-/* The keys of a page in the order [head, 16], as float32. */
-INLINE void turn_page(const void *keys, long head, float *turned, int half)
-{
-    for (long i = 0; i < head; i += LANES) {
-        floats rows[PAGE], mixed[PAGE];
-        for (int key = 0; key < PAGE; key++)
-            rows[key] = load(keys, key * head + i, half);
-        for (int step = 0; step < 4; step++) { /* four perfect shuffles transpose 16 x 16 */
-            for (int k = 0; k < PAGE / 2; k++) {
-                floats a = rows[k], b = rows[k + PAGE / 2];
-                mixed[2 * k] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-                mixed[2 * k + 1] =
-                    __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-            }
-            memcpy(rows, mixed, sizeof rows);
-        }
-        memcpy(turned + i * PAGE, rows, sizeof rows);
-    }
-}
-
-/* As `score_page`, of keys that have been turned. */
-INLINE void score_turned(const float *queries, const float *turned, long head, float *scores, long width, int asked)
-{
-    floats sums[MOST][2]; /* two of each, as a sum takes longer than its next addend */
-    for (int q = 0; q < asked; q++)
-        sums[q][0] = sums[q][1] = (floats){0};
-    for (long i = 0; i < head; i += 2)
-        for (int k = 0; k < 2; k++) {
-            floats keys = load(turned, (i + k) * PAGE, 0);
-            for (int q = 0; q < asked; q++)
-                sums[q][k] += queries[q * head + i + k] * keys;
-        }
-    for (int q = 0; q < asked; q++) {
-        sums[q][0] += sums[q][1];
-        memcpy(scores + q * width, &sums[q][0], sizeof sums[q][0]);
-    }
-}
-
-/* Adds to `vectors` vectors of the answers what rows `first` to `last` of a page say. */
-INLINE void hear_page(const float *weights, long width, const void *values, long head, long first, long last,
-                      floats (*heard)[4], int asked, int vectors, int half)
-{
-    for (long row = first; row < last; row++) {
-        floats said[4];
-        for (int v = 0; v < vectors; v++)
-            said[v] = load(values, row * head + v * LANES, half);
-        for (int q = 0; q < asked; q++) {
-            float weight = weights[q * width + row];
-            for (int v = 0; v < vectors; v++)
-                heard[q][v] += weight * said[v];
-        }
-    }
-}
-
-INLINE long larger(long a, long b)
-{
-    return a > b ? a : b;
-}
-
-INLINE long smaller(long a, long b)
-{
-    return a < b ? a : b;
-}
-
-/* Page number `p` of the keys that are looked at after those of this span and key head. */
-INLINE void fetch_next(const Attention *it, const Span *span, long kv, long p, int half)
-{
-    if (++kv == it->kv) {
-        kv = 0;
-        if (++span == it->spans + it->count)
-            return;
-    }
-    if (p * PAGE < smaller(span->end, NEAR))
-        fetch_page(it->keys, kv * it->stride + (long)it->table[span->pages + p] * PAGE * it->head, it->head, half);
-}
-
-/* What `asked` queries of a span see, from query number `first` of those that share a key head on. */
-INLINE void attend_some(const Attention *it, const Span *span, long kv, long first, float *scores,
-                        const float *turned, int asked, int half)
-{
-    long head = it->head, groups = it->heads / it->kv;
-    const int32_t *pages = it->table + span->pages;
-    float queries[MOST * head], scale[MOST];
-    long begins[MOST], ends[MOST], from = span->end, to = 0;
-    void *out[MOST];
-    for (int q = 0; q < asked; q++) {
-        long row = (first + q) / groups, h = kv * groups + (first + q) % groups;
-        long place = ((span->row + row) * it->heads + h) * head;
-        for (long i = 0; i < head; i++)
-            queries[q * head + i] = get(it->queries, place + i, half) * it->scale;
-        out[q] = (void *)at(it->out, place, half);
-        ends[q] = span->end - span->count + row + 1;
-        begins[q] = it->window ? larger(span->begin, ends[q] - it->window) : span->begin;
-        from = smaller(from, begins[q]);
-        to = larger(to, ends[q]);
-    }
-    long page = from / PAGE, last = (to + PAGE - 1) / PAGE, width = (last - page) * PAGE, left = page * PAGE;
-    const void *keys = at(it->keys, kv * it->stride, half), *values = at(it->values, kv * it->stride, half);
-    for (long p = page; p < last; p++) {
-        float *mine = scores + p * PAGE - left;
-        if (!first)
-            fetch_page(values, (long)pages[p] * PAGE * head, head, half);
-        if (turned)
-            score_turned(queries, turned + p * PAGE * head, head, mine, width, asked);
-        else
-            score_page(queries, at(keys, (long)pages[p] * PAGE * head, half), head, mine, width, asked, half);
-    }
-    for (int q = 0; q < asked; q++) {
-        float *mine = scores + q * width, none = -__builtin_inff();
-        for (long i = 0; i < begins[q] - left; i++)
-            mine[i] = none;
-        for (long i = ends[q] - left; i < width; i++)
-            mine[i] = none;
-        floats most = (floats){0} + none, totals = {0};
-        for (long i = 0; i < width; i += LANES) {
-            floats x = load(mine, i, 0);
-            most = chosen(x > most, x, most);
-        }
-        for (int lane = 1; lane < LANES; lane++)
-            most[0] = most[lane] > most[0] ? most[lane] : most[0];
-        for (long i = 0; i < width; i += LANES) {
-            floats x = power(load(mine, i, 0) - most[0]);
-            memcpy(mine + i, &x, sizeof x);
-            totals += x;
-        }
-        float total = sum(totals);
-        scale[q] = 1.0f / total;
-    }
-    for (long i = 0; i < head;) {
-        int vectors = head - i >= 4 * LANES ? 4 : 1;
-        floats heard[MOST][4];
-        for (int q = 0; q < asked; q++)
-            for (int v = 0; v < 4; v++)
-                heard[q][v] = (floats){0};
-        for (long p = page; p < last; p++) {
-            const void *said = at(values, (long)pages[p] * PAGE * head + i, half);
-            long begin = larger(from - p * PAGE, 0), end = smaller(to - p * PAGE, PAGE);
-            if (!first && !i)
-                fetch_next(it, span, kv, p, half);
-            if (vectors == 4)
-                hear_page(scores + p * PAGE - left, width, said, head, begin, end, heard, asked, 4, half);
-            else
-                hear_page(scores + p * PAGE - left, width, said, head, begin, end, heard, asked, 1, half);
-        }
-        for (int q = 0; q < asked; q++)
-            for (int v = 0; v < vectors; v++)
-                store(out[q], i + v * LANES, heard[q][v] * scale[q], half);
-        i += vectors * LANES;
-    }
-}
-
-INLINE void attend_all(const Attention *it, float *scores, float *room, int half)
-{
-    long groups = it->heads / it->kv;
-    for (const Span *span = it->spans; span < it->spans + it->count; span++)
-        for (long kv = 0; kv < it->kv; kv++) {
-            long asked = span->count * groups, first = 0;
-            float *turned = asked >= MANY ? room : NULL;
-            for (long p = 0; turned && p * PAGE < span->end; p++) {
-                long row = kv * it->stride + (long)it->table[span->pages + p] * PAGE * it->head;
-                if ((p + 1) * PAGE < span->end)
-                    fetch_page(it->keys, kv * it->stride + (long)it->table[span->pages + p + 1] * PAGE * it->head,
-                               it->head, half);
-                turn_page(at(it->keys, row, half), it->head, turned + p * PAGE * it->head, half);
-            }
-            for (; asked - first >= 4; first += 4)
-                attend_some(it, span, kv, first, scores, turned, 4, half);
-            if (asked - first >= 2) {
-                attend_some(it, span, kv, first, scores, turned, 2, half);
-                first += 2;
-            }
-            if (asked - first >= 1)
-                attend_some(it, span, kv, first, scores, turned, 1, half);
-        }
-}
-
-FOR_EACH_PROCESSOR
-static void attend(const Attention *it, float *scores, float *room, int half)
-{
-    if (half)
-        attend_all(it, scores, room, 1);
-    else
-        attend_all(it, scores, room, 0);
-}
-
-/* ------------------------------------------------------------------------------------------------- Python */
+static const Kernels *kernels = &kernels_any;
 
 static int numbers(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, int64_t *found)
 {
@@ -523,7 +42,7 @@ static PyObject *py_norm(PyObject *self, PyObject *const *args, Py_ssize_t count
     float epsilon;
     if (count < 1 || !decimal(args[0], &epsilon) || !numbers(args + 1, count - 1, 8, a))
         return NULL;
-    norm(POINTER(a[0]), POINTER(a[1]), POINTER(a[2]), POINTER(a[3]), POINTER(a[4]), a[5], a[6], epsilon, (int)a[7]);
+    kernels->norm(POINTER(a[0]), POINTER(a[1]), POINTER(a[2]), POINTER(a[3]), POINTER(a[4]), a[5], a[6], epsilon, (int)a[7]);
     Py_RETURN_NONE;
 }
 
@@ -532,7 +51,7 @@ static PyObject *py_gate(PyObject *self, PyObject *const *args, Py_ssize_t count
     int64_t a[5];
     if (!numbers(args, count, 5, a))
         return NULL;
-    gate(POINTER(a[0]), POINTER(a[1]), a[2], a[3], (int)a[4]);
+    kernels->gate(POINTER(a[0]), POINTER(a[1]), a[2], a[3], (int)a[4]);
     Py_RETURN_NONE;
 }
 
@@ -544,7 +63,7 @@ static PyObject *py_turn(PyObject *self, PyObject *const *args, Py_ssize_t count
         return NULL;
     Turn it = {POINTER(a[0]), POINTER(a[1]), POINTER(a[2]), POINTER(a[3]), POINTER(a[4]), POINTER(a[5]),
                POINTER(a[6]), POINTER(a[7]), POINTER(a[8]), a[9], a[10], a[11], a[12], a[13], epsilon};
-    turn(&it, (int)a[14]);
+    kernels->turn(&it, (int)a[14]);
     Py_RETURN_NONE;
 }
 
@@ -558,16 +77,16 @@ static PyObject *py_attend(PyObject *self, PyObject *const *args, Py_ssize_t cou
                     a[6], a[7], a[8], a[9], a[10], a[11], scale};
     int64_t longest = 0, most = 0, work = 0;
     for (const Span *span = it.spans; span < it.spans + it.count; span++) {
-        longest = larger(longest, span->end + PAGE);
+        longest = span->end + PAGE > longest ? span->end + PAGE : longest;
         work += span->count * span->end * it.heads * it.head;
         if (span->count * it.heads / it.kv >= MANY)
-            most = larger(most, span->end + PAGE);
+            most = span->end + PAGE > most ? span->end + PAGE : most;
     }
     float *scores = malloc((size_t)(MOST * longest + most * it.head) * sizeof(float));
     if (!scores)
         return PyErr_NoMemory();
     PyThreadState *others = work >= LONG ? PyEval_SaveThread() : NULL;
-    attend(&it, scores, scores + MOST * longest, (int)a[12]);
+    kernels->attend(&it, scores, scores + MOST * longest, (int)a[12]);
     if (others)
         PyEval_RestoreThread(others);
     free(scores);
@@ -590,5 +109,12 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "native", NULL, -
 
 PyMODINIT_FUNC PyInit_native(void)
 {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        kernels = &kernels_avx512;
+    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        kernels = &kernels_avx2;
+#endif
     return PyModule_Create(&definition);
 }

@@ -16,7 +16,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.transport.call import Call, MalformedRequest, Message, Nobody, read_head
 from inference_service.transport.health import CHECK, WATCH
 from inference_service.transport.server import SERVICES, WorkerServer
-from inference_service.transport.unary import MOST_BYTES
+from inference_service.transport.unary import MOST_BYTES, REQUEST_S
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import channel_to, duplex, soon, until, until_free
 from tests.inference_service.support.raw_caller import (
@@ -381,7 +381,20 @@ async def test_a_call_whose_answer_is_not_read_in_time_is_reset(passing: Passing
         assert not server._health._watches
 
 
-async def test_no_deadline_strikes_after_the_end(passing: Passing, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_question_without_its_request_does_not_stay(passing: Passing) -> None:
+    async with talking() as raw:
+        number = raw.call(GET_INFO)
+        raw.say(frame(DATA, 0, number, b"\0\0"))
+        watching = raw.call(WATCH)
+        raw.say(frame(DATA, 0, watching, framed()))
+        await raw.begun(watching)
+        passing(REQUEST_S)
+        assert await raw.status(number) == DEADLINE_EXCEEDED
+        await raw.reached()
+        assert watching not in raw.ended | raw.resets.keys()
+
+
+async def test_no_deadline_strikes_after_the_end(passing: Passing) -> None:
     async with talking() as raw:
         number = raw.ask(GET_INFO, b"", ("grpc-timeout", "10S"))
         assert await raw.status(number) == OK

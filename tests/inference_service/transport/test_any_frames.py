@@ -175,7 +175,7 @@ def no_errors() -> Iterator[None]:
     assert errors.found == []
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     said=st.lists(valid, max_size=25),
     wrong=st.lists(st.one_of(anything, mutated, calls), max_size=5),

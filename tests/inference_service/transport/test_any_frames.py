@@ -51,13 +51,6 @@ PATHS = [*SESSION_PARTS, GET_INFO, CHECK, WATCH, "/nothing"]
 
 numbers = st.integers(0, 9)
 """Of streams: those that are there, that are not, and the connection."""
-messages = st.one_of(
-    st.sampled_from(REQUESTS).map(framed),
-    st.binary(max_size=12),
-    st.just(framed(b"\xff" * 9)),
-    st.just(framed(b"x", is_compressed=True)),
-    st.just(b"\0\xff\xff\xff\xff"),
-)
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,19 @@ class Trailers:
         return frame(HEADERS, END_HEADERS | END_STREAM, self.number, raw.encoder.encode([("x", "y")]))
 
 
-Step = bytes | Begin | Trailers
+@dataclass(frozen=True)
+class Request:
+    """DATA with one of `REQUESTS`: they are large, and many are drawn."""
+
+    number: int
+    end: bool
+    which: int
+
+    def said(self, raw: RawCaller) -> bytes:
+        return frame(DATA, self.end, self.number, framed(REQUESTS[self.which]))
+
+
+Step = bytes | Begin | Trailers | Request
 
 calls = st.builds(
     Begin,
@@ -100,7 +105,16 @@ calls = st.builds(
     st.binary(max_size=3),
     st.sampled_from([None, None, "1n", "1H", "never"]),
 )
-data = st.builds(frame, st.just(DATA), st.sampled_from([0, END_STREAM]), numbers, messages)
+requests = st.builds(
+    Request, numbers, st.sampled_from([False, False, False, True]), st.integers(0, len(REQUESTS) - 1)
+)
+odd = st.one_of(
+    st.binary(max_size=12),
+    st.just(framed(b"\xff" * 9)),
+    st.just(framed(b"x", is_compressed=True)),
+    st.just(b"\0\xff\xff\xff\xff"),
+)
+data = st.builds(frame, st.just(DATA), st.sampled_from([0, END_STREAM]), numbers, odd)
 rarely = st.one_of(
     st.builds(opened, numbers, st.sampled_from([1, 1000, 2**20, 2**31 - 1, 0])),
     st.builds(reset, numbers, st.integers(0, 20)),
@@ -119,7 +133,7 @@ mutated = st.builds(
     st.integers(0, 255),
 )
 
-valid = st.one_of(calls, calls, data, data, rarely, st.builds(Trailers, numbers))
+valid = st.one_of(calls, calls, requests, requests, data, rarely, st.builds(Trailers, numbers))
 """Each of them by itself."""
 
 

@@ -40,7 +40,7 @@ help: ## list the targets
 
 install: $(STAMP) ## create .venv and install antiphon with everything needed to develop it
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard inference_service/kernels/*.c)
+$(STAMP): pyproject.toml constraints.txt $(wildcard inference_service/kernels/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Antiphon needs Python 3.11 or newer as '$(PYTHON)'. Install one, or name it: make install PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \

@@ -100,7 +100,7 @@ def footprint(folder: Path, config: ModelConfig) -> Footprint:
     if config.vision is not None:
         working["pictures"] = mini_eye_bytes(config.vision)
     shared = {
-        "kernels": kernel_bytes(_SHAPES, cpu),
+        "kernels": kernel_bytes(_SHAPES, number, cpu),
         "vocoder": filter_bytes(config.vocoder),
     }
     return Footprint(stored(folder, number), session, shared, working)

@@ -140,7 +140,7 @@ def causal_footprint(
     return Footprint(
         weights or {},
         {"context": slot_rows(context_limit) * bytes_per_row(config, dtype)},
-        {"kernels": kernel_bytes(DECODER_SHAPES, device)},
+        {"kernels": kernel_bytes(DECODER_SHAPES, dtype, device)},
         working={"forward": forward_bytes(config, dtype, rows, context_limit, device)},
         together=token_bytes(config, dtype, slot_rows(context_limit), device),
     )

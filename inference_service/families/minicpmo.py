@@ -142,7 +142,7 @@ def footprint(
         "ear": ear_bytes(config.audio, dtype, device),
         "pictures": eye_bytes(config.vision, dtype, device),
     }
-    kernels = kernel_bytes(_SHAPES, device)
+    kernels = kernel_bytes(_SHAPES, dtype, device)
     tokens = token_bytes(config.language, dtype, slot_rows(entries), device)
     if voice is None:
         return Footprint(own.weights, own.session, {"kernels": kernels}, working, together=tokens)

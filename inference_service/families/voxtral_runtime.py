@@ -56,7 +56,7 @@ def _footprint(checkpoint: VoxtralCheckpoint, rows: int, ear_rows: int) -> Footp
             "ear": slot_rows(ear_rows) * bytes_per_row(audio, dtype),
             "hearing": forward_bytes(audio, dtype, heard, ear_rows, device),
         },
-        {"kernels": kernel_bytes(2 * DECODER_SHAPES, device)},
+        {"kernels": kernel_bytes(2 * DECODER_SHAPES, dtype, device)},
         working={"forward": forward_bytes(text, dtype, Runtime.budget, rows, device)},
     )
 

@@ -7,6 +7,7 @@ halves of the gate, norms in float32, and scores where attention does not run in
 import torch
 from transformers import PretrainedConfig
 
+from inference_service.kernels import panels
 from inference_service.kernels.packed_linear import SIZES
 from inference_service.models.config import VisionConfig as MiniVisionConfig
 from inference_service.models.minicpmo.audio import LONGEST
@@ -17,6 +18,8 @@ _FLOAT = 4
 """Bytes of a number in float32."""
 _MINI_PICTURES = 16
 _KERNEL = 5 * 2**17
+_SHARED = 2
+"""Shapes of weights that embeddings of a model share."""
 DECODER_SHAPES = 6
 """Of queries, keys, the attention's output, the gate, its way back, and the head."""
 
@@ -43,9 +46,11 @@ def token_bytes(
     return {} if device.type == "cpu" else {"tokens": copied}
 
 
-def kernel_bytes(shapes: int, device: torch.device) -> int:
+def kernel_bytes(shapes: int, dtype: torch.dtype, device: torch.device) -> int:
     """The most that oneDNN keeps of kernels for linear layers of so many shapes."""
-    return shapes * len(SIZES) * _KERNEL if device.type == "cpu" else 0
+    if device.type != "cpu":
+        return 0
+    return (_SHARED if panels.fit(dtype) else shapes) * len(SIZES) * _KERNEL
 
 
 def eye_bytes(config: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:

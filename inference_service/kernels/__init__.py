@@ -1,1 +1,1 @@
-"""Networks on the CPU: linear layers by oneDNN, and kernels of our own for what is between them."""
+"""Networks on the CPU by kernels of our own; linear layers in bfloat16 are oneDNN's."""

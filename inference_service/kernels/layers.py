@@ -1,4 +1,4 @@
-"""The common layers of a decoder on the CPU: linear layers by torch, all that is between them by `native`."""
+"""The common layers of a decoder on the CPU: linear layers, and all that is between them by `native`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +75,7 @@ class Layers:
     def __init__(self, backbone: Any) -> None:
         self._rotary = backbone.rotary_emb
         self._layers = [_Layer(it) for it in backbone.layers]
-        self._is_packed = self._layers[0].is_packed
+        self._is_cut = self._layers[0].is_cut
         norms = [norm for it in self._layers for norm in (it.before, it.between)]
         self._first = norms[0]
         self._next = [*norms[2::2], _Norm(backbone.norm)]
@@ -85,7 +85,7 @@ class Layers:
 
         The last ones of sessions can be, int64 [sessions]: then the last layer computes no others.
         """
-        pieces = pieces_of(len(rows)) if self._is_packed else ((0, len(rows), len(rows)),)
+        pieces = pieces_of(len(rows)) if self._is_cut else ((0, len(rows), len(rows)),)
         if len(pieces) == 1:
             return self._run(rows, positions, places, pieces[0][2], asked)
         made = []
@@ -158,7 +158,7 @@ class _Layer:
         self._project = _joined(attention, "qkv_proj", "q_proj", "k_proj", "v_proj")
         self._gates = _joined(network, "gate_up_proj", "gate_proj", "up_proj")
         self._out, self.down = _called(attention.o_proj), _called(network.down_proj)
-        self.is_packed = isinstance(network.down_proj, PackedLinear)
+        self.is_cut = isinstance(network.down_proj, PackedLinear) and network.down_proj.is_cut
         self._layer, self._scaling = int(attention.layer_idx), float(attention.scaling)
         where = config if type(layer).__name__.startswith("Mistral") else attention
         self._window = int(getattr(where, "sliding_window", None) or 0)

@@ -1,9 +1,10 @@
-"""Linear layers for the CPU, whose weights lie in memory in the order in which oneDNN's kernels read them.
+"""Linear layers for the CPU, whose weights lie in memory in the order in which their kernels read them.
 
-In float32 that takes less than half the time of `nn.Linear` from four rows on, in bfloat16 half of it for
-one row. Those of a decoder that read the same rows are joined, which saves calls. oneDNN makes a kernel for
-each number of rows that it meets and keeps it, half a MiB each. So rows come in a few `SIZES` only: more of
-them are cut up, and the last piece is filled with zeros.
+In float32, on one thread, the kernel is our own (`panels`), for any number of rows. Else it is oneDNN's,
+which in bfloat16 takes half the time of `nn.Linear` for one row. oneDNN makes a kernel for each number of
+rows that it meets and keeps it, half a MiB each. So rows reach it in a few `SIZES` only: more of them are cut
+up, and the last piece is filled with zeros. Layers of a decoder that read the same rows are joined, which
+saves calls.
 """
 
 from collections import Counter
@@ -14,10 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from inference_service.kernels import panels
+from inference_service.kernels.panels import Panels
+
 Model = TypeVar("Model", bound=nn.Module)
 
 SIZES = (1, 4, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
-"""Numbers of rows that there are kernels for."""
+"""Numbers of rows that oneDNN has kernels for."""
 SMALLEST = 2**16
 """Fewer weights are done with before a kernel is found."""
 _WHOLE, _WASTE = 64, 8
@@ -44,11 +48,25 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
-        self.weight = linear.weight if shared else nn.Parameter(_packed(linear.weight), requires_grad=False)
+        weight = linear.weight
+        self._panels = Panels(weight, linear.bias) if panels.fit(weight.dtype) and not shared else None
+        if self._panels is not None:
+            # Says what it is like and takes no memory; whoever reads it meets no numbers.
+            weight = nn.Parameter(torch.full((), torch.nan).expand(weight.shape), requires_grad=False)
+        elif not shared:
+            weight = nn.Parameter(_packed(weight), requires_grad=False)
+        self.weight = weight
         self.bias = linear.bias
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether rows are cut up and filled to `SIZES`."""
+        return self._panels is None
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` [..., in] becomes [..., out]."""
+        if self._panels is not None:
+            return self._panels.product(x)
         rows = x.numel() // self.in_features
         if rows in SIZES:
             return _product(x, self.weight, self.bias)
@@ -58,10 +76,17 @@ class PackedLinear(nn.Module):
             products.append(_product(piece, self.weight, self.bias)[: end - begin])
         return torch.cat(products).view(*x.shape[:-1], self.out_features)
 
+    def usual_weight(self) -> Tensor:
+        """[out, in] in the usual order."""
+        if self._panels is not None:
+            return self._panels.weight()
+        weight = self.weight.detach()
+        return weight.to_dense() if weight.is_mkldnn else weight
+
     def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.weight.is_mkldnn:
-            destination[f"{prefix}weight"] = self.weight.detach().to_dense()
+        if self._panels is not None or self.weight.is_mkldnn:
+            destination[f"{prefix}weight"] = self.usual_weight()
 
 
 class Part(nn.Module):
@@ -82,10 +107,10 @@ class Part(nn.Module):
 
     def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep_vars: bool) -> None:
         joined = getattr(self._parents[0], self._name)
-        for name, tensor in (("weight", joined.weight), ("bias", joined.bias)):
-            if tensor is not None:
-                dense = tensor.detach().to_dense() if tensor.is_mkldnn else tensor.detach()
-                destination[prefix + name] = dense[self._begin : self._end]
+        weight = joined.usual_weight() if isinstance(joined, PackedLinear) else joined.weight.detach()
+        destination[f"{prefix}weight"] = weight[self._begin : self._end]
+        if joined.bias is not None:
+            destination[f"{prefix}bias"] = joined.bias.detach()[self._begin : self._end]
 
 
 def is_common(layer: nn.Module) -> bool:
@@ -108,8 +133,9 @@ def pack_linears(model: Model) -> Model:
                 _join(layer.get_submodule(where), name, parts, owners)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and _gains(child.weight):
-                setattr(parent, name, PackedLinear(child, shared=owners[id(child.weight)] > 1))
+            shared = type(child) is nn.Linear and owners[id(child.weight)] > 1
+            if type(child) is nn.Linear and _gains(child.weight, shared):
+                setattr(parent, name, PackedLinear(child, shared=shared))
     return model
 
 
@@ -143,13 +169,15 @@ def _hide(name: str, parent: nn.Module, state: dict[str, Tensor], prefix: str, m
         state.pop(f"{prefix}{name}.{tensor}", None)
 
 
-def _gains(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.numel() >= SMALLEST and runs(weight.dtype)
+def _gains(weight: Tensor, shared: bool) -> bool:
+    if weight.device.type != "cpu" or weight.numel() < SMALLEST:
+        return False
+    return (panels.fit(weight.dtype) and not shared) or runs(weight.dtype)
 
 
 @cache
 def runs(dtype: torch.dtype) -> bool:
-    """Whether this machine and build of torch compute with packed weights of `dtype`."""
+    """Whether oneDNN, on this machine and in this build of torch, computes with packed weights of `dtype`."""
     if dtype not in (torch.float32, torch.bfloat16):
         return False
     x = torch.arange(32, dtype=dtype)[None]
@@ -171,7 +199,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def pieces_of(rows: int) -> tuple[tuple[int, int, int], ...]:
-    """How rows are best cut up: where each piece begins and ends, and the size that it is filled up to."""
+    """How oneDNN best has rows cut up: where pieces begin and end, and the size that each is filled up to."""
     pieces: list[tuple[int, int, int]] = []
     begin = 0
     while begin < rows or not pieces:

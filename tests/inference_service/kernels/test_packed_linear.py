@@ -9,13 +9,23 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2Model
 
-from inference_service.kernels import packed_linear
+from inference_service.kernels import packed_linear, panels
 from inference_service.kernels.packed_linear import SIZES, PackedLinear, Part, pack_linears, runs
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.05}
 ROWS = (0, 1, 2, 3, 5, 17, 50, 63, 64, 65, 100, 120, 200, 250, 300, 600)
 
-needs_kernels = pytest.mark.skipif(not runs(torch.float32), reason="this torch has no packed weights")
+
+@pytest.fixture(params=["ours", "oneDNN's"], autouse=True)
+def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whose product layers in float32 have: ours, or oneDNN's as where nothing was compiled."""
+    if request.param == "ours" and not panels.HAS_PRODUCT:
+        pytest.skip("there was no compiler when the package was installed")
+    if request.param == "oneDNN's":
+        if not runs(torch.float32):
+            pytest.skip("this torch has no packed weights")
+        monkeypatch.setattr(panels, "HAS_PRODUCT", False)
+    return str(request.param)
 
 
 class Talker(nn.Module):
@@ -46,6 +56,7 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def missing(*_: object) -> Tensor:
         raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
 
+    monkeypatch.setattr(panels, "HAS_PRODUCT", False)
     monkeypatch.setattr(packed_linear, "_product", missing)
     runs.cache_clear()
     yield
@@ -56,23 +67,21 @@ def x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
-@needs_kernels
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("bias", [True, False])
 @torch.inference_mode()
 def test_any_number_of_rows_gives_what_a_plain_layer_gives(dtype: torch.dtype, bias: bool) -> None:
-    if not runs(dtype):
+    if not panels.fit(dtype) and not runs(dtype):
         pytest.skip("this processor has no such numbers")
     torch.manual_seed(0)
     plain = nn.Linear(96, 70, bias=bias).to(dtype)
-    for shared in (False, True):
+    for shared in (False, True) if runs(dtype) else (False,):
         packed = PackedLinear(plain, shared=shared)
         for rows in ROWS:
             given = x(rows, 96, dtype=dtype)
             torch.testing.assert_close(packed(given), plain(given), atol=TOLERANCE[dtype], rtol=0)
 
 
-@needs_kernels
 @torch.inference_mode()
 def test_leading_dimensions_and_strides_are_those_of_a_plain_layer() -> None:
     plain = nn.Linear(24, 8)
@@ -83,7 +92,6 @@ def test_leading_dimensions_and_strides_are_those_of_a_plain_layer() -> None:
         torch.testing.assert_close(heard, plain(given), atol=1e-5, rtol=0)
 
 
-@needs_kernels
 @torch.inference_mode()
 def test_rows_that_are_no_numbers_spoil_no_others() -> None:
     packed = PackedLinear(nn.Linear(24, 8))
@@ -93,10 +101,12 @@ def test_rows_that_are_no_numbers_spoil_no_others() -> None:
     assert packed(given).isnan().any(1).nonzero().flatten().tolist() == [5]
 
 
-@needs_kernels
 @torch.inference_mode()
-def test_rows_reach_the_kernels_in_a_few_sizes_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel is kept for each size: any number of rows would take memory without end."""
+def test_rows_reach_onednn_in_a_few_sizes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps a kernel for each size: any number of rows would take memory without end."""
+    if not runs(torch.float32):
+        pytest.skip("this torch has no packed weights")
+    monkeypatch.setattr(panels, "HAS_PRODUCT", False)
     product, met = packed_linear._product, set()
 
     def counted(given: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -111,7 +121,6 @@ def test_rows_reach_the_kernels_in_a_few_sizes_only(monkeypatch: pytest.MonkeyPa
     assert met == set(SIZES)
 
 
-@needs_kernels
 @torch.inference_mode()
 def test_packed_model_says_what_the_plain_one_says(talker: Talker) -> None:
     ids = torch.arange(70)
@@ -125,7 +134,6 @@ def test_packed_model_says_what_the_plain_one_says(talker: Talker) -> None:
     torch.testing.assert_close(packed(ids), expected, atol=1e-5, rtol=0)
 
 
-@needs_kernels
 def test_weight_that_the_embeddings_share_is_there_once(talker: Talker) -> None:
     packed = pack_linears(talker)
 
@@ -133,7 +141,6 @@ def test_weight_that_the_embeddings_share_is_there_once(talker: Talker) -> None:
     assert not packed.head.weight.is_mkldnn
 
 
-@needs_kernels
 def test_plain_weights_do_not_stay_beside_the_packed_ones(talker: Talker) -> None:
     sizes = [tuple(it.shape) for it in talker.parameters()]
     plain = [weakref.ref(it) for it in talker.modules() if type(it) is nn.Linear]
@@ -145,7 +152,6 @@ def test_plain_weights_do_not_stay_beside_the_packed_ones(talker: Talker) -> Non
     assert not any(it() for it in plain)
 
 
-@needs_kernels
 def test_state_of_a_packed_model_is_that_of_the_plain_one(talker: Talker) -> None:
     before = {name: tensor.clone() for name, tensor in talker.state_dict().items()}
 
@@ -155,7 +161,6 @@ def test_state_of_a_packed_model_is_that_of_the_plain_one(talker: Talker) -> Non
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
-@needs_kernels
 def test_layers_too_small_to_gain_stay_as_they_are(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A vocoder's sum of nine harmonics has 24,000 rows and a single column."""
     monkeypatch.setattr(packed_linear, "SMALLEST", 33 * 48 + 1)

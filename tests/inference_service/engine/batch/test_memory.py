@@ -130,5 +130,5 @@ def test_the_shipped_model_is_refused_too_where_it_does_not_fit(monkeypatch: pyt
     folder = ROOT / "inference_service/checkpoints/antiphon-mini"
     build = table.load(folder, CPU)
     monkeypatch.setattr(footprint, "free_bytes", lambda device: 300 * MIB)
-    with pytest.raises(ConfigurationError, match=r"1000 slots need .* Pass --slots \d or less"):
+    with pytest.raises(ConfigurationError, match=r"1000 slots need .* Pass --slots \d+ or less"):
         build(1000)

@@ -1,4 +1,4 @@
-"""What the kernels of linear layers take at the most, measured in a process of its own and as it is told.
+"""What oneDNN's kernels of linear layers take at most, measured in a process of its own and as it is told.
 
 python -m tests.inference_service.engine.support.kernels
 """
@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from inference_service.families.working_memory import kernel_bytes
+from inference_service.kernels import panels
 from inference_service.kernels.packed_linear import SIZES, pack_linears
 from tests.inference_service.engine.support.peak import resident
 
@@ -17,6 +18,7 @@ SHAPES = ((512, 1536), (1536, 512), (512, 1024), (1024, 512), (512, 512), (512, 
 def main() -> None:
     """Prints bytes measured and bytes told."""
     torch.set_num_threads(1)
+    panels.HAS_PRODUCT = False  # ours keeps nothing
     layers = pack_linears(nn.ModuleList(nn.Linear(*shape) for shape in SHAPES))
     rows = torch.randn(2 * max(SIZES), 1536)
     for layer, (width, _) in zip(layers, SHAPES, strict=True):
@@ -25,7 +27,7 @@ def main() -> None:
     for count in range(1, 2 * max(SIZES)):
         for layer, (width, _) in zip(layers, SHAPES, strict=True):
             layer(rows[:count, :width])
-    print(resident("VmRSS") - before, kernel_bytes(len(SHAPES), torch.device("cpu")))
+    print(resident("VmRSS") - before, kernel_bytes(len(SHAPES), torch.float32, torch.device("cpu")))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,132 @@
+/* Linear layers for the CPU in float32: rows times weights that lie in an order of their own.
+
+   Weights [outputs, depth] lie in panels of 16 outputs, [outputs / 16, depth, 16], the last one filled up with
+   zeros. Each output is one sum, its bias first, over the depth from beginning to end, whatever the number of
+   rows: a row becomes the same bit for bit alone and among others. What is read next is asked for while there
+   is something to multiply, so that memory and arithmetic do not wait for each other.
+
+   Called by packed_linear.py with addresses of tensors that lie in one piece. One thread; the interpreter's
+   lock is let go where a call may take longer than a few dozen microseconds. Plain C with the vectors of GCC
+   and Clang; on x86 there is a version for AVX-512, one for AVX2 and one for all others. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 16")
+#endif
+
+#define WIDE 16     /* outputs of a panel: a cache line */
+#define MOST 4      /* panels at once */
+#define STEP 8      /* numbers of the depth between two looks ahead */
+#define DEEP 512    /* numbers of the depth that are done with before others: 32 KiB of a panel */
+#define BLOCK 128   /* rows that are done with before others */
+#define NEAR 16     /* lines that are asked for ahead where each is read only once */
+#define LONG 250000 /* products that take longer than handing over the lock */
+
+typedef struct {
+    const float *x;         /* [rows, depth] */
+    const float *panels;    /* [outputs / 16, depth, 16] */
+    const float *bias;      /* [outputs], or none */
+    float *y;               /* [rows, outputs] */
+    long rows, outputs, depth;
+} Product;
+
+#if defined(__x86_64__)
+#define LANES 16
+#define SUMS 24
+#define NAMED(x) x##_avx512
+#define FOR_THIS_PROCESSOR __attribute__((target("avx512f,avx2,fma")))
+#include "panels.h"
+
+#define LANES 8
+#define SUMS 12
+#define NAMED(x) x##_avx2
+#define FOR_THIS_PROCESSOR __attribute__((target("avx2,fma")))
+#include "panels.h"
+#endif
+
+#define LANES 4
+#if defined(__x86_64__)
+#define SUMS 12
+#else
+#define SUMS 24
+#endif
+#define NAMED(x) x##_any
+#define FOR_THIS_PROCESSOR
+#include "panels.h"
+
+static void (*multiply)(const Product *) = multiply_any;
+
+static void pack(const float *weight, float *panels, long outputs, long depth)
+{
+    for (long n = 0; n < (outputs + WIDE - 1) / WIDE * WIDE; n++)
+        for (long k = 0; k < depth; k++)
+            panels[(n / WIDE * depth + k) * WIDE + n % WIDE] = n < outputs ? weight[n * depth + k] : 0;
+}
+
+/* ------------------------------------------------------------------------------------------------- Python */
+
+static int numbers(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, int64_t *found)
+{
+    if (given != wanted) {
+        PyErr_Format(PyExc_TypeError, "takes %zd numbers, not %zd", wanted, given);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < given; i++)
+        found[i] = PyLong_AsLongLong(args[i]);
+    return !PyErr_Occurred();
+}
+
+#define POINTER(x) ((void *)(intptr_t)(x))
+
+static PyObject *py_pack(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    int64_t a[4];
+    if (!numbers(args, count, 4, a))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    pack(POINTER(a[0]), POINTER(a[1]), a[2], a[3]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    int64_t a[7];
+    if (!numbers(args, count, 7, a))
+        return NULL;
+    Product it = {POINTER(a[0]), POINTER(a[1]), POINTER(a[2]), POINTER(a[3]), a[4], a[5], a[6]};
+    PyThreadState *others = it.rows * it.outputs * it.depth >= LONG ? PyEval_SaveThread() : NULL;
+    multiply(&it);
+    if (others)
+        PyEval_RestoreThread(others);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"pack", (PyCFunction)(void (*)(void))py_pack, METH_FASTCALL, "weight, panels, outputs, depth"},
+    {"multiply", (PyCFunction)(void (*)(void))py_multiply, METH_FASTCALL,
+     "x, panels, bias or 0, y, rows, outputs, depth"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "linear", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit_linear(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f"))
+        multiply = multiply_avx512;
+    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        multiply = multiply_avx2;
+#endif
+    return PyModule_Create(&definition);
+}

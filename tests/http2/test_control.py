@@ -167,6 +167,12 @@ def test_settings_of_the_server_count_at_once() -> None:
     assert (pair.control.most_streams, pair.control.window, pair.control.frame_size) == (7, 1000, 20_000)
 
 
+def test_larger_frames_than_we_take_we_do_not_send() -> None:
+    """While a frame leaves nothing else does, and what was begun cannot be held back."""
+    pair = Pair(MAX_FRAME_SIZE=2**24 - 1)
+    assert pair.control.frame_size == MAX_FRAME
+
+
 def test_settings_without_values_are_told_too() -> None:
     control = Control(is_client=True)
     control.begin(CONNECTION_WINDOW, STREAM_WINDOW)

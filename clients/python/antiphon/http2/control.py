@@ -71,7 +71,7 @@ class Control:
 
     @property
     def frame_size(self) -> int:
-        """Bytes in the body of one frame that we send: as many as the other side takes, and no more than we."""
+        """Bytes in the body of one frame that we send: as the other side takes them, and no more than we."""
         return min(self._h2.max_outbound_frame_size, MAX_FRAME)
 
     @property

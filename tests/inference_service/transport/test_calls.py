@@ -10,6 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from h2.errors import ErrorCodes
+from hpack import Decoder, Encoder
 
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from antiphon.v1 import inference_service_pb2 as pb
@@ -205,6 +206,41 @@ async def test_unknown_methods_are_unimplemented_in_one_frame(path: str) -> None
         assert headers["content-type"] == "application/grpc"
         await raw.reached()
         assert not raw.resets
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("padded", " x "),
+        ("empty", ""),
+        ("Shout", "x"),
+        ("te", "gzip"),
+        ("connection", "keep-alive"),
+        (":authority", "another"),
+        (":odd", "x"),
+        ("sp ace", "x"),
+        ("", "x"),
+        ("zero", "\0\r\n"),
+        ("content-length", "0"),
+    ],
+)
+async def test_headers_that_should_not_be_do_not_matter(name: str, value: str) -> None:
+    async with talking() as raw:
+        number = raw.ask(GET_INFO, b"", (name, value))
+        assert await raw.status(number) == OK
+
+
+@pytest.mark.parametrize("missing", [":method", ":path", ":scheme", ":authority", "content-type", "te"])
+async def test_headers_that_are_missing_cost_the_call_and_not_the_connection(missing: str) -> None:
+    async with talking() as raw:
+        number = raw.next_number()
+        headers = [each for each in Decoder().decode(raw.head(GET_INFO)) if each[0] != missing]
+        raw.say(frame(HEADERS, END_HEADERS, number, Encoder().encode(headers)))
+        raw.say(frame(DATA, END_STREAM, number, framed()))
+        await raw.status(number)
+        told = {**raw.told[number][0], **raw.told[number][-1]}
+        refused = {":method": ("405", ""), "content-type": ("415", ""), ":path": ("200", UNIMPLEMENTED)}
+        assert (told[":status"], told.get("grpc-status", "")) == refused.get(missing, ("200", OK))
 
 
 def head(*more: tuple[bytes, bytes]) -> tuple[Call, float | None]:

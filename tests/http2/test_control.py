@@ -382,3 +382,15 @@ def test_streams_of_callers_that_are_over_are_forgotten() -> None:
         served.control.answer(number, [*ANSWER, ("grpc-status", "0")], is_end=True)
         served.tell()
         assert len(served.control._h2.streams) <= 2 * FEW_STREAMS
+
+
+def test_headers_that_should_not_be_are_for_others_to_refuse() -> None:
+    """`h2` would end the connection."""
+    served = Served()
+    served.client.config.validate_outbound_headers = False
+    served.client.config.normalize_outbound_headers = False
+    number: int = served.client.get_next_available_stream_id()
+    served.client.send_headers(number, [*REQUEST, ("Padded", " x "), ("connection", "close")])
+
+    (request,) = [event for event in served.hear() if isinstance(event, RequestReceived)]
+    assert (b"Padded", b" x ") in request.headers

@@ -25,6 +25,7 @@ from tests.inference_service.support.raw_caller import (
     END_HEADERS,
     END_STREAM,
     GET_INFO,
+    GOAWAY,
     HEADERS,
     PREFILL,
     SERVICE,
@@ -459,6 +460,8 @@ async def test_a_server_that_leaves_takes_no_call_and_ends_those_it_has() -> Non
         await soon(stopping)
         await raw.over()
         assert len(calls) == 1
+        lasts = [int.from_bytes(body[:4]) for kind, _, _, body in raw.frames if kind == GOAWAY]
+        assert lasts == [2**31 - 1, late], "they may not grow"
 
 
 async def test_a_server_that_has_waited_long_enough_cuts_its_calls(passing: Passing) -> None:

@@ -154,12 +154,11 @@ async def _attacked(worker: RunningWorker, said: list[Step], pieces: list[int], 
         async with dialled(worker.address) as raw:
             raw.greet()
             await _talk(raw, said, pieces)
-            if waits:
-                await raw.reached()
-            await neighbour.unit(1)
+            if waits:  # not for an answer: what was said last may be half a frame
+                await neighbour.unit(1)
         await until(lambda: len(worker.worker._server._connections) == 1)
         await until_free(worker.address, SLOTS - 1)
-        await neighbour.unit(2)
+        await neighbour.unit(1 + waits)
         for call in neighbour.calls.values():
             call.cancel()
     await until_free(worker.address, SLOTS)

@@ -91,6 +91,9 @@ def require_packable(loaded: CausalCheckpoint) -> None:
                 loaded, "its layers reckon with weights that are packed for linear layers"
             ) from None
         raise _unservable(loaded, f"its layers do not run over packed rows ({error})") from None
+    if plain.isnan().any():
+        reckoned = "its layers reckon with weights that are packed for linear layers, or these are broken"
+        raise _unservable(loaded, f"its scores are no numbers: {reckoned}")
     worst = float((plain - packed).abs().max())
     if not worst <= _TOLERANCE[model.dtype] * float(plain.abs().max()):
         raise _unservable(loaded, f"packed, its scores differ by up to {worst:.3g} from its own")

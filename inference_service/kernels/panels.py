@@ -32,8 +32,6 @@ class Panels:
         self._panels = torch.empty(-(-self._out // WIDE), self._in, WIDE, dtype=torch.float32, device="cpu")
         linear.pack(weight.data_ptr(), self._panels.data_ptr(), self._out, self._in)
         self._bias = None if bias is None else bias.detach().to("cpu", torch.float32).contiguous()
-        self._begin = self._panels.data_ptr()
-        self._biases = 0 if self._bias is None else self._bias.data_ptr()
 
     def product(self, x: Tensor) -> Tensor:
         """`x` [..., in] becomes [..., out]. Raises `ValueError` for any other width or dtype."""
@@ -42,9 +40,11 @@ class Panels:
             raise ValueError(f"A layer takes [..., {self._in}] in float32 on the CPU, not {given}.")
         x = x.contiguous()
         y = torch.empty(*x.shape[:-1], self._out, dtype=torch.float32, device="cpu")
+        bias = 0 if self._bias is None else self._bias.data_ptr()
         linear.multiply(
-            x.data_ptr(), self._begin, self._biases, y.data_ptr(), x.numel() // self._in, self._out, self._in
-        )
+            x.data_ptr(), self._panels.data_ptr(), bias, y.data_ptr(),
+            x.numel() // self._in, self._out, self._in,
+        )  # fmt: skip
         return y
 
     def weight(self) -> Tensor:

@@ -1,5 +1,6 @@
 """The product of rows with panels of weights: right, the same in any crowd, and within its bounds."""
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -97,6 +98,14 @@ def test_a_weight_may_lie_anyhow() -> None:
     close(Panels(weight, None).product(rows(3, 24)), exact(rows(3, 24), weight, None), 24)
 
 
+def test_a_copy_has_weights_of_its_own() -> None:
+    first = Panels(*layer(70, 24))
+    expected, second = first.product(rows(3, 24)), copy.deepcopy(first)
+    first._panels.fill_(torch.nan)
+
+    assert torch.equal(second.product(rows(3, 24)), expected)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_rows_that_are_no_numbers_spoil_no_others(bad: float) -> None:
     """Nor outputs beyond the last: those that fill up a panel are nobody's."""
@@ -134,7 +143,13 @@ def test_nothing_beside_rows_and_outputs_is_read_or_written() -> None:
         x[32:-32], b[32:-32] = rows(count * depth), torch.zeros(width) if bias is None else bias
         held = Panels(weight, None)
         panels.linear.multiply(
-            x[32:].data_ptr(), held._begin, b[32:].data_ptr(), y[32:].data_ptr(), count, width, depth
+            x[32:].data_ptr(),
+            held._panels.data_ptr(),
+            b[32:].data_ptr(),
+            y[32:].data_ptr(),
+            count,
+            width,
+            depth,
         )
         assert (y[:32] == 7).all()
         assert (y[-32:] == 7).all()

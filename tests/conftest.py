@@ -67,6 +67,8 @@ SLOW = (
     "inference_service/rpc/test_unit_cycle.py",
     "inference_service/rpc/test_violations.py",
     "inference_service/training/*",
+    "inference_service/transport/test_any_frames.py",
+    "inference_service/transport/test_hostile_callers.py",
     "page/test_conversation.py",
     "page/test_failures.py",
     "page/test_services.py",

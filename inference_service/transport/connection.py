@@ -55,8 +55,6 @@ class CallerConnection(connection.Connection[Call]):
         self._on_call = on_call
         self._on_made = on_made
         self._on_lost = on_lost
-        self._newest = 0
-        """Number of the call that came last."""
         self._is_greeted = False
         self._greeting: asyncio.TimerHandle | None = None
         self._headers = 0
@@ -77,7 +75,7 @@ class CallerConnection(connection.Connection[Call]):
         """No further call is taken; with the last one it ends."""
         if self.is_usable:
             self._is_leaving = True
-            self._put_leaving(self._newest)
+            self._put_leaving()
             self._close_if_done()
 
     # ---------------------------------------------------------------------------------- for its calls
@@ -189,7 +187,6 @@ class CallerConnection(connection.Connection[Call]):
             self._control.reset(number, ErrorCodes.REFUSED_STREAM)
             self._put_due()
             return
-        self._newest = number
         try:
             call, timeout_s = read_head(event.headers)
         except MalformedRequest as error:

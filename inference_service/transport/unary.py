@@ -1,5 +1,6 @@
 """Calls with one request."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -14,6 +15,9 @@ Request = TypeVar("Request", bound=Message)
 MOST_BYTES: Final = 2**16
 """Of the one request."""
 
+REQUEST_S: Final = 60.0
+"""How long it may take to come."""
+
 
 class Unary(Nobody, Generic[Request]):
     """Reads the request of a call and sends what `answer` makes of it, unless that answers by itself."""
@@ -26,11 +30,16 @@ class Unary(Nobody, Generic[Request]):
         self._answer = answer
         call.most = MOST_BYTES
         call.is_minor = True
+        late = f"There was no request in {REQUEST_S:g} s."
+        self._patience = asyncio.get_running_loop().call_later(
+            REQUEST_S, call.end, grpc.StatusCode.DEADLINE_EXCEEDED, late
+        )
         call.take(self)
         call.resume()
 
     def message_received(self, data: Data) -> None:
         """See `Handler`."""
+        self._patience.cancel()
         try:
             request = self._parse(bytes(data))
         except DecodeError:
@@ -42,4 +51,9 @@ class Unary(Nobody, Generic[Request]):
 
     def half_closed(self) -> None:
         """See `Handler`."""
+        self._patience.cancel()
         self._call.end(grpc.StatusCode.INTERNAL, "There is no request.")
+
+    def given_up(self) -> None:
+        """See `Handler`."""
+        self._patience.cancel()

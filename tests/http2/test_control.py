@@ -167,6 +167,12 @@ def test_settings_of_the_server_count_at_once() -> None:
     assert (pair.control.most_streams, pair.control.window, pair.control.frame_size) == (7, 1000, 20_000)
 
 
+def test_larger_frames_than_we_take_we_do_not_send() -> None:
+    """While a frame leaves nothing else does, and what was begun cannot be held back."""
+    pair = Pair(MAX_FRAME_SIZE=2**24 - 1)
+    assert pair.control.frame_size == MAX_FRAME
+
+
 def test_settings_without_values_are_told_too() -> None:
     control = Control(is_client=True)
     control.begin(CONNECTION_WINDOW, STREAM_WINDOW)
@@ -376,3 +382,15 @@ def test_streams_of_callers_that_are_over_are_forgotten() -> None:
         served.control.answer(number, [*ANSWER, ("grpc-status", "0")], is_end=True)
         served.tell()
         assert len(served.control._h2.streams) <= 2 * FEW_STREAMS
+
+
+def test_headers_that_should_not_be_are_for_others_to_refuse() -> None:
+    """`h2` would end the connection."""
+    served = Served()
+    served.client.config.validate_outbound_headers = False
+    served.client.config.normalize_outbound_headers = False
+    number: int = served.client.get_next_available_stream_id()
+    served.client.send_headers(number, [*REQUEST, ("Padded", " x "), ("connection", "close")])
+
+    (request,) = [event for event in served.hear() if isinstance(event, RequestReceived)]
+    assert (b"Padded", b" x ") in request.headers

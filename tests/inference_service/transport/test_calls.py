@@ -10,13 +10,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from h2.errors import ErrorCodes
+from hpack import Decoder, Encoder
 
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.transport.call import Call, MalformedRequest, Message, Nobody, read_head
 from inference_service.transport.health import CHECK, WATCH
 from inference_service.transport.server import SERVICES, WorkerServer
-from inference_service.transport.unary import MOST_BYTES
+from inference_service.transport.unary import MOST_BYTES, REQUEST_S
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import channel_to, duplex, soon, until, until_free
 from tests.inference_service.support.raw_caller import (
@@ -24,6 +25,7 @@ from tests.inference_service.support.raw_caller import (
     END_HEADERS,
     END_STREAM,
     GET_INFO,
+    GOAWAY,
     HEADERS,
     PREFILL,
     SERVICE,
@@ -207,6 +209,41 @@ async def test_unknown_methods_are_unimplemented_in_one_frame(path: str) -> None
         assert not raw.resets
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("padded", " x "),
+        ("empty", ""),
+        ("Shout", "x"),
+        ("te", "gzip"),
+        ("connection", "keep-alive"),
+        (":authority", "another"),
+        (":odd", "x"),
+        ("sp ace", "x"),
+        ("", "x"),
+        ("zero", "\0\r\n"),
+        ("content-length", "0"),
+    ],
+)
+async def test_headers_that_should_not_be_do_not_matter(name: str, value: str) -> None:
+    async with talking() as raw:
+        number = raw.ask(GET_INFO, b"", (name, value))
+        assert await raw.status(number) == OK
+
+
+@pytest.mark.parametrize("missing", [":method", ":path", ":scheme", ":authority", "content-type", "te"])
+async def test_headers_that_are_missing_cost_the_call_and_not_the_connection(missing: str) -> None:
+    async with talking() as raw:
+        number = raw.next_number()
+        headers = [each for each in Decoder().decode(raw.head(GET_INFO)) if each[0] != missing]
+        raw.say(frame(HEADERS, END_HEADERS, number, Encoder().encode(headers)))
+        raw.say(frame(DATA, END_STREAM, number, framed()))
+        await raw.status(number)
+        told = {**raw.told[number][0], **raw.told[number][-1]}
+        refused = {":method": ("405", ""), "content-type": ("415", ""), ":path": ("200", UNIMPLEMENTED)}
+        assert (told[":status"], told.get("grpc-status", "")) == refused.get(missing, ("200", OK))
+
+
 def head(*more: tuple[bytes, bytes]) -> tuple[Call, float | None]:
     """What is read of a call with these headers more."""
     return read_head([(b":method", b"POST"), (b"content-type", b"application/grpc"), *more])
@@ -381,7 +418,20 @@ async def test_a_call_whose_answer_is_not_read_in_time_is_reset(passing: Passing
         assert not server._health._watches
 
 
-async def test_no_deadline_strikes_after_the_end(passing: Passing, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_question_without_its_request_does_not_stay(passing: Passing) -> None:
+    async with talking() as raw:
+        number = raw.call(GET_INFO)
+        raw.say(frame(DATA, 0, number, b"\0\0"))
+        watching = raw.call(WATCH)
+        raw.say(frame(DATA, 0, watching, framed()))
+        await raw.begun(watching)
+        passing(REQUEST_S)
+        assert await raw.status(number) == DEADLINE_EXCEEDED
+        await raw.reached()
+        assert watching not in raw.ended | raw.resets.keys()
+
+
+async def test_no_deadline_strikes_after_the_end(passing: Passing) -> None:
     async with talking() as raw:
         number = raw.ask(GET_INFO, b"", ("grpc-timeout", "10S"))
         assert await raw.status(number) == OK
@@ -410,6 +460,8 @@ async def test_a_server_that_leaves_takes_no_call_and_ends_those_it_has() -> Non
         await soon(stopping)
         await raw.over()
         assert len(calls) == 1
+        lasts = [int.from_bytes(body[:4]) for kind, _, _, body in raw.frames if kind == GOAWAY]
+        assert lasts == [2**31 - 1, late], "they may not grow"
 
 
 async def test_a_server_that_has_waited_long_enough_cuts_its_calls(passing: Passing) -> None:

@@ -216,9 +216,13 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         if data := self._control.due():
             self._put(len(data), data)
 
-    def _put_leaving(self, last: int) -> None:
-        """A GOAWAY: no stream above `last` is taken. Of this one `h2` knows nothing, and goes on."""
-        self._put(_HEAD_BYTES + _GOAWAY_BODY.size, _HEAD.pack(_GOAWAY_HEAD, 0, 0), _GOAWAY_BODY.pack(last, 0))
+    def _put_leaving(self) -> None:
+        """A GOAWAY to say that another will follow. Of this one `h2` knows nothing, and goes on.
+
+        The number in it may not grow: the one with which `h2` ends has whatever was refused meanwhile.
+        """
+        body = _GOAWAY_BODY.pack(NUMBER, 0)
+        self._put(_HEAD_BYTES + _GOAWAY_BODY.size, _HEAD.pack(_GOAWAY_HEAD, 0, 0), body)
 
     def _put_ping(self, flags: int, body: bytes) -> None:
         self._put(_HEAD_BYTES + _PING_BYTES, _HEAD.pack(_PING_HEAD, flags, 0), body)

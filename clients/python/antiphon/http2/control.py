@@ -62,7 +62,11 @@ class Control:
         self._is_client = is_client
         self._takes = takes
         self._most_headers = most_headers
-        self._h2 = _Connection(H2Configuration(client_side=is_client, header_encoding=None))
+        # Of headers that should not be it makes the end of the connection, and so of everybody's calls on it.
+        checks = is_client
+        self._h2 = _Connection(
+            H2Configuration(client_side=is_client, header_encoding=None, validate_inbound_headers=checks)
+        )
 
     @property
     def window(self) -> int:
@@ -71,8 +75,8 @@ class Control:
 
     @property
     def frame_size(self) -> int:
-        """Bytes in the body of one frame that the other side takes."""
-        return self._h2.max_outbound_frame_size
+        """Bytes in the body of one frame that we send: as the other side takes them, and no more than we."""
+        return min(self._h2.max_outbound_frame_size, MAX_FRAME)
 
     @property
     def most_streams(self) -> int:

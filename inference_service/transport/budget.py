@@ -15,6 +15,9 @@ BYTE: Final = 1 / 256
 FRAME: Final = 0.05
 """What any other frame costs. Some callers measure the line with pings all the time."""
 
+TURN: Final = 50.0
+"""After so much others have their turn: some 10 ms."""
+
 
 class Budget:
     """So much at once, and so much in every second. An attack of many small frames is over soon.

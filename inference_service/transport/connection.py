@@ -13,7 +13,7 @@ from antiphon.http2 import connection
 from antiphon.http2.byte_count import ByteCount
 from antiphon.http2.connection import ConnectionBroken
 from antiphon.http2.control import Control, Headers
-from inference_service.transport.budget import BYTE, CONTROL, FRAME, Budget
+from inference_service.transport.budget import BYTE, CONTROL, FRAME, TURN, Budget
 from inference_service.transport.call import Call, MalformedRequest, read_head
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,8 @@ class CallerConnection(connection.Connection[Call]):
         self._greeting: asyncio.TimerHandle | None = None
         self._headers = 0
         """Bytes of the frames of headers that have not ended yet."""
+        self._spent = 0.0
+        """Of it, since others had their turn."""
         self._budget = Budget(most_calls, self._loop.time())
 
     @property
@@ -126,10 +128,20 @@ class CallerConnection(connection.Connection[Call]):
             size = self._filled + size - known
             self._filled = 0
             self._buffer[:size] = self._buffer[known : known + size]
+        self._spent = 0.0
         super().buffer_updated(size)
         unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if unread > _MOST_UNREAD:
             self.abort()
+        elif self._rests and not self._is_over and self._transport is not None:
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._rests = False
+        if not self._is_over and self._transport is not None:
+            self._transport.resume_reading()
+            self.buffer_updated(0)
 
     def _is_asked(self) -> bool:
         return True
@@ -168,6 +180,8 @@ class CallerConnection(connection.Connection[Call]):
     def _spend(self, amount: float) -> None:
         if not self._budget.spend(amount, self._keepalive.heard_at):
             raise ConnectionBroken(ErrorCodes.ENHANCE_YOUR_CALM, "a caller sends too many frames")
+        self._spent += amount
+        self._rests = self._spent >= TURN
 
     def _happened(self, event: Event) -> None:
         match event:

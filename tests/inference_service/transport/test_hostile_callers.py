@@ -209,6 +209,27 @@ async def test_floods_end_with_the_connection(
             await until_free(world.address, SLOTS - 1)
 
 
+async def test_others_have_their_turn_in_the_middle_of_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[int] = []
+    read, obey = CallerConnection.buffer_updated, CallerConnection._control_received
+
+    def counted_read(connection: CallerConnection, size: int) -> None:
+        turns.append(0)
+        read(connection, size)
+
+    def counted(connection: CallerConnection, data: bytes) -> None:
+        turns[-1] += 1
+        obey(connection, data)
+
+    monkeypatch.setattr(CallerConnection, "buffer_updated", counted_read)
+    monkeypatch.setattr(CallerConnection, "_control_received", counted)
+    async with attacked() as world, greeted(world.address) as raw:
+        await raw.said(500 * frame(PRIORITY, 0, 3, bytes(5)))
+        await until(lambda: sum(turns) >= 500)
+        assert max(turns) <= budget.TURN
+        assert await raw.status(raw.ask(GET_INFO)) == "0"
+
+
 async def test_who_never_reads_is_cut_off_when_so_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "MOST", math.inf)
     monkeypatch.setattr(connection, "_MOST_UNREAD", 2**17)

@@ -86,6 +86,8 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         """What is written before this turn of the event loop is over, `_size` bytes."""
         self._is_reading = False
         """Then it is written when all is read that has come."""
+        self._rests = False
+        """Whether others have their turn before the next frame."""
         self._size = 0
         self._keepalive = Keepalive(self._is_asked, self._ping, self._fell_silent)
         self._cutting: asyncio.TimerHandle | None = None
@@ -280,7 +282,7 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         return self._buffer[self._filled :]
 
     def buffer_updated(self, size: int) -> None:
-        """Takes every whole frame out of the buffer."""
+        """Takes whole frames out of the buffer: all of them, or until it rests."""
         self._keepalive.heard_at = self._loop.time()
         self._byte_count.received += size
         buffer, filled, begin = self._buffer, self._filled + size, 0
@@ -308,6 +310,8 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
                 else:
                     self._control_received(bytes(buffer[begin:end]))
                 begin = end
+                if self._rests:
+                    break
             if self._blocked:
                 self._pump_blocked()
         except (ConnectionBroken, ProtocolError) as error:

@@ -140,8 +140,7 @@ class SessionCalls:
         """A request has come."""
         if self.session.is_over:
             return
-        session_log.set(self._fields)
-        now = self._backend.clock()
+        token, now = session_log.set(self._fields), self._backend.clock()
         try:
             match stream:
                 case Stream.PREFILL:
@@ -152,6 +151,8 @@ class SessionCalls:
                     self.session.finalize(request.unit, now, keep_last_token=request.keep_last_token)
         except Exception as error:
             self._broken(error, now)
+        finally:
+            session_log.reset(token)
         self._settle(now)
 
     def half_close(self, stream: Stream) -> None:

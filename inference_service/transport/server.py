@@ -27,7 +27,7 @@ Answer: TypeAlias = Callable[[Call], None]
 SERVICES = ("", "antiphon.v1.InferenceService")
 """What the health service knows: the server as a whole, and its one service."""
 
-MOST_CONNECTIONS: Final = 1024
+MOST_CONNECTIONS: Final = 512
 """Beyond them one that has no session is closed for each that comes."""
 
 _BACKLOG: Final = 256

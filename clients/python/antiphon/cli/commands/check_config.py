@@ -39,6 +39,9 @@ def add_to(commands: Subcommands) -> None:
     add("--slots", type=positive_int, default=None, metavar="N", help="conversations at once")
     add("--context-limit", type=positive_int, default=None, metavar="TOKENS", help="most per session")
     add("--dtype", choices=DTYPES, default=None, metavar="TYPE", help="as of a worker (default: by device)")
+    add(
+        "--threads", type=positive_int, default=1, metavar="N", help="CPU threads of the model (default: one)"
+    )
     add("--no-speech", action="store_true", default=False, help="MiniCPM-o without its voice")
     add("--vocoder", type=Path, default=None, metavar="FOLDER", help="its vocoder (default: MODEL/vocoder)")
     add("--vocoder-steps", type=positive_int, default=None, metavar="N", help="of its flow (default 5)")
@@ -60,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     from inference_service.models.errors import CheckpointError
     from inference_service.options import SpeechOptions
 
+    torch.set_num_threads(arguments.threads)  # which decides whose kernels multiply on the CPU
     try:
         folder = find(arguments.model)
         device = torch.device(arguments.device)

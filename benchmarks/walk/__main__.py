@@ -25,7 +25,7 @@ from benchmarks.walk.document import Leg
 from benchmarks.walk.way import Call, Span, caused, parted, read, way
 
 QUESTION: Final = Path(__file__).parents[2] / "tests/recordings/joke.wav"
-ANSWERS: Final = "ws_adapter.worker.transport.http2"
+ANSWERS: Final = "antiphon.http2.connection"
 """Where the adapter reads what a worker answers."""
 
 QUIET: Final = ("--log-level", "warning")

@@ -8,8 +8,8 @@ from inference_service.api.setups import Mode
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import EVERYTHING, INFO, ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE, INIT
-from tests.ws_adapter.support.house import age
-from tests.ws_adapter.support.stage import Client, running_adapter, until
+from tests.ws_adapter.support.house import age, until_told
+from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
 
 KEY = b"a key of 16 byte"
 POOL = pool_name("scripted", ("audio", "video", "chat", "transcription"))
@@ -20,6 +20,12 @@ async def begin(client: Client) -> None:
     await client.expect_until("session.queue_done")
     await client.send({**INIT, "payload": {}})
     await client.expect("session.created")
+
+
+async def describes(adapter: Stage, models: set[str]) -> bool:
+    """Whether the workers of these models have answered too: Redis tells of one before it has."""
+    _, _, body = await adapter.request("/v1/models")
+    return {model["id"] for model in body["data"]} == models
 
 
 async def test_two_adapters_share_a_worker_and_its_queue(redis_server: RedisServer) -> None:
@@ -61,6 +67,7 @@ async def test_worker_that_joins_and_one_that_leaves_need_no_restart_of_an_adapt
             worker = running_worker(engine, slots=1, worker_key=KEY, dispatcher=redis_server.url)
             running = await house.enter_async_context(worker)
         await adapter.until(workers=2)
+        await until_told(lambda: describes(adapter, {"words", EVERYTHING.name}))
 
         async with adapter.client() as client:
             await begin(client)

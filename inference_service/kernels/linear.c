@@ -15,6 +15,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "arguments.h"
+
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLLED _Pragma("clang loop unroll(full)")
@@ -72,19 +74,6 @@ static void pack(const float *weight, float *panels, long outputs, long depth)
 }
 
 /* ------------------------------------------------------------------------------------------------- Python */
-
-static int numbers(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, int64_t *found)
-{
-    if (given != wanted) {
-        PyErr_Format(PyExc_TypeError, "takes %zd numbers, not %zd", wanted, given);
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < given; i++)
-        found[i] = PyLong_AsLongLong(args[i]);
-    return !PyErr_Occurred();
-}
-
-#define POINTER(x) ((void *)(intptr_t)(x))
 
 static PyObject *py_pack(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {

@@ -11,30 +11,18 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "arguments.h"
 #include "native.h"
 
 #define LONG 1000000 /* products of queries and keys that take longer than handing over the lock */
 
 static const Kernels *kernels = &kernels_any;
 
-static int numbers(PyObject *const *args, Py_ssize_t given, Py_ssize_t wanted, int64_t *found)
-{
-    if (given != wanted) {
-        PyErr_Format(PyExc_TypeError, "takes %zd numbers, not %zd", wanted, given);
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < given; i++)
-        found[i] = PyLong_AsLongLong(args[i]);
-    return !PyErr_Occurred();
-}
-
 static int decimal(PyObject *arg, float *found)
 {
     *found = (float)PyFloat_AsDouble(arg);
     return !PyErr_Occurred();
 }
-
-#define POINTER(x) ((void *)(intptr_t)(x))
 
 static PyObject *py_norm(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {

@@ -5,7 +5,6 @@ import base64
 import binascii
 import logging
 import re
-import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Protocol, TypeAlias, cast
@@ -15,21 +14,17 @@ import grpc
 from h2.errors import ErrorCodes
 
 from antiphon.http2.control import Headers
+from antiphon.http2.grpc import CONTENT_TYPE, PREFIX, is_grpc
 from antiphon.http2.stream import Carrier, Stream
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from inference_service.errors import SessionError
 
 logger = logging.getLogger(__name__)
 
-CONTENT_TYPE: Final = "application/grpc"
-
 Message: TypeAlias = bytearray | memoryview
 """Of gRPC, serialised."""
 
-_GRPC: Final = re.compile(re.escape(CONTENT_TYPE) + r"($|[+;])", re.IGNORECASE)
-_PREFIX: Final = struct.Struct("!BL")
-"""Before each message: whether it is compressed, and its size."""
-_PREFIX_BYTES: Final = _PREFIX.size
+_PREFIX_BYTES: Final = PREFIX.size
 _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _OURS: Final = frozenset({"te", "content-type", "user-agent"})
@@ -163,7 +158,7 @@ class Call(Stream):
         """Sends a message behind those written before; never waits. After the end it does nothing."""
         if self.connection is not None:
             size = len(message)
-            self.connection.send(self, _PREFIX_BYTES + size, _PREFIX.pack(0, size), message)
+            self.connection.send(self, _PREFIX_BYTES + size, PREFIX.pack(0, size), message)
 
     def end(self, code: grpc.StatusCode, message: str = "", details: bytes = b"") -> None:
         """Ends the call after what was written; `details` are a serialised `google.rpc.Status`."""
@@ -273,7 +268,7 @@ class Call(Stream):
                 if len(data) < _PREFIX_BYTES:
                     self._prefix = bytes(data)
                     return
-                is_compressed, size = _PREFIX.unpack_from(data)
+                is_compressed, size = PREFIX.unpack_from(data)
                 if is_compressed:
                     self._give_up(grpc.StatusCode.UNIMPLEMENTED, "Messages must not be compressed.")
                     return
@@ -339,7 +334,7 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Call, float | Non
                 metadata.append((name, value.decode("latin-1")))
     if method != b"POST":
         raise MalformedRequest(405)
-    if not _GRPC.match(content_type.decode("latin-1")):
+    if not is_grpc(content_type.decode("latin-1")):
         raise MalformedRequest(415)
     return Call(path, metadata), timeout
 

@@ -59,9 +59,9 @@ class CallerConnection(connection.Connection[Call]):
         self._greeting: asyncio.TimerHandle | None = None
         self._headers = 0
         """Bytes of the frames of headers that have not ended yet."""
+        self._budget = Budget(most_calls, self._loop.time())
         self._spent = 0.0
         """Of it, since others had their turn."""
-        self._budget = Budget(most_calls, self._loop.time())
 
     @property
     def is_idle(self) -> bool:

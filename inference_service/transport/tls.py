@@ -2,12 +2,10 @@
 
 import ssl
 from pathlib import Path
-from typing import Final
 
+from antiphon.http2.grpc import ALPN
 from antiphon.tls import TlsError, server_context
 from inference_service.errors import ConfigurationError
-
-HTTP2: Final = "h2"
 
 
 class Certificate:
@@ -39,7 +37,7 @@ class Certificate:
             context = server_context(self._certificate, self._key, self._client_ca)
         except TlsError as error:
             raise ConfigurationError(str(error)) from None
-        context.set_alpn_protocols([HTTP2])
+        context.set_alpn_protocols([ALPN])
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
         context.num_tickets = 0  # nobody comes back past an authority that was replaced
         return context

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol
 
@@ -10,17 +9,16 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2
 
 from antiphon.http2.control import Headers
+from antiphon.http2.grpc import CONTENT_TYPE, PREFIX
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from ws_adapter.worker.transport.channel import Metadata, Received, Response, RpcError, path_of
 from ws_adapter.worker.transport.http2 import Connection
 from ws_adapter.worker.transport.http2_stream import Stream, StreamRefused
-from ws_adapter.worker.transport.rpc_status import CONTENT_TYPE, http_error, status_of
+from ws_adapter.worker.transport.rpc_status import http_error, status_of
 
 logger = logging.getLogger(__name__)
 
-_PREFIX: Final = struct.Struct("!BL")
-"""Before each message: whether it is compressed, and its size."""
-_PREFIX_BYTES: Final = _PREFIX.size
+_PREFIX_BYTES: Final = PREFIX.size
 
 
 class Route(Protocol):
@@ -120,7 +118,7 @@ class NativeCall(Stream, Generic[Response]):
         connection = self.connection
         if connection is not None:
             size = sum(map(len, parts))
-            connection.send(self, _PREFIX_BYTES + size, _PREFIX.pack(0, size), *parts)
+            connection.send(self, _PREFIX_BYTES + size, PREFIX.pack(0, size), *parts)
 
     def half_close(self) -> None:
         """Nothing more will be written."""
@@ -180,22 +178,22 @@ class NativeCall(Stream, Generic[Response]):
         """Puts messages together from the parts that come."""
         size = len(data) - _PREFIX_BYTES
         is_between = self._message is None and not self._prefix
-        if is_between and size >= 0 and _PREFIX.unpack_from(data) == (0, size):
+        if is_between and size >= 0 and PREFIX.unpack_from(data) == (0, size):
             self._take(data[_PREFIX_BYTES:])  # one message, and all of it
             return
         while data:
             if self._message is None:
-                if self._prefix or len(data) < _PREFIX.size:
-                    missing = _PREFIX.size - len(self._prefix)
+                if self._prefix or len(data) < PREFIX.size:
+                    missing = PREFIX.size - len(self._prefix)
                     self._prefix += data[:missing]
                     data = data[missing:]
-                    if len(self._prefix) < _PREFIX.size:
+                    if len(self._prefix) < PREFIX.size:
                         return
-                    is_compressed, size = _PREFIX.unpack(self._prefix)
+                    is_compressed, size = PREFIX.unpack(self._prefix)
                     self._prefix = b""
                 else:
-                    is_compressed, size = _PREFIX.unpack_from(data)
-                    data = data[_PREFIX.size :]
+                    is_compressed, size = PREFIX.unpack_from(data)
+                    data = data[PREFIX.size :]
                 if size > MAX_MESSAGE_BYTES:
                     text = f"a message has {size} bytes, at most {MAX_MESSAGE_BYTES} are taken"
                     self._abandon(RpcError(code_pb2.RESOURCE_EXHAUSTED, text))

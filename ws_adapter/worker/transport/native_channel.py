@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2
 
 from antiphon.http2.byte_count import ByteCount
+from antiphon.http2.grpc import ALPN
 from ws_adapter.worker.transport.channel import (
     CONNECT_TIMEOUT_S,
     NEXT_ADDRESS_S,
@@ -20,7 +21,7 @@ from ws_adapter.worker.transport.channel import (
 from ws_adapter.worker.transport.http2 import Connection
 from ws_adapter.worker.transport.native_call import NativeCall
 from ws_adapter.worker.transport.target import Target
-from ws_adapter.worker.transport.tls import HTTP2, WorkerTls, explain
+from ws_adapter.worker.transport.tls import WorkerTls, explain
 
 
 class NativeChannel(Channel):
@@ -171,7 +172,7 @@ class NativeChannel(Channel):
         _, connection = await loop.create_connection(
             self._make, where.host, where.port, happy_eyeballs_delay=NEXT_ADDRESS_S, **secured
         )
-        if self._tls is not None and connection.spoken != HTTP2:
+        if self._tls is not None and connection.spoken != ALPN:
             connection.abort()
             raise ConnectionError("it does not offer HTTP/2 over TLS (ALPN h2)")
         return connection

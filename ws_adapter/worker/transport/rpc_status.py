@@ -2,17 +2,14 @@
 
 import base64
 import binascii
-import re
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from google.rpc import code_pb2
 
+from antiphon.http2.grpc import is_grpc
 from ws_adapter.worker.transport.channel import Received, RpcError
 
-CONTENT_TYPE: Final = "application/grpc"
-
-_GRPC: Final = re.compile(re.escape(CONTENT_TYPE) + r"($|[+;])", re.IGNORECASE)
 _LONGEST_TYPE: Final = 80
 _CODES: Final = {
     b"400": code_pb2.INTERNAL,
@@ -34,7 +31,7 @@ def http_error(headers: Received) -> RpcError | None:
         text = f"the worker answers with HTTP status {status.decode('latin-1')}"
         return RpcError(_CODES.get(status, code_pb2.UNKNOWN), text)
     content_type = headers.get(b"content-type", b"").decode("latin-1")
-    if not _GRPC.match(content_type):
+    if not is_grpc(content_type):
         text = f"the worker answers with content of type {content_type[:_LONGEST_TYPE]!r}"
         return RpcError(code_pb2.UNKNOWN, text)
     return None

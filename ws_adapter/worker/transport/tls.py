@@ -4,10 +4,9 @@ import ssl
 from pathlib import Path
 from typing import Final
 
+from antiphon.http2.grpc import ALPN
 from antiphon.tls import TlsError, client_context
 from ws_adapter.process.errors import ConfigurationError
-
-HTTP2: Final = "h2"
 
 _MEANINGS: Final = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS",
@@ -33,7 +32,7 @@ class WorkerTls:
             context = client_context(self._ca, self._certificate, self._key)
         except TlsError as error:
             raise ConfigurationError(str(error)) from None
-        context.set_alpn_protocols([HTTP2])
+        context.set_alpn_protocols([ALPN])
         self.context = context
         """For the next connection."""
         self.ca = self._ca.read_bytes()

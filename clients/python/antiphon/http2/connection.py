@@ -13,7 +13,7 @@ from h2.events import Event, RemoteSettingsChanged
 from h2.exceptions import ProtocolError
 
 from antiphon.http2.byte_count import ByteCount
-from antiphon.http2.control import MAX_FRAME, Control
+from antiphon.http2.control import HEAD, MAX_FRAME, NUMBER, Control
 from antiphon.http2.keepalive import Keepalive
 from antiphon.http2.stream import Part, Stream
 
@@ -27,15 +27,11 @@ _BUFFER: Final = 2**18
 _FLUSH: Final = 2**16
 """Bytes that do not wait for more to be written."""
 _MAX_WINDOW: Final = 2**31 - 1
-NUMBER: Final = 2**31 - 1
-"""Of a stream; the bit above is reserved."""
 
-_HEAD: Final = struct.Struct("!LBL")
-"""Of a frame: the length of its body with its kind behind it, flags, and the number of its stream."""
 _UPDATE: Final = struct.Struct("!LBLL")
 _INCREMENT: Final = struct.Struct("!L")
 _GOAWAY_BODY: Final = struct.Struct("!LL")
-_HEAD_BYTES: Final = _HEAD.size
+_HEAD_BYTES: Final = HEAD.size
 _DATA, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 6, 7, 8
 _UPDATE_HEAD: Final = _INCREMENT.size << 8 | _WINDOW_UPDATE
 _PING_BYTES: Final = 8
@@ -224,10 +220,10 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         The number in it may not grow: the one with which `h2` ends has whatever was refused meanwhile.
         """
         body = _GOAWAY_BODY.pack(NUMBER, 0)
-        self._put(_HEAD_BYTES + _GOAWAY_BODY.size, _HEAD.pack(_GOAWAY_HEAD, 0, 0), body)
+        self._put(_HEAD_BYTES + _GOAWAY_BODY.size, HEAD.pack(_GOAWAY_HEAD, 0, 0), body)
 
     def _put_ping(self, flags: int, body: bytes) -> None:
-        self._put(_HEAD_BYTES + _PING_BYTES, _HEAD.pack(_PING_HEAD, flags, 0), body)
+        self._put(_HEAD_BYTES + _PING_BYTES, HEAD.pack(_PING_HEAD, flags, 0), body)
 
     def _give_credit(self, number: int, size: int) -> None:
         self._put(_UPDATE.size, _UPDATE.pack(_UPDATE_HEAD, 0, number, size))
@@ -236,7 +232,7 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         """One frame of `size` bytes, for which there is room; they must stay as they are."""
         stream.window -= size
         self._window -= size
-        self._put(_HEAD_BYTES + size, _HEAD.pack(size << 8 | _DATA, 0, stream.number), *parts)
+        self._put(_HEAD_BYTES + size, HEAD.pack(size << 8 | _DATA, 0, stream.number), *parts)
 
     def _put(self, size: int, *parts: Part) -> None:
         """Writes `parts`, `size` bytes in all, soon, together with what else comes, in few system calls."""
@@ -286,7 +282,7 @@ class Connection(asyncio.BufferedProtocol, Generic[S]):
         self._keepalive.heard_at = self._loop.time()
         self._byte_count.received += size
         buffer, filled, begin = self._buffer, self._filled + size, 0
-        unpack = _HEAD.unpack_from
+        unpack = HEAD.unpack_from
         self._is_reading = True
         try:
             while (body := begin + _HEAD_BYTES) <= filled:

@@ -21,10 +21,11 @@ MAX_FRAME: Final = 2**17
 FEW_STREAMS: Final = 64
 """So many streams that are over may be remembered, and as many as are open."""
 
-_HEAD: Final = struct.Struct("!LBL")
+HEAD: Final = struct.Struct("!LBL")
 """Of a frame: the length of its body with its kind behind it, flags, and the number of its stream."""
 _DATA, _RST_STREAM, _END_STREAM = 0, 3, 1
-_NUMBER: Final = 2**31 - 1
+NUMBER: Final = 2**31 - 1
+"""Of a stream; the bit above is reserved."""
 _TABLE: Final = 4096
 """Bytes of headers that are remembered to be said in short, however many the other side would remember: all
 of them are searched for each header."""
@@ -124,7 +125,7 @@ class Control:
     def ended(self, number: int) -> None:
         """The other side sends nothing more on a stream, as its last DATA said."""
         self._h2.streams[number]._expected_content_length = None  # it has seen none of the content
-        self._h2.receive_data(_HEAD.pack(_DATA, _END_STREAM, number))
+        self._h2.receive_data(HEAD.pack(_DATA, _END_STREAM, number))
 
     def reset(self, number: int, code: ErrorCodes) -> None:
         """Ends a stream on both sides."""
@@ -137,7 +138,7 @@ class Control:
     def receive(self, frame: bytes) -> list[Event]:
         """What a whole frame says. After an error `due` tells the other side of it."""
         if frame[3] == _RST_STREAM:
-            number = _HEAD.unpack_from(frame)[2] & _NUMBER
+            number = HEAD.unpack_from(frame)[2] & NUMBER
             if number and number not in self._h2.streams:
                 return []  # both ends may reset a stream at once; `h2` would answer it or give up
         events = self._h2.receive_data(frame)

@@ -6,12 +6,12 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
+from antiphon.http2.messages import Message as Data
 from inference_service.errors import PayloadInvalid, SessionError
 from inference_service.rpc import requests
 from inference_service.rpc.outbox import Outbox
 from inference_service.session.units import Stream
 from inference_service.transport.call import Call, Handler
-from inference_service.transport.call import Message as Data
 
 Made = Callable[[], Any]
 """Gives what a request comes to, or raises what is wrong with it."""

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, Protocol, cast
 from urllib.parse import quote
 
 import grpc
@@ -15,14 +15,11 @@ from h2.errors import ErrorCodes
 
 from antiphon.http2.control import Headers
 from antiphon.http2.grpc import CONTENT_TYPE, PREFIX, is_grpc
+from antiphon.http2.messages import Message, MessageCompressed, Messages, MessageTooLarge
 from antiphon.http2.stream import Carrier, Stream
-from antiphon.semconv import MAX_MESSAGE_BYTES
 from inference_service.errors import SessionError
 
 logger = logging.getLogger(__name__)
-
-Message: TypeAlias = bytearray | memoryview
-"""Of gRPC, serialised."""
 
 _PREFIX_BYTES: Final = PREFIX.size
 _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
@@ -83,14 +80,11 @@ class Call(Stream):
         "_has_begun",
         "_held",
         "_last",
-        "_message",
-        "_missing",
-        "_prefix",
         "has_all",
         "is_held",
         "is_minor",
+        "messages",
         "metadata",
-        "most",
         "on_over",
         "path",
     )
@@ -100,8 +94,6 @@ class Call(Stream):
         self.path = path
         self.metadata = metadata
         """What the caller has sent with it: texts, and bytes where the name ends with `-bin`."""
-        self.most = MAX_MESSAGE_BYTES
-        """Bytes of the largest request."""
         self.is_minor = False
         """Whether it may be cut for the sake of others: it holds nothing, and can be made again."""
         self.on_over: Callable[[grpc.StatusCode], None] = _nothing
@@ -116,9 +108,8 @@ class Call(Stream):
         self._held = bytearray()
         self.has_all = False
         """Whether the caller sends nothing more."""
-        self._prefix = b""
-        self._message: bytearray | None = None
-        self._missing = 0
+        self.messages = Messages()
+        """As far as they have come."""
 
     # ----------------------------------------------------------------------------------- for who answers
 
@@ -141,7 +132,7 @@ class Call(Stream):
         self.is_held = False
         if held := self._held:
             self._held = bytearray()
-            self._split(memoryview(held))
+            self._read(memoryview(held))
         if self.is_held or self.connection is None:
             return
         if self.has_all:
@@ -238,63 +229,36 @@ class Call(Stream):
             self._half_close()
 
     def _half_close(self) -> None:
-        if self._prefix or self._message is not None:
-            self._give_up(grpc.StatusCode.INTERNAL, "The last message is incomplete.")
-        else:
+        if self.messages.is_between:
             self._handler.half_closed()
+        else:
+            self._give_up(grpc.StatusCode.INTERNAL, "The last message is incomplete.")
 
     def data_received(self, data: memoryview) -> None:
-        """Puts messages together from the parts that come."""
+        """See `Stream`."""
         if self.is_held:
             self._held += data
         elif self._last is None:
-            self._split(data)
+            self._read(data)
 
-    def _split(self, data: memoryview) -> None:
-        while data:
-            if self._message is not None:
-                part = data[: self._missing]
-                self._message += part
-                self._missing -= len(part)
-                data = data[len(part) :]
-                if self._missing:
-                    return
-                message, self._message = self._message, None
-                self._take(message)
-            else:
-                if self._prefix:
-                    data = memoryview(self._prefix + data)
-                    self._prefix = b""
-                if len(data) < _PREFIX_BYTES:
-                    self._prefix = bytes(data)
-                    return
-                is_compressed, size = PREFIX.unpack_from(data)
-                if is_compressed:
-                    self._give_up(grpc.StatusCode.UNIMPLEMENTED, "Messages must not be compressed.")
-                    return
-                if size > self.most:
-                    text = f"A message has {size} bytes, at most {self.most} are taken."
-                    self._give_up(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-                    return
-                end = _PREFIX_BYTES + size
-                if len(data) < end:
-                    self._message = bytearray(data[_PREFIX_BYTES:])
-                    self._missing = end - len(data)
-                    return
-                whole, data = data[_PREFIX_BYTES:end], data[end:]
-                self._take(whole)
+    def _read(self, data: memoryview) -> None:
+        try:
+            rest = self.messages.read(data, self._take)
+        except MessageTooLarge as error:
+            self._give_up(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except MessageCompressed as error:
+            self._give_up(grpc.StatusCode.UNIMPLEMENTED, str(error))
+        else:
             if self.is_held:
-                self._held += data
-                return
-            if self._last is not None or self.connection is None:
-                return
+                self._held += rest
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message) -> bool:
         try:
             self._handler.message_received(message)
         except Exception:
             logger.exception("a request could not be handled")
             self._give_up(grpc.StatusCode.INTERNAL, "The call failed inside the worker.")
+        return not self.is_held and self._last is None and self.connection is not None
 
 
 class MalformedRequest(Exception):

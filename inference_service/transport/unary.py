@@ -7,8 +7,8 @@ from typing import Final, Generic, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from antiphon.http2.messages import Message as Data
 from inference_service.transport.call import Call, Nobody
-from inference_service.transport.call import Message as Data
 
 Request = TypeVar("Request", bound=Message)
 
@@ -28,7 +28,7 @@ class Unary(Nobody, Generic[Request]):
         self._call = call
         self._parse = parse
         self._answer = answer
-        call.most = MOST_BYTES
+        call.messages.most = MOST_BYTES
         call.is_minor = True
         late = f"There was no request in {REQUEST_S:g} s."
         self._patience = asyncio.get_running_loop().call_later(

@@ -12,9 +12,10 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from h2.errors import ErrorCodes
 from hpack import Decoder, Encoder
 
+from antiphon.http2.messages import Message
 from antiphon.semconv import MAX_MESSAGE_BYTES
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.transport.call import Call, MalformedRequest, Message, Nobody, read_head
+from inference_service.transport.call import Call, MalformedRequest, Nobody, read_head
 from inference_service.transport.health import CHECK, WATCH
 from inference_service.transport.server import SERVICES, WorkerServer
 from inference_service.transport.unary import MOST_BYTES, REQUEST_S

@@ -10,7 +10,7 @@ from google.rpc import code_pb2
 
 from antiphon.http2.control import Headers
 from antiphon.http2.grpc import CONTENT_TYPE, PREFIX
-from antiphon.semconv import MAX_MESSAGE_BYTES
+from antiphon.http2.messages import MessageCompressed, Messages, MessageTooLarge
 from ws_adapter.worker.transport.channel import Metadata, Received, Response, RpcError, path_of
 from ws_adapter.worker.transport.http2 import Connection
 from ws_adapter.worker.transport.http2_stream import Stream, StreamRefused
@@ -38,13 +38,11 @@ class NativeCall(Stream, Generic[Response]):
         "_deadline",
         "_headers",
         "_is_over",
-        "_message",
+        "_messages",
         "_metadata",
         "_on_end",
         "_on_message",
         "_parse",
-        "_prefix",
-        "_room",
         "_route",
         "_timeout_s",
     )
@@ -79,9 +77,7 @@ class NativeCall(Stream, Generic[Response]):
         self._metadata: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
         self._deadline: asyncio.TimerHandle | None = None
         self._is_over = False
-        self._prefix = b""
-        self._message: bytearray | None = None
-        self._room = memoryview(b"")
+        self._messages = Messages()
 
     async def start(self, *, again: bool = False) -> None:
         """Sends the request's headers once the worker takes one more call; `again` after it refused one.
@@ -175,59 +171,26 @@ class NativeCall(Stream, Generic[Response]):
         self._finish(RpcError(code_pb2.UNAVAILABLE, "the worker takes no further call", was_refused=True))
 
     def data_received(self, data: memoryview) -> None:
-        """Puts messages together from the parts that come."""
-        size = len(data) - _PREFIX_BYTES
-        is_between = self._message is None and not self._prefix
-        if is_between and size >= 0 and PREFIX.unpack_from(data) == (0, size):
-            self._take(data[_PREFIX_BYTES:])  # one message, and all of it
-            return
-        while data:
-            if self._message is None:
-                if self._prefix or len(data) < PREFIX.size:
-                    missing = PREFIX.size - len(self._prefix)
-                    self._prefix += data[:missing]
-                    data = data[missing:]
-                    if len(self._prefix) < PREFIX.size:
-                        return
-                    is_compressed, size = PREFIX.unpack(self._prefix)
-                    self._prefix = b""
-                else:
-                    is_compressed, size = PREFIX.unpack_from(data)
-                    data = data[PREFIX.size :]
-                if size > MAX_MESSAGE_BYTES:
-                    text = f"a message has {size} bytes, at most {MAX_MESSAGE_BYTES} are taken"
-                    self._abandon(RpcError(code_pb2.RESOURCE_EXHAUSTED, text))
-                    return
-                if is_compressed:
-                    self._abandon(RpcError(code_pb2.INTERNAL, "a message is compressed, which was not asked"))
-                    return
-                if size <= len(data):
-                    self._take(data[:size])
-                    data = data[size:]
-                    continue
-                self._message = bytearray(size)
-                self._room = memoryview(self._message)
-            taken = min(len(data), len(self._room))
-            self._room[:taken] = data[:taken]
-            self._room = self._room[taken:]
-            data = data[taken:]
-            if not self._room:
-                message, self._message = self._message, None
-                self._take(message)
+        """See `Stream`."""
+        try:
+            self._messages.read(data, self._take)
+        except MessageTooLarge as error:
+            self._abandon(RpcError(code_pb2.RESOURCE_EXHAUSTED, str(error)))
+        except MessageCompressed as error:
+            self._abandon(RpcError(code_pb2.INTERNAL, str(error)))
 
-    def _take(self, data: Any) -> None:
-        if self.connection is None:
-            return
+    def _take(self, data: Any) -> bool:
         try:
             message = self._parse(data)
         except DecodeError:
             self._abandon(RpcError(code_pb2.INTERNAL, "a message cannot be parsed"))
-            return
+            return False
         try:
             self._on_message(message)
         except Exception:
             logger.exception("an answer of the worker could not be handled")
             self.cancel()
+        return self.connection is not None
 
 
 def _timeout(seconds: float) -> str:

@@ -1,0 +1,83 @@
+"""Messages of gRPC, put together from the parts of a body that come."""
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from antiphon.http2.grpc import PREFIX
+from antiphon.semconv import MAX_MESSAGE_BYTES
+
+Message: TypeAlias = bytearray | memoryview
+"""One, serialised."""
+
+_PREFIX_BYTES: Final = PREFIX.size
+
+
+class MessageTooLarge(Exception):
+    """More bytes than are taken."""
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(f"A message has {size} bytes, at most {most} are taken.")
+
+
+class MessageCompressed(Exception):
+    """Which was not agreed on."""
+
+    def __init__(self) -> None:
+        super().__init__("Messages must not be compressed.")
+
+
+class Messages:
+    """Those of one direction of a call. What of one has come is kept until the rest is there."""
+
+    __slots__ = ("_message", "_missing", "_prefix", "most")
+
+    def __init__(self) -> None:
+        self.most = MAX_MESSAGE_BYTES
+        """Bytes of the largest one."""
+        self._prefix = b""
+        self._message: bytearray | None = None
+        self._missing = 0
+
+    @property
+    def is_between(self) -> bool:
+        """Whether nothing has come of the next message."""
+        return self._message is None and not self._prefix
+
+    def read(self, data: memoryview, take: Callable[[Message], bool]) -> memoryview:
+        """Reads the next part of the body; what of it comes after the last message that was wanted.
+
+        `take` is given each message, valid until it returns, and says whether the next one is wanted. Raises
+        `MessageTooLarge` and `MessageCompressed`, after which nothing more can be read.
+        """
+        while data:
+            if self._message is not None:
+                part = data[: self._missing]
+                self._message += part
+                self._missing -= len(part)
+                data = data[len(part) :]
+                if self._missing:
+                    break
+                message, self._message = self._message, None
+                goes_on = take(message)
+            else:
+                if self._prefix:
+                    data = memoryview(self._prefix + data)
+                    self._prefix = b""
+                if len(data) < _PREFIX_BYTES:
+                    self._prefix, data = bytes(data), data[:0]
+                    break
+                is_compressed, size = PREFIX.unpack_from(data)
+                if is_compressed:
+                    raise MessageCompressed
+                if size > self.most:
+                    raise MessageTooLarge(size, self.most)
+                end = _PREFIX_BYTES + size
+                if len(data) < end:
+                    self._message = bytearray(data[_PREFIX_BYTES:])
+                    self._missing, data = end - len(data), data[:0]
+                    break
+                whole, data = data[_PREFIX_BYTES:end], data[end:]
+                goes_on = take(whole)
+            if not goes_on:
+                break
+        return data

@@ -1,4 +1,4 @@
-"""The bare model loop: one prefill and the decode steps of a unit, with nothing round them.
+"""The bare model loop: features, one prefill and the decode steps of a unit, with nothing round them.
 
 `python -m benchmarks.crowd.bare`; prints `ready on nowhere`. Each line on its standard input is a place in
 the cycle of workload W; the answer is the wall-clock microseconds of a unit there, to its first words or to
@@ -27,8 +27,8 @@ class Loop:
     def __init__(self, runtime: DuplexRuntime) -> None:
         self._runtime = runtime
         self._components = components = runtime.components
-        hearing = components.senses.hearing()
-        self._heard = [torch.from_numpy(hearing.feed(second)) for second in seconds_of_speech()]
+        self._hearing = components.senses.hearing()
+        self._seconds = seconds_of_speech()
         self._ear: Any = components.ear.initial_state()
         self._special = components.tokenizer.special
         self._context = Context(runtime.language, 0, runtime.info.window, runtime.info.context_limit)
@@ -41,8 +41,9 @@ class Loop:
         """One unit; microseconds."""
         runtime, components, context = self._runtime, self._components, self._context
         self._unit += 1
-        features = self._heard[self._unit % len(self._heard)]
+        second = self._seconds[self._unit % len(self._seconds)]
         since = time.perf_counter()
+        features = torch.from_numpy(self._hearing.feed(second))
         (heard,), (self._ear,) = components.ear.encode([features], [self._ear])
         carried = Rows.of_ids([*context.carry(), self._special.unit])
         last, step = self._think(Rows.join([carried, Rows.of(heard)])), 0

@@ -1,8 +1,9 @@
 """The worker under test: `antiphon worker` with scripted words, which tells where its time went.
 
-`python -m benchmarks.crowd.worker [--slots N] [--model NAME] [--free] [--engine-cpu N]`; prints `ready on
+`python -m benchmarks.crowd.worker [--slots N] [--model NAME] [--free] [--unmetered] [--engine-cpu N]`; prints `ready on
 <address>`. With `--free` the model decides by itself; the engine's thread may have a processor of its own.
-Each line on its standard input is answered by a line of JSON, see `Spent`.
+Each line on its standard input is answered by a line of JSON, see `Spent`; not with `--unmetered`, where no
+clock is looked at for it.
 """
 
 import argparse
@@ -169,9 +170,10 @@ async def main() -> int:
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--model", default="antiphon-mini")
     parser.add_argument("--free", action="store_true")
+    parser.add_argument("--unmetered", action="store_true")
     parser.add_argument("--engine-cpu", type=int)
     arguments = parser.parse_args()
-    reporter = Reporter()
+    reporter = None if arguments.unmetered else Reporter()
     # How many are carried is what is measured: nobody is kept out.
     setattr(Admission, "has_time", lambda _: True)  # noqa: B010 - a method is no variable to mypy
 
@@ -182,8 +184,9 @@ async def main() -> int:
         runtime: Any = build(arguments.slots)
         if not arguments.free:
             script(runtime)
-        reporter.meter = Meter(runtime)
-        reporter.begin()
+        if reporter is not None:
+            reporter.meter = Meter(runtime)
+            reporter.begin()
         engine = LiveEngine(runtime, arguments.slots, deliver, on_fatal)
         pinned(_engine_thread(), arguments.engine_cpu)
         return engine
@@ -192,7 +195,8 @@ async def main() -> int:
         options = WorkerOptions(
             listen=f"unix:{folder}/worker.sock", slots=arguments.slots, model=arguments.model
         )
-        reporter.listen()
+        if reporter is not None:
+            reporter.listen()
 
         def ready(address: str) -> None:
             keep_what_is_loaded()

@@ -1,7 +1,8 @@
 """The worker under test: `antiphon worker` with scripted words, which tells where its time went.
 
-`python -m benchmarks.crowd.worker [--slots N] [--model NAME] [--free] [--unmetered] [--engine-cpu N]`; prints `ready on
-<address>`. With `--free` the model decides by itself; the engine's thread may have a processor of its own.
+`python -m benchmarks.crowd.worker [--slots N] [--model NAME] [--free] [--unmetered] [--engine-cpu N]`; prints
+`ready on <address>`. With `--free` the model decides by itself; the engine's thread may have a processor of
+its own.
 Each line on its standard input is answered by a line of JSON, see `Spent`; not with `--unmetered`, where no
 clock is looked at for it.
 """

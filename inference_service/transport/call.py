@@ -17,6 +17,7 @@ from antiphon.http2.control import Headers
 from antiphon.http2.grpc import CONTENT_TYPE, PREFIX, is_grpc
 from antiphon.http2.messages import Message, MessageCompressed, Messages, MessageTooLarge
 from antiphon.http2.stream import Carrier, Stream
+from antiphon.semconv import MAX_MESSAGE_BYTES
 from inference_service.errors import SessionError
 
 logger = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Call(Stream):
         self._held = bytearray()
         self.has_all = False
         """Whether the caller sends nothing more."""
-        self.messages = Messages()
+        self.messages = Messages(MAX_MESSAGE_BYTES)
         """As far as they have come."""
 
     # ----------------------------------------------------------------------------------- for who answers

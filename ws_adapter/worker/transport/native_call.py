@@ -11,6 +11,7 @@ from google.rpc import code_pb2
 from antiphon.http2.control import Headers
 from antiphon.http2.grpc import CONTENT_TYPE, PREFIX
 from antiphon.http2.messages import MessageCompressed, Messages, MessageTooLarge
+from antiphon.semconv import MAX_MESSAGE_BYTES
 from ws_adapter.worker.transport.channel import Metadata, Received, Response, RpcError, path_of
 from ws_adapter.worker.transport.http2 import Connection
 from ws_adapter.worker.transport.http2_stream import Stream, StreamRefused
@@ -77,7 +78,7 @@ class NativeCall(Stream, Generic[Response]):
         self._metadata: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
         self._deadline: asyncio.TimerHandle | None = None
         self._is_over = False
-        self._messages = Messages()
+        self._messages = Messages(MAX_MESSAGE_BYTES)
 
     async def start(self, *, again: bool = False) -> None:
         """Sends the request's headers once the worker takes one more call; `again` after it refused one.

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from antiphon.http2.grpc import PREFIX
-from antiphon.semconv import MAX_MESSAGE_BYTES
 
 Message: TypeAlias = bytearray | memoryview
 """One, serialised."""
@@ -31,8 +30,8 @@ class Messages:
 
     __slots__ = ("_message", "_missing", "_prefix", "most")
 
-    def __init__(self) -> None:
-        self.most = MAX_MESSAGE_BYTES
+    def __init__(self, most: int) -> None:
+        self.most = most
         """Bytes of the largest one."""
         self._prefix = b""
         self._message: bytearray | None = None

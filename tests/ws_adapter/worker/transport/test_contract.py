@@ -12,13 +12,12 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from antiphon.http2 import messages
 from antiphon.semconv import ERROR_DOMAIN, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.ws_adapter.support.calls import Caller, Way, echo, message, start_server
 from tests.ws_adapter.support.stage import until
 from ws_adapter.worker.failure import reason_of
-from ws_adapter.worker.transport import grpcio_channel
+from ws_adapter.worker.transport import grpcio_channel, native_call
 from ws_adapter.worker.transport.channel import Channel, RpcError
 
 TRANSPORTS = ("native", "grpcio")
@@ -254,7 +253,7 @@ async def test_a_call_that_finds_no_room_has_the_same_deadline(way: Way) -> None
 
 
 async def test_a_message_that_is_too_large(any_way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (messages, grpcio_channel):
+    for module in (native_call, grpcio_channel):
         monkeypatch.setattr(module, "MAX_MESSAGE_BYTES", 300_000)
     async with any_way.served(echo) as (channel, _):
         caller = await Caller(channel).start()

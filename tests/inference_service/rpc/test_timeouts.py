@@ -1,5 +1,8 @@
 """Every wait has a deadline, and every deadline a name. They strike when a test lets time pass."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -108,8 +111,9 @@ async def test_max_duration_ends_a_session(served: Served, passing: Passing) -> 
         check(await caller.end(), Reason.SESSION_LIMIT)
 
 
-async def test_answers_that_nobody_reads(served: Served, passing: Passing) -> None:
-    """Audio fills the stream's window; the slot comes back although the call still hangs there."""
+@asynccontextmanager
+async def unread(served: Served, passing: Passing) -> AsyncIterator[Caller]:
+    """A caller who does not read what was said, audio that fills the stream's window: its session is over."""
     engine = ScriptedEngine(speak("Hello"), speak("there"), slots=1)
     async with served(engine) as new_caller:
         caller = await new_caller().open()
@@ -119,21 +123,19 @@ async def test_answers_that_nobody_reads(served: Served, passing: Passing) -> No
         await caller.read(Stream.FINALIZE)
         passing(PATIENT.unit_s)
         await until(lambda: engine.session.is_closed)
+        yield caller
+
+
+async def test_answers_that_nobody_reads(served: Served, passing: Passing) -> None:
+    """The slot comes back although the call still hangs there."""
+    async with unread(served, passing) as caller:
         check(await caller.end(), Reason.UNIT_TIMEOUT)
 
 
 async def test_a_caller_who_never_reads_how_it_ended_is_not_waited_for(
     served: Served, passing: Passing
 ) -> None:
-    engine = ScriptedEngine(speak("Hello"), speak("there"), slots=1)
-    async with served(engine) as new_caller:
-        caller = await new_caller().open()
-        await caller.configure()
-        await caller.send_unit(1)
-        await caller.read(Stream.PREFILL)
-        await caller.read(Stream.FINALIZE)
-        passing(PATIENT.unit_s)
-        await until(lambda: engine.session.is_closed)
+    async with unread(served, passing) as caller:
         passing(PATIENT.unit_s)
         call = caller.calls[Stream.GENERATE]
         assert await soon(call.code()) is grpc.StatusCode.CANCELLED

@@ -18,6 +18,7 @@ from inference_service.media.mel import BANDS, log_mel
 from inference_service.training.corpus.augment import Augmenter
 from inference_service.training.corpus.spoken import Utterance, load
 from inference_service.training.ear import SpellingEar, batches, spelled, spelling_loss
+from inference_service.training.precision import mixed
 
 _BATCH = 64
 _QUIET = -3.0
@@ -102,7 +103,7 @@ def align(model: SpellingEar, corpus: list[Utterance]) -> list[list[int]]:
         mel = np.full((len(chosen), frames + frames % 2, BANDS), _QUIET, np.float32)
         for row, i in zip(mel, chosen, strict=True):
             row[_LEAD : _LEAD + len(corpus[i].power)] = log_mel(corpus[i].power)
-        with torch.autocast("cpu", torch.bfloat16):
+        with mixed():
             scores = model(torch.from_numpy(mel))
         log_probs = F.log_softmax(scores.float(), -1).numpy()
         for row, i in zip(log_probs, chosen, strict=True):

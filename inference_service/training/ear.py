@@ -14,6 +14,7 @@ from inference_service.models.audio_encoder import AudioEncoder
 from inference_service.training.corpus.augment import Augmenter
 from inference_service.training.corpus.recipe import AUDIO, LANGUAGE
 from inference_service.training.corpus.spoken import Utterance, load
+from inference_service.training.precision import mixed
 
 _CHARACTERS = " abcdefghijklmnopqrstuvwxyz'"
 _PAD = -3.0
@@ -65,7 +66,7 @@ def batches(
 
 def spelling_loss(model: SpellingEar, mel: Tensor, lengths: Tensor, targets: list[list[int]]) -> Tensor:
     """CTC loss of one batch."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed():
         logits = model(mel)
     log_probs = F.log_softmax(logits.float(), -1).transpose(0, 1)
     flat = torch.tensor([c for target in targets for c in target])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from inference_service.models.vision_encoder import Resampler, VisionEncoder
 from inference_service.training.corpus.pictures import SCENES, Album
 from inference_service.training.corpus.recipe import LANGUAGE, VISION
+from inference_service.training.precision import mixed
 
 _ASIDE = 400
 """Pictures kept to watch the share of right names, at most a tenth."""
@@ -50,7 +51,7 @@ def train(album_path: Path, out: Path, seconds: float, batch: int = 64, peak: fl
             settings["lr"] = peak * min(1, step / 100 + 0.02) * (1 - elapsed / seconds * 0.95)
         rows = torch.from_numpy(rng.integers(aside, len(pixels), batch))
         shown = pixels[rows].flip(2) if rng.random() < 0.5 else pixels[rows]
-        with torch.autocast("cpu", torch.bfloat16):
+        with mixed():
             scores = model(shown)
         loss = F.cross_entropy(scores.float(), labels[rows], label_smoothing=0.05)
         optimizer.zero_grad()

@@ -34,6 +34,7 @@ from inference_service.training.corpus.writing import (
     Row,
     Writer,
 )
+from inference_service.training.precision import mixed
 
 _DICTATED_UNITS = (5, 8, 13, 20, 40)
 _LISTEN_WEIGHT = 0.5
@@ -96,7 +97,7 @@ def loss_of(
     rows = sorted(rows, key=lambda row: len(row.ids))
     cuts = [len(rows) * i // _GROUPS for i in range(_GROUPS + 1)]
     decisions, targets = [], []
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed():
         for group in (rows[a:b] for a, b in pairwise(cuts) if a < b):
             hidden, labels = model.hidden(group, ear_learns)
             decisions.append(hidden[labels != IGNORED])

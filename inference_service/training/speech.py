@@ -25,6 +25,7 @@ from inference_service.training.corpus.domain import (
 from inference_service.training.corpus.recipe import LANGUAGE, SPEECH
 from inference_service.training.corpus.writing import Row, Writer
 from inference_service.training.joint import JointModel
+from inference_service.training.precision import mixed
 
 _IGNORED = -100
 _WRONG_CODES = 0.05
@@ -135,7 +136,7 @@ def loss_of(head: SpeechHead, batch: list[tuple[Tensor, list[int]]]) -> Tensor:
     length = -(-max(len(labels) for _, labels in batch) // 32) * 32
     embeds = torch.stack([F.pad(rows, (0, 0, 0, length - len(rows))) for rows, _ in batch])
     labels = torch.tensor([[*labels, *[_IGNORED] * (length - len(labels))] for _, labels in batch])
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed():
         hidden = head.model(inputs_embeds=embeds, use_cache=False).last_hidden_state
         taught = labels != _IGNORED
         return F.cross_entropy(head.logits(hidden[taught]).float(), labels[taught], label_smoothing=0.02)

@@ -45,6 +45,8 @@ def test_the_page_has_a_section_of_kernels_once_they_are_measured(
     without = (tmp_path / "performance.md").read_text()
 
     monkeypatch.setattr(decoder, "larger", partial(decoder.larger, layers=1))
+    monkeypatch.setattr(decoder, "CONTEXT", 8)
+    monkeypatch.setattr(linear, "LAYERS", 1)
     reports = [it.measure(is_short=True) for it in (linear, decoder, sound)]
     for report in reports:
         report.write(is_short=True, folder=tmp_path)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 from websockets.http11 import Request, Response
 
+from antiphon.network import Address
 from antiphon.semconv import Rejection
 from ws_adapter.options import ANY_ORIGIN, AdapterOptions
 from ws_adapter.peers.base import Alone, Peers, Refused
@@ -21,15 +22,7 @@ from ws_adapter.protocol.core.config import Mode
 from ws_adapter.server import responses
 from ws_adapter.web.client_secrets import PREFIX, ClientSecrets
 from ws_adapter.web.keys import Key, Keys
-from ws_adapter.web.rate_limit import (
-    Address,
-    Allowance,
-    Allowances,
-    Caller,
-    RateLimits,
-    TooMany,
-    client_address,
-)
+from ws_adapter.web.rate_limit import Allowance, Allowances, Caller, RateLimits, TooMany, client_address
 from ws_adapter.web.routes import Dialect, key_in_query, offered_subprotocols
 
 logger = logging.getLogger(__name__)

@@ -13,13 +13,13 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Final, NamedTuple, TypeAlias
 
+from antiphon.network import Address, counted_as, plain
 from ws_adapter.peers.base import Demand
 from ws_adapter.process.clock import Clock
 
-Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
 REMEMBERED: Final = 10_000
@@ -36,9 +36,6 @@ LINES_PER_S: Final = 10.0
 """Of the log, for what clients do. They must not fill a disk, from however many connections."""
 
 PAGES_BURST_S: Final = 60.0
-
-_SITE_BITS: Final = 64
-"""An IPv6 client is a site: whoever has one address there has all of them."""
 
 
 class Bucket:
@@ -180,7 +177,7 @@ class Caller:
     @property
     def name(self) -> str:
         """What is counted of it."""
-        return client_name(self.address)
+        return counted_as(self.address)
 
 
 def client_address(peer: str, forwarded: Sequence[str], proxies: Sequence[Network]) -> Address:
@@ -189,24 +186,12 @@ def client_address(peer: str, forwarded: Sequence[str], proxies: Sequence[Networ
     `peer` is the other end, `forwarded` are the values of `X-Forwarded-For`, which count only as far as
     `proxies` wrote them: of all these addresses, the last one that is not a proxy's.
     """
-    address = _plain(ip_address(peer.partition("%")[0]))
+    address = plain(ip_address(peer.partition("%")[0]))
     for entry in reversed([entry.strip() for value in forwarded for entry in value.split(",")]):
         if not any(address in network for network in proxies):
             break
         try:
-            address = _plain(ip_address(entry))
+            address = plain(ip_address(entry))
         except ValueError:
             break
     return address
-
-
-def client_name(address: Address) -> str:
-    """What is counted of an address."""
-    if address.version == 6:
-        return str(ip_network((address, _SITE_BITS), strict=False))
-    return str(address)
-
-
-def _plain(address: Address) -> Address:
-    """An IPv4 address that came over an IPv6 socket, as itself."""
-    return (address.version == 6 and address.ipv4_mapped) or address

@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
 from ws_adapter.web import rate_limit
-from ws_adapter.web.rate_limit import RateLimits, TooMany, client_address, client_name
+from ws_adapter.web.rate_limit import RateLimits, TooMany, client_address
 
 BEHIND_PROXY = {"wait": False, "trusted_proxies": ("127.0.0.0/8",)}
 """On loopback nobody is limited, so these tests come as from elsewhere."""
@@ -128,14 +128,6 @@ def test_never_more_than_allowed_at_once(steps: list[tuple[str, bool]]) -> None:
 )
 def test_address_behind_proxies(peer: str, forwarded: list[str], address: str) -> None:
     assert client_address(peer, forwarded, [ip_network("10.0.0.0/8")]) == ip_address(address)
-
-
-def test_site_of_an_ipv6_address_is_one_client() -> None:
-    one, same, other = ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1")
-
-    assert client_name(ip_address(one)) == client_name(ip_address(same))
-    assert client_name(ip_address(one)) != client_name(ip_address(other))
-    assert client_name(ip_address("203.0.113.5")) == "203.0.113.5"
 
 
 # -------------------------------------------------------------------------------------------- on a wire

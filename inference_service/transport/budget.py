@@ -1,4 +1,4 @@
-"""What a caller may make us do for nothing."""
+"""What callers may make us do for nothing."""
 
 from typing import Final
 
@@ -8,6 +8,10 @@ MOST_A_CALL: Final = 8.0
 PER_S_A_CALL: Final = 1.0
 """More of both for each call that may be open."""
 
+ARRIVAL: Final = 5.0
+"""What a connection costs, and the search for one that makes room for it."""
+HANDSHAKE: Final = 15.0
+"""What it costs more with TLS: 0.3 to 1.5 ms, the latter where both sides show an RSA certificate."""
 CONTROL: Final = 1.0
 """What a frame costs that the HTTP/2 library has to look at: headers, settings, a reset."""
 BYTE: Final = 1 / 256
@@ -20,9 +24,10 @@ TURN: Final = 50.0
 
 
 class Budget:
-    """So much at once, and so much in every second. An attack of many small frames is over soon.
+    """So much at once, and so much in every second: of all connections of an address together.
 
-    A session takes less than 20 at its beginning and end, and about one in each second of its units.
+    An attack of many small frames is over soon, on however many connections it comes. A session takes less
+    than 20 at its beginning and end, and about one in each second of its units.
     """
 
     def __init__(self, most_calls: int, now: float) -> None:
@@ -31,7 +36,32 @@ class Budget:
         self._at = now
 
     def spend(self, amount: float, now: float) -> bool:
-        """Whether there was as much left."""
-        self._left = min(self._most, self._left + (now - self._at) * self._per_s) - amount
+        """Whether there was as much left; if not, nothing is taken."""
+        self._left = min(self._most, self._left + (now - self._at) * self._per_s)
         self._at = now
-        return self._left >= 0
+        if self._left < amount:
+            return False
+        self._left -= amount
+        return True
+
+
+class Reserve:
+    """What a connection may spend when others of its address have left it nothing: as much as its calls need.
+
+    One that only stands has the share of one call. So who has sessions can keep them, and who has none can
+    at most double with all connections there are what the address may spend.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._left = 0.0
+        self._at = now
+
+    def spend(self, amount: float, now: float, calls: int) -> bool:
+        """Whether `calls` have saved as much; if not, nothing is taken."""
+        shares = 1 + calls
+        self._left = min(MOST_A_CALL * shares, self._left + (now - self._at) * PER_S_A_CALL * shares)
+        self._at = now
+        if self._left < amount:
+            return False
+        self._left -= amount
+        return True

@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import socket
+import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import grpc
@@ -13,13 +16,14 @@ from antiphon.http2 import connection
 from antiphon.http2.byte_count import ByteCount
 from antiphon.http2.connection import ConnectionBroken
 from antiphon.http2.control import Control, Headers
-from inference_service.transport.budget import BYTE, CONTROL, FRAME, TURN, Budget
+from inference_service.transport.budget import BYTE, CONTROL, FRAME, TURN, Reserve
 from inference_service.transport.call import Call, MalformedRequest, read_head
+from inference_service.transport.origins import Origin
 
 logger = logging.getLogger(__name__)
 
 GREETING_S: Final = 5.0
-"""How long a caller may take to begin, with TLS and again with HTTP/2."""
+"""How long a caller may take to begin, with TLS and again with HTTP/2; as long it waits for its turn."""
 
 MAX_METADATA_BYTES: Final = 8192
 """Bytes of the headers of a call, each with 32 more as RFC 9113 counts them."""
@@ -43,25 +47,31 @@ class CallerConnection(connection.Connection[Call]):
 
     def __init__(
         self,
+        sock: socket.socket,
+        origin: Origin,
         most_calls: int,
         on_call: Callable[[Call], None],
-        on_made: Callable[["CallerConnection"], None],
         on_lost: Callable[["CallerConnection"], None],
     ) -> None:
-        """At most `most_calls` are open at once."""
+        """On a socket that was accepted; see `enter`. At most `most_calls` are open at once.
+
+        `on_lost` is also called if nothing comes of it, and maybe more than once.
+        """
         control = Control(is_client=False, takes=most_calls, most_headers=MAX_METADATA_BYTES)
         super().__init__(control, CONNECTION_WINDOW, STREAM_WINDOW, ByteCount())
+        self.origin = origin
+        self._socket = sock
+        self._entering: asyncio.Task[None] | None = None
         self._most_calls = most_calls
         self._on_call = on_call
-        self._on_made = on_made
         self._on_lost = on_lost
         self._is_greeted = False
         self._greeting: asyncio.TimerHandle | None = None
         self._headers = 0
         """Bytes of the frames of headers that have not ended yet."""
-        self._budget = Budget(most_calls, self._loop.time())
+        self._reserve = Reserve(self._loop.time())
         self._spent = 0.0
-        """Of it, since others had their turn."""
+        """Since others had their turn."""
 
     @property
     def is_idle(self) -> bool:
@@ -73,12 +83,48 @@ class CallerConnection(connection.Connection[Call]):
         """Whether all calls on it are."""
         return all(call.is_minor for call in self._streams.values())
 
+    def enter(self, tls: ssl.SSLContext | None) -> None:
+        """Begins, with the handshake if there is `tls`, as soon as its origin has a turn for it."""
+        self._entering = self._loop.create_task(self._enter(tls))
+
+    async def _enter(self, tls: ssl.SSLContext | None) -> None:
+        turns, patience_s = self.origin.turns, GREETING_S if tls is not None else None
+        try:
+            async with asyncio.timeout(GREETING_S):
+                await turns.acquire()
+            try:
+                await self._loop.connect_accepted_socket(
+                    lambda: self, self._socket, ssl=tls, ssl_handshake_timeout=patience_s
+                )
+            finally:
+                turns.release()
+        except OSError as error:
+            logger.debug("a caller of %s has not come in: %s", self.origin.name, error)
+        finally:
+            if self._transport is None:  # nobody else tells
+                self._socket.close()
+                self._on_lost(self)
+
     def leave(self) -> None:
         """No further call is taken; with the last one it ends."""
-        if self.is_usable:
+        if self._transport is None:
+            self.abort()
+        elif self.is_usable:
             self._is_leaving = True
             self._put_leaving()
             self._close_if_done()
+
+    def abort(self) -> None:
+        """Cuts the connection, or what would have become one."""
+        super().abort()
+        if self._transport is None:  # the handshake notices, at the latest when it begins
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def _sessions(self) -> int:
+        """How many calls on it are of sessions."""
+        return sum(not call.is_minor for call in self._streams.values())
 
     # ---------------------------------------------------------------------------------- for its calls
 
@@ -110,7 +156,6 @@ class CallerConnection(connection.Connection[Call]):
         """See asyncio.BaseProtocol."""
         super().connection_made(transport)
         self._greeting = self._loop.call_later(GREETING_S, self.abort)
-        self._on_made(self)
 
     def buffer_updated(self, size: int) -> None:
         """Takes every whole frame out of the buffer, once the preface has come."""
@@ -178,7 +223,8 @@ class CallerConnection(connection.Connection[Call]):
         self._spend(CONTROL)
 
     def _spend(self, amount: float) -> None:
-        if not self._budget.spend(amount, self._keepalive.heard_at):
+        now = self._keepalive.heard_at
+        if not self.origin.budget.spend(amount, now) and not self._reserve.spend(amount, now, self._sessions):
             raise ConnectionBroken(ErrorCodes.ENHANCE_YOUR_CALM, "a caller sends too many frames")
         self._spent += amount
         self._rests = self._spent >= TURN

@@ -2,24 +2,22 @@
 
 import asyncio
 import ipaddress
-import logging
 import os
 import socket
+import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from inference_service.errors import ConfigurationError
 from inference_service.transport.call import Call
-from inference_service.transport.connection import GREETING_S, CallerConnection
+from inference_service.transport.door import Door
 from inference_service.transport.health import CHECK, WATCH, Health
 from inference_service.transport.tls import Certificate
-
-logger = logging.getLogger(__name__)
 
 Answer: TypeAlias = Callable[[Call], None]
 """Answers calls of one path."""
@@ -27,10 +25,6 @@ Answer: TypeAlias = Callable[[Call], None]
 SERVICES = ("", "antiphon.v1.InferenceService")
 """What the health service knows: the server as a whole, and its one service."""
 
-MOST_CONNECTIONS: Final = 512
-"""Beyond them one that has no session is closed for each that comes."""
-
-_BACKLOG: Final = 256
 _PROBE_S: Final = 1.0
 
 
@@ -132,15 +126,12 @@ class WorkerServer:
     ) -> None:
         """Answers calls by their path. Speaks TLS with a `certificate`."""
         self._address = Address.parse(listen)
-        self._certificate = certificate
         if not self._address.is_local:
             _check_exposed(self._address, is_keyed, insecure_grpc, certificate)
-        self._most_calls = most_calls(slots)
         self._health = Health(SERVICES)
         self._methods = {**methods, CHECK: self._health.check, WATCH: self._health.watch}
-        self._listeners: list[asyncio.Server] = []
-        self._connections: dict[CallerConnection, None] = {}
-        self._has_left = asyncio.Event()
+        tls = certificate.context if certificate is not None else None
+        self._door = Door(most_calls(slots), self._answer, tls)
 
     async def start(self) -> str:
         """Listens, and returns the address to dial. Raises `ConfigurationError` if that is impossible."""
@@ -150,49 +141,17 @@ class WorkerServer:
                 "Choose another address with --listen, or stop that process."
             )
         try:
-            port = await self._listen()
+            sockets = await asyncio.to_thread(_bind, self._address)
+            self._door.open(sockets)
         except (OSError, UnicodeError):
+            self._shut()
             raise ConfigurationError(
                 f"Cannot listen on {self._address}: it is in use or not allowed. "
                 "Choose another address with --listen, or stop what uses it."
             ) from None
         if self._address.path:
             return str(self._address)
-        return str(Address(host=self._address.host, port=port))
-
-    async def _listen(self) -> int:
-        loop = asyncio.get_running_loop()
-        tls = self._certificate.context if self._certificate is not None else None
-        patience = GREETING_S if tls is not None else None
-        how: dict[str, Any] = {"backlog": _BACKLOG, "ssl": tls, "ssl_handshake_timeout": patience}
-        if self._address.path:
-            self._listeners = [await loop.create_unix_server(self._connection, self._address.path, **how)]
-            return 0
-        sockets = await asyncio.to_thread(_bind, self._address.host.strip("[]"), self._address.port)
-        self._listeners = [await loop.create_server(self._connection, sock=sock, **how) for sock in sockets]
-        port: int = sockets[0].getsockname()[1]
-        return port
-
-    def _connection(self) -> CallerConnection:
-        return CallerConnection(self._most_calls, self._answer, self._made, self._lost)
-
-    def _made(self, connection: CallerConnection) -> None:
-        """There is room for it, or for it in the place of the oldest that has no call, else of no session."""
-        if len(self._connections) >= MOST_CONNECTIONS:
-            others = self._connections
-            other = next((it for it in others if it.is_idle), None)
-            other = other or next((it for it in others if it.is_minor), connection)
-            others.pop(other, None)
-            other.abort()
-            if other is connection:
-                logger.warning("a caller is turned away: there are %d connections", MOST_CONNECTIONS)
-                return
-        self._connections[connection] = None
-
-    def _lost(self, connection: CallerConnection) -> None:
-        self._connections.pop(connection, None)
-        if not self._connections:
-            self._has_left.set()
+        return str(Address(host=self._address.host, port=sockets[0].getsockname()[1]))
 
     def _answer(self, call: Call) -> None:
         answer = self._methods.get(call.path)
@@ -207,22 +166,44 @@ class WorkerServer:
 
     async def stop(self, grace_s: float) -> None:
         """Closes the socket; calls still open after `grace_s` seconds are cut."""
-        for listener in self._listeners:
-            listener.close()
-        if self._address.path and self._listeners:
-            with suppress(FileNotFoundError):
-                os.unlink(self._address.path)
-        self._has_left.clear()
-        for connection in list(self._connections):
+        self._shut()
+        for connection in list(self._door.connections):
             connection.leave()
-        if self._connections:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._has_left.wait(), grace_s)
-        for connection in list(self._connections):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._door.all_gone(), grace_s)
+        for connection in list(self._door.connections):
             connection.close()
 
+    def _shut(self) -> None:
+        if self._door.is_open:
+            self._door.shut()
+            if self._address.path:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._address.path)
 
-def _bind(host: str, port: int) -> list[socket.socket]:
+
+def _bind(address: Address) -> list[socket.socket]:
+    """Sockets that are to listen there."""
+    if address.path:
+        return [_bind_path(address.path)]
+    return _bind_port(address.host.strip("[]"), address.port)
+
+
+def _bind_path(path: str) -> socket.socket:
+    """In the place of a socket that nobody serves any more."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(path)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _bind_port(host: str, port: int) -> list[socket.socket]:
     """One port on all addresses of `host`; the first of them must be free, 0 takes any."""
     sockets: list[socket.socket] = []
     for family, kind, protocol, _, address in socket.getaddrinfo(

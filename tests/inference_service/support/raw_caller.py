@@ -16,6 +16,9 @@ from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import duplex, soon, until
 
+LOOPBACK = "127.0.0.1"
+"""Another address of it, such as 127.0.0.2, is another caller's."""
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     range(10)
@@ -195,10 +198,13 @@ class RawCaller:
 
 
 @asynccontextmanager
-async def dialled(address: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[RawCaller]:
-    """A connection on which nothing was said yet; cut at the end of the block."""
+async def dialled(
+    address: str, tls: ssl.SSLContext | None = None, *, source: str = LOOPBACK
+) -> AsyncIterator[RawCaller]:
+    """A connection from `source` on which nothing was said yet; cut at the end of the block."""
     host, _, port = address.rpartition(":")
     with socket.socket() as plain:
+        plain.bind((source, 0))
         plain.setblocking(False)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**15)  # the network keeps little
         await soon(asyncio.get_running_loop().sock_connect(plain, (host, int(port))))
@@ -217,9 +223,9 @@ async def dialled(address: str, tls: ssl.SSLContext | None = None) -> AsyncItera
 
 
 @asynccontextmanager
-async def greeted(address: str, **values: int) -> AsyncIterator[RawCaller]:
+async def greeted(address: str, source: str = LOOPBACK, **values: int) -> AsyncIterator[RawCaller]:
     """A connection that has begun as it should, with settings of its own."""
-    async with dialled(address) as raw:
+    async with dialled(address, source=source) as raw:
         raw.greet(**values)
         await raw.reached()
         yield raw

@@ -151,12 +151,12 @@ async def _attacked(worker: RunningWorker, said: list[Step], pieces: list[int], 
     async with channel_to(worker.address) as channel:
         neighbour = await Caller(channel).open()
         await neighbour.configure()
-        async with dialled(worker.address) as raw:
+        async with dialled(worker.address, source="127.0.0.2") as raw:
             raw.greet()
             await _talk(raw, said, pieces)
             if waits:  # not for an answer: what was said last may be half a frame
                 await neighbour.unit(1)
-        await until(lambda: len(worker.worker._server._connections) == 1)
+        await until(lambda: len(worker.worker._server._door.connections) == 1)
         await until_free(worker.address, SLOTS - 1)
         await neighbour.unit(1 + waits)
         for call in neighbour.calls.values():

@@ -11,6 +11,7 @@ from inference_service.transport.budget import (
     PER_S,
     PER_S_A_CALL,
     Budget,
+    Reserve,
 )
 
 CALLS = 100
@@ -51,3 +52,27 @@ def test_all_sessions_may_talk_for_ever(slots: int) -> None:
     for at in range(100):
         for _ in range(slots):
             assert budget.spend(unit, float(at))
+
+
+def test_what_is_refused_costs_nothing() -> None:
+    budget = Budget(CALLS, 10.0)
+    assert not budget.spend(ALL + CONTROL, 10.0)
+    assert budget.spend(ALL, 10.0)
+
+
+def test_a_reserve_has_what_was_saved_for_as_many_calls() -> None:
+    reserve = Reserve(10.0)
+    assert not reserve.spend(FRAME, 10.0, CALLS)
+    assert reserve.spend(CALLS * PER_S_A_CALL, 11.0, CALLS)
+    assert reserve.spend(MOST_A_CALL, 1000.0, 0)
+    assert not reserve.spend(FRAME, 1000.0, 0)
+
+
+@pytest.mark.parametrize("sessions", [1, 64])
+def test_sessions_may_talk_for_ever_of_a_reserve_alone(sessions: int) -> None:
+    """As `test_all_sessions_may_talk_for_ever`, when others of their origin have left nothing."""
+    reserve = Reserve(0.0)
+    unit = (4 + 8 + 3 + 12 + 10) * FRAME
+    for at in range(1, 100):
+        for _ in range(sessions):
+            assert reserve.spend(unit, float(at), 3 * sessions)

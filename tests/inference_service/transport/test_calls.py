@@ -487,7 +487,7 @@ async def test_a_call_that_ends_with_its_connection_is_no_error(caplog: pytest.L
         for _ in range(2):
             raw.call("/it")
         await until(lambda: len(calls) == 2)
-        (connection,) = server._connections
+        (connection,) = server._door.connections
         connection.close()
         calls[0].take(Nobody())
         calls[0].end(grpc.StatusCode.OK)

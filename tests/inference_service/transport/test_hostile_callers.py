@@ -19,7 +19,7 @@ from antiphon.http2 import keepalive
 from antiphon.http2.connection import HANG_UP_S
 from antiphon.http2.control import FEW_STREAMS, MAX_FRAME
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.transport import budget, connection, server
+from inference_service.transport import budget, connection, door
 from inference_service.transport.connection import GREETING_S, STREAM_WINDOW, CallerConnection
 from inference_service.transport.health import WATCH
 from tests.inference_service.support.caller import Caller, channel_to, duplex, soon, until, until_free
@@ -75,7 +75,7 @@ class World:
     @property
     def connections(self) -> list[CallerConnection]:
         """What the worker has of them, the neighbour's first."""
-        return list(self._worker.worker._server._connections)
+        return list(self._worker.worker._server._door.connections)
 
     async def talk(self) -> None:
         """A unit of the neighbour."""
@@ -197,9 +197,9 @@ async def test_floods_end_with_the_connection(
 ) -> None:
     monkeypatch.setattr(budget, "MOST", 0.0)
     async with attacked() as world:
-        for name, flood in FLOODS.items():
+        for number, (name, flood) in enumerate(FLOODS.items()):
             caplog.clear()
-            async with greeted(world.address) as raw:
+            async with greeted(world.address, f"127.0.1.{number}") as raw:
                 await begin_session(raw, PREFILL)
                 talking = asyncio.create_task(world.talk())
                 while not raw.is_over:
@@ -425,7 +425,7 @@ async def test_a_call_more_than_allowed_is_refused_and_the_others_go_on() -> Non
 
 
 async def test_a_connection_too_many_costs_one_without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(door, "MOST_CONNECTIONS", 4)
     watch = framed(HealthCheckRequest())
     async with AsyncExitStack() as stack, attacked() as world:
 
@@ -569,7 +569,7 @@ async def test_frames_are_as_large_as_the_caller_takes_them() -> None:
 async def test_who_never_ends_the_handshake_or_speaks_plainly_does_not_hold_the_door(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "GREETING_S", 0.3)
+    monkeypatch.setattr(connection, "GREETING_S", 0.3)
     issued = trustme.CA().issue_cert("localhost", "127.0.0.1")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))

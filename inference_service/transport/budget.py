@@ -18,6 +18,8 @@ BYTE: Final = 1 / 256
 """What each of its bytes costs: headers are unpacked and settings looked at one by one."""
 FRAME: Final = 0.05
 """What any other frame costs. Some callers measure the line with pings all the time."""
+CRUMB: Final = 1024
+"""If fewer bytes of a frame come alone they cost as much as one. Packets of a slow line have more."""
 
 TURN: Final = 50.0
 """After so much others have their turn: some 10 ms."""

@@ -16,7 +16,7 @@ from antiphon.http2 import connection
 from antiphon.http2.byte_count import ByteCount
 from antiphon.http2.connection import ConnectionBroken
 from antiphon.http2.control import Control, Headers
-from inference_service.transport.budget import BYTE, CONTROL, FRAME, TURN, Reserve
+from inference_service.transport.budget import BYTE, CONTROL, CRUMB, FRAME, TURN, Reserve
 from inference_service.transport.call import Call, MalformedRequest, read_head
 from inference_service.transport.origins import Origin
 
@@ -174,7 +174,13 @@ class CallerConnection(connection.Connection[Call]):
             self._filled = 0
             self._buffer[:size] = self._buffer[known : known + size]
         self._spent = 0.0
+        filled = self._filled
         super().buffer_updated(size)
+        if 0 < size < CRUMB and self._filled == filled + size:
+            try:
+                self._spend(FRAME)  # woken for less than a frame
+            except ConnectionBroken as error:
+                self._give_up(error)
         unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if unread > _MOST_UNREAD:
             self.abort()
@@ -281,7 +287,3 @@ class CallerConnection(connection.Connection[Call]):
     def _stop_greeting(self) -> None:
         if self._greeting is not None:
             self._greeting.cancel()
-
-    def _give_up(self, error: Exception) -> None:
-        logger.warning("the connection of a caller is given up: %s", error)
-        super()._give_up(error)

@@ -8,6 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from h2.exceptions import ProtocolError
+
+from antiphon.http2.connection import ConnectionBroken
 from inference_service.transport.budget import ARRIVAL, HANDSHAKE
 from inference_service.transport.call import Call
 from inference_service.transport.connection import CallerConnection
@@ -19,7 +22,7 @@ MOST_CONNECTIONS: Final = 512
 """Those in the handshake too. Beyond them one that has no session is closed for each that comes."""
 
 SILENCE_S: Final = 10.0
-"""From one line of the log about who is turned away to the next."""
+"""From one line of the log about who is turned away or hung up on to the next."""
 
 _BACKLOG: Final = 256
 _AT_ONCE: Final = 32
@@ -43,7 +46,7 @@ class Door:
         self._origins = Origins(most_calls)
         self._sockets: list[socket.socket] = []
         self._left = asyncio.Event()
-        self._turned_away = 0
+        self._unwelcome = 0
         self._silent_until = 0.0
 
     def open(self, sockets: Iterable[socket.socket]) -> None:
@@ -108,9 +111,13 @@ class Door:
 
     def _turn_away(self, sock: socket.socket, why: str) -> None:
         sock.close()
-        self._turned_away += 1
+        self._complain(why)
+
+    def _complain(self, why: str) -> None:
+        """Seldom: a flood would fill the log."""
+        self._unwelcome += 1
         if (now := self._loop.time()) >= self._silent_until:
-            logger.warning("callers are turned away, %d by now: %s", self._turned_away, why)
+            logger.warning("callers are turned away or hung up on, %d by now: %s", self._unwelcome, why)
             self._silent_until = now + SILENCE_S
 
     def _make_room(self, origin: Origin) -> bool:
@@ -132,6 +139,9 @@ class Door:
         return True
 
     def _lost(self, connection: CallerConnection) -> None:
-        self.connections.pop(connection, None)
+        if connection in self.connections:
+            del self.connections[connection]
+            if isinstance(why := connection.lost_by, ConnectionBroken | ProtocolError):
+                self._complain(f"{connection.origin.name}: {why}")
         if not self.connections:
             self._left.set()

@@ -196,8 +196,9 @@ async def test_floods_end_with_the_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(budget, "MOST", 0.0)
+    monkeypatch.setattr(door, "SILENCE_S", 0.0)
     async with attacked() as world:
-        for number, (name, flood) in enumerate(FLOODS.items()):
+        for number, flood in enumerate(FLOODS.values()):
             caplog.clear()
             async with greeted(world.address, f"127.0.1.{number}") as raw:
                 await begin_session(raw, PREFILL)
@@ -205,8 +206,34 @@ async def test_floods_end_with_the_connection(
                 while not raw.is_over:
                     await raw.said(flood(raw))
                 await soon(talking)
-            assert "given up: a caller sends too many frames" in caplog.text, name
+            await until(lambda: "a caller sends too many frames" in caplog.text)
             await until_free(world.address, SLOTS - 1)
+
+
+async def test_single_bytes_cost_what_frames_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame each of whose bytes comes alone wakes the worker as often as a flood of small ones."""
+    woken = 0
+    read = CallerConnection.buffer_updated
+
+    def counted(connection: CallerConnection, size: int) -> None:
+        nonlocal woken
+        woken += size == 1
+        read(connection, size)
+
+    monkeypatch.setattr(CallerConnection, "buffer_updated", counted)
+    monkeypatch.setattr(budget, "MOST", 50.0)
+    for name in ("PER_S", "MOST_A_CALL", "PER_S_A_CALL"):
+        monkeypatch.setattr(budget, name, 0.0)
+    async with attacked() as world, greeted(world.address, "127.0.1.1") as raw:
+        for byte in frame(0x42, 0, 0, bytes(5000)):
+            came = woken
+            raw.say(bytes([byte]))
+            while woken == came and not raw.is_over:  # noqa: ASYNC110 (nobody announces it)
+                await asyncio.sleep(0)
+            if raw.is_over:
+                break
+        assert await raw.over() == ErrorCodes.ENHANCE_YOUR_CALM
+        assert woken <= 50.0 / budget.FRAME
 
 
 async def test_others_have_their_turn_in_the_middle_of_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:

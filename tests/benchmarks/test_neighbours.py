@@ -125,6 +125,7 @@ def test_the_page_has_a_section_of_neighbours_once_they_are_measured(
     monkeypatch.setattr(document, "DOCUMENT", tmp_path / "performance.md")
     monkeypatch.setattr(document, "NEIGHBOURS", tmp_path / "neighbours.json")
     monkeypatch.setattr(document, "KERNELS", tmp_path / "none")
+    monkeypatch.setattr(document, "VLLM", tmp_path / "none")
     monkeypatch.setattr(document, "CROWD", tmp_path / "none")
     monkeypatch.setattr(document, "DISPATCH", tmp_path / "none")
     quiet, attacked = Side([Unit(0.0, 0.1)], 1.0, 1.0, 1.0), Side([Unit(0.0, 0.2)], 1.5, 1.25, 1.0)

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import Histogram
 from opentelemetry.sdk.metrics.export import (
@@ -26,6 +25,7 @@ from opentelemetry.sdk.trace.export import (
 )
 from prometheus_client import CollectorRegistry
 
+from antiphon.telemetry import otlp
 from antiphon.telemetry.distributions import Distributions
 from antiphon.telemetry.errors import TelemetryError
 
@@ -53,7 +53,7 @@ def span_processor(environ: Mapping[str, str], drops: Drops) -> SpanProcessor | 
     match name:
         case "otlp":
             _check_protocol(environ, "TRACES")
-            return _bounded(environ, OTLPSpanExporter(), drops)
+            return _bounded(environ, otlp.SpanExporter(), drops)
         case "console":
             return _bounded(environ, ConsoleSpanExporter(), drops)
     return None

@@ -74,6 +74,10 @@ class SessionCall(Handler):
         if self._session.may_read(self._stream):
             self._call.resume()
 
+    def begun(self) -> None:
+        """The session takes units."""
+        self._call.repay()
+
     def let_go(self) -> None:
         """The session is over: only its last words are still to be read."""
         self._call.is_minor = True

@@ -246,6 +246,8 @@ class SessionCalls:
         window = backend.limits.window_of(self._plan.setup)
         message = replies.session_ready(answer, self._plan, backend.info, backend.worker_id, window)
         self._outboxes[Stream.PREFILL].put(message)
+        for call in self._calls.values():
+            call.begun()
 
     def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
         """Puts an answer into the outbox of its stream; `unit` comes with the last answer of each step."""

@@ -39,6 +39,9 @@ class Caller(Carrier, Protocol):
     def give_room(self, call: "Call") -> None:
         """As much may be sent to `call` as it has taken."""
 
+    def repay(self, amount: float) -> None:
+        """What was taken of the budget was for something."""
+
 
 class Handler(Protocol):
     """Who answers a call. Nothing more is told after `given_up`, or after the call was ended."""
@@ -81,6 +84,7 @@ class Call(Stream):
         "_has_begun",
         "_held",
         "_last",
+        "cost",
         "has_all",
         "is_held",
         "is_minor",
@@ -95,6 +99,8 @@ class Call(Stream):
         self.path = path
         self.metadata = metadata
         """What the caller has sent with it: texts, and bytes where the name ends with `-bin`."""
+        self.cost = 0.0
+        """What it took of its caller's budget."""
         self.is_minor = False
         """Whether it may be cut for the sake of others: it holds nothing, and can be made again."""
         self.on_over: Callable[[grpc.StatusCode], None] = _nothing
@@ -179,6 +185,12 @@ class Call(Stream):
             self._handler = _NOBODY
             self._over(grpc.StatusCode.CANCELLED)
             self._caller.reset(self, ErrorCodes.CANCEL)
+
+    def repay(self) -> None:
+        """It was made for something: its caller has back what it took."""
+        if self.connection is not None:
+            self._caller.repay(self.cost)
+            self.cost = 0.0
 
     @property
     def _caller(self) -> Caller:

@@ -72,6 +72,8 @@ class CallerConnection(connection.Connection[Call]):
         self._reserve = Reserve(self._loop.time())
         self._spent = 0.0
         """Since others had their turn."""
+        self._price = 0.0
+        """Of the latest frame of headers and the like."""
 
     @property
     def is_idle(self) -> bool:
@@ -150,6 +152,10 @@ class CallerConnection(connection.Connection[Call]):
         elif call.credit > STREAM_WINDOW:
             raise ConnectionBroken(ErrorCodes.FLOW_CONTROL_ERROR, "a caller sends more than it may")
 
+    def repay(self, amount: float) -> None:
+        """What was taken of the budget was for something."""
+        self.origin.budget.repay(amount)
+
     # -------------------------------------------------------------------------------------- receiving
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -218,7 +224,8 @@ class CallerConnection(connection.Connection[Call]):
             self._headers = 0 if frame[4] & _END_HEADERS else size
         if size > _LONGEST_CONTROL:
             raise ConnectionBroken(ErrorCodes.ENHANCE_YOUR_CALM, f"a caller sends {size} bytes of headers")
-        self._spend(CONTROL + len(frame) * BYTE)
+        self._price = CONTROL + len(frame) * BYTE
+        self._spend(self._price)
         super()._control_received(frame)
 
     def _ping_received(self, number: int, flags: int, body: bytes) -> None:
@@ -263,6 +270,7 @@ class CallerConnection(connection.Connection[Call]):
             return
         call.connection, call.number, call.window = self, number, self._first_window
         self._streams[number] = call
+        call.cost = self._price
         call.has_all = event.stream_ended is not None
         if timeout_s is not None:
             call.expire_in(timeout_s)

@@ -79,7 +79,8 @@ def spans_of_all_sorts(tracer: Tracer) -> None:
         tracer.start_span("below", under(above), attributes={"number": 1}).end()
     for value in VALUES * 2:
         tracer.start_span("value", Context(), attributes={"value": value, "other": "ä"}).end()
-    tracer.start_span("linked", Context(), links=[Link(FAR, {"why": 1})]).end()
+    for links in [Link(FAR, {"why": 1})], [Link(FAR), Link(NEAR)], [Link(STATED)]:
+        tracer.start_span("linked", Context(), links=links).end()
     for status in (Status(StatusCode.OK), Status(StatusCode.ERROR, "why")):
         span = tracer.start_span("over", Context())
         span.set_status(status)
@@ -102,7 +103,7 @@ def test_requests_are_those_of_the_library(make: Any) -> None:
     spans_of_all_sorts(make(memory := InMemorySpanExporter()))
 
     spans = memory.get_finished_spans()
-    assert len(spans) == 13 + 2 * len(VALUES)
+    assert len(spans) == 15 + 2 * len(VALUES)
     assert same(spans)
     for span in spans:
         assert same([span]), span.name

@@ -15,22 +15,25 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmana
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import trustme
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from h2.errors import ErrorCodes
 
+from inference_service.session.units import Stream
 from inference_service.transport import budget, connection, door, origins
 from inference_service.transport.budget import ARRIVAL, BYTE, CONTROL, FRAME, HANDSHAKE, MOST_A_CALL
 from inference_service.transport.connection import CallerConnection
 from inference_service.transport.door import Door
 from inference_service.transport.health import WATCH
 from inference_service.transport.server import most_calls
-from tests.inference_service.support.caller import soon, until
+from tests.inference_service.support.caller import Caller, channel_to, soon, until
 from tests.inference_service.support.raw_caller import (
     DATA,
     END_STREAM,
     GET_INFO,
+    LOOPBACK,
     PING,
     PREFILL,
     PRIORITY,
@@ -200,6 +203,21 @@ async def test_sessions_live_on_what_they_need_when_others_of_their_origin_have_
         talker.say(int(12 / FRAME) * frame(PING, 0, 0, bytes(8)))
         await talker.reached()
         assert not talker.is_over
+
+
+@pytest.mark.usefixtures("nothing_comes_back")
+async def test_sessions_that_have_begun_took_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many come and go on one connection, one after another."""
+    monkeypatch.setattr(budget, "MOST", 250.0)
+    monkeypatch.setattr(budget, "MOST_A_CALL", 0.0)
+    async with working() as worker, channel_to(worker.address) as channel:
+        for _ in range(100):
+            caller = await Caller(channel).open()
+            (connection,) = those_of(worker, LOOPBACK)
+            await caller.configure()
+            await caller.half_close(*Stream)
+            assert (await caller.end()).code is grpc.StatusCode.OK
+        assert those_of(worker, LOOPBACK) == [connection]
 
 
 # ---------------------------------------------------------------------------------- who has to make room

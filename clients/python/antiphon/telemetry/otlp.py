@@ -14,7 +14,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanContext, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 REMEMBERED: Final = 4096
@@ -50,6 +50,14 @@ def _message(span: ReadableSpan) -> Span:
     if not _is_plain(span):
         return encode_spans([span]).resource_spans[0].scope_spans[0].spans[0]
     context, parent = span.context, span.parent
+    links = [
+        Span.Link(
+            trace_id=link.context.trace_id.to_bytes(16),
+            span_id=link.context.span_id.to_bytes(8),
+            flags=_flags(link.context),
+        )
+        for link in span.links
+    ]
     message = Span(
         trace_id=context.trace_id.to_bytes(16),
         span_id=context.span_id.to_bytes(8),
@@ -59,8 +67,9 @@ def _message(span: ReadableSpan) -> Span:
         start_time_unix_nano=span.start_time or 0,
         end_time_unix_nano=span.end_time or 0,
         events=[Span.Event(name=event.name, time_unix_nano=event.timestamp) for event in span.events],
+        links=links,
         status=_UNSET,
-        flags=_REMOTE_FLAGS if parent is not None and parent.is_remote else _FLAGS,
+        flags=_flags(parent),
     )
     message.MergeFromString(b"".join([_attribute(*each) for each in (span.attributes or {}).items()]))
     return message
@@ -69,14 +78,18 @@ def _message(span: ReadableSpan) -> Span:
 def _is_plain(span: ReadableSpan) -> bool:
     """Whether it is like nearly all of them."""
     return not (
-        span.links
-        or span.context.trace_state
+        span.context.trace_state
         or span.status.status_code is not StatusCode.UNSET
         or span.dropped_attributes
         or span.dropped_events
         or span.dropped_links
         or any(event.attributes for event in span.events)
+        or any(link.attributes for link in span.links)
     )
+
+
+def _flags(context: SpanContext | None) -> int:
+    return _REMOTE_FLAGS if context is not None and context.is_remote else _FLAGS
 
 
 def _attribute(name: str, value: AttributeValue) -> bytes:

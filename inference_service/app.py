@@ -79,6 +79,7 @@ def keep_what_is_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.collect()  # so that Python waits for a quarter of what is left to become garbage, not of what was there
 
 
 def announce(address: str) -> None:

@@ -79,7 +79,7 @@ def keep_what_is_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.collect()  # so that Python waits for a quarter of what is left to become garbage, not of what was there
+    gc.collect()  # else Python waits until a quarter of all that has come before it looks again
 
 
 def announce(address: str) -> None:

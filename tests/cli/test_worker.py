@@ -30,12 +30,14 @@ def test_what_is_loaded_is_never_looked_through_for_garbage_again(monkeypatch: p
 
 def test_what_is_loaded_puts_off_no_search_for_garbage() -> None:
     """By itself Python looks through everything once a quarter of what was loaded has come since."""
-    loaded = [[it] for it in range(400_000)]
+    loaded, threshold = [[it] for it in range(600_000)], gc.get_threshold()
+    gc.set_threshold(700, 10, 10)  # Python's own
     try:
         inference_service.app.keep_what_is_loaded()
         before = gc.get_stats()[2]["collections"]
-        made = [[it] for it in range(90_000)]
+        made = [[it] for it in range(120_000)]
         assert gc.get_stats()[2]["collections"] > before
     finally:
+        gc.set_threshold(*threshold)
         gc.unfreeze()
     assert len(loaded) > 4 * len(made)

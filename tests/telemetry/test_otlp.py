@@ -7,9 +7,8 @@ import pytest
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import (
     Link,
@@ -27,10 +26,9 @@ from opentelemetry.util.types import AttributeValue
 
 from antiphon.telemetry import otlp
 from antiphon.telemetry.otlp import SpanExporter, encoded
-from antiphon.telemetry.recording import RecordingTracer
 from benchmarks.tracing.collector import Collector
+from tests.telemetry.tracers import library, own
 
-RESOURCE = Resource({"service.name": "here"})
 FLAGS = TraceFlags(1)
 FAR = SpanContext(2**100, 2**50, is_remote=True, trace_flags=FLAGS)
 NEAR = SpanContext(2**100, 2**50, is_remote=False, trace_flags=FLAGS)
@@ -53,18 +51,6 @@ VALUES: Sequence[AttributeValue] = (
     [True],
     (),
 )
-
-
-def library(memory: InMemorySpanExporter, **given: Any) -> Tracer:
-    provider = TracerProvider(resource=RESOURCE, shutdown_on_exit=False, **given)
-    provider.add_span_processor(SimpleSpanProcessor(memory))
-    return provider.get_tracer("antiphon")
-
-
-def own(memory: InMemorySpanExporter) -> Tracer:
-    tracer = RecordingTracer(RESOURCE, "antiphon")
-    tracer.span_processor.add_span_processor(SimpleSpanProcessor(memory))
-    return tracer
 
 
 def under(above: SpanContext) -> Context:

@@ -5,9 +5,6 @@ from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import (
     Link,
@@ -23,22 +20,9 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from antiphon.telemetry.recording import RecordingTracer
+from tests.telemetry.tracers import library, own
 
-RESOURCE = Resource({"service.name": "here"})
 FAR = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1), trace_state=TraceState([("a", "b")]))
-
-
-def library(memory: InMemorySpanExporter) -> Tracer:
-    provider = TracerProvider(resource=RESOURCE, shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(memory))
-    return provider.get_tracer("antiphon")
-
-
-def own(memory: InMemorySpanExporter) -> Tracer:
-    tracer = RecordingTracer(RESOURCE, "antiphon")
-    tracer.span_processor.add_span_processor(SimpleSpanProcessor(memory))
-    return tracer
 
 
 def of_everything(tracer: Tracer) -> None:

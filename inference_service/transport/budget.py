@@ -29,8 +29,8 @@ class Budget:
     """So much at once, and so much in every second: of all connections of an address together.
 
     An attack of many small frames is over soon, on however many connections it comes. A session takes less
-    than 20 at its beginning and end, and about one in each second of its units; once it has begun, its caller
-    has back what its calls took.
+    than 20 at its beginning and end, and about one in each second of its units; once it takes units, its
+    caller has back what its calls took.
     """
 
     def __init__(self, most_calls: int, now: float) -> None:

@@ -159,6 +159,7 @@ class Adapter:
                 address = f"http://{self._options.admin_host}:{self.admin_port}"
                 print(f"adapter administration on {address}", flush=True)
             await self._interrupted.wait()
+            logger.info("adapter draining")
             if self._options.reuse_port:
                 parts.administration.leave()
             if parts.direct is not None:

@@ -54,10 +54,16 @@ class Running:
     pools: frozenset[int] = frozenset()
     """Ports to which it keeps connections for whoever comes next."""
 
-    def signal(self, *numbers: signal.Signals) -> None:
-        """Sends it signals."""
-        for number in numbers:
-            os.kill(self.process.pid, number)
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        os.kill(self.process.pid, number)
+
+    async def terminate(self, *, twice: bool = False) -> None:
+        """Sends it SIGTERM, and once it drains perhaps another: two that come together count as one."""
+        self.signal(signal.SIGTERM)
+        await until(lambda: re.search("(worker|adapter) draining", self.log.text) is not None, "drains")
+        if twice:
+            self.signal(signal.SIGTERM)
 
     @property
     def lives(self) -> bool:

@@ -78,18 +78,23 @@ async def _nothing(scene: Scene) -> None:
     pass
 
 
-def _to_worker(*numbers: signal.Signals) -> Deed:
+def _to_worker(number: signal.Signals) -> Deed:
     async def strike(scene: Scene) -> None:
-        scene.cluster.worker.signal(*numbers)
+        scene.cluster.worker.signal(number)
 
     return strike
 
 
-def _to_adapter(*numbers: signal.Signals) -> Deed:
-    async def strike(scene: Scene) -> None:
-        scene.cluster.adapter.signal(*numbers)
+async def _kill_adapter(scene: Scene) -> None:
+    scene.cluster.adapter.signal(signal.SIGKILL)
 
-    return strike
+
+def _terminate_worker(*, twice: bool = False) -> Deed:
+    return lambda scene: scene.cluster.worker.terminate(twice=twice)
+
+
+def _terminate_adapter(*, twice: bool = False) -> Deed:
+    return lambda scene: scene.cluster.adapter.terminate(twice=twice)
 
 
 def _to_clients(number: signal.Signals) -> Deed:
@@ -206,7 +211,7 @@ FAULTS = (
         ends(SERVED, SERVED, SHUTDOWN),
         SHUTDOWN,
         DRAIN_S,
-        _to_worker(signal.SIGTERM),
+        _terminate_worker(),
         _drained_worker,
     ),
     Fault(
@@ -215,10 +220,10 @@ FAULTS = (
         ends(SERVED, SERVED, SHUTDOWN),
         SHUTDOWN,
         AT_ONCE_S,
-        _to_worker(signal.SIGTERM, signal.SIGTERM),
+        _terminate_worker(twice=True),
         _drained_worker,
     ),
-    Fault("kill", "adapter", CUT_OFF, GONE, AT_ONCE_S, _to_adapter(signal.SIGKILL), _restart_adapter),
+    Fault("kill", "adapter", CUT_OFF, GONE, AT_ONCE_S, _kill_adapter, _restart_adapter),
     Fault("stop", "adapter", WORKER_LOST, FAILED, AT_ONCE_S, _freeze_adapter, _far_is_told),
     Fault(
         "SIGTERM",
@@ -226,7 +231,7 @@ FAULTS = (
         ends(UNAVAILABLE, SHUTDOWN, SHUTDOWN),
         SHUTDOWN,
         DRAIN_S,
-        _to_adapter(signal.SIGTERM),
+        _terminate_adapter(),
         _drained_adapter,
     ),
     Fault(
@@ -235,7 +240,7 @@ FAULTS = (
         ends(UNAVAILABLE, SHUTDOWN, SHUTDOWN),
         SHUTDOWN,
         AT_ONCE_S,
-        _to_adapter(signal.SIGTERM, signal.SIGTERM),
+        _terminate_adapter(twice=True),
         _drained_adapter,
     ),
     Fault("cut", "adapter - worker", WORKER_LOST, FAILED, AT_ONCE_S, _cut_worker, _nothing),

@@ -101,18 +101,16 @@ async def _heal(cluster: SharedCluster, scene: Scene) -> None:
     cluster.heal()
 
 
-def _to_adapter(*numbers: signal.Signals) -> Deed:
-    async def strike(cluster: SharedCluster, scene: Scene) -> None:
-        cluster.adapter.signal(*numbers)
-
-    return strike
+async def _kill_adapter(cluster: SharedCluster, scene: Scene) -> None:
+    cluster.adapter.signal(signal.SIGKILL)
 
 
-def _to_worker(*numbers: signal.Signals) -> Deed:
-    async def strike(cluster: SharedCluster, scene: Scene) -> None:
-        cluster.worker.signal(*numbers)
+async def _terminate_adapter(cluster: SharedCluster, scene: Scene) -> None:
+    await cluster.adapter.terminate()
 
-    return strike
+
+async def _kill_worker(cluster: SharedCluster, scene: Scene) -> None:
+    cluster.worker.signal(signal.SIGKILL)
 
 
 async def _freeze_adapter(cluster: SharedCluster, scene: Scene) -> None:
@@ -145,12 +143,8 @@ SHARED_FAULTS = (
     SharedFault("cut", "worker - Redis", GOES_ON, SERVED, 1.0, _cut_workers, _nothing),
     SharedFault("blackhole", "worker - Redis", GOES_ON, SERVED, 1.0, _hold_workers, _heal, is_long=True),
     SharedFault("slow", "worker - Redis", GOES_ON, SERVED, 1.0, _slow_workers, _heal, is_long=True),
-    SharedFault(
-        "kill", "worker", WORKER_LOST, FAILED, 1.0, _to_worker(signal.SIGKILL), _restart_worker, is_long=True
-    ),
-    SharedFault(
-        "kill", "one of two adapters", CUT_OFF, SERVED, 1.0, _to_adapter(signal.SIGKILL), _restart_adapter
-    ),
+    SharedFault("kill", "worker", WORKER_LOST, FAILED, 1.0, _kill_worker, _restart_worker, is_long=True),
+    SharedFault("kill", "one of two adapters", CUT_OFF, SERVED, 1.0, _kill_adapter, _restart_adapter),
     SharedFault("stop", "one of two adapters", WORKER_LOST, SERVED, 1.0, _freeze_adapter, _nothing),
     SharedFault(
         "SIGTERM",
@@ -158,7 +152,7 @@ SHARED_FAULTS = (
         ends(UNAVAILABLE, SHUTDOWN, SHUTDOWN),
         SERVED,
         2.0,
-        _to_adapter(signal.SIGTERM),
+        _terminate_adapter,
         _restart_adapter,
     ),
 )

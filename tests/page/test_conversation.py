@@ -30,6 +30,7 @@ def test_spoken_question_into_the_microphone_is_answered_on_screen_and_aloud(pag
     page.page.locator("#start").click()
 
     page.expect_said("my name is antiphon")
+    page.expect_shown_as_sent()
     page.expect_state("speaking")
     page.expect_state("listening")
     assert page.live_devices() == 1
@@ -76,6 +77,7 @@ def test_one_click_on_an_example_is_enough_and_a_pause_sends_nothing(page: Watch
     page.expect_state("listening")
     page.ask("how_are_you")
     page.expect_said("i am fine thank you")
+    page.expect_shown_as_sent()
     assert page.types_sent().count("session.init") == 1
 
 

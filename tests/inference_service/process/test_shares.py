@@ -4,7 +4,8 @@ import asyncio
 import threading
 import time
 import wave
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import Engine, Ticked
 from inference_service.app import load_engine
 from inference_service.engine import session
 from inference_service.engine.runtime import Runtime
 from inference_service.families import antiphon_mini
 from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
+from inference_service.transport import budget
 from tests.inference_service.support import caller as calling
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
 from tests.recordings import make
@@ -129,6 +132,83 @@ async def chats_at_once(limits: Limits) -> list[UnitAnswers]:
         chats = [await open_chat(channel, number) for number in range(CHATS)]
         await asyncio.gather(*(ask(chat, number) for number, chat in enumerate(chats)))
         return await asyncio.gather(*(chat.answers(1) for chat in chats))
+
+
+class Churn:
+    """One caller whose sessions come, take a unit of silence each and go, `AT_ONCE` at a time."""
+
+    AT_ONCE = 4
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+        self._is_over = False
+        self.count = 0
+        """Sessions that came and went."""
+
+    @asynccontextmanager
+    async def going(self) -> AsyncIterator[None]:
+        """As fast as they can; none of them is refused."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.AT_ONCE):
+                group.create_task(self._come_and_go())
+            yield
+            self._is_over = True
+
+    async def _come_and_go(self) -> None:
+        while not self._is_over:
+            caller = await Caller(self._channel).open()
+            await caller.configure()
+            await caller.unit(1, duplex(np.zeros(RATE, np.float32)))
+            await caller.half_close(*caller.calls)
+            assert (await caller.end()).code is grpc.StatusCode.OK
+            self.count += 1
+
+
+async def test_sessions_that_come_and_go_as_fast_as_they_can_cost_a_conversation_no_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their calls cost their caller nothing, for each takes a unit: it is the tick that bounds them."""
+    monkeypatch.setattr(budget, "MOST", 250.0)
+    monkeypatch.setattr(budget, "MOST_A_CALL", 0.0)
+    ticks = 0
+
+    def count(news: Sequence[Ticked]) -> None:
+        nonlocal ticks
+        ticks = news[-1].number
+
+    def load(*arguments: Any) -> Engine:
+        engine = load_engine(*arguments)
+        engine.watch(count)
+        return engine
+
+    async def talk(caller: Caller) -> tuple[list[tuple[object, ...]], list[int]]:
+        """What was said in each unit, and how many ticks were over until it was."""
+        await caller.configure(seed=1)
+        told, took = [], []
+        for number, pcm in enumerate(seconds(), 1):
+            before = ticks
+            told.append(said(await caller.unit(number, duplex(pcm))))
+            took.append(ticks - before)
+        return told, took
+
+    async with (
+        running_worker(load, slots=1 + Churn.AT_ONCE, seed=1) as worker,
+        channel_to(worker.address) as channel,
+        channel_to(worker.address) as other,
+    ):
+        caller = await Caller(channel).open()
+        told_alone, took_alone = await talk(caller)
+        await caller.half_close(*caller.calls)
+        await caller.end()
+        churn = Churn(other)
+        async with churn.going():
+            told, took = await talk(await Caller(channel).open())
+
+    assert told == told_alone
+    assert any(tokens for _, tokens, *_ in told), "it never spoke"
+    assert churn.count > len(told), "others hardly came"
+    # One was under way when the unit came, and another had ended that nobody had heard of.
+    assert all(many <= few + 2 for few, many in zip(took_alone, took, strict=True)), (took_alone, took)
 
 
 async def test_a_chat_that_waits_for_its_turn_is_not_taken_for_one_that_hangs(

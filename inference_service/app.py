@@ -31,15 +31,16 @@ from inference_service.observability.tracing import Tracing
 from inference_service.observability.watchdog import Watchdog
 from inference_service.options import MOST_SLOTS, WorkerOptions
 from inference_service.registration import LAST_WORD_S, House, Offer, Registrar
+from inference_service.rpc.address import Address
 from inference_service.rpc.backend import Backend
+from inference_service.rpc.certificate import Certificate
+from inference_service.rpc.server import WorkerServer
 from inference_service.rpc.servicer import InferenceServicer
 from inference_service.rpc.session_calls import deliver_on
 from inference_service.session.admission import Admission
 from inference_service.session.leases import LeaseRules
 from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable
-from inference_service.transport.server import Address, WorkerServer
-from inference_service.transport.tls import Certificate
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -158,6 +159,7 @@ class Worker:
             is_keyed=options.worker_key is not None,
             insecure_grpc=options.insecure_grpc,
             certificate=self._certificate,
+            compresses=options.grpc_compression == "gzip",
         )
         self._interrupted = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -195,7 +197,7 @@ class Worker:
                 tasks.append(asyncio.create_task(watchdog.watch(lambda: self._device_lost(hangs))))
                 if self._registrar is not None:
                     self._registrar.start()
-                self._server.set_serving(True)
+                await self._server.set_serving(True)
                 logger.info("worker ready", extra={"worker_id": self._servicer.worker_id})
                 on_ready(address)
                 await self._first_of(self._interrupted, self._fatal)
@@ -301,7 +303,7 @@ class Worker:
             self._registrar.drain()
             await self._first_of(self._registrar.drained, self._hurried, self._fatal, timeout=LAST_WORD_S)
         self._servicer.drain()
-        self._server.set_serving(False)
+        await self._server.set_serving(False)
         end = time.monotonic() + self._options.drain_timeout_s
         await self._until_empty(self._options.drain_timeout_s - self._limits.go_away_ahead_s)
         self._servicer.go_away(max(0.0, end - time.monotonic()))

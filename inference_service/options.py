@@ -83,6 +83,9 @@ class WorkerOptions:
     insecure_grpc: bool = False
     """Allows plain TCP beyond loopback, where a `worker_key` is needed as well."""
 
+    grpc_compression: str | None = None
+    """`gzip`: reads and writes compressed messages; None refuses them, since gRPC bounds no expansion."""
+
     worker_key: bytes | None = field(default=None, repr=False)
     """Shared with the dispatchers, who sign leases with it; None takes whoever can connect."""
 

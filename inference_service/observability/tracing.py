@@ -71,9 +71,11 @@ class Tracing:
         """Unix time in nanoseconds at second 0 of the clock."""
         return time.time_ns() - int(self._clock() * 1e9)
 
-    def session(self, session_id: str, slot: int, lease_epoch: int | None) -> "SessionTrace | None":
-        """The spans of a new session; None if nobody takes any."""
-        return SessionTrace(self, session_id, slot, lease_epoch) if self.is_on else None
+    def session(
+        self, session_id: str, slot: int, lease_epoch: int | None, peer: str, identity: str
+    ) -> "SessionTrace | None":
+        """Return the spans of a new session of `peer`; None if no exporter takes any."""
+        return SessionTrace(self, session_id, slot, lease_epoch, peer, identity) if self.is_on else None
 
     def ticked(self, tick: Ticked, units: Iterable[SpanContext]) -> None:
         """The engine has made a tick that names who was in it; `units` are those of them that are sampled."""
@@ -117,7 +119,15 @@ class SessionTrace:
     `prefill` is the root of each unit's trace.
     """
 
-    def __init__(self, tracing: Tracing, session_id: str, slot: int, lease_epoch: int | None) -> None:
+    def __init__(
+        self,
+        tracing: Tracing,
+        session_id: str,
+        slot: int,
+        lease_epoch: int | None,
+        peer: str = "",
+        identity: str = "",
+    ) -> None:
         self._tracing = tracing
         self._parent: SpanContext | None = None
         self._is_sampled: bool | None = None
@@ -131,6 +141,10 @@ class SessionTrace:
         place |= {semconv.ATTR_WORKER_ID: tracing.worker_id, semconv.ATTR_SLOT: slot}
         if lease_epoch is not None:
             place[semconv.ATTR_LEASE_EPOCH] = lease_epoch
+        if peer:
+            place[semconv.ATTR_PEER_ADDRESS] = peer
+        if identity:
+            place[semconv.ATTR_PEER_IDENTITY] = identity
 
     def attach(self, traceparent: str, tracestate: str) -> None:
         """A stream has come with this trace context, each empty if there is none; the first one counts."""

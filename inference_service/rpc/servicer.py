@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -20,13 +20,13 @@ from inference_service.observability.status import SlotView
 from inference_service.observability.tracing import Tracing
 from inference_service.rpc import replies
 from inference_service.rpc.backend import Backend
+from inference_service.rpc.call import Call, Context
+from inference_service.rpc.peer import Peer
 from inference_service.rpc.session_calls import SessionCalls
 from inference_service.session.leases import Lease, LeaseReader, LeaseRules
 from inference_service.session.metadata import Metadata, first, session_id
 from inference_service.session.slots import SlotState
 from inference_service.session.units import Stream
-from inference_service.transport.call import Call
-from inference_service.transport.unary import Unary
 
 logger = logging.getLogger(__name__)
 
@@ -137,17 +137,28 @@ class InferenceServicer:
 
     # ------------------------------------------------------------- the methods
 
-    def methods(self) -> dict[str, Callable[[Call], None]]:
-        """What answers a call, by its path."""
-        methods: dict[str, Callable[[Call], None]] = {
-            f"/{SERVICE}/{stream.value}": partial(self._serve, stream) for stream in Stream
-        }
-        return methods | {f"/{SERVICE}/GetInfo": self._get_info}
+    def methods(self) -> grpc.GenericRpcHandler:
+        """Return what answers the service's calls.
 
-    def _get_info(self, call: Call) -> None:
-        """Describes the worker; of the model nothing is known while it loads."""
-        call.on_over = self._counted("GetInfo")
-        Unary(call, pb.GetInfoRequest.FromString, lambda _: self._describe())
+        Requests of streams stay bytes: decoding a large one would hold the event loop.
+        """
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            stream.value: grpc.stream_stream_rpc_method_handler(partial(self._serve, stream))
+            for stream in Stream
+        }
+        handlers["GetInfo"] = grpc.unary_unary_rpc_method_handler(
+            self._get_info,
+            request_deserializer=pb.GetInfoRequest.FromString,
+            response_serializer=pb.GetInfoResponse.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    async def _get_info(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
+        """Describe the worker; while it loads, nothing is known of the model."""
+        count = self._counted("GetInfo")
+        info = self._describe()
+        count(grpc.StatusCode.OK)
+        return info
 
     def _describe(self) -> pb.GetInfoResponse:
         info = pb.GetInfoResponse(
@@ -170,28 +181,35 @@ class InferenceServicer:
         began = time.monotonic()
         return lambda code: self._metrics.called(method, code, time.monotonic() - began)
 
-    def _serve(self, stream: Stream, call: Call) -> None:
+    async def _serve(self, stream: Stream, requests: object, context: Context) -> None:
+        """Serve one call from its first byte to its status."""
+        call = Call(context)
         call.on_over = self._counted(stream.value)
         try:
-            session = self._attach(stream, call.metadata)
+            session = self._attach(stream, call.metadata, call.peer)
         except SessionError as error:
             self._metrics.ended(error)
-            logger.warning("call refused", extra={"code": error.reason, "method": stream.value})
+            about = {"code": error.reason, "method": stream.value, **call.peer.fields()}
+            logger.warning("call refused", extra=about)
             call.fail(error)
+        except Exception:
+            logger.exception("call failed inside the worker")
+            call.end(grpc.StatusCode.INTERNAL, "The call failed inside the worker.")
         else:
             session.serve(stream, call)
+        await call.serve()
 
-    def _attach(self, stream: Stream, metadata: Metadata) -> SessionCalls:
-        """The session that a call belongs to, a new one if need be. Refusing a call disturbs no session."""
+    def _attach(self, stream: Stream, metadata: Metadata, peer: Peer) -> SessionCalls:
+        """Return the session of a call, a new one if need be. Refusing a call disturbs no session."""
         name = session_id(metadata)
         lease = self._leases.read(metadata)
-        session = self._sessions.get(name) or self._open(name, lease)
+        session = self._sessions.get(name) or self._open(name, lease, peer)
         if self._rules.binding and session.lease != lease:
             raise LeaseInvalid(f"Session {name} was attached with another lease.")
         session.attach(stream, first(metadata, METADATA_TRACEPARENT), first(metadata, METADATA_TRACESTATE))
         return session
 
-    def _open(self, name: str, lease: Lease | None) -> SessionCalls:
+    def _open(self, name: str, lease: Lease | None, peer: Peer) -> SessionCalls:
         if self.state is State.DRAINING:
             raise Draining("This worker is shutting down; open the session on another.")
         if self._backend is None:
@@ -201,7 +219,7 @@ class InferenceServicer:
             raise NoFreeSlot("One more session would make the units of others late.")
         slot = self._backend.slots.acquire(lease)
         self._backend.admission.enter()
-        session = self._sessions[name] = SessionCalls(name, slot, lease, self._backend, self._forget)
+        session = self._sessions[name] = SessionCalls(name, slot, lease, peer, self._backend, self._forget)
         self.empty.clear()
         self.changed()
         return session

@@ -6,12 +6,11 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-from antiphon.http2.messages import Message as Data
 from inference_service.errors import PayloadInvalid, SessionError
 from inference_service.rpc import requests
+from inference_service.rpc.call import Call, Handler
 from inference_service.rpc.outbox import Outbox
 from inference_service.session.units import Stream
-from inference_service.transport.call import Call, Handler
 
 Made = Callable[[], Any]
 """Gives what a request comes to, or raises what is wrong with it."""
@@ -74,21 +73,13 @@ class SessionCall(Handler):
         if self._session.may_read(self._stream):
             self._call.resume()
 
-    def begun(self) -> None:
-        """The session takes units."""
-        self._call.repay()
-
-    def let_go(self) -> None:
-        """The session is over: only its last words are still to be read."""
-        self._call.is_minor = True
-
     # ---------------------------------------------------------------------------------------- requests
 
-    def message_received(self, data: Data) -> None:
+    def message_received(self, data: bytes) -> None:
         """See `Handler`."""
         if len(data) > requests.LARGE:
             self._call.hold()
-            self._decoding = asyncio.create_task(self._decode(bytes(data)))
+            self._decoding = asyncio.create_task(self._decode(data))
             return
         try:
             request = requests.decoded(self._parse, data)
@@ -132,11 +123,12 @@ class SessionCall(Handler):
         self._outbox.flush()
         self._session.answered()
 
-    def cut(self) -> None:
-        """The caller has had time enough to read what waits."""
+    def cut(self, error: SessionError) -> None:
+        """End the call with `error` and without what waits: the caller had time enough to read it."""
         self._stop()
         self._outbox.close()
-        self._call.abort()
+        self._call.discard()
+        self._call.fail(error)
 
     def _stop(self) -> None:
         if self._decoding is not None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import grpc
 from google.protobuf.message import Message
@@ -35,14 +35,18 @@ from inference_service.errors import (
 from inference_service.observability.tracing import LastAnswer, kind_of
 from inference_service.rpc import replies, requests
 from inference_service.rpc.backend import Backend
+from inference_service.rpc.call import Call
 from inference_service.rpc.outbox import Outbox
+from inference_service.rpc.peer import Peer
 from inference_service.rpc.session_call import Made, SessionCall
 from inference_service.session.leases import Lease
 from inference_service.session.machine import Answer, GoAway, SessionMachine
 from inference_service.session.units import Stream, Unit
-from inference_service.transport.call import Call
 
 logger = logging.getLogger(__name__)
+
+SETTLE_S: Final = 0.25
+"""A timer that is later than this looks again before it calls a message unread."""
 
 
 class SessionCalls:
@@ -53,12 +57,15 @@ class SessionCalls:
         session_id: str,
         slot: int,
         lease: Lease | None,
+        peer: Peer,
         backend: Backend,
         on_closed: Callable[["SessionCalls"], None],
     ) -> None:
         self.session_id = session_id
         self.lease = lease
         self.slot = slot
+        self.peer = peer
+        """Who opened the first of its calls."""
         self.opened_at = backend.clock()
         self.newest_unit = 0
         """Number of the unit that came last."""
@@ -73,7 +80,9 @@ class SessionCalls:
         self._due = math.inf
         """When the timer is, by the session's clock."""
         self._over_at = 0.0
-        self._trace = backend.tracing.session(session_id, slot, lease.epoch if lease else None)
+        self._trace = backend.tracing.session(
+            session_id, slot, lease.epoch if lease else None, peer.address, peer.identity
+        )
         self._fields = SessionFields(session_id, worker_id=backend.worker_id)
         self._outboxes: dict[Stream, Outbox[Any]] = {
             Stream.GENERATE: Outbox(backend.clock, replies.absorb),  # what is waited for leaves first
@@ -201,7 +210,7 @@ class SessionCalls:
             if self._trace is not None:
                 self._trace.configure(plan.setup, self._backend.info.name)
             mode, _ = kind_of(plan.setup)
-            logger.info("session opened", extra={"mode": mode, "slot": self.slot})
+            logger.info("session opened", extra={"mode": mode, "slot": self.slot, **self.peer.fields()})
             self.session.open(
                 plan.setup, now, max_duration_s=plan.max_duration_s, idle_timeout_s=plan.idle_timeout_s
             )
@@ -246,8 +255,6 @@ class SessionCalls:
         window = backend.limits.window_of(self._plan.setup)
         message = replies.session_ready(answer, self._plan, backend.info, backend.worker_id, window)
         self._outboxes[Stream.PREFILL].put(message)
-        for call in self._calls.values():
-            call.begun()
 
     def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
         """Puts an answer into the outbox of its stream; `unit` comes with the last answer of each step."""
@@ -296,8 +303,6 @@ class SessionCalls:
         }
         logger.log(logging.ERROR if is_ours else logging.INFO, "session closed", extra=totals)
         self._outcome = error
-        for call in self._calls.values():
-            call.let_go()
         for outbox in self._outboxes.values():
             outbox.end()
 
@@ -364,6 +369,7 @@ class SessionCalls:
         self._timer, self._due = None, math.inf
 
     def _expire(self) -> None:
+        due = self._due
         self._rest()
         now, patience = self._backend.clock(), self._backend.limits.unit_s
         self._rule(self.session.expire)
@@ -373,10 +379,15 @@ class SessionCalls:
                 continue
             if since + patience > now:
                 self._wake_by(since + patience, now)
-            elif self.session.is_over:
-                self._calls.pop(stream).cut()
+                continue
+            if now > due + SETTLE_S:  # this process stood still, and does not know yet what left meanwhile
+                self._wake_by(now + SETTLE_S, now)
+                continue
+            error = UnitTimeout(f"The caller did not read {stream.value} for {patience:g} s.")
+            if self.session.is_over:
+                self._calls.pop(stream).cut(error)
             else:
-                self.fail(UnitTimeout(f"Nobody read {stream.value} for {patience:g} s."))
+                self.fail(error)
                 self._wake_by(now + patience, now)  # to read this, and then
 
 

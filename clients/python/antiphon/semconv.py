@@ -274,6 +274,12 @@ ATTR_SERVER_ADDRESS: Final = "server.address"
 ATTR_SERVER_PORT: Final = "server.port"
 """Its port."""
 
+ATTR_PEER_ADDRESS: Final = "network.peer.address"
+"""The worker's caller, as gRPC writes it: `ipv4:10.0.0.7:41234`, `unix:`."""
+
+ATTR_PEER_IDENTITY: Final = "tls.client.subject"
+"""Names of the caller's certificate, separated by commas, where the worker asks for one."""
+
 ATTR_HTTP_METHOD: Final = "http.request.method"
 """Of the upgrade request."""
 

@@ -12,7 +12,7 @@ from inference_service.errors import ConfigurationError
 from inference_service.models.errors import CheckpointError
 from inference_service.options import WorkerOptions
 from inference_service.session.machine import Limits
-from inference_service.transport.server import Address
+from inference_service.rpc.address import Address
 from tests.inference_service.support.caller import Caller, channel_to, soon
 from tests.support.scripted_engine import ScriptedEngine, running_worker, telemetry
 

@@ -20,7 +20,7 @@ from inference_service.options import WorkerOptions
 from inference_service.rpc.session_calls import deliver_on
 from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
-from inference_service.transport.server import SERVICES
+from inference_service.rpc.server import SERVICES
 from tests.inference_service.support.caller import Caller, channel_to, soon, until
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (

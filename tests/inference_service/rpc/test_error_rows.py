@@ -169,7 +169,7 @@ async def _unasked(caller: Caller) -> None:
 
 async def _hanging(desk: Desk) -> Ending:
     caller = await desk.ready()
-    await caller.send_last_unit(1)
+    await caller.send_unit(1)
     await until(lambda: ("generate", 1) in [call[:2] for call in desk.engine.session.calls])
     desk.passing(PATIENT.unit_s)
     return await caller.end()

@@ -49,6 +49,11 @@ def add_to(commands: Subcommands) -> None:
     add_worker_key_option(command)
     add("--insecure-grpc", action="store_true", help="with a key: allow plain TCP beyond loopback")
     add(
+        "--grpc-compression",
+        choices=("gzip",),
+        help="read and write compressed messages (for loopback, or callers with certificates)",
+    )
+    add(
         "--context-limit", type=positive_int, metavar="TOKENS", help="most per session (default: the model's)"
     )
     add(

@@ -1,0 +1,82 @@
+"""Where a worker's gRPC server listens."""
+
+import errno
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass
+
+from inference_service.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Address:
+    """A TCP port (0 takes a free one) or a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Read `host:port`, `[v6]:port` or `unix:path`. Raises `ConfigurationError`."""
+        if text.startswith("unix:"):
+            path = text.removeprefix("unix:")
+            if not path:
+                raise ConfigurationError("'unix:' needs the path of a socket, as in unix:/run/antiphon.sock.")
+            return cls(path=path)
+        host, colon, port = text.rpartition(":")
+        is_number = port.isascii() and port.isdigit() and int(port) <= 65535
+        if not (host and colon and is_number):
+            raise ConfigurationError(f"Cannot listen on {text!r}: give host:port or unix:path.")
+        return cls(host=host, port=int(port))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.path or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for all addresses of this machine, so that no caller can dial it as written."""
+        try:
+            return not self.path and ipaddress.ip_address(self.host.strip("[]")).is_unspecified
+        except ValueError:
+            return False
+
+    def resolve(self) -> list[str]:
+        """Return the numeric hosts behind a name that this machine has, each once, IPv6 in brackets.
+
+        `localhost` often names `::1` on machines without IPv6: such an address is left out. Raises `OSError`
+        if none is left.
+        """
+        found = socket.getaddrinfo(
+            self.host.strip("[]"), self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        hosts = {str(address[0]): family for family, _, _, _, address in found}
+        usable = [
+            f"[{host}]" if family == socket.AF_INET6 else host
+            for host, family in hosts.items()
+            if _is_present(host, family)
+        ]
+        if not usable:
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+        return usable
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
+
+
+def _is_present(host: str, family: int) -> bool:
+    """Whether this machine has the address `host`."""
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+    except OSError as error:
+        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+    return True

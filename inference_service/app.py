@@ -311,6 +311,7 @@ class Worker:
         self._servicer.fail_all(Draining("This worker is shutting down."))
         grace = STOP_GRACE_S if self._hurried.is_set() else self._limits.cleanup_s
         await self._first_of(self._servicer.empty, self._fatal, timeout=grace)
+        await self._first_of(self._servicer.quiet, self._hurried, self._fatal, timeout=self._limits.unit_s)
 
     async def _until_empty(self, timeout: float) -> None:
         """Waits until no session is left, at most `timeout` seconds, and not at all once it is urgent."""

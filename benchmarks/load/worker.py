@@ -11,41 +11,44 @@ import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import Message
 
-from antiphon.http2.messages import Message as Data
 from antiphon.semconv import METADATA_WORKER_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from benchmarks.load import payload
-from inference_service.transport.call import Call, Nobody
-from inference_service.transport.server import WorkerServer
-from inference_service.transport.tls import Certificate
-from inference_service.transport.unary import Unary
+from inference_service.rpc.call import Call, Context
+from inference_service.rpc.certificate import Certificate
+from inference_service.rpc.server import WorkerServer
 
 WORKER_ID: Final = "bench"
-_SERVICE: Final = "/antiphon.v1.InferenceService/"
 
 
-class Stream(Nobody):
-    """One of the three calls of a session: a request is answered as it comes, by `answer` or not at all."""
+class Stream:
+    """One of the three calls of a session: each request is answered by `answer`, or not at all."""
 
-    def __init__(self, call: Call, answer: Callable[[Data], Message | None]) -> None:
+    def __init__(self, call: Call, answer: Callable[[bytes], Message | None]) -> None:
         self._call = call
         self._answer = answer
         call.take(self, (METADATA_WORKER_ID, WORKER_ID))
         call.resume()
 
-    def message_received(self, data: Data) -> None:
-        """See `Handler`."""
+    def message_received(self, data: bytes) -> None:
+        """See `Handler.message_received`."""
         if (answer := self._answer(data)) is not None:
             self._call.write(answer.SerializeToString())
 
     def half_closed(self) -> None:
-        """See `Handler`."""
+        """See `Handler.half_closed`."""
         self._call.end(grpc.StatusCode.OK)
+
+    def given_up(self) -> None:
+        """See `Handler.given_up`."""
+
+    def drained(self) -> None:
+        """See `Handler.drained`."""
 
 
 class Answering:
@@ -55,16 +58,27 @@ class Answering:
         self._slots = slots
         self._speaks = not listens
         self._obeys = obeys
-        self.methods = {
-            f"{_SERVICE}GetInfo": self._get_info,
-            f"{_SERVICE}Prefill": lambda call: Stream(call, self._prefill),
-            f"{_SERVICE}Generate": lambda call: Stream(call, self._generate),
-            f"{_SERVICE}Finalize": lambda call: Stream(call, self._finalize),
-        }
 
-    def _get_info(self, call: Call) -> None:
-        """A worker that is ready."""
-        info = pb.GetInfoResponse(
+    def methods(self) -> grpc.GenericRpcHandler:
+        """Return what answers the service's calls."""
+        handlers: dict[str, Any] = {
+            name: _stream_handler(answer)
+            for name, answer in (
+                ("Prefill", self._prefill),
+                ("Generate", self._generate),
+                ("Finalize", self._finalize),
+            )
+        }
+        handlers["GetInfo"] = grpc.unary_unary_rpc_method_handler(
+            self._get_info,
+            request_deserializer=pb.GetInfoRequest.FromString,
+            response_serializer=pb.GetInfoResponse.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler("antiphon.v1.InferenceService", handlers)
+
+    async def _get_info(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
+        """Describe a worker that is ready."""
+        return pb.GetInfoResponse(
             worker_id=WORKER_ID,
             model="bench",
             modes=[pb.SESSION_MODE_AUDIO, pb.SESSION_MODE_VIDEO],
@@ -74,9 +88,8 @@ class Answering:
             output_sample_rate_hz=24_000,
             state=pb.WORKER_STATE_READY,
         )
-        Unary(call, pb.GetInfoRequest.FromString, lambda _: info)
 
-    def _prefill(self, data: Data) -> Message:
+    def _prefill(self, data: bytes) -> Message:
         """Takes the config, then the input of units."""
         request = pb.PrefillRequest.FromString(data)
         if request.unit:
@@ -84,7 +97,7 @@ class Answering:
         ready = pb.SessionReady(worker_id=WORKER_ID, model="bench", max_units_in_flight=2)
         return pb.PrefillResponse(ready=ready)
 
-    def _generate(self, data: Data) -> Message | None:
+    def _generate(self, data: bytes) -> Message | None:
         """Runs units."""
         request = pb.GenerateRequest.FromString(data)
         if not request.HasField("run"):
@@ -93,9 +106,18 @@ class Answering:
             request.unit, self._speaks and not (self._obeys and request.run.force_listen)
         )
 
-    def _finalize(self, data: Data) -> Message:
+    def _finalize(self, data: bytes) -> Message:
         """Closes units."""
         return payload.finalized(pb.FinalizeRequest.FromString(data).unit)
+
+
+def _stream_handler(answer: Callable[[bytes], Message | None]) -> Any:
+    async def serve(requests: object, context: Context) -> None:
+        call = Call(context)
+        Stream(call, answer)
+        await call.serve()
+
+    return grpc.stream_stream_rpc_method_handler(serve)
 
 
 async def main() -> None:
@@ -114,7 +136,7 @@ async def main() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     with tempfile.TemporaryDirectory() as folder:
         server = WorkerServer(
-            answering.methods,
+            answering.methods(),
             arguments.listen or f"unix:{folder}/worker.sock",  # as `antiphon serve` does it
             slots=arguments.slots,
             is_keyed=False,
@@ -122,7 +144,7 @@ async def main() -> None:
             certificate=certificate,
         )
         print(f"ready on {await server.start()}", flush=True)
-        server.set_serving(True)
+        await server.set_serving(True)
         await stopped.wait()
         await server.stop(0.0)
 

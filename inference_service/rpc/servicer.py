@@ -59,6 +59,10 @@ class InferenceServicer:
         self.empty = asyncio.Event()
         """Set while the worker has no session."""
         self.empty.set()
+        self.quiet = asyncio.Event()
+        """Set while no call of a session is open: callers have read everything."""
+        self.quiet.set()
+        self._open_calls = 0
         self._rules = rules
         self._leases = LeaseReader(rules, worker_id)
         self._backend: Backend | None = None
@@ -197,7 +201,14 @@ class InferenceServicer:
             call.end(grpc.StatusCode.INTERNAL, "The call failed inside the worker.")
         else:
             session.serve(stream, call)
-        await call.serve()
+        self._open_calls += 1
+        self.quiet.clear()
+        try:
+            await call.serve()
+        finally:
+            self._open_calls -= 1
+            if not self._open_calls:
+                self.quiet.set()
 
     def _attach(self, stream: Stream, metadata: Metadata, peer: Peer) -> SessionCalls:
         """Return the session of a call, a new one if need be. Refusing a call disturbs no session."""

@@ -3,21 +3,18 @@
 import base64
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-
-from inference_service.transport.call import Call, Handler
-from inference_service.transport.call import Message as Data
-from inference_service.transport.server import Answer
 
 FOLDER = Path(__file__).parents[1] / "data/contract"
 SERVICE = "antiphon.v1.InferenceService"
@@ -59,59 +56,61 @@ class Contract:
 
 
 @dataclass
-class Narrowed:
-    """A worker's methods as one of the release before serves them: what it does not know it neither reads
-    nor says."""
+class Narrowed(grpc.GenericRpcHandler):
+    """A worker's methods as one of the release before serves them.
+
+    What that release does not know is neither read nor written.
+    """
 
     contract: Contract
+    today: grpc.GenericRpcHandler
     requests: list[Request] = field(default_factory=list)
 
-    def methods(self, today: Mapping[str, Answer]) -> dict[str, Answer]:
-        """Those that the release before had."""
-        found = ((path, self.contract.method(path.rpartition("/")[2])) for path in today)
-        return {path: partial(self._answer, today[path], method) for path, method in found if method}
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a method that the release before had."""
+        method = self.contract.method(details.method.rpartition("/")[2])
+        found: Any = self.today.service(details)
+        if method is None or found is None:
+            return None
+        if not found.request_streaming:
+            return grpc.unary_unary_rpc_method_handler(
+                found.unary_unary,
+                request_deserializer=lambda data: found.request_deserializer(self._read(method, data)),
+                response_serializer=lambda answer: self._write(method, found.response_serializer(answer)),
+            )
 
-    def _answer(self, answer: Answer, method: MethodDescriptor, call: Call) -> None:
-        take, write = call.take, call.write
+        async def serve(requests: object, context: Any) -> None:
+            read = partial(self._read, method)
+            await found.stream_stream(requests, _NarrowContext(context, read, partial(self._write, method)))
 
-        def narrow(data: Data) -> memoryview:
-            narrowed = self.contract.narrow(method.input_type.name, bytes(data))
-            self.requests.append(Request(method.name, narrowed))
-            return memoryview(narrowed)
+        return grpc.stream_stream_rpc_method_handler(serve)
 
-        narrowed: Any = _NarrowCall(
-            call,
-            lambda handler, *metadata: take(_NarrowHandler(handler, narrow), *metadata),
-            lambda message: write(self.contract.narrow(method.output_type.name, message)),
-        )
-        answer(narrowed)
+    def _read(self, method: MethodDescriptor, data: bytes) -> bytes:
+        narrowed = self.contract.narrow(method.input_type.name, data)
+        self.requests.append(Request(method.name, narrowed))
+        return narrowed
+
+    def _write(self, method: MethodDescriptor, data: bytes) -> bytes:
+        return self.contract.narrow(method.output_type.name, data)
 
 
-class _NarrowCall:
-    """A call, but for these two."""
+class _NarrowContext:
+    """The context of a call, but for what is read and written."""
 
-    def __init__(self, call: Call, take: Any, write: Any) -> None:
-        self.__dict__.update(_call=call, take=take, write=write)
+    def __init__(
+        self, context: Any, request: Callable[[bytes], bytes], answer: Callable[[bytes], bytes]
+    ) -> None:
+        self._context, self._request, self._answer = context, request, answer
+
+    async def read(self) -> Any:
+        data = await self._context.read()
+        return self._request(data) if isinstance(data, bytes) else data
+
+    async def write(self, message: bytes) -> None:
+        await self._context.write(self._answer(message))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._call, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._call, name, value)
-
-
-class _NarrowHandler:
-    """A handler that is told less."""
-
-    def __init__(self, handler: Handler, narrow: Callable[[Data], memoryview]) -> None:
-        self._handler = handler
-        self._narrow = narrow
-
-    def message_received(self, data: Data) -> None:
-        self._handler.message_received(self._narrow(data))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handler, name)
+        return getattr(self._context, name)
 
 
 def write_session(requests: list[Request], path: Path) -> None:

@@ -13,14 +13,17 @@ from unittest.mock import patch
 import antiphon
 from inference_service.rpc.servicer import InferenceServicer
 from tests.cli.test_serve import one_turn
-from tests.skew.contract import Contract, Narrowed, write_session
+from tests.skew.contract import Contract, Narrowed, Request, write_session
 from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker
 
 
 async def record(checkout: Path, file: Path) -> None:
     """One spoken turn."""
-    narrowed, today = Narrowed(Contract()), InferenceServicer.methods
-    with patch.object(InferenceServicer, "methods", lambda servicer: narrowed.methods(today(servicer))):
+    today = InferenceServicer.methods
+    requests: list[Request] = []
+    with patch.object(
+        InferenceServicer, "methods", lambda servicer: Narrowed(Contract(), today(servicer), requests)
+    ):
         async with running_worker(ScriptedEngine(*TALK, repeat=True, info=EVERYTHING)) as worker:
             paths = os.pathsep.join(map(str, (checkout, checkout / "clients/python")))
             adapter = await asyncio.create_subprocess_exec(
@@ -36,7 +39,7 @@ async def record(checkout: Path, file: Path) -> None:
             finally:
                 adapter.terminate()
                 await adapter.wait()
-    write_session([request for request in narrowed.requests if request.stream != "GetInfo"], file)
+    write_session([request for request in requests if request.stream != "GetInfo"], file)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ REPLY = (write("Yes."), turn_end())
 
 def narrow_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers know no more than the contract of the release before."""
-    narrowed, today = Narrowed(Contract()), InferenceServicer.methods
-    monkeypatch.setattr(InferenceServicer, "methods", lambda servicer: narrowed.methods(today(servicer)))
+    today = InferenceServicer.methods
+    monkeypatch.setattr(InferenceServicer, "methods", lambda servicer: Narrowed(Contract(), today(servicer)))
 
 
 Served = Callable[..., AbstractAsyncContextManager[Stage]]

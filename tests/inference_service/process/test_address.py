@@ -11,8 +11,8 @@ from inference_service.app import EXIT_CONFIGURATION, EXIT_FAULT, Worker, serve
 from inference_service.errors import ConfigurationError
 from inference_service.models.errors import CheckpointError
 from inference_service.options import WorkerOptions
-from inference_service.session.machine import Limits
 from inference_service.rpc.address import Address
+from inference_service.session.machine import Limits
 from tests.inference_service.support.caller import Caller, channel_to, soon
 from tests.support.scripted_engine import ScriptedEngine, running_worker, telemetry
 

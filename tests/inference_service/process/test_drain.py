@@ -17,10 +17,10 @@ from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service.api.engine import Closed, Deliver, Engine, OnFatal
 from inference_service.app import EXIT_DEVICE_LOST, EXIT_DRAINED, Worker
 from inference_service.options import WorkerOptions
+from inference_service.rpc.server import SERVICES
 from inference_service.rpc.session_calls import deliver_on
 from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
-from inference_service.rpc.server import SERVICES
 from tests.inference_service.support.caller import Caller, channel_to, soon, until
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (

@@ -16,6 +16,7 @@ from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.options import WorkerOptions
 from tests.inference_service.engine.support import tiny
+from tests.inference_service.support.caller import until
 from tests.support.scripted_engine import running_worker
 
 WARM_UP, UNITS = 40, 120
@@ -61,10 +62,12 @@ async def test_a_session_of_many_units_leaves_no_more_than_one_of_few() -> None:
                     break
             if number in (WARM_UP, WARM_UP + UNITS):
                 found.append(living())
+        (before, bytes_before), (after, bytes_after) = found
+        if bytes_after > 1.02 * bytes_before:  # the engine's thread was in the middle of a tick
+            await until(lambda: living()[1] <= 1.02 * bytes_before)
 
     assert dropped > UNITS // 2, "the window has not slid"
     assert spoken > UNITS // 2
-    (before, bytes_before), (after, bytes_after) = found
     grown = {name: after[name] - count for name, count in before.items() if after[name] > count + SLACK}
     grown |= {name: count for name, count in after.items() if name not in before and count > SLACK}
     # The status page keeps the newest ticks and slacks; the engine keeps some until they are told. A storage
@@ -72,4 +75,3 @@ async def test_a_session_of_many_units_leaves_no_more_than_one_of_few() -> None:
     for name in ("Ticked", "UntypedStorage"):
         grown.pop(name, None)
     assert grown == {}, MOST_TICKS
-    assert bytes_after <= 1.02 * bytes_before

@@ -23,7 +23,6 @@ from inference_service.engine.runtime import Runtime
 from inference_service.families import antiphon_mini
 from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
-from inference_service.transport import budget
 from tests.inference_service.support import caller as calling
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
 from tests.recordings import make
@@ -164,12 +163,7 @@ class Churn:
             self.count += 1
 
 
-async def test_sessions_that_come_and_go_as_fast_as_they_can_cost_a_conversation_no_tick(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Their calls cost their caller nothing, for each takes a unit: it is the tick that bounds them."""
-    monkeypatch.setattr(budget, "MOST", 250.0)
-    monkeypatch.setattr(budget, "MOST_A_CALL", 0.0)
+async def test_conversation_beside_rapid_session_churn_takes_as_many_ticks_as_alone() -> None:
     ticks = 0
 
     def count(news: Sequence[Ticked]) -> None:

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from antiphon.semconv import Reason
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
-from tests.inference_service.support.caller import Caller, Ending, soon, until
+from tests.inference_service.support.caller import Caller, Ending, until
 from tests.support.passing import Passing
 from tests.support.scripted_engine import PATIENT, ScriptedEngine, hang, speak
 

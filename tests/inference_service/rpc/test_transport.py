@@ -11,8 +11,8 @@ from antiphon.grpc import Session
 from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.session.units import Stream
 from inference_service.rpc.server import MAX_METADATA_BYTES
+from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, channel_to, soon
 from tests.support.scripted_engine import ScriptedEngine, running_worker

@@ -191,6 +191,8 @@ class RawCaller:
                 self.resets.setdefault(number, int.from_bytes(body))
             case 0x7:
                 self.farewell = int.from_bytes(body[4:8])
+            case 0x4 if not flags & ACK:
+                self.say(frame(SETTINGS, ACK, 0))
             case 0x6 if not flags & ACK and self.answers_pings:
                 self.say(frame(PING, ACK, 0, body))
         if kind in (HEADERS, DATA) and flags & END_STREAM:

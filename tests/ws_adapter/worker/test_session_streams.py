@@ -20,7 +20,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service.api import setups
 from inference_service.api.engine import SessionFailed
-from inference_service.transport import server
+from inference_service.rpc import server
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     EVERYTHING,
@@ -282,7 +282,7 @@ async def test_another_worker_than_the_one_that_was_meant_gets_no_session() -> N
 
 def limited(monkeypatch: pytest.MonkeyPatch, streams: int) -> None:
     """Has workers take no more than so many streams on a connection."""
-    monkeypatch.setattr(server, "most_calls", lambda slots: streams)
+    monkeypatch.setattr(server, "max_streams", lambda slots: streams)
 
 
 async def test_sessions_one_after_another_where_a_worker_takes_the_calls_of_one(

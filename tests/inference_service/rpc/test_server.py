@@ -1,0 +1,264 @@
+"""The services and rules of the worker's gRPC server: reflection, health, compression, peers, drain."""
+
+import asyncio
+import gzip
+import logging
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import trustme
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from antiphon.semconv import ATTR_PEER_ADDRESS, ATTR_PEER_IDENTITY, MAX_MESSAGE_BYTES, SPAN_PREFILL
+from inference_service.app import Worker
+from inference_service.errors import ConfigurationError
+from inference_service.options import WorkerOptions
+from inference_service.rpc.server import SERVICES
+from inference_service.session.machine import Limits
+from inference_service.session.units import Stream
+from tests.inference_service.support.caller import Caller, channel_to, soon, until
+from tests.inference_service.support.raw_caller import (
+    DATA,
+    END_STREAM,
+    GET_INFO,
+    answers_in,
+    begin_unit,
+    frame,
+    framed,
+    greeted,
+    opened,
+)
+from tests.support.scripted_engine import ScriptedEngine, running_worker, speak, telemetry
+
+UNIMPLEMENTED = str(grpc.StatusCode.UNIMPLEMENTED.value[0])
+
+
+# --------------------------------------------------------------------------------------------- reflection
+
+
+class Reflected:
+    """A client that knows nothing but the reflection service, as `grpcurl` does."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+        self._stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        self._pool = DescriptorPool()
+        self._files: set[str] = set()
+
+    async def services(self) -> set[str]:
+        """Return the names of all services."""
+        answer = await self._ask(reflection_pb2.ServerReflectionRequest(list_services=""))
+        return {service.name for service in answer.list_services_response.service}
+
+    async def methods(self, service: str) -> set[str]:
+        """Return the names of the methods of `service`."""
+        await self._load(reflection_pb2.ServerReflectionRequest(file_containing_symbol=service))
+        return set(self._pool.FindServiceByName(service).methods_by_name)
+
+    async def call(self, service: str, method: str, **fields: Any) -> dict[str, Any]:
+        """Call a unary method and return its answer as JSON has it."""
+        await self.methods(service)
+        found = self._pool.FindServiceByName(service).methods_by_name[method]
+        request, answer = GetMessageClass(found.input_type), GetMessageClass(found.output_type)
+        send = self._channel.unary_unary(f"/{service}/{method}", request.SerializeToString, answer.FromString)
+        return MessageToDict(await soon(send(request(**fields))), preserving_proto_field_name=True)
+
+    async def _load(self, request: Any) -> None:
+        for data in (await self._ask(request)).file_descriptor_response.file_descriptor_proto:
+            file = FileDescriptorProto.FromString(data)
+            if file.name not in self._files:
+                self._files.add(file.name)
+                for needed in file.dependency:
+                    if needed not in self._files:
+                        await self._load(reflection_pb2.ServerReflectionRequest(file_by_filename=needed))
+                self._pool.Add(file)
+
+    async def _ask(self, request: Any) -> Any:
+        call = self._stub.ServerReflectionInfo()
+        await soon(call.write(request))
+        await soon(call.done_writing())
+        answer = await soon(call.read())
+        assert not answer.HasField("error_response"), answer
+        await soon(call.code())
+        return answer
+
+
+async def test_reflection_client_lists_describes_and_calls_get_info() -> None:
+    async with running_worker(ScriptedEngine(slots=3)) as worker, channel_to(worker.address) as channel:
+        client = Reflected(channel)
+        services = await client.services()
+        assert services >= {SERVICES[1], "grpc.health.v1.Health"}
+        assert await client.methods(SERVICES[1]) >= {"Prefill", "Generate", "Finalize", "GetInfo"}
+        told = await client.call(SERVICES[1], "GetInfo")
+        assert (told["slots"], told["state"]) == (3, "WORKER_STATE_READY")
+        assert await client.call("grpc.health.v1.Health", "Check") == {"status": "SERVING"}
+
+
+# ------------------------------------------------------------------------------------------------- health
+
+
+async def test_health_watch_tells_of_drain_and_unknown_services() -> None:
+    statuses = health_pb2.HealthCheckResponse
+    async with running_worker(ScriptedEngine()) as worker, channel_to(worker.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest(service=name)) for name in (*SERVICES, "none")]
+        told = [(await soon(watch.read())).status for watch in watches]
+        assert told == [statuses.SERVING, statuses.SERVING, statuses.SERVICE_UNKNOWN]
+        owner = await Caller(channel).open()
+        await owner.configure()
+        worker.worker.interrupt()
+        assert [(await soon(watch.read())).status for watch in watches[:2]] == 2 * [statuses.NOT_SERVING]
+
+
+# -------------------------------------------------------------------------------------------- compression
+
+
+async def test_compressed_bomb_is_refused_before_it_expands() -> None:
+    """48 KiB that would expand to more than the largest message: gRPC checks only what arrives."""
+    bomb = gzip.compress(bytes(MAX_MESSAGE_BYTES + 2**20))
+    async with running_worker(ScriptedEngine(slots=2)) as worker, channel_to(worker.address) as channel:
+        neighbour = await Caller(channel).open()
+        await neighbour.configure()
+        async with greeted(worker.address) as raw:
+            number = raw.call(GET_INFO, ("grpc-encoding", "gzip"))
+            raw.say(frame(DATA, END_STREAM, number, framed(bomb, is_compressed=True)))
+            assert await raw.status(number) == UNIMPLEMENTED
+            await neighbour.unit(1)
+
+
+async def test_gzip_is_read_and_written_where_it_is_allowed() -> None:
+    async with (
+        running_worker(ScriptedEngine(speak("word " * 200)), grpc_compression="gzip") as worker,
+        grpc.aio.insecure_channel(worker.address, compression=grpc.Compression.Gzip) as channel,
+    ):
+        caller = await Caller(channel).open()
+        await caller.configure()
+        answers = await caller.unit(1)
+        assert answers.text == "word " * 200
+        async with greeted(worker.address) as raw:
+            number = raw.call(GET_INFO, ("grpc-encoding", "gzip"), ("grpc-accept-encoding", "gzip"))
+            raw.say(frame(DATA, END_STREAM, number, framed(gzip.compress(b""), is_compressed=True)))
+            assert await raw.status(number) == "0"
+            assert raw.told[number][0]["grpc-encoding"] == "gzip"
+
+
+async def test_compression_beyond_loopback_needs_certificates_of_callers() -> None:
+    options = WorkerOptions(
+        listen="0.0.0.0:0", worker_key=b"k" * 16, insecure_grpc=True, grpc_compression="gzip"
+    )
+    with pytest.raises(ConfigurationError, match="--tls-client-ca"):
+        Worker(options, ScriptedEngine().start, Limits(), telemetry())
+
+
+# --------------------------------------------------------------------------------------------------- peers
+
+
+async def test_peer_identity_is_in_log_and_spans(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    authority = trustme.CA()
+    ours, theirs = authority.issue_cert("localhost", "127.0.0.1"), authority.issue_cert("adapter-7.test")
+    ca, cert, key = (tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    authority.cert_pem.write_to_path(ca)
+    cert.write_bytes(b"".join(blob.bytes() for blob in ours.cert_chain_pems))
+    ours.private_key_pem.write_to_path(key)
+    credentials = grpc.ssl_channel_credentials(
+        ca.read_bytes(),
+        theirs.private_key_pem.bytes(),
+        b"".join(blob.bytes() for blob in theirs.cert_chain_pems),
+    )
+    exporter = InMemorySpanExporter()
+    observed = telemetry(exporter, OTEL_TRACES_SAMPLER="always_on")
+    with caplog.at_level(logging.INFO):
+        async with (
+            running_worker(
+                ScriptedEngine(), observed=observed, tls_cert=cert, tls_key=key, tls_client_ca=ca
+            ) as worker,
+            grpc.aio.secure_channel(worker.address, credentials) as channel,
+        ):
+            caller = await Caller(channel).open()
+            await caller.configure()
+            await caller.unit(1)
+            await caller.half_close(Stream.PREFILL)
+            await caller.end()
+    observed.shutdown()
+    (opened_line,) = [record for record in caplog.records if record.message == "session opened"]
+    assert "adapter-7.test" in vars(opened_line)["peer_identity"]
+    assert vars(opened_line)["peer"].startswith("ipv4:127.0.0.1:")
+    (prefill,) = [span for span in exporter.get_finished_spans() if span.name == SPAN_PREFILL]
+    attributes = dict(prefill.attributes or {})
+    assert "adapter-7.test" in str(attributes[ATTR_PEER_IDENTITY])
+    assert attributes[ATTR_PEER_ADDRESS] == vars(opened_line)["peer"]
+
+
+# --------------------------------------------------------------------------------------------------- drain
+
+
+async def test_draining_worker_sends_slow_readers_their_whole_answer() -> None:
+    """The caller opens its window only after the worker has nothing else left to do."""
+    engine = ScriptedEngine(speak("word"), slots=1)
+    async with running_worker(engine, slots=1) as worker, greeted(worker.address, window=2**15) as raw:
+        generate = await begin_unit(raw)
+        await until(lambda: len(raw.body[generate]) == 2**15)
+        worker.worker.interrupt()
+        raw.say(frame(DATA, END_STREAM, generate - 2), frame(DATA, END_STREAM, generate))
+        await until(lambda: engine.session.is_closed)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(worker.run), 1.5)  # longer than the grace of `stop`
+        raw.say(opened(generate, 2**20), opened(0, 2**20))
+        assert await raw.status(generate) == "0"
+        answers = answers_in(raw.body[generate])
+        assert any(answer.HasField("done") for answer in answers)
+        assert sum(len(answer.audio.data) for answer in answers) == 96_000
+        assert await soon(worker.run) == 0
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+async def test_sessions_refused_while_a_slot_is_cleaned_all_learn_the_reason() -> None:
+    engine = ScriptedEngine(slots=1, slow_cleanup=True)
+    async with running_worker(engine, slots=1) as worker, channel_to(worker.address) as channel:
+        first = await Caller(channel).open()
+        await first.configure()
+        await first.half_close(Stream.PREFILL)
+        await until(lambda: engine.session.is_closing)
+        reasons = set()
+        for _ in range(40):
+            crowd = [Caller(channel) for _ in range(5)]
+            for caller in crowd:
+                for stream in Stream:
+                    caller.start(stream)
+            for caller in crowd:
+                ending = await caller.end()
+                reasons.add((ending.code, ending.reason))
+        assert reasons == {(grpc.StatusCode.RESOURCE_EXHAUSTED, "NO_FREE_SLOT")}
+        engine.session.finish_cleanup()
+
+
+async def test_call_of_an_unknown_method_is_unimplemented() -> None:
+    async with running_worker(ScriptedEngine()) as worker, greeted(worker.address) as raw:
+        assert await raw.status(raw.ask("/antiphon.v1.InferenceService/Nothing")) == UNIMPLEMENTED
+
+
+async def test_connection_beyond_its_streams_waits_and_goes_on() -> None:
+    """gRPC clients keep to the bound that the worker announces: further calls wait for their turn."""
+    async with running_worker(ScriptedEngine(slots=1), slots=1) as worker:
+        async with channel_to(worker.address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(4 * 1 + 16)]
+            for watch in watches:
+                await soon(watch.read())
+            async with greeted(worker.address) as other:
+                assert await other.status(other.ask(GET_INFO)) == "0"
+            waiting = stub.Check(health_pb2.HealthCheckRequest())
+            watches[0].cancel()
+            assert (await soon(waiting)).status == health_pb2.HealthCheckResponse.SERVING
+            for watch in watches:
+                watch.cancel()

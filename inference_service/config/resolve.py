@@ -39,6 +39,8 @@ class SessionPlan:
     ignored_fields: tuple[str, ...]
     max_duration_s: float | None
     idle_timeout_s: float | None
+    automatic: bool = False
+    """Whether units are generated and finalised without requests of their own."""
 
 
 def resolve(config: pb.SessionConfig, info: ModelInfo, draw_seed: Callable[[], int]) -> SessionPlan:
@@ -54,12 +56,15 @@ def resolve(config: pb.SessionConfig, info: ModelInfo, draw_seed: Callable[[], i
     setup = reader.read()
     if not reader.has_seed:
         setup = replace(setup, seed=draw_seed())
+    effective = reader.effective(setup)
+    effective.automatic_units = config.automatic_units
     return SessionPlan(
         setup=setup,
-        effective=reader.effective(setup),
+        effective=effective,
         ignored_fields=tuple(reader.ignored),
         max_duration_s=reader.max_duration_s,
         idle_timeout_s=reader.idle_timeout_s,
+        automatic=config.automatic_units,
     )
 
 

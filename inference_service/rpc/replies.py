@@ -95,11 +95,28 @@ def prefilled(answer: Prefilled) -> pb.PrefillResponse:
     if answer.failure:
         return pb.PrefillResponse(unit=answer.unit, error=item_error(answer.failure))
     response = pb.PrefillResponse(unit=answer.unit)
-    result = response.prefilled
+    _fill_prefilled(response.prefilled, answer)
+    return response
+
+
+def automatic_prefilled(answer: Prefilled) -> pb.GenerateResponse:
+    """Return what Prefill would answer to an automatic unit whose input could be used."""
+    response = pb.GenerateResponse(unit=answer.unit)
+    _fill_prefilled(response.prefilled, answer)
+    return response
+
+
+def automatic_finalized(answer: Finalized) -> pb.GenerateResponse:
+    """Return what Finalize would answer to an automatic unit."""
+    response = pb.GenerateResponse(unit=answer.unit)
+    _fill_finalized(response.finalized, answer)
+    return response
+
+
+def _fill_prefilled(result: pb.Prefilled, answer: Prefilled) -> None:
     result.context_tokens, result.vision_slices = answer.context_tokens, answer.vision_slices
     _count(result.usage, answer.usage)
     _time(result.timings, answer.timings)
-    return response
 
 
 def pieces(answer: Piece, output_sample_rate_hz: int) -> Iterator[pb.GenerateResponse]:
@@ -156,15 +173,16 @@ def done(answer: Done) -> pb.GenerateResponse:
 
 def finalized(answer: Finalized) -> pb.FinalizeResponse:
     """The answer to a unit's Finalize."""
-    response = pb.FinalizeResponse(
-        unit=answer.unit,
-        context_tokens=answer.context_tokens,
-        dropped_units=answer.dropped_units,
-        discarded_tokens=answer.discarded_tokens,
-    )
+    response = pb.FinalizeResponse()
+    _fill_finalized(response, answer)
+    return response
+
+
+def _fill_finalized(response: pb.FinalizeResponse, answer: Finalized) -> None:
+    response.unit, response.context_tokens = answer.unit, answer.context_tokens
+    response.dropped_units, response.discarded_tokens = answer.dropped_units, answer.discarded_tokens
     _count(response.session_usage, answer.session_usage)
     _time(response.timings, answer.timings)
-    return response
 
 
 def rewound(answer: Rewound) -> pb.GenerateResponse:
@@ -208,8 +226,13 @@ def _sampling_defaults(info: ModelInfo) -> common_pb2.SamplingParams:
 
 
 def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
-    """Adds `more` to a message of the same unit that still waits to be sent; False if they cannot be one."""
-    if waiting.unit != more.unit or waiting.HasField("done") or waiting.unit == 0:
+    """Add `more` to a message of the same unit that still waits to be sent; False if they cannot be one."""
+    if waiting.unit != more.unit or waiting.unit == 0:
+        return False
+    if more.HasField("finalized") and not waiting.HasField("rewound"):
+        waiting.finalized.CopyFrom(more.finalized)
+        return True
+    if waiting.HasField("done"):
         return False
     if waiting.HasField("rewound") or more.HasField("rewound"):
         return False

@@ -19,6 +19,7 @@ from inference_service.api.engine import (
     EngineSession,
     Event,
     Finalized,
+    Prefilled,
     Ready,
 )
 from inference_service.api.setups import SessionSetup
@@ -75,6 +76,8 @@ class SessionCalls:
         self._unit_seconds = 0.0
         """Audio of a unit, 0 where units are no seconds of a conversation."""
         self._is_configured = False
+        self._prefilled: pb.GenerateResponse | None = None
+        """The answer to the input of an automatic unit that has said nothing yet."""
         self._calls: dict[Stream, SessionCall] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
@@ -212,7 +215,11 @@ class SessionCalls:
             mode, _ = kind_of(plan.setup)
             logger.info("session opened", extra={"mode": mode, "slot": self.slot, **self.peer.fields()})
             self.session.open(
-                plan.setup, now, max_duration_s=plan.max_duration_s, idle_timeout_s=plan.idle_timeout_s
+                plan.setup,
+                now,
+                max_duration_s=plan.max_duration_s,
+                idle_timeout_s=plan.idle_timeout_s,
+                automatic=plan.automatic,
             )
             self._is_configured = True
             if (generate := self._calls.get(Stream.GENERATE)) is not None:
@@ -226,7 +233,17 @@ class SessionCalls:
         if traced:
             self._fields.trace_id = format_trace_id(traced.trace_id)
             self._fields.span_id = format_span_id(traced.span_id)
-        self.session.prefill(unit, made() if made else self._made(request), now)
+        content = made() if made else self._made(request)
+        if self._plan.automatic:
+            run = requests.generate(request.run, self._plan.setup, self._backend.info)
+            keeps = request.keep_last_token
+            self.session.run_automatically(unit, content, run, now, keep_last_token=keeps)
+            return
+        if request.HasField("run") or request.keep_last_token:
+            raise PayloadInvalid(
+                BadField("run", "needs automatic_units in the config, as keep_last_token does")
+            )
+        self.session.prefill(unit, content, now)
 
     def _generate(self, request: pb.GenerateRequest, now: float) -> None:
         match request.WhichOneof("action"):
@@ -260,8 +277,36 @@ class SessionCalls:
         """Puts an answer into the outbox of its stream; `unit` comes with the last answer of each step."""
         if unit is not None:
             self._tell(stream, cast(LastAnswer, answer), unit)
+        if self._plan is not None and self._plan.automatic:
+            self._send_together(answer)
+            return
         for message in replies.messages(answer, self._backend.info):
             self._outboxes[stream].put(message)
+
+    def _send_together(self, answer: Answer) -> None:
+        """Put an answer to an automatic unit on Generate, joined to those that have not left yet.
+
+        In full duplex the answer to the input waits for the first thing the unit says, tens of milliseconds
+        later: the caller has no use for it before, and a message costs both sides more than its content.
+        """
+        outbox = self._outboxes[Stream.GENERATE]
+        match answer:
+            case Prefilled():
+                if answer.failure is None:
+                    self._prefilled = replies.automatic_prefilled(answer)
+                    if not self._unit_seconds:
+                        self._put_prefilled()
+            case Finalized():
+                outbox.put(replies.automatic_finalized(answer))
+            case _:
+                self._put_prefilled()
+                for message in replies.messages(answer, self._backend.info):
+                    outbox.put(message)
+
+    def _put_prefilled(self) -> None:
+        if self._prefilled is not None:
+            self._outboxes[Stream.GENERATE].put(self._prefilled)
+            self._prefilled = None
 
     def _tell(self, stream: Stream, answer: LastAnswer, unit: Unit) -> None:
         """Those who watch are told that a step is over."""

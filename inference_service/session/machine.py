@@ -115,6 +115,7 @@ class SessionMachine:
         self._engine: EngineSession | None = None
         self._attached: set[Stream] = set()
         self._configured = False
+        self._is_automatic = False
         self._cancelled = 0  # the highest unit cancelled before there was an engine session
         self._units = Units(max(limits.window, limits.stream_window), world.send)
         self._since = now  # when this phase began; CONFIGURING begins anew with the config
@@ -188,9 +189,17 @@ class SessionMachine:
         *,
         max_duration_s: float | None = None,
         idle_timeout_s: float | None = None,
+        automatic: bool = False,
     ) -> None:
-        """Starts the session in the engine with a config that was found good."""
+        """Start the session in the engine with a config that was found good.
+
+        With `automatic` units come through `run_automatically` alone. Raises `UnitOutOfOrder` if a Generate
+        or Finalize was read before.
+        """
         if not self.is_over:
+            self._is_automatic = automatic
+            if automatic and self._units.newest:
+                self._require_manual(Stream.FINALIZE, self._units.newest)
             self._units.bound(self._limits.window_of(setup))
             self._since = now
             self._max_duration_s, self._idle_timeout_s = max_duration_s, idle_timeout_s
@@ -201,31 +210,57 @@ class SessionMachine:
                 self._engine.cancel(self._cancelled)
 
     def prefill(self, number: int, content: Content | Failure, now: float) -> None:
-        """A unit's input, or why it cannot be used: the unit is accepted."""
-        if self.is_over:
+        """Accept a unit with its input, or with the reason why that cannot be used."""
+        if not self.is_over and self._accept(number, content, now) is not None:
+            self._units.check_askable()
+            self._advance(now)
+
+    def run_automatically(
+        self, number: int, content: Content | Failure, run: Generate, now: float, *, keep_last_token: bool
+    ) -> None:
+        """Accept a unit as `prefill` does, and run and close it without further requests."""
+        if self.is_over or (unit := self._accept(number, content, now)) is None:
             return
+        self._units.admit(Stream.GENERATE, number, now)
+        self._units.admit(Stream.FINALIZE, number, now)
+        unit.run, unit.finalize, unit.keep_last_token = run, True, keep_last_token
+        self._advance(now)
+
+    def _accept(self, number: int, content: Content | Failure, now: float) -> Unit | None:
         self.require_config()
         unit = self._units.admit(Stream.PREFILL, number, now)
         if unit is None:
-            return
+            return None
         if isinstance(content, Failure):
             self._units.refuse(unit, content)
         else:
             unit.content = content
-        self._units.check_askable()
-        self._advance(now)
+        return unit
 
     def generate(self, number: int, run: Generate, now: float) -> None:
-        """A unit may be run."""
-        if not self.is_over and (unit := self._units.admit(Stream.GENERATE, number, now)):
-            unit.run = run
-            self._advance(now)
+        """Let a unit be run. Raises `UnitOutOfOrder` where units run automatically."""
+        if not self.is_over:
+            self._require_manual(Stream.GENERATE, number)
+            if unit := self._units.admit(Stream.GENERATE, number, now):
+                unit.run = run
+                self._advance(now)
 
     def finalize(self, number: int, now: float, *, keep_last_token: bool = False) -> None:
-        """A unit may be closed."""
-        if not self.is_over and (unit := self._units.admit(Stream.FINALIZE, number, now)):
-            unit.finalize, unit.keep_last_token = True, keep_last_token
-            self._advance(now)
+        """Let a unit be closed. Raises `UnitOutOfOrder` where units run automatically."""
+        if not self.is_over:
+            self._require_manual(Stream.FINALIZE, number)
+            if unit := self._units.admit(Stream.FINALIZE, number, now):
+                unit.finalize, unit.keep_last_token = True, keep_last_token
+                self._advance(now)
+
+    def _require_manual(self, stream: Stream, number: int) -> None:
+        if self._is_automatic:
+            raise UnitOutOfOrder(
+                f"{stream.value} asks for unit {number}, but the config has automatic_units: "
+                "every unit is generated and finalised by itself.",
+                stream=stream.value,
+                unit=number,
+            )
 
     def cancel(self, number: int) -> None:
         """Acts at once on every unit up to and including `number`, also on those that come later."""

@@ -211,7 +211,12 @@ class Units:
     def bound(self, window: int) -> None:
         """At most `window` units may be open from now on. Raises `UnitWindow` if more are."""
         self._window = window
-        self._check_window(max(self._asked.values()))
+        self._check_window(self.newest)
+
+    @property
+    def newest(self) -> int:
+        """The newest unit requested on any stream; 0 before the first."""
+        return max(self._asked.values())
 
     def _check_window(self, number: int) -> None:
         if number > self._answered[Stream.FINALIZE] + self._window:

@@ -91,7 +91,7 @@ _WORDS: Final = {
 
 def session_config(setup: WorkerSetup, max_duration_s: float) -> pb.SessionConfig:
     """The config of a session; `max_duration_s` 0 leaves the length to the worker."""
-    config = pb.SessionConfig(model=setup.model)
+    config = pb.SessionConfig(model=setup.model, automatic_units=True)
     match setup:
         case SessionSetup():
             config.mode = MODES[setup.mode]
@@ -178,23 +178,36 @@ def _before_sound(size: int) -> bytes:
 
 
 def generate_bytes(run: Run) -> bytes:
-    """What the model is to do with it: a `pb.GenerateRequest`."""
+    """Return what the model is to do with a unit: a serialised `pb.GenerateRequest`."""
     if isinstance(run, RunUnit):
         return _generate_unit(run.unit, run.force_listen)
-    request = pb.GenerateRequest(unit=run.unit)
-    request.run.SetInParent()
+    return pb.GenerateRequest(unit=run.unit, run=_generate(run)).SerializeToString()
+
+
+def automatic_bytes(run: Run) -> bytes:
+    """Return the same for an automatic unit: a serialised `pb.PrefillRequest` to append to its input."""
+    if isinstance(run, RunUnit):
+        return _FORCED if run.force_listen else b""
+    return pb.PrefillRequest(run=_generate(run)).SerializeToString()
+
+
+def _generate(run: Run) -> pb.GenerateUnit:
+    unit = pb.GenerateUnit()
     if isinstance(run, RunTurn):
-        drawn, sampling = run.turn.generation, request.run.sampling
+        drawn, sampling = run.turn.generation, unit.sampling
         sampling.max_new_tokens = drawn.max_new_tokens
         if drawn.temperature is not None:
             sampling.temperature = drawn.temperature
         if drawn.top_p is not None:
             sampling.top_p = drawn.top_p
         sampling.length_penalty = drawn.length_penalty
-    return request.SerializeToString()
+    return unit
 
 
-# The units of all sessions count from 1: what is said of one was most likely said before.
+_FORCED: Final = pb.PrefillRequest(run=pb.GenerateUnit(force_listen=True)).SerializeToString()
+
+
+# The units of all sessions count from 1: most messages of a few bytes were made before.
 
 
 @lru_cache(REMEMBERED)
@@ -272,11 +285,13 @@ def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
                 ),
             )
         case "prefilled":
-            prefilled = answer.prefilled
-            return Prefilled(
-                answer.unit, _timings(prefilled.timings), prefilled.vision_slices, _tokens(prefilled.usage)
-            )
+            return prefilled(answer.unit, answer.prefilled)
     return None
+
+
+def prefilled(unit: int, answer: pb.Prefilled) -> Prefilled:
+    """Convert the answer to a unit's input."""
+    return Prefilled(unit, _timings(answer.timings), answer.vision_slices, _tokens(answer.usage))
 
 
 def _speaks(duplex: common_pb2.DuplexConfig) -> bool:

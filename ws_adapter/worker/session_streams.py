@@ -1,8 +1,9 @@
 """A session at a worker: three gRPC streams as one object.
 
-Units are written ahead on all three calls without waiting; the worker orders the work by unit. What it says
-comes back as signals, on the event loop, in the order of each call; what a unit says waits for the answer to
-its input, which comes on another call.
+A unit is one message on Prefill, and all its answers come on Generate (`automatic_units`). For a worker of
+the release before, which does not know that, units are written ahead on all three calls without waiting, and
+what a unit says waits for the answer to its input, which comes on another call. Either way the answers become
+signals, on the event loop.
 """
 
 import asyncio
@@ -91,6 +92,8 @@ class SessionStreams:
         self._failed = False
         self._running = 3
         self._configured = False
+        self._is_automatic: bool | None = None
+        """Whether the worker runs units by itself; None before it says so in `Ready`."""
         self._last_unit = 0
         self._last_prefilled = 0
         self._early: deque[tuple[Piece | UnitDone | Rewound, int]] = deque()
@@ -155,12 +158,17 @@ class SessionStreams:
         self._prefill.write(pb.PrefillRequest(unit=0, config=messages.session_config(setup, max_duration_s)))
 
     def run(self, run: Run, traceparent: str = "", prefill: bytes | None = None) -> None:
-        """Gives a unit to the worker, with its trace context; answered by `UnitDone` and `Finalized`.
+        """Give a unit to the worker, with its trace context; answered by `UnitDone` and `Finalized`.
 
+        Not before `Ready`, which says how many units may be in flight, and whether they run by themselves.
         `prefill` is what `prefill_bytes` has made of both, where that takes long.
         """
+        assert self._is_automatic is not None, "units come after Ready"
         self._last_unit = run.unit
         parts = messages.prefill_parts(run, traceparent) if prefill is None else (prefill,)
+        if self._is_automatic:
+            self._prefill.write_serialized(*parts, messages.automatic_bytes(run))
+            return
         self._prefill.write_serialized(*parts)
         self._generate.write_serialized(messages.generate_bytes(run))
         self._finalize.write_serialized(messages.finalize_bytes(run.unit))
@@ -206,6 +214,8 @@ class SessionStreams:
 
     def _on_prefill(self, answer: pb.PrefillResponse) -> None:
         self._last_prefilled = answer.unit
+        if answer.HasField("ready"):
+            self._is_automatic = answer.ready.effective.automatic_units
         self._tell(messages.prefill_answer(answer))
         while self._early and self._early[0][1] <= self._last_prefilled:
             self._tell(self._early.popleft()[0])
@@ -214,12 +224,18 @@ class SessionStreams:
         if answer.HasField("go_away"):
             self._tell(GoingAway(messages.seconds(answer.go_away.time_left)))
         unit = answer.unit
+        if self._is_automatic:
+            self._last_prefilled = max(self._last_prefilled, unit)  # in order on this one stream
+            if answer.HasField("prefilled"):
+                self._tell(messages.prefilled(unit, answer.prefilled))
         if answer.HasField("rewound"):
             self._tell_in_order(messages.rewound(unit, answer.rewound), 0)
         if (piece := messages.piece(answer)) is not None:
             self._tell_in_order(piece, unit)
         if answer.HasField("done"):
             self._tell_in_order(messages.unit_done(unit, answer.done), unit)
+        if self._is_automatic and answer.HasField("finalized"):
+            self._tell(messages.finalized(answer.finalized))
 
     def _tell_in_order(self, signal: Piece | UnitDone | Rewound, behind: int) -> None:
         """Tells it once the input of the unit `behind` has been answered."""

@@ -156,6 +156,7 @@ async def test_output_is_told_before_the_end_of_its_unit() -> None:
     async with worker(ScriptedEngine(speak("Hel", "lo"))) as (caller, _):
         streams = await caller.attach()
         streams.open(SETUP, 0.0)
+        await until(lambda: caller.heard(Ready))
         streams.run(RunUnit(1, SECOND, False))
         await until(lambda: caller.heard(UnitDone))
 
@@ -186,6 +187,7 @@ async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot() -> 
     async with worker(engine) as (caller, _):
         streams = await caller.attach()
         streams.open(SETUP, 0.0)
+        await until(lambda: caller.heard(Ready))
         streams.run(RunUnit(1, SECOND, False))
         await until(lambda: engine.sessions and engine.session.heard)
         ended = asyncio.create_task(streams.ended())
@@ -202,6 +204,7 @@ async def test_unit_that_does_not_end_is_cut_and_the_clean_slot_waited_for() -> 
     async with worker(engine) as (caller, _):
         streams = await caller.attach()
         streams.open(SETUP, 0.0)
+        await until(lambda: caller.heard(Ready))
         streams.run(RunUnit(1, SECOND, False))
         await until(lambda: engine.sessions and engine.session.heard)
         ended = asyncio.create_task(streams.ended())
@@ -338,6 +341,7 @@ async def test_worker_that_dies_is_told_once() -> None:
     async with worker(engine) as (caller, running):
         streams = await caller.attach()
         streams.open(SETUP, 0.0)
+        await until(lambda: caller.heard(Ready))
         streams.run(RunUnit(1, SECOND, False))
         await until(lambda: engine.sessions and engine.session.heard)
         running.worker.interrupt()
@@ -535,6 +539,7 @@ async def test_rewind_is_answered_behind_what_was_said_before_it() -> None:
     async with worker(engine) as (caller, _):
         streams = await caller.attach()
         streams.open(SETUP, 600.0)
+        await until(lambda: caller.heard(Ready))
         streams.run(RunUnit(1, SECOND, False))
         await until(lambda: caller.heard(Finalized))
         streams.rewind(1, 480)

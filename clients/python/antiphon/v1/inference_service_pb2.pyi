@@ -100,23 +100,27 @@ WORKER_STATE_READY: WorkerState
 WORKER_STATE_DRAINING: WorkerState
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("unit", "config", "duplex", "turn", "stream", "traceparent")
+    __slots__ = ("unit", "config", "duplex", "turn", "stream", "traceparent", "run", "keep_last_token")
     UNIT_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     DUPLEX_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    KEEP_LAST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     unit: int
     config: SessionConfig
     duplex: DuplexInput
     turn: TurnInput
     stream: StreamInput
     traceparent: str
-    def __init__(self, unit: _Optional[int] = ..., config: _Optional[_Union[SessionConfig, _Mapping]] = ..., duplex: _Optional[_Union[DuplexInput, _Mapping]] = ..., turn: _Optional[_Union[TurnInput, _Mapping]] = ..., stream: _Optional[_Union[StreamInput, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    run: GenerateUnit
+    keep_last_token: bool
+    def __init__(self, unit: _Optional[int] = ..., config: _Optional[_Union[SessionConfig, _Mapping]] = ..., duplex: _Optional[_Union[DuplexInput, _Mapping]] = ..., turn: _Optional[_Union[TurnInput, _Mapping]] = ..., stream: _Optional[_Union[StreamInput, _Mapping]] = ..., traceparent: _Optional[str] = ..., run: _Optional[_Union[GenerateUnit, _Mapping]] = ..., keep_last_token: bool = ...) -> None: ...
 
 class SessionConfig(_message.Message):
-    __slots__ = ("mode", "model", "system_prompt", "voice", "duplex", "sampling", "window", "seed", "max_duration", "idle_timeout", "language")
+    __slots__ = ("mode", "model", "system_prompt", "voice", "duplex", "sampling", "window", "seed", "max_duration", "idle_timeout", "language", "automatic_units")
     MODE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +132,7 @@ class SessionConfig(_message.Message):
     MAX_DURATION_FIELD_NUMBER: _ClassVar[int]
     IDLE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    AUTOMATIC_UNITS_FIELD_NUMBER: _ClassVar[int]
     mode: SessionMode
     model: str
     system_prompt: str
@@ -139,7 +144,8 @@ class SessionConfig(_message.Message):
     max_duration: _duration_pb2.Duration
     idle_timeout: _duration_pb2.Duration
     language: str
-    def __init__(self, mode: _Optional[_Union[SessionMode, str]] = ..., model: _Optional[str] = ..., system_prompt: _Optional[str] = ..., voice: _Optional[_Union[_common_pb2.Voice, _Mapping]] = ..., duplex: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., window: _Optional[_Union[_common_pb2.WindowConfig, _Mapping]] = ..., seed: _Optional[int] = ..., max_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., idle_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., language: _Optional[str] = ...) -> None: ...
+    automatic_units: bool
+    def __init__(self, mode: _Optional[_Union[SessionMode, str]] = ..., model: _Optional[str] = ..., system_prompt: _Optional[str] = ..., voice: _Optional[_Union[_common_pb2.Voice, _Mapping]] = ..., duplex: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., window: _Optional[_Union[_common_pb2.WindowConfig, _Mapping]] = ..., seed: _Optional[int] = ..., max_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., idle_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., language: _Optional[str] = ..., automatic_units: bool = ...) -> None: ...
 
 class DuplexInput(_message.Message):
     __slots__ = ("audio", "frames", "max_slice_nums", "texts")
@@ -354,7 +360,7 @@ class RewindUnits(_message.Message):
     def __init__(self, heard_samples: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("unit", "text", "audio", "done", "go_away", "tool_call", "thinking", "rewound")
+    __slots__ = ("unit", "text", "audio", "done", "go_away", "tool_call", "thinking", "rewound", "prefilled", "finalized")
     UNIT_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     AUDIO_FIELD_NUMBER: _ClassVar[int]
@@ -363,6 +369,8 @@ class GenerateResponse(_message.Message):
     TOOL_CALL_FIELD_NUMBER: _ClassVar[int]
     THINKING_FIELD_NUMBER: _ClassVar[int]
     REWOUND_FIELD_NUMBER: _ClassVar[int]
+    PREFILLED_FIELD_NUMBER: _ClassVar[int]
+    FINALIZED_FIELD_NUMBER: _ClassVar[int]
     unit: int
     text: TextDelta
     audio: _common_pb2.AudioChunk
@@ -371,7 +379,9 @@ class GenerateResponse(_message.Message):
     tool_call: ToolCallDelta
     thinking: TextDelta
     rewound: UnitsRewound
-    def __init__(self, unit: _Optional[int] = ..., text: _Optional[_Union[TextDelta, _Mapping]] = ..., audio: _Optional[_Union[_common_pb2.AudioChunk, _Mapping]] = ..., done: _Optional[_Union[UnitDone, _Mapping]] = ..., go_away: _Optional[_Union[GoAway, _Mapping]] = ..., tool_call: _Optional[_Union[ToolCallDelta, _Mapping]] = ..., thinking: _Optional[_Union[TextDelta, _Mapping]] = ..., rewound: _Optional[_Union[UnitsRewound, _Mapping]] = ...) -> None: ...
+    prefilled: Prefilled
+    finalized: FinalizeResponse
+    def __init__(self, unit: _Optional[int] = ..., text: _Optional[_Union[TextDelta, _Mapping]] = ..., audio: _Optional[_Union[_common_pb2.AudioChunk, _Mapping]] = ..., done: _Optional[_Union[UnitDone, _Mapping]] = ..., go_away: _Optional[_Union[GoAway, _Mapping]] = ..., tool_call: _Optional[_Union[ToolCallDelta, _Mapping]] = ..., thinking: _Optional[_Union[TextDelta, _Mapping]] = ..., rewound: _Optional[_Union[UnitsRewound, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., finalized: _Optional[_Union[FinalizeResponse, _Mapping]] = ...) -> None: ...
 
 class ToolCallDelta(_message.Message):
     __slots__ = ("index", "id", "name", "arguments", "complete")

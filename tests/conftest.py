@@ -43,6 +43,8 @@ SLOW = (
     "conformance/realtime_ga/*",
     "conformance/transcription/*",
     "deploy/test_names.py",
+    "deploy/test_redis_users.py",
+    "deploy/test_secured_cluster.py",
     "e2e/*",
     "failures/test_clock.py",
     "failures/test_faults.py",

@@ -139,8 +139,12 @@ class Cluster:
             self.processes[name] = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT, env=os.environ | variables
             )
+        self.until_said(name, ready)
+
+    def until_said(self, name: str, text: str) -> None:
+        """Wait until a process has written `text`; fails if it ends or takes too long."""
         deadline = time.monotonic() + START_S
-        while ready not in self.said(name):
+        while text not in self.said(name):
             assert time.monotonic() < deadline, self.said(name)
             with suppress(subprocess.TimeoutExpired):
                 code = self.processes[name].wait(0.05)

@@ -1,6 +1,7 @@
 """The two users of Redis: they may do what adapters and workers do, and nothing else."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,6 +195,22 @@ async def test_adapters_count_their_clients_together_with_their_user(redis_users
 
     assert isinstance(first, Admitted)
     assert isinstance(second, Refused)
+
+
+def test_documented_commands_fill_in_the_passwords(tmp_path: Path) -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    block = page.partition("### The users of Redis")[2].split("```")[1].strip()
+    *lines, start = block.splitlines()
+    assert start.startswith("redis-server ")
+    for role in ("adapter", "worker"):
+        (tmp_path / role).mkdir()
+        (tmp_path / role / "redis.password").write_text(PASSWORDS[f"antiphon-{role}"] + "\n")
+    (tmp_path / "redis").mkdir()
+    script = "\n".join(lines).replace("/etc/antiphon", str(tmp_path))
+
+    subprocess.run(["sh", "-euc", script], check=True, cwd=ROOT)
+
+    assert (tmp_path / "redis/users.acl").read_text() == acl_text()
 
 
 def test_shipped_file_starts_no_redis_before_passwords_are_filled_in(tmp_path: Path) -> None:

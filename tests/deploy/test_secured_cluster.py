@@ -1,5 +1,6 @@
 """A conversation with the shipped checkpoint between processes set up as `deploy/` says, and strangers."""
 
+import signal
 import socket
 import ssl
 from collections.abc import Iterator
@@ -129,6 +130,26 @@ def test_server_with_a_client_certificate_is_no_worker(cluster: Cluster) -> None
         ssl.SSLCertVerificationError, match=r"unsuitable certificate purpose|unsupported certificate"
     ):
         dialling.do_handshake()
+
+
+def test_renewed_certificates_are_read_after_a_signal_and_conversations_go_on(cluster: Cluster) -> None:
+    before = cluster.certificate("worker/workers")[0].read_bytes()
+    make_certificates(cluster.folder / "tls", "IP:127.0.0.1")
+    assert cluster.certificate("worker/workers")[0].read_bytes() != before
+
+    for name in ("worker", "adapter"):
+        cluster.processes[name].send_signal(signal.SIGHUP)
+    cluster.until_said("worker", "the certificate was read again")
+    cluster.until_said("worker", "the certificate for Redis was read again")
+    cluster.until_said("adapter", "the TLS to the workers was read again")
+    cluster.until_said("adapter", "the TLS to Redis was read again")
+
+    url, key = f"ws://127.0.0.1:{cluster.ports['adapter']}", cluster.folder / "alice.key"
+    assert run_cli("chat", "what is your name", "--url", url, "--key-file", key).code == 0
+    served = context_for(
+        cluster.folder / "tls/adapter/workers/ca.crt", cluster.certificate("adapter/workers")
+    )
+    assert exchange(cluster.ports["worker"], PREFACE, served, "antiphon-worker")
 
 
 def test_redis_denied_its_users_nothing(cluster: Cluster) -> None:

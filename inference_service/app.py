@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from antiphon import semconv
-from antiphon.redis import RedisUnusable, connect
+from antiphon.redis import RedisTls, RedisUnusable, connect, read_password, read_tls
 from antiphon.semconv import SERVICE_WORKER
 from antiphon.telemetry import providers
 from antiphon.telemetry.errors import TelemetryError
@@ -35,7 +35,7 @@ from inference_service.rpc.address import Address
 from inference_service.rpc.backend import Backend
 from inference_service.rpc.certificate import Certificate
 from inference_service.rpc.server import WorkerServer
-from inference_service.rpc.servicer import InferenceServicer
+from inference_service.rpc.servicer import InferenceServicer, State
 from inference_service.rpc.session_calls import deliver_on
 from inference_service.session.admission import Admission
 from inference_service.session.leases import LeaseRules
@@ -97,7 +97,7 @@ async def serve(
 ) -> int:
     """Runs a worker until SIGTERM or SIGINT; a second signal ends it at once.
 
-    SIGHUP reads the certificate again; a worker that has none ends by it as any process does.
+    SIGHUP reads the certificates again; a worker that has none ends by it as any process does.
     Returns the exit code: 0 drained, 1 fault, 2 configuration, 3 device lost.
     """
     loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ async def serve(
         worker = Worker(options, factory, limits or Limits(), telemetry)
         for number in signals:
             loop.add_signal_handler(number, worker.interrupt)
-        if options.tls_cert is not None:
+        if options.is_reloadable:
             signals.append(signal.SIGHUP)
             loop.add_signal_handler(signal.SIGHUP, worker.reload)
         return await worker.run(on_ready)
@@ -145,8 +145,15 @@ class Worker:
         self._rules = LeaseRules(options.worker_key, options.needs_leases, options.unleased_slots)
         self._servicer = InferenceServicer(worker_id, self._rules, self._metrics, self._tracing)
         self._registrar: Registrar | None = None
-        self._redis = _connect(options, Address.parse(options.listen))
-        self._administration = Administration(telemetry.exposition, self._status_page)
+        self._redis_tls: RedisTls | None = None
+        self._redis = None
+        if options.dispatcher is not None:
+            self._redis_tls, self._redis = _connect(
+                options.dispatcher, options, Address.parse(options.listen)
+            )
+        self._administration = Administration(
+            telemetry.exposition, self._status_page, lambda: self._servicer.state is State.READY
+        )
         self._engine: Engine | None = None
         self._started_at = time.monotonic()
         self._certificate = None
@@ -170,15 +177,19 @@ class Worker:
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
     def reload(self) -> None:
-        """Reads the certificate again. What cannot be used is logged, and the old one stays."""
-        if self._certificate is None:
-            return
-        try:
-            self._certificate.reload()
-        except ConfigurationError as error:
-            logger.error("the certificate could not be read again, nothing changes: %s", error)
-        else:
-            logger.info("the certificate was read again")
+        """Read the certificates again. An unusable file is logged, and the old certificate stays."""
+        readable: dict[str, Callable[[], None]] = {}
+        if self._certificate is not None:
+            readable["certificate"] = self._certificate.reload
+        if self._redis_tls is not None:
+            readable["certificate for Redis"] = self._redis_tls.reload
+        for what, read in readable.items():
+            try:
+                read()
+            except (ConfigurationError, RedisUnusable) as error:
+                logger.error("the %s could not be read again, nothing changes: %s", what, error)
+            else:
+                logger.info("the %s was read again", what)
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serves until interrupted; `on_ready` is called once with the address to dial."""
@@ -351,10 +362,8 @@ def _in_thread(function: Callable[[], T]) -> "asyncio.Future[T]":
     return future
 
 
-def _connect(options: WorkerOptions, listens_at: Address) -> "Redis | None":
-    """To the queue that adapters share, if there is one; nothing is sent yet."""
-    if options.dispatcher is None:
-        return None
+def _connect(url: str, options: WorkerOptions, listens_at: Address) -> "tuple[RedisTls | None, Redis]":
+    """Return the TLS settings and the client of the queue that adapters share; nothing is sent yet."""
     if options.worker_key is None and not listens_at.is_local:
         raise ConfigurationError(
             f"Refusing to take leases on {listens_at} without a worker key: they would be unsigned. Name one "
@@ -365,7 +374,8 @@ def _connect(options: WorkerOptions, listens_at: Address) -> "Redis | None":
             f"Adapters cannot dial {listens_at}. Say where they reach this worker with --advertise host:port."
         )
     try:
-        return connect(options.dispatcher, ca=options.dispatcher_ca)
+        tls = read_tls(url, options.dispatcher_ca, options.dispatcher_cert, options.dispatcher_cert_key)
+        return tls, connect(url, tls=tls, password=read_password(options.dispatcher_password_file))
     except RedisUnusable as error:
         raise ConfigurationError(str(error)) from None
 

@@ -10,6 +10,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 MOST_SLOTS = 64
 """Of a worker that was given no number."""
 MOST_VOCODER_STEPS = 16
+_OF_DISPATCHER = ("dispatcher_ca", "dispatcher_cert", "dispatcher_cert_key", "dispatcher_password_file")
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,17 @@ class WorkerOptions:
     """URL of the Redis that adapters share, where this worker registers its slots; see `antiphon.redis`."""
 
     dispatcher_ca: Path | None = None
-    """PEM file of the authorities that its certificate is checked against; None is the system's."""
+    """PEM file of the authorities that its certificate is checked against; None is the system's. Read again
+    on SIGHUP, as the next two are."""
+
+    dispatcher_cert: Path | None = None
+    """PEM certificate chain that is shown to a Redis which asks for one."""
+
+    dispatcher_cert_key: Path | None = None
+    """PEM key of it, without a password."""
+
+    dispatcher_password_file: Path | None = None
+    """Password of the user in the URL, where the URL has none."""
 
     advertise: str | None = None
     """Where adapters dial this worker, `host:port` or `unix:path`; None is where it listens."""
@@ -128,15 +139,25 @@ class WorkerOptions:
         return SpeechOptions(self.no_speech, self.vocoder, self.vocoder_steps, self.vocoder_dtype, self.voice)
 
     @property
+    def is_reloadable(self) -> bool:
+        """Whether there is a file that is read again on SIGHUP."""
+        files = (self.tls_cert, self.dispatcher_ca, self.dispatcher_cert)
+        return any(file is not None for file in files)
+
+    @property
     def needs_leases(self) -> bool:
         """Whether sessions come with leases."""
         return self.worker_key is not None or self.dispatcher is not None
 
     def _check_dispatcher(self) -> None:
         if self.dispatcher is None:
-            for name in ("dispatcher_ca", "advertise"):
+            for name in (*_OF_DISPATCHER, "advertise"):
                 if getattr(self, name) is not None:
                     raise ConfigurationError(f"{name} means nothing without a dispatcher: pass --dispatcher.")
+        if (self.dispatcher_cert is None) != (self.dispatcher_cert_key is None):
+            raise ConfigurationError(
+                "A certificate for Redis needs its key. Pass --dispatcher-cert and --dispatcher-cert-key."
+            )
         if self.advertise is not None and not _is_target(self.advertise):
             raise ConfigurationError(f"Adapters cannot dial {self.advertise!r}: give host:port or unix:path.")
         if self.unleased_slots and not self.needs_leases:

@@ -16,6 +16,7 @@ from tests.support.forks import process as forks
 from tests.support.observed import observed
 from tests.support.passing import Passing
 from tests.support.redis_server import INSTALLED, MISSING, RedisServer
+from tests.support.redis_users import RedisUsers
 
 SLOW = (
     "benchmarks/test_neighbours.py",
@@ -42,6 +43,8 @@ SLOW = (
     "conformance/realtime_ga/*",
     "conformance/transcription/*",
     "deploy/test_names.py",
+    "deploy/test_redis_users.py",
+    "deploy/test_secured_cluster.py",
     "e2e/*",
     "failures/test_clock.py",
     "failures/test_faults.py",
@@ -174,6 +177,24 @@ def redis_server(_shared_redis: RedisServer) -> RedisServer:
         _shared_redis.stop(keep_data=False)
         _shared_redis.start()
     return _shared_redis
+
+
+@pytest.fixture(scope="session")
+def _shared_redis_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisUsers]:
+    if INSTALLED is None:
+        pytest.skip(MISSING)
+    users = RedisUsers.on(tmp_path_factory.mktemp("redis-users"))
+    yield users
+    users.server.stop()
+
+
+@pytest.fixture
+def redis_users(_shared_redis_users: RedisUsers) -> Iterator[RedisUsers]:
+    """A running, empty redis-server with the shipped users. Fails the test if Redis denied them anything."""
+    _shared_redis_users.server.empty()
+    _shared_redis_users.server.command("ACL", "LOG", "RESET")
+    yield _shared_redis_users
+    assert _shared_redis_users.server.command("ACL", "LOG") == b"*0"
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from antiphon.redis import RedisUnusable, connect
+from antiphon.redis import RedisTls, RedisUnusable, connect, read_password, read_tls
 from antiphon.semconv import SERVICE_ADAPTER
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.lag import measure_lag
@@ -227,9 +227,17 @@ def _assemble(
     options: AdapterOptions, clock: Clock, telemetry: Telemetry, drain: Callable[[], None]
 ) -> _Parts:
     """Nothing of it runs yet. Raises `ConfigurationError`."""
+    for network in options.broad_proxies:
+        logger.warning(
+            "trusted proxies: %s has %d addresses, and a client at any of them can pose as any other client "
+            "by X-Forwarded-For; name the exact addresses of the proxies with --trusted-proxies",
+            network,
+            network.num_addresses,
+        )
     metrics = Metrics(telemetry.meter, telemetry.distributions)
     load = Load(options.load_limits, clock)
-    peers = _peers(options, metrics, load, clock.unix(), lambda: snapshot.is_ready)
+    redis_tls = _redis_tls(options)
+    peers = _peers(options, redis_tls, metrics, load, clock.unix(), lambda: snapshot.is_ready)
     access = Access(options, clock, peers)
     certificate = None
     if options.tls_cert is not None and options.tls_key is not None:
@@ -238,7 +246,9 @@ def _assemble(
     recorder = _recorder(options, clock)
     worker_tls = None
     if options.worker_ca is not None:
-        worker_tls = WorkerTls(options.worker_ca, options.worker_cert, options.worker_cert_key)
+        worker_tls = WorkerTls(
+            options.worker_ca, options.worker_cert, options.worker_cert_key, options.worker_name
+        )
     named = options.workers if options.workers_file is None else read_targets(options.workers_file)
     registry = Registry(named, dial=dialler(options.worker_transport, worker_tls, metrics.worker_bytes))
     rules = QueueRules(
@@ -247,7 +257,7 @@ def _assemble(
         no_worker_grace_s=options.no_worker_grace_s,
         session_limits_s=options.session_limits_s,
     )
-    dispatcher = _dispatcher(options, registry, clock, rules)
+    dispatcher = _dispatcher(options, redis_tls, registry, clock, rules)
     services = Services(options, dispatcher, registry, clock, load, Readers(), Detector(best_scorer()))
     detects = services.detector.name
     told = options.processes_file
@@ -263,6 +273,8 @@ def _assemble(
         readable["certificate"] = certificate.reload
     if worker_tls is not None:
         readable["TLS to the workers"] = worker_tls.reload
+    if redis_tls is not None:
+        readable["TLS to Redis"] = lambda: _reload_redis(redis_tls)
     if options.workers_file is not None:
         file = options.workers_file
         readable["file of workers"] = lambda: registry.name(read_targets(file))
@@ -295,18 +307,25 @@ def _direct_server(
     return DirectServer(services.options, servicer, certificate)
 
 
-def _dispatcher(options: AdapterOptions, registry: Registry, clock: Clock, rules: QueueRules) -> Dispatcher:
+def _dispatcher(
+    options: AdapterOptions, tls: RedisTls | None, registry: Registry, clock: Clock, rules: QueueRules
+) -> Dispatcher:
     """The one that the options name. Raises `ConfigurationError`."""
     if options.dispatcher is None:
         return InProcessDispatcher(registry, clock, rules, options.worker_key)
     from ws_adapter.dispatch.redis import RedisDispatcher
 
-    client = _redis(options.dispatcher, options)
+    client = _redis(options.dispatcher, options, tls)
     return RedisDispatcher(client, registry, clock, rules, options.worker_key)
 
 
 def _peers(
-    options: AdapterOptions, metrics: Metrics, load: Load, since: float, is_ready: Callable[[], bool]
+    options: AdapterOptions,
+    tls: RedisTls | None,
+    metrics: Metrics,
+    load: Load,
+    since: float,
+    is_ready: Callable[[], bool],
 ) -> Peers:
     """The adapters of the same Redis. Raises `ConfigurationError`."""
     if options.dispatcher is None:
@@ -324,12 +343,32 @@ def _peers(
             is_draining=load.is_draining,
         )
 
-    return RedisPeers(_redis(options.dispatcher, options), told.adapter_id, about, metrics.counted_alone)
+    client = _redis(options.dispatcher, options, tls)
+    return RedisPeers(client, told.adapter_id, about, metrics.counted_alone)
 
 
-def _redis(url: str, options: AdapterOptions) -> "Redis":
+def _redis_tls(options: AdapterOptions) -> RedisTls | None:
+    """Return the TLS settings of the shared queue, None without TLS. Raises `ConfigurationError`."""
+    if options.dispatcher is None:
+        return None
     try:
-        return connect(url, ca=options.dispatcher_ca)
+        return read_tls(
+            options.dispatcher, options.dispatcher_ca, options.dispatcher_cert, options.dispatcher_cert_key
+        )
+    except RedisUnusable as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def _reload_redis(tls: RedisTls) -> None:
+    try:
+        tls.reload()
+    except RedisUnusable as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def _redis(url: str, options: AdapterOptions, tls: RedisTls | None) -> "Redis":
+    try:
+        return connect(url, tls=tls, password=read_password(options.dispatcher_password_file))
     except RedisUnusable as error:
         raise ConfigurationError(str(error)) from None
 

@@ -44,7 +44,17 @@ class AdapterOptions:
     queue of its own for the `workers`."""
 
     dispatcher_ca: Path | None = None
-    """PEM authorities that its certificate is checked against; None is those of the system."""
+    """PEM authorities that its certificate is checked against; None is those of the system. Read again on
+    SIGHUP, as the next two are."""
+
+    dispatcher_cert: Path | None = None
+    """PEM certificate chain that is shown to a Redis which asks for one."""
+
+    dispatcher_cert_key: Path | None = None
+    """PEM key of it, without a password."""
+
+    dispatcher_password_file: Path | None = None
+    """Password of the user in the URL, where the URL has none."""
 
     worker_key: bytes | None = field(default=None, repr=False)
     """Shared with the workers, who take only leases signed with it; None if they have none."""
@@ -59,6 +69,10 @@ class AdapterOptions:
 
     worker_cert_key: Path | None = None
     """PEM key of it, without a password."""
+
+    worker_name: str | None = None
+    """Name that the certificate of every worker must have; None is the host that the worker is dialled at.
+    For workers with addresses that change, such as pods, and one certificate for all."""
 
     worker_transport: WorkerTransport = "auto"
     """Who speaks gRPC with the workers: `native` is a client of our own, `grpcio` that of the gRPC project,
@@ -144,7 +158,7 @@ class AdapterOptions:
     opens_per_min_per_key: int = 0
 
     trusted_proxies: tuple[str, ...] | None = None
-    """Networks such as `10.0.0.0/8` whose `X-Forwarded-For` is believed; None is none."""
+    """Networks such as `10.0.0.0/28` whose `X-Forwarded-For` is believed; None is none."""
 
     default_realtime_mode: _DefaultMode = "video"
     """What `/v1/realtime` is without a `mode`."""
@@ -283,8 +297,9 @@ class AdapterOptions:
                 raise ConfigurationError(
                     "No worker is named. Pass --worker host:port or --worker unix:path, or --dispatcher URL."
                 )
-            if self.dispatcher_ca is not None:
-                raise ConfigurationError("dispatcher_ca means nothing without --dispatcher URL.")
+            for name in _OF_DISPATCHER:
+                if getattr(self, name) is not None:
+                    raise ConfigurationError(f"{name} means nothing without --dispatcher URL.")
         elif self.workers or self.workers_file is not None:
             raise ConfigurationError(
                 "Leave out --dispatcher, or --worker and --workers-file: with it workers register themselves."
@@ -294,6 +309,10 @@ class AdapterOptions:
                 parse(self.dispatcher)
             except RedisUnusable as error:
                 raise ConfigurationError(str(error)) from None
+        if (self.dispatcher_cert is None) != (self.dispatcher_cert_key is None):
+            raise ConfigurationError(
+                "A certificate for Redis needs its key. Pass --dispatcher-cert and --dispatcher-cert-key."
+            )
         for worker in self.workers:
             check_target(worker)
 
@@ -307,10 +326,11 @@ class AdapterOptions:
             raise ConfigurationError(
                 "A certificate for workers needs its key. Pass --worker-cert and --worker-cert-key."
             )
-        if self.worker_cert is not None and self.worker_ca is None:
-            raise ConfigurationError(
-                "worker_cert means nothing without TLS to the workers. Pass --worker-ca too."
-            )
+        for name in ("worker_cert", "worker_name"):
+            if getattr(self, name) is not None and self.worker_ca is None:
+                raise ConfigurationError(
+                    f"{name} means nothing without TLS to the workers. Pass --worker-ca too."
+                )
         if (self.auth == "keys") != (self.keys is not None):
             raise ConfigurationError(
                 "Keys need a file of keys. Pass --auth keys and --keys FILE, or neither."
@@ -337,23 +357,33 @@ class AdapterOptions:
                 raise ConfigurationError(
                     f"allowed_origins must be like https://example.org, without a path, not {origin}."
                 )
+        if self.trusted_proxies == ():
+            raise ConfigurationError(
+                "trusted_proxies names no address. Name those of the proxies, or leave it out."
+            )
         for network in self.trusted_proxies or ():
             try:
                 ip_network(network)
             except ValueError:
                 raise ConfigurationError(
-                    f"trusted_proxies must be like 10.0.0.0/8 or 10.0.0.1, not {network}."
+                    f"trusted_proxies must be like 10.0.0.1 or 10.0.0.0/28, not {network}."
                 ) from None
 
     @property
     def is_reloadable(self) -> bool:
         """Whether there is a file that is read again on SIGHUP."""
-        return any(file is not None for file in (self.keys, self.tls_cert, self.worker_ca, self.workers_file))
+        files = (self.keys, self.tls_cert, self.worker_ca, self.workers_file)
+        return any(file is not None for file in (*files, self.dispatcher_ca, self.dispatcher_cert))
 
     @property
     def proxies(self) -> tuple[Network, ...]:
         """`trusted_proxies` as networks."""
         return tuple(ip_network(network) for network in self.trusted_proxies or ())
+
+    @property
+    def broad_proxies(self) -> tuple[Network, ...]:
+        """Those of `trusted_proxies` that are wider than a /24 of IPv4 or a /64 of IPv6."""
+        return tuple(each for each in self.proxies if each.prefixlen < _SHORTEST_PREFIX[each.version])
 
     @property
     def session_limits_s(self) -> dict[Kind, float]:
@@ -412,6 +442,10 @@ class AdapterOptions:
         return max(bound, self.message_bytes_of(kind)) if kind is Kind.CHAT else bound
 
 
+_SHORTEST_PREFIX = {4: 24, 6: 64}
+"""Prefix lengths below which a network of trusted proxies is warned about, by the version of IP."""
+
+_OF_DISPATCHER = ("dispatcher_ca", "dispatcher_cert", "dispatcher_cert_key", "dispatcher_password_file")
 _CHOICES = (
     ("auth", _Auth),
     ("worker_transport", WorkerTransport),

@@ -122,10 +122,16 @@ class MediaPool:
 
 
 def give_way() -> None:
-    """This thread runs only a little while the engine's thread wants its processor."""
+    """Lower the priority of this thread, so that it rarely delays the engine's thread.
+
+    Where a system call filter forbids that, the thread works at the usual priority.
+    """
     if sys.platform == "linux":
         thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + GIVES_WAY)
+        try:
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + GIVES_WAY)
+        except OSError as error:
+            logger.warning("priority unchanged: media threads compete with the engine: %s", error)
 
 
 class Lane:

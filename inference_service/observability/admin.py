@@ -1,4 +1,5 @@
-"""The worker's administration port: `/metrics` for Prometheus, and `/`, the status page for people."""
+"""The worker's administration port: `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, and
+`/`, the status page for people."""
 
 import asyncio
 import errno
@@ -31,15 +32,19 @@ class Refused(Exception):
 
 
 class Administration:
-    """Serves two pages, made anew for each request. Whoever reaches the port may read them.
+    """Serves four pages, made anew for each request. Whoever reaches the port may read them.
 
     A request of any method, with or without a body, has an answer: JSON if it is no page. `exposition` is
-    called on a thread of its own; an empty one says that metrics are not scraped.
+    called on a thread of its own; an empty one says that metrics are not scraped. `is_ready` says whether the
+    worker takes sessions: kubelet's own gRPC probe speaks no TLS, so it asks here.
     """
 
-    def __init__(self, exposition: Callable[[], bytes], status: Callable[[], str]) -> None:
+    def __init__(
+        self, exposition: Callable[[], bytes], status: Callable[[], str], is_ready: Callable[[], bool]
+    ) -> None:
         self._exposition = exposition
         self._status = status
+        self._is_ready = is_ready
         self._server: asyncio.Server | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -103,8 +108,9 @@ class Administration:
 
     async def _page(self, method: str, path: str, has_body: bool) -> tuple[HTTPStatus, bytes, dict[str, str]]:
         """Status, data and headers of a page. Raises `Refused`."""
-        if path not in ("/", "/metrics"):
-            raise Refused(HTTPStatus.NOT_FOUND, "not_found", "There is nothing here: see / and /metrics.")
+        if path not in ("/", "/metrics", "/healthz", "/readyz"):
+            message = "There is nothing here: see /, /metrics, /healthz and /readyz."
+            raise Refused(HTTPStatus.NOT_FOUND, "not_found", message)
         if method not in READING:
             message = f"This page takes {' and '.join(READING)} only."
             allowed = ", ".join(READING)
@@ -115,6 +121,13 @@ class Administration:
         if path == "/":
             policy = {"Content-Type": HTML, "Content-Security-Policy": PAGE_POLICY}
             return HTTPStatus.OK, self._status().encode(), policy
+        if path == "/healthz":
+            return HTTPStatus.OK, b'{"status": "ok"}', {"Content-Type": "application/json"}
+        if path == "/readyz":
+            if not self._is_ready():
+                message = "The worker loads its model or drains."
+                raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", message)
+            return HTTPStatus.OK, b'{"status": "ready"}', {"Content-Type": "application/json"}
         # Many series take a while to write down: not while sessions wait.
         exposition = await asyncio.to_thread(self._exposition)
         if not exposition:

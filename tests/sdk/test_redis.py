@@ -5,6 +5,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,15 @@ from antiphon.redis import (
     MOST_CONNECTIONS,
     TIMEOUT_S,
     RedisAddress,
+    RedisTls,
     RedisUnusable,
     call,
     connect,
     disconnect,
     parse,
     prefix,
+    read_password,
+    read_tls,
 )
 from tests.support.redis_server import INSTALLED, MISSING, RedisServer
 
@@ -41,8 +45,10 @@ LIBRARY_SOURCE = (
 
 
 @asynccontextmanager
-async def client(url: str, *, ca: Path | None = None, password: str | None = None) -> AsyncIterator[Redis]:
-    connected = connect(url, ca=ca, password=password)
+async def client(
+    url: str, *, tls: RedisTls | None = None, password: str | None = None
+) -> AsyncIterator[Redis]:
+    connected = connect(url, tls=tls, password=password)
     try:
         yield connected
     finally:
@@ -116,11 +122,27 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.Mon
     assert "hunter2" not in str(refused.value)
 
 
-def test_authorities_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RedisUnusable, match="there is no file"):
-        connect("rediss://db", ca=tmp_path / "none.pem")
-    with pytest.raises(RedisUnusable, match="rediss://"):
-        connect("redis://db", ca=tmp_path / "none.pem")
+def test_tls_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    missing = tmp_path / "none.pem"
+    with pytest.raises(RedisUnusable, match=r"Cannot read .*none\.pem for TLS"):
+        read_tls("rediss://db", missing, None, None)
+    for ca, certificate in ((missing, None), (None, missing)):
+        with pytest.raises(RedisUnusable, match="rediss://"):
+            read_tls("redis://db", ca, certificate, certificate)
+    assert read_tls("redis://db", None, None, None) is None
+
+
+def test_password_file_is_read_without_its_line_end_and_refused_if_unusable(tmp_path: Path) -> None:
+    file, empty = tmp_path / "password", tmp_path / "empty"
+    file.write_text("p@ss word\n")
+    empty.write_text("\n")
+
+    assert read_password(file) == "p@ss word"
+    assert read_password(None) is None
+    with pytest.raises(RedisUnusable, match="is empty"):
+        read_password(empty)
+    with pytest.raises(RedisUnusable, match="No such file"):
+        read_password(tmp_path / "none")
 
 
 async def test_functions_are_called_by_socket_and_by_port(redis_server: RedisServer) -> None:
@@ -150,33 +172,117 @@ async def test_wrong_password_is_an_error_without_it(closed_server: RedisServer)
     assert "hunter2" not in str(refused.value)
 
 
-async def test_tls_is_checked_against_the_authorities_named(tmp_path: Path) -> None:
+@dataclass
+class TlsServer:
+    """A Redis that speaks TLS and wants a client certificate, and what its clients need."""
+
+    server: RedisServer
+    folder: Path
+    authority: trustme.CA
+
+    @property
+    def url(self) -> str:
+        return f"rediss://127.0.0.1:{self.server.port}"
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.pem"
+
+    def issue(self, name: str, authority: trustme.CA | None = None) -> tuple[Path, Path]:
+        """Write a certificate and its key, signed by `authority`, by default the server's."""
+        leaf = (authority or self.authority).issue_cert(name)
+        certificate, key = self.folder / "client.pem", self.folder / "client.key"
+        leaf.cert_chain_pems[0].write_to_path(certificate)
+        leaf.private_key_pem.write_to_path(key)
+        return certificate, key
+
+
+@pytest.fixture
+def tls_server(tmp_path: Path) -> Iterator[TlsServer]:
     if INSTALLED is None:
         pytest.skip(MISSING)
-    ours, theirs = tmp_path / "ours.pem", tmp_path / "theirs.pem"
     authority = trustme.CA()
-    authority.cert_pem.write_to_path(ours)
-    trustme.CA().cert_pem.write_to_path(theirs)
-    certificate = authority.issue_cert("127.0.0.1")
-    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
-    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    leaf = authority.issue_cert("127.0.0.1")
+    leaf.private_key_pem.write_to_path(tmp_path / "key.pem")
+    leaf.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     server = RedisServer(
         tmp_path,
         *(f"tls-cert-file {tmp_path}/cert.pem", f"tls-key-file {tmp_path}/key.pem"),
-        *("tls-auth-clients no", f"tls-ca-cert-file {ours}"),
+        *("tls-auth-clients yes", f"tls-ca-cert-file {tmp_path}/ca.pem"),
         tls=True,
     )
     server.start()
-    try:
-        url = f"rediss://127.0.0.1:{server.port}"
-        async with client(url, ca=ours) as connected:
-            assert await connected.ping()
-        for ca in (theirs, None):
-            async with client(url, ca=ca) as connected:
-                with pytest.raises(RedisError, match="CERTIFICATE_VERIFY_FAILED"):
-                    await connected.ping()
-    finally:
-        server.stop()
+    yield TlsServer(server, tmp_path, authority)
+    server.stop()
+
+
+async def test_connection_with_the_certificate_of_the_authority_is_served(tls_server: TlsServer) -> None:
+    tls = RedisTls(tls_server.ca, *tls_server.issue("adapter"))
+    async with client(tls_server.url, tls=tls) as connected:
+        assert await connected.ping()
+
+
+async def test_connection_without_certificate_is_refused(tls_server: TlsServer) -> None:
+    async with client(tls_server.url, tls=RedisTls(tls_server.ca)) as connected:
+        with pytest.raises((RedisError, OSError)):
+            await connected.ping()
+
+
+async def test_connection_with_the_certificate_of_another_authority_is_refused(tls_server: TlsServer) -> None:
+    tls = RedisTls(tls_server.ca, *tls_server.issue("adapter", trustme.CA()))
+    async with client(tls_server.url, tls=tls) as connected:
+        with pytest.raises((RedisError, OSError)):
+            await connected.ping()
+
+
+async def test_connection_in_plain_text_is_refused(tls_server: TlsServer) -> None:
+    async with client(tls_server.url.replace("rediss", "redis")) as connected:
+        with pytest.raises((RedisError, OSError)):
+            await connected.ping()
+
+
+async def test_server_of_another_authority_is_refused(tls_server: TlsServer, tmp_path: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "theirs.pem")
+    certificate = tls_server.issue("adapter")
+    for ca in (tmp_path / "theirs.pem", None):
+        async with client(tls_server.url, tls=RedisTls(ca, *certificate)) as connected:
+            with pytest.raises(RedisError, match="CERTIFICATE_VERIFY_FAILED"):
+                await connected.ping()
+
+
+async def test_named_authority_replaces_those_of_the_system(
+    tls_server: TlsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attack: whoever has a certificate of a public authority poses as the Redis of a private one."""
+    trustme.CA().cert_pem.write_to_path(tmp_path / "private.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_server.ca))
+    certificate = tls_server.issue("adapter")
+    async with client(tls_server.url, tls=RedisTls(None, *certificate)) as connected:
+        assert await connected.ping()
+
+    async with client(tls_server.url, tls=RedisTls(tmp_path / "private.pem", *certificate)) as connected:
+        with pytest.raises(RedisError, match="CERTIFICATE_VERIFY_FAILED"):
+            await connected.ping()
+
+
+async def test_replaced_certificate_is_shown_by_the_next_connection_after_reload(
+    tls_server: TlsServer,
+) -> None:
+    tls = RedisTls(tls_server.ca, *tls_server.issue("adapter", trustme.CA()))
+    async with client(tls_server.url, tls=tls) as connected:
+        with pytest.raises((RedisError, OSError)):
+            await connected.ping()
+        tls_server.issue("adapter")
+        with pytest.raises((RedisError, OSError)):
+            await connected.ping()
+        tls.reload()
+        assert await connected.ping()
+        (tls_server.folder / "client.pem").write_text("broken")
+        with pytest.raises(RedisUnusable, match="Cannot use"):
+            tls.reload()
+        await connected.connection_pool.disconnect()
+        assert await connected.ping()
 
 
 async def test_sentinel_leads_to_its_master(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -193,6 +299,30 @@ async def test_sentinel_leads_to_its_master(redis_server: RedisServer, tmp_path:
     finally:
         sentinel.stop()
     assert redis_server.command("GET", "here").endswith(b"yes")
+
+
+async def test_sentinel_and_its_master_are_reached_with_the_certificate(
+    tls_server: TlsServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, port = tls_server.folder, tls_server.server.port
+    sentinel = RedisServer(
+        tmp_path_factory.mktemp("sentinel"),
+        *(f"tls-cert-file {folder}/cert.pem", f"tls-key-file {folder}/key.pem"),
+        *("tls-auth-clients yes", f"tls-ca-cert-file {folder}/ca.pem", "tls-replication yes"),
+        f"sentinel monitor main 127.0.0.1 {port} 1",
+        tls=True,
+        sentinel=True,
+    )
+    sentinel.start()
+    try:
+        url = f"rediss+sentinel://127.0.0.1:{sentinel.port}/main"
+        async with client(url, tls=RedisTls(tls_server.ca, *tls_server.issue("adapter"))) as connected:
+            assert await connected.ping()
+        async with client(url, tls=RedisTls(tls_server.ca)) as connected:
+            with pytest.raises((RedisError, OSError)):
+                await connected.ping()
+    finally:
+        sentinel.stop()
 
 
 async def test_many_calls_at_once_share_few_connections(redis_server: RedisServer) -> None:

@@ -4,11 +4,15 @@ Needs the extra `antiphon[redis]` once `connect` is called. What the functions t
 them, in `ws_adapter/dispatch/functions.lua`.
 """
 
+import ssl
 from contextlib import suppress
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
+
+from antiphon.tls import TlsError, client_context, load_identity
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -81,13 +85,78 @@ def parse(url: str) -> RedisAddress:
         ) from None
 
 
-def connect(url: str, *, ca: Path | None = None, password: str | None = None) -> "Redis":
-    """A client of the Redis at `url`, which connects when it is first used; end it with `disconnect`.
+class RedisTls:
+    """TLS settings of all connections to one Redis, read from files that may be replaced."""
 
-    `ca` is a PEM file of the authorities that its certificate is checked against; without it those of the
-    system count. `password` is taken where the URL has none. Nothing is tried twice, and no answer is waited
-    for longer than `TIMEOUT_S`; nor is one of the `MOST_CONNECTIONS`, after which the package's
-    `ConnectionError` is raised. Answers are text. Raises `RedisUnusable`.
+    def __init__(self, ca: Path | None, certificate: Path | None = None, key: Path | None = None) -> None:
+        """Read the PEM files; the key has no password. Raises `RedisUnusable`.
+
+        With `ca` only that authority is trusted, without it the authorities of the system. `certificate` and
+        `key` are shown to a Redis that asks for a client certificate.
+        """
+        self._ca, self._certificate, self._key = ca, certificate, key
+        self._context = self._read()
+
+    def reload(self) -> None:
+        """Read the files again; open connections keep the old ones.
+
+        Raises `RedisUnusable`, and then the old files stay in use.
+        """
+        self._context = self._read()
+
+    def get(self) -> ssl.SSLContext:
+        """Return the context for the next connection; redis-py calls this whenever it connects."""
+        return self._context
+
+    def _read(self) -> ssl.SSLContext:
+        try:
+            if self._ca is not None:
+                return client_context(self._ca, self._certificate, self._key)
+            context = ssl.create_default_context()
+            if self._certificate is not None and self._key is not None:
+                load_identity(context, self._certificate, self._key)
+            return context
+        except TlsError as error:
+            raise RedisUnusable(f"Cannot speak TLS with the dispatcher. {error}") from None
+
+
+def read_tls(url: str, ca: Path | None, certificate: Path | None, key: Path | None) -> RedisTls | None:
+    """Return the TLS settings for the Redis at `url`, None if it is reached without TLS.
+
+    Raises `RedisUnusable` for files that cannot be used, and for files that an address without TLS ignores.
+    """
+    address = parse(url)
+    if address.has_tls:
+        return RedisTls(ca, certificate, key)
+    if ca is not None or certificate is not None:
+        raise RedisUnusable(f"Certificates have no effect for {address}: write rediss:// for TLS.")
+    return None
+
+
+def read_password(file: Path | None) -> str | None:
+    """Return the password in `file` without surrounding white space, None without a file.
+
+    Raises `RedisUnusable` if the file cannot be read or is empty.
+    """
+    if file is None:
+        return None
+    try:
+        password = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise RedisUnusable(f"Cannot read the password of the dispatcher from {file}: {reason}.") from None
+    if not password:
+        raise RedisUnusable(f"The password file of the dispatcher, {file}, is empty.")
+    return password
+
+
+def connect(url: str, *, tls: RedisTls | None = None, password: str | None = None) -> "Redis":
+    """Return a client of the Redis at `url`, which connects when it is first used; end it with `disconnect`.
+
+    `tls` is used by a `rediss://` address; None trusts the authorities of the system. `password` is taken
+    where the URL has none. Nothing is tried twice, and no answer is waited for longer than `TIMEOUT_S`; nor
+    is one of the `MOST_CONNECTIONS`, after which the package's `ConnectionError` is raised. Answers are text.
+    Raises `RedisUnusable`.
     """
     address = parse(url)
     try:
@@ -99,11 +168,13 @@ def connect(url: str, *, ca: Path | None = None, password: str | None = None) ->
         raise RedisUnusable(
             f"The dispatcher {address} needs the package redis. Install with: pip install 'antiphon[redis]'"
         ) from None
+    if address.has_tls:
+        tls = tls or RedisTls(None)
     common: dict[str, Any] = {
         "socket_timeout": TIMEOUT_S,
         "socket_connect_timeout": TIMEOUT_S,
         "retry": Retry(NoBackoff(), 0),
-        **_tls(address, ca),
+        **_unnamed(),
     }
     options = {
         "db": address.db,
@@ -119,9 +190,9 @@ def connect(url: str, *, ca: Path | None = None, password: str | None = None) ->
         socket = {**options, "path": address.path}
         return Redis.from_pool(BlockingConnectionPool(connection_class=UnixDomainSocketConnection, **socket))
     if address.service:
-        return _behind_sentinel(address, options, common)
+        return _behind_sentinel(address, options, common, tls)
     host, port = address.hosts[0]
-    kind = SSLConnection if address.has_tls else Connection
+    kind = _secured(SSLConnection, tls) if tls is not None else Connection
     return Redis.from_pool(BlockingConnectionPool(connection_class=kind, **options, host=host, port=port))
 
 
@@ -173,30 +244,49 @@ def _host(text: str, port: int) -> tuple[str, int]:
     return parts.hostname, port if parts.port is None else parts.port
 
 
-def _tls(address: RedisAddress, ca: Path | None) -> dict[str, Any]:
-    if not address.has_tls:
-        if ca is not None:
-            raise RedisUnusable(
-                f"A file of authorities means nothing for {address}: write rediss:// for TLS."
-            )
-        return {}
-    if ca is None:
-        return {}
-    if not ca.is_file():
-        raise RedisUnusable(f"Cannot read the authorities of the dispatcher: there is no file {ca}.")
-    return {"ssl_ca_certs": str(ca)}
+def _unnamed() -> dict[str, None]:
+    """Return options that keep the package from sending CLIENT SETINFO, which the ACL users may not call."""
+    from redis.asyncio.connection import AbstractConnection
+
+    known = signature(AbstractConnection.__init__).parameters
+    names = ("driver_info",) if "driver_info" in known else ("lib_name", "lib_version")
+    return dict.fromkeys(names)
 
 
-def _behind_sentinel(address: RedisAddress, options: dict[str, Any], common: dict[str, Any]) -> "Redis":
-    from redis.asyncio import Sentinel
+def _secured(kind: Any, tls: RedisTls) -> Any:
+    """Return a subclass of the connection class `kind` that takes its TLS context from `tls`.
+
+    The package would read the files once per connection object, and would trust the authorities of the
+    system beside the one that is named.
+    """
+
+    class Connection(kind):  # type: ignore[misc]
+        """A connection whose TLS settings can be replaced."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.ssl_context = tls
+
+    return Connection
+
+
+def _behind_sentinel(
+    address: RedisAddress, options: dict[str, Any], common: dict[str, Any], tls: RedisTls | None
+) -> "Redis":
+    from redis.asyncio import Sentinel, SSLConnection
     from redis.asyncio.connection import BlockingConnectionPool
-    from redis.asyncio.sentinel import SentinelConnectionPool
+    from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedSSLConnection
 
     class BlockingPool(SentinelConnectionPool, BlockingConnectionPool):
         """Asks Sentinel where to connect, and waits for a connection that is free."""
 
     sentinels = Sentinel(address.hosts, sentinel_kwargs={**common, "ssl": address.has_tls})
+    kind: dict[str, Any] = {}
+    if tls is not None:
+        kind["connection_class"] = _secured(SentinelManagedSSLConnection, tls)
+        for each in sentinels.sentinels:
+            each.connection_pool.connection_class = _secured(SSLConnection, tls)
     client: Redis = sentinels.master_for(
-        address.service, connection_pool_class=BlockingPool, **options, ssl=address.has_tls
+        address.service, connection_pool_class=BlockingPool, **options, **kind, ssl=address.has_tls
     )
     return client

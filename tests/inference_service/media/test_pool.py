@@ -230,3 +230,22 @@ def test_pictures_and_prompts_give_way_to_ticks_and_sound_does_not(pool: MediaPo
         Priority.REST: min(19, lowered),
         Priority.STEPS: min(19, lowered),
     }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+def test_jobs_are_done_where_a_system_call_filter_forbids_priorities(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With SystemCallFilter=~@resources the threads died at their start and pictures waited for ever."""
+
+    def forbidden(which: int, who: int, priority: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setpriority", forbidden)
+    pool, work = MediaPool(), Work()
+    try:
+        lane(pool).submit(Priority.PICTURES, lambda: work.done.put("picture"))
+        assert work.next() == "picture"
+    finally:
+        pool.stop()
+    assert "priority unchanged" in caplog.text

@@ -44,6 +44,13 @@ async def test_a_page_can_be_read(path: str, content_type: str) -> None:
     assert (head.body, head.headers["content-length"]) == ("", str(len(page.body.encode())))
 
 
+async def test_ready_worker_answers_the_probes_of_a_supervisor() -> None:
+    async with running_worker(ScriptedEngine(), admin_port=0) as worker:
+        health, ready = await get(port_of(worker), "/healthz"), await get(port_of(worker), "/readyz")
+    assert (health.status, health.body) == (200, '{"status": "ok"}')
+    assert (ready.status, ready.body) == (200, '{"status": "ready"}')
+
+
 @pytest.mark.parametrize("path", ["/metric", "/metrics/", "//", "/status", "/../metrics"])
 async def test_what_is_not_there_is_404(path: str) -> None:
     async with running_worker(ScriptedEngine(), admin_port=0) as worker:
@@ -159,10 +166,14 @@ async def test_a_loading_worker_has_its_pages_too(tmp_path: Path) -> None:
     await until(lambda: worker.admin_port)
     page = await get(worker.admin_port or 0, "/")
     metrics = await get(worker.admin_port or 0, "/metrics")
+    health = await get(worker.admin_port or 0, "/healthz")
+    ready = await get(worker.admin_port or 0, "/readyz")
     worker.interrupt()
     await run
     may_load.set()
     assert "loading" in page.body
+    assert (health.status, ready.status) == (200, 503)
+    assert "not_ready" in ready.body
     assert "antiphon_build_info" in metrics.body
 
 

@@ -365,6 +365,11 @@ async def _talk(session: Session) -> None:
     [
         ({"advertise": "10.0.0.1:50051"}, "advertise means nothing"),
         ({"dispatcher_ca": Path("ca.pem")}, "dispatcher_ca means nothing"),
+        (
+            {"dispatcher_cert": Path("c.pem"), "dispatcher_cert_key": Path("c.key")},
+            "dispatcher_cert means nothing",
+        ),
+        ({"dispatcher": "rediss://h", "dispatcher_cert": Path("c.pem")}, "needs its key"),
         ({"unleased_slots": 1}, "unleased_slots means nothing"),
         ({"dispatcher": "redis://h", "unleased_slots": 3, "slots": 2}, "unleased_slots must be"),
         ({"dispatcher": "redis://h", "unleased_slots": -1}, "unleased_slots must be"),
@@ -380,6 +385,9 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, Any], problem:
     ("options", "problem"),
     [
         ({"dispatcher": "http://h"}, "Cannot reach a dispatcher"),
+        ({"dispatcher": "redis://h", "dispatcher_ca": Path("ca.pem")}, "write rediss:// for TLS"),
+        ({"dispatcher": "rediss://h", "dispatcher_ca": Path("no.pem")}, r"Cannot read no\.pem"),
+        ({"dispatcher": "rediss://h", "dispatcher_password_file": Path("none")}, "Cannot read the password"),
         (
             {"dispatcher": "redis://h", "listen": "0.0.0.0:0", "worker_key": KEY, "insecure_grpc": True},
             "--advertise",

@@ -8,6 +8,7 @@ import pytest
 
 from antiphon.semconv import Reason, pool_name
 from tests.support.redis_server import RedisServer
+from tests.support.redis_users import RedisUsers
 from tests.ws_adapter.support.house import Build, Callers, in_process, on_redis, stage, until, until_told
 from tests.ws_adapter.support.remote_house import remote
 from ws_adapter.dispatch.base import Lease, Need
@@ -29,16 +30,19 @@ def _built(request: pytest.FixtureRequest) -> Build:
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         return on_redis(server)
+    if request.param == "redis_users":
+        users: RedisUsers = request.getfixturevalue("redis_users")
+        return on_redis(users.server, users)
     return {"in_process": in_process, "remote": remote}[request.param]
 
 
-@pytest.fixture(params=["in_process", "redis", "remote"])
+@pytest.fixture(params=["in_process", "redis", "redis_users", "remote"])
 def build(request: pytest.FixtureRequest) -> Build:
     """Every back end."""
     return _built(request)
 
 
-@pytest.fixture(params=["in_process", "redis"])
+@pytest.fixture(params=["in_process", "redis", "redis_users"])
 def of_adapter(request: pytest.FixtureRequest) -> Build:
     """Those of an adapter's own sessions, which have labels, come again and know more kinds."""
     return _built(request)

@@ -10,7 +10,8 @@ import pytest
 
 import ws_adapter.dispatch.redis as redis_module
 from antiphon.redis import connect
-from tests.support.redis_server import INSTALLED, MISSING, RedisServer
+from tests.support.redis_server import RedisServer
+from tests.support.redis_users import RedisUsers
 from tests.ws_adapter.support.house import Callers, ListedRegistry, RedisHouse, on_redis, until, until_told
 from ws_adapter.dispatch.redis import RedisDispatcher
 from ws_adapter.dispatch.rules import QueueRules
@@ -207,27 +208,18 @@ async def test_functions_that_are_gone_are_loaded_again(redis_server: RedisServe
         await until(lambda: second.lease)
 
 
-async def test_adapter_needs_no_more_rights_than_the_documentation_says(tmp_path: Path) -> None:
-    if INSTALLED is None:
-        pytest.skip(MISSING)
-    page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
-    rights = page.split("A user for adapters needs\n`")[1].split("`")[0].replace("\n", " ")
-    server = RedisServer(tmp_path, f"user adapter on >secret {rights}")
-    server.start()
-    try:
-        url = f"redis://adapter:secret@127.0.0.1:{server.port}"
-        async with stage(server) as (house, callers):
-            adapter = house.another(url)
-            await house.open("a", 1)
-            first = await callers.enter(dispatcher=adapter)
-            await until(lambda: first.lease)
-            channel = f"a:{adapter.adapter_id}".encode()
-            await until(lambda: channel in server.command("PUBSUB", "CHANNELS"))
-            second = await callers.enter(dispatcher=adapter)
-            await first.leave()
-            await until(lambda: second.lease)
-    finally:
-        server.stop()
+async def test_adapter_listens_to_wake_ups_with_the_rights_of_its_user(redis_users: RedisUsers) -> None:
+    server = redis_users.server
+    async with stage(server) as (house, callers):
+        adapter = house.another(redis_users.adapter)
+        await house.open("a", 1)
+        first = await callers.enter(dispatcher=adapter)
+        await until(lambda: first.lease)
+        channel = f"a:{adapter.adapter_id}".encode()
+        await until(lambda: channel in server.command("PUBSUB", "CHANNELS"))
+        second = await callers.enter(dispatcher=adapter)
+        await first.leave()
+        await until(lambda: second.lease)
 
 
 async def test_dispatcher_that_never_reached_redis_ends_at_once(tmp_path: Path) -> None:

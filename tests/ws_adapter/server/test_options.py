@@ -179,14 +179,33 @@ def test_tls_listens_where_it_is_told_and_needs_permission_too() -> None:
             {"worker_cert": Path("c"), "worker_cert_key": Path("k")},
             "worker_cert means nothing without TLS to the workers. Pass --worker-ca too.",
         ),
+        ({"worker_name": "workers"}, "worker_name means nothing without TLS to the workers."),
+        (
+            {"dispatcher_cert": Path("c"), "dispatcher_cert_key": Path("k")},
+            "dispatcher_cert means nothing without --dispatcher URL.",
+        ),
+        (
+            {"workers": (), "dispatcher": "rediss://h", "dispatcher_cert": Path("c")},
+            "Pass --dispatcher-cert and --dispatcher-cert-key.",
+        ),
         ({"worker_transport": "carrier"}, "worker_transport must be auto or native or grpcio, not carrier."),
         ({"allowed_origins": ()}, "allowed_origins names no origin."),
         ({"allowed_origins": ("example.org",)}, "allowed_origins must be like https://example.org"),
         ({"allowed_origins": ("https://example.org/",)}, "without a path, not https://example.org/."),
-        ({"trusted_proxies": ("10.0.0.1/8",)}, "trusted_proxies must be like 10.0.0.0/8"),
+        ({"trusted_proxies": ()}, "trusted_proxies names no address."),
+        ({"trusted_proxies": ("name-your-proxies",)}, "trusted_proxies must be like 10.0.0.1"),
+        ({"trusted_proxies": ("10.0.0.1/8",)}, "trusted_proxies must be like 10.0.0.1 or 10.0.0.0/28"),
         ({"connections_per_address": -1}, "connections_per_address must be 0 or more, not -1."),
     ],
 )
 def test_bad_values(change: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(text)):
         AdapterOptions(**{"workers": WORKERS, **change})
+
+
+def test_trusted_proxies_wider_than_a_subnet_are_broad() -> None:
+    networks = ("10.0.0.0/8", "10.1.2.0/24", "10.1.2.3", "fd00::/48", "fd00:0:0:1::/64", "0.0.0.0/0")
+
+    options = AdapterOptions(workers=WORKERS, trusted_proxies=networks)
+
+    assert [str(network) for network in options.broad_proxies] == ["10.0.0.0/8", "fd00::/48", "0.0.0.0/0"]

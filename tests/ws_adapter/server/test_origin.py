@@ -79,6 +79,15 @@ async def test_from_elsewhere_any_origin_by_default_and_everywhere_if_so_named()
         assert await status_of(stage, Origin="https://anybody.example") == 101
 
 
+async def test_broad_network_of_trusted_proxies_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    """Attack: every pod of 10.0.0.0/8 poses as any client, and so is never limited."""
+    async with running_adapter("127.0.0.1:1", wait=False, trusted_proxies=("10.0.0.0/8", "127.0.0.1")):
+        pass
+    [warning] = [line for line in caplog.messages if line.startswith("trusted proxies:")]
+    assert "10.0.0.0/8 has 16777216 addresses" in warning
+    assert "--trusted-proxies" in warning
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [

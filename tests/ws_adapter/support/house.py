@@ -15,6 +15,7 @@ from antiphon.redis import DIRECTORY, call, connect, disconnect, prefix
 from antiphon.semconv import pool_name
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
+from tests.support.redis_users import RedisUsers
 from ws_adapter.dispatch.base import ANYTHING, Dispatcher, Lease, Need, QueuePlace
 from ws_adapter.dispatch.functions import SOURCE
 from ws_adapter.dispatch.inprocess import InProcessDispatcher
@@ -177,18 +178,22 @@ class MortalDispatcher(RedisDispatcher):
 class RedisHouse:
     """An adapter of a shared queue, or several."""
 
-    def __init__(self, server: RedisServer, rules: QueueRules) -> None:
+    def __init__(self, server: RedisServer, rules: QueueRules, users: RedisUsers | None = None) -> None:
         self.server = server
         self.rules = rules
         self.registry = ListedRegistry()
         self.client = connect(server.url)
+        self.adapter_url = users.adapter if users is not None else server.url
+        self.worker_client = connect(users.worker if users is not None else server.url)
         self.workers: dict[str, SpokenWorker] = {}
         self.dispatchers: list[MortalDispatcher] = []
         self._beating = asyncio.create_task(self._beat())
 
     def another(self, url: str | None = None) -> MortalDispatcher:
         """One more adapter."""
-        dispatcher = MortalDispatcher(connect(url or self.server.url), self.registry, LoopClock(), self.rules)
+        dispatcher = MortalDispatcher(
+            connect(url or self.adapter_url), self.registry, LoopClock(), self.rules
+        )
         self.registry.changed = self._changed
         self.dispatchers.append(dispatcher)
         dispatcher.start()
@@ -205,7 +210,7 @@ class RedisHouse:
     async def open(self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode) -> None:
         pool = pool_name(model, modes)
         age(self.server, pool)
-        worker = self.workers[name] = SpokenWorker(name, slots, pool, self.client)
+        worker = self.workers[name] = SpokenWorker(name, slots, pool, self.worker_client)
         await worker.beat()
         self.registry.put(name, slots, model, modes)
 
@@ -215,7 +220,7 @@ class RedisHouse:
 
     async def shut(self, name: str) -> None:
         worker = self.workers.pop(name)
-        await call(self.client, "worker_leave", prefix(worker.pool), name)
+        await call(self.worker_client, "worker_leave", prefix(worker.pool), name)
         del self.registry.infos[name]
         self.registry.changed()
 
@@ -242,13 +247,15 @@ class RedisHouse:
             await dispatcher.close()
 
 
-def on_redis(server: RedisServer) -> Build:
-    """The back end of several adapters."""
+def on_redis(server: RedisServer, users: RedisUsers | None = None) -> Build:
+    """The back end of several adapters. With `users`, adapters and workers have no more rights than these."""
 
     @asynccontextmanager
     async def build(**rules: Any) -> AsyncIterator[RedisHouse]:
-        house = RedisHouse(server, QueueRules(**rules))
-        await house.client.function_load(SOURCE, replace=True)
+        house = RedisHouse(server, QueueRules(**rules), users)
+        loader = connect(house.adapter_url)
+        await loader.function_load(SOURCE, replace=True)
+        await disconnect(loader)
         try:
             yield house
         finally:
@@ -257,6 +264,7 @@ def on_redis(server: RedisServer) -> Build:
                 await house.shut(name)
             left = {key.partition("}:")[2] for key in await house.client.keys("antiphon:*")}
             await disconnect(house.client)
+            await disconnect(house.worker_client)
         kept = {"clock", "boot", "seq", "epoch", "exp"}
         assert {name for name in left if not name.startswith("mean:")} <= kept
 

@@ -163,7 +163,8 @@ class GrpcioChannel(Channel):
         tls = self._tls
         self._context = tls.context
         credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
-        return grpc.aio.secure_channel(self._target, credentials, options=_options())
+        named = [("grpc.ssl_target_name_override", tls.name)] if tls.name is not None else []
+        return grpc.aio.secure_channel(self._target, credentials, options=[*_options(), *named])
 
     async def _watch(self, inner: grpc.aio.Channel) -> None:
         state = inner.get_state()

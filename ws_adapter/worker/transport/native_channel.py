@@ -166,7 +166,7 @@ class NativeChannel(Channel):
         if self._tls is not None:
             secured = {
                 "ssl": self._tls.context,
-                "server_hostname": where.host,
+                "server_hostname": self._tls.name or where.host,
                 "ssl_handshake_timeout": CONNECT_TIMEOUT_S,
             }
         _, connection = await loop.create_connection(

@@ -18,9 +18,13 @@ _MEANINGS: Final = {
 class WorkerTls:
     """One authority for all workers, and the adapter's own certificate for those that ask for one."""
 
-    def __init__(self, ca: Path, certificate: Path | None = None, key: Path | None = None) -> None:
+    def __init__(
+        self, ca: Path, certificate: Path | None = None, key: Path | None = None, name: str | None = None
+    ) -> None:
         """Reads the files: PEM, the key without a password. Raises `ConfigurationError`."""
         self._ca, self._certificate, self._key = ca, certificate, key
+        self.name = name
+        """Name that every worker's certificate must have; None is the host that is dialled."""
         self.reload()
 
     def reload(self) -> None:

@@ -76,6 +76,17 @@ async def test_both_sides_show_a_certificate(way: Way, authority: Authority) -> 
             assert await ask(channel) == QUESTION
 
 
+async def test_certificate_is_checked_for_the_name_of_the_workers_where_one_is_given(
+    way: Way, authority: Authority
+) -> None:
+    async with serving(authority.shown(files=authority.issue("workers.test"))) as port:
+        async with dialled(way, f"127.0.0.1:{port}", WorkerTls(authority.ca, name="workers.test")) as channel:
+            assert await ask(channel) == QUESTION
+        async with dialled(way, f"127.0.0.1:{port}", WorkerTls(authority.ca, name="redis.test")) as channel:
+            with pytest.raises(RpcError, match="UNAVAILABLE"):
+                await ask(channel)
+
+
 def wrong_name(authority: Authority) -> grpc.ServerCredentials:
     return authority.shown(files=authority.issue("other.test"))
 

@@ -9,6 +9,14 @@ from antiphon.cli.arguments.shared_key import Options
 
 DISPATCHER: Final = "ANTIPHON_DISPATCHER"
 
+DISPATCHER_FILES: Final = (
+    "dispatcher_ca",
+    "dispatcher_cert",
+    "dispatcher_cert_key",
+    "dispatcher_password_file",
+)
+"""Options of how that Redis is reached, beside its address; they mean nothing without one."""
+
 
 def add_dispatcher_options(options: Options) -> None:
     """For commands that take part in it. An address with a password belongs into the variable: other users of
@@ -22,4 +30,16 @@ def add_dispatcher_options(options: Options) -> None:
     )
     options.add_argument(
         "--dispatcher-ca", type=Path, metavar="FILE", help="PEM: who signs the certificate of that Redis"
+    )
+    options.add_argument(
+        "--dispatcher-cert", type=Path, metavar="FILE", help="PEM: shown to that Redis if it wants one"
+    )
+    options.add_argument(
+        "--dispatcher-cert-key", type=Path, metavar="FILE", help="PEM: the key of that certificate"
+    )
+    options.add_argument(
+        "--dispatcher-password-file",
+        type=Path,
+        metavar="FILE",
+        help="password of the user in the URL, where the URL has none",
     )

@@ -102,6 +102,11 @@ def _add_worker_options(command: argparse.ArgumentParser) -> None:
     add("--worker-cert", type=Path, metavar="FILE", help="PEM: shown to workers that want one")
     add("--worker-cert-key", type=Path, metavar="FILE", help="PEM: the key of that certificate")
     add(
+        "--worker-name",
+        metavar="NAME",
+        help="name in the certificate of every worker (default: the host it is dialled at)",
+    )
+    add(
         "--worker-transport",
         choices=("auto", "native", "grpcio"),
         metavar="HOW",

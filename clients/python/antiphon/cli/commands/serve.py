@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 import antiphon
-from antiphon.cli.arguments.dispatcher import add_dispatcher_options
+from antiphon.cli.arguments.dispatcher import DISPATCHER_FILES, add_dispatcher_options
 from antiphon.cli.arguments.parser import (
     Subcommands,
     add_command,
@@ -46,7 +46,7 @@ from antiphon.grpc import get_info
 from antiphon.redis import RedisUnusable, parse
 from antiphon.v1 import inference_service_pb2 as pb
 
-_OF_PROCESSES: Final = ("workers", "adapters", "dispatcher", "dispatcher_ca")
+_OF_PROCESSES: Final = ("workers", "adapters", "dispatcher", *DISPATCHER_FILES)
 
 
 def add_to(commands: Subcommands) -> None:
@@ -89,8 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _serve(arguments: argparse.Namespace) -> int:
     plan = _plan(arguments)
+    reloads = "keys" in arguments or "tls_cert" in arguments or plan.workers_reload
     async with Stack(plan, tell) as stack:
-        stopping = _stop_on_signal(stack, reloads="keys" in arguments or "tls_cert" in arguments)
+        stopping = _stop_on_signal(stack, reloads=reloads)
         starting = asyncio.create_task(stack.start())
         if await _signalled_before(starting, stopping):
             starting.cancel()
@@ -142,7 +143,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         devices=named,
         admin_port=getattr(arguments, "admin_port", None),
         dispatcher=getattr(arguments, "dispatcher", None),
-        shared=as_given(arguments, ("dispatcher_ca",)),
+        shared=as_given(arguments, DISPATCHER_FILES),
         drain_timeout_s=getattr(arguments, "drain_timeout_s", DRAIN_TIMEOUT_S),
     )
 

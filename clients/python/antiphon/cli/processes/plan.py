@@ -41,6 +41,11 @@ class Plan:
         return self.adapters > 1 and self.dispatcher is None
 
     @property
+    def workers_reload(self) -> bool:
+        """Whether the workers have certificates that they read again on SIGHUP."""
+        return "--dispatcher-ca" in self.shared or "--dispatcher-cert" in self.shared
+
+    @property
     def addresses(self) -> int:
         """How many each adapter tells."""
         return 1 + ("--tls-cert" in self.adapter) + (self.admin_port is not None)

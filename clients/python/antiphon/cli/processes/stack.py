@@ -121,9 +121,10 @@ class Stack:
         return done.pop().result()
 
     def reload(self) -> None:
-        """Has the adapters read their keys and their certificate again."""
-        for adapter in self._adapters:
-            adapter.reload()
+        """Have all processes read their keys and certificates again."""
+        workers = self._workers if self._plan.workers_reload else ()
+        for member in (*workers, *self._adapters):
+            member.reload()
 
     async def roll(self) -> None:
         """Replaces one worker and adapter after another; stops where one cannot be. Only once at a time."""

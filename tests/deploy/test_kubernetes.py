@@ -1,0 +1,264 @@
+"""The Kubernetes objects hang together and ask for no right that they do not need."""
+
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from antiphon.semconv import METRICS
+from tests.deploy.files import DEPLOY, ROOT, Expression
+from tests.deploy.objects import APPS, command_of, container, objects, of_kind, pod, projected
+
+KUBECTL = shutil.which("kubectl")
+SCHEMAS = "1.32"
+CUSTOM = ("cert-manager.io", "keda.sh")
+"""API groups of other projects, which Kubernetes' schemas do not have."""
+
+
+def labels_of(app: str) -> dict[str, str]:
+    return dict(of_kind("Deployment")[app]["spec"]["template"]["metadata"]["labels"])
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Whether a label selector of the forms used here selects a pod with these labels."""
+    for each in selector.get("matchExpressions", ()):
+        assert each["operator"] == "In"
+        if labels.get(each["key"]) not in each["values"]:
+            return False
+    return all(labels.get(name) == value for name, value in selector.get("matchLabels", {}).items())
+
+
+def policies_of(app: str, direction: str) -> list[dict[str, Any]]:
+    """Return the specifications of the policies that govern the pods of `app` in a direction."""
+    specs = [each["spec"] for each in of_kind("NetworkPolicy").values()]
+    labels = labels_of(app)
+    return [
+        spec for spec in specs if selects(spec["podSelector"], labels) and direction in spec["policyTypes"]
+    ]
+
+
+def test_objects_are_those_that_kustomize_builds() -> None:
+    if KUBECTL is None:
+        pytest.skip("kubectl is not installed")
+    built = subprocess.run(
+        [KUBECTL, "kustomize", DEPLOY / "kubernetes"], capture_output=True, text=True, check=True
+    ).stdout
+
+    names = [(each["kind"], each["metadata"]["name"]) for each in yaml.safe_load_all(built)]
+    assert sorted(names) == sorted((each["kind"], each["metadata"]["name"]) for each in objects())
+    for each in yaml.safe_load_all(built):
+        assert each["kind"] == "Namespace" or each["metadata"]["namespace"] == "antiphon"
+
+
+def test_objects_are_valid_by_the_schemas_of_kubernetes() -> None:
+    kubernetes_validate = pytest.importorskip(
+        "kubernetes_validate", reason="108 MB of schemas, not part of the extra dev: pip install it"
+    )
+    for each in objects():
+        if each["apiVersion"].partition("/")[0] not in CUSTOM:
+            kubernetes_validate.validate(each, SCHEMAS, strict=True)
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_pod_has_no_right_that_it_does_not_need(app: str) -> None:
+    spec = pod(app)
+    context = spec["securityContext"]
+
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"} & spec.keys()
+    assert context["runAsNonRoot"] is True
+    assert context["runAsUser"] == context["runAsGroup"] == context["fsGroup"] > 0
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    for each in [*spec["containers"], *spec.get("initContainers", ())]:
+        assert each["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"cpu", "memory", "ephemeral-storage"} <= each["resources"]["requests"].keys()
+        assert {"memory", "ephemeral-storage"} <= each["resources"]["limits"].keys()
+        assert not any("hostPort" in port for port in each["ports"])
+    for volume in spec["volumes"]:
+        assert volume.keys() & {"projected", "emptyDir"}
+        assert "sizeLimit" in volume.get("emptyDir", {"sizeLimit": ""})
+        assert volume.get("projected", {"defaultMode": 0o440})["defaultMode"] == 0o440
+
+
+def test_namespace_refuses_pods_with_more_rights() -> None:
+    [namespace] = of_kind("Namespace").values()
+
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_every_deployment_has_one_disruption_budget(app: str) -> None:
+    deployment = of_kind("Deployment")[app]
+    assert deployment["spec"]["selector"]["matchLabels"] == labels_of(app)
+
+    budgets = [each["spec"] for each in of_kind("PodDisruptionBudget").values()]
+    [budget] = [spec for spec in budgets if selects(spec["selector"], labels_of(app))]
+    assert budget["maxUnavailable"] == 1
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_every_pod_is_governed_by_one_policy_in_each_direction(app: str) -> None:
+    [ingress], [egress] = policies_of(app, "Ingress"), policies_of(app, "Egress")
+
+    named = {port["name"] for port in container(app)["ports"]}
+    for rule in ingress["ingress"]:
+        assert rule["from"], "nobody is let in from everywhere"
+        assert {port["port"] for port in rule["ports"]} <= named
+    for rule in egress["egress"]:
+        assert rule["to"], "nothing goes everywhere"
+        assert rule["ports"]
+
+
+PORTS_OF = {"antiphon-redis": {6379}, "antiphon-worker": {50051}}
+EGRESS = {
+    "antiphon-adapter": {"kube-dns": {53}, "opentelemetry-collector": {4318}, **PORTS_OF},
+    "antiphon-worker": {"kube-dns": {53}, "opentelemetry-collector": {4318}, "antiphon-redis": {6379}},
+    "antiphon-redis": {},
+}
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_pod_reaches_dns_redis_workers_and_the_collector_alone(app: str) -> None:
+    [spec] = policies_of(app, "Egress")
+    found: dict[str, set[int]] = {}
+    for rule in spec["egress"]:
+        for peer in rule["to"]:
+            assert "ipBlock" not in peer
+            [name] = peer["podSelector"]["matchLabels"].values()
+            is_ours = name in APPS
+            assert is_ours != ("namespaceSelector" in peer)
+            found.setdefault(name, set()).update(port["port"] for port in rule["ports"])
+
+    assert found == EGRESS[app]
+    for name in found.keys() & set(APPS):
+        assert found[name] <= {port["containerPort"] for port in container(name)["ports"]}
+        # What may leave here must be let in there.
+        [other] = policies_of(name, "Ingress")
+        let_in = [
+            peer["podSelector"] for rule in other["ingress"] for peer in rule["from"] if "podSelector" in peer
+        ]
+        assert any(selects(selector, labels_of(app)) for selector in let_in)
+
+
+def test_services_and_scaling_name_what_there_is() -> None:
+    ports = {app: {port["name"] for port in container(app)["ports"]} for app in APPS}
+    for service in of_kind("Service").values():
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports[
+            service["spec"]["selector"]["app"]
+        ]
+    for name in ("adapter", "worker"):
+        words = command_of(f"antiphon-{name}", {})
+        host = words[words.index("--dispatcher") + 1].partition("@")[2].partition(":")[0]
+        assert host in of_kind("Service")
+    for scaled in of_kind("ScaledObject").values():
+        assert scaled["spec"]["scaleTargetRef"]["name"] in of_kind("Deployment")
+        for trigger in scaled["spec"]["triggers"]:
+            expression = Expression("scaling.yaml", trigger["metadata"]["query"])
+            assert expression.selectors()
+            for selector in expression.selectors():
+                assert selector.metric in {metric.name for metric in METRICS}
+
+
+def test_probes_ask_ports_that_answer_without_a_certificate() -> None:
+    for app in ("antiphon-adapter", "antiphon-worker"):
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            if probe in container(app):
+                assert container(app)[probe]["httpGet"]["port"] in ("clients", "administration")
+
+
+# ------------------------------------------------------------------------------- secrets, certificates
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_files_of_a_pod_come_from_secrets_that_there_are(app: str) -> None:
+    issued = {each["spec"]["secretName"] for each in of_kind("Certificate").values()}
+    secrets, maps = of_kind("Secret"), of_kind("ConfigMap")
+    for path, (name, key) in projected(app).items():
+        if name in issued:
+            assert key in ("ca.crt", "tls.crt", "tls.key"), path
+        else:
+            known = {**secrets.get(name, {}).get("stringData", {}), **maps.get(name, {}).get("data", {})}
+            assert key in known, path
+
+
+def test_every_secret_is_used_and_none_opens_anything() -> None:
+    used = {where for app in APPS for where in projected(app).values()}
+    for name, secret in of_kind("Secret").items():
+        for key, value in secret["stringData"].items():
+            assert (name, key) in used
+            assert value == "" or value.startswith("#") or "PASSWORD_SHA256" in value
+
+
+@pytest.mark.parametrize("app", ["antiphon-adapter", "antiphon-worker"])
+def test_files_that_options_name_are_mounted(app: str) -> None:
+    named = {word for word in command_of(app, {}) if word.startswith("/etc/antiphon")}
+
+    assert named
+    assert named == projected(app).keys()
+
+
+def test_files_that_the_configuration_of_redis_names_are_mounted() -> None:
+    text = (DEPLOY / "redis/redis.conf").read_text()
+
+    named = set(re.findall(r"^[a-z-]+ (/etc/antiphon\S+)", text, re.MULTILINE))
+    assert {*named, *container("antiphon-redis")["args"]} == projected("antiphon-redis").keys()
+
+
+def test_redis_gets_the_shipped_files() -> None:
+    assert (
+        of_kind("ConfigMap")["antiphon-redis"]["data"]["redis.conf"]
+        == (DEPLOY / "redis/redis.conf").read_text()
+    )
+    assert (
+        of_kind("Secret")["antiphon-redis"]["stringData"]["users.acl"]
+        == (DEPLOY / "redis/users.acl").read_text()
+    )
+
+
+AUTHORITIES = {"antiphon-workers", "antiphon-redis"}
+LEAVES = {
+    "antiphon-worker-tls-workers": ("antiphon-workers", "server auth", "antiphon-worker"),
+    "antiphon-adapter-tls-workers": ("antiphon-workers", "client auth", "antiphon-adapter"),
+    "antiphon-redis-tls": ("antiphon-redis", "server auth", "antiphon-redis"),
+    "antiphon-worker-tls-redis": ("antiphon-redis", "client auth", "antiphon-worker"),
+    "antiphon-adapter-tls-redis": ("antiphon-redis", "client auth", "antiphon-adapter"),
+}
+
+
+def test_certificates_have_one_role_each_by_the_authority_of_that_role() -> None:
+    certificates, issuers = of_kind("Certificate"), of_kind("Issuer")
+    found = {}
+    for name, each in certificates.items():
+        spec = each["spec"]
+        assert spec["issuerRef"]["name"] in issuers
+        if spec.get("isCA"):
+            assert spec["usages"] == ["cert sign", "crl sign"]
+        else:
+            [_, role] = spec["usages"]
+            [host] = spec["dnsNames"]
+            assert spec["secretName"] == name
+            found[name] = (spec["issuerRef"]["name"], role, host)
+    assert found == LEAVES
+    for name in AUTHORITIES:
+        signed_by = issuers[name]["spec"]["ca"]["secretName"]
+        assert [each for each in certificates.values() if each["spec"]["secretName"] == signed_by]
+
+
+def test_private_keys_of_authorities_are_in_no_pod() -> None:
+    authorities = {
+        each["spec"]["secretName"] for each in of_kind("Certificate").values() if each["spec"].get("isCA")
+    }
+    for app in APPS:
+        assert not authorities & {name for name, _ in projected(app).values()}
+
+
+def test_documentation_says_how_to_apply_them() -> None:
+    assert "kubectl apply -k deploy/kubernetes" in (ROOT / "docs/operations.md").read_text()

@@ -1,0 +1,245 @@
+"""The two users of Redis: they may do what adapters and workers do, and nothing else."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+
+from antiphon.redis import LIBRARY, connect, prefix
+from antiphon.semconv import pool_name
+from tests.deploy.files import ROOT
+from tests.deploy.lua import commands_of
+from tests.support.redis_server import INSTALLED, MISSING, RedisServer
+from tests.support.redis_users import ACL, PASSWORDS, RedisUsers, acl_text
+from tests.ws_adapter.support.house import until_told
+from ws_adapter.peers import shared
+from ws_adapter.peers.base import Admitted, Demand, Peer, Refused
+
+POOL = prefix(pool_name("antiphon-mini", ["audio", "chat"]))
+DIRECTORY = "antiphon:{pools}:"
+DISPATCH = ROOT / "ws_adapter/dispatch/functions.lua"
+PEERS = ROOT / "ws_adapter/peers/functions.lua"
+
+OF_WORKER = ["worker_beat", "slot_free", "worker_leave", "announce"]
+OF_ADAPTER = [
+    *("enqueue", "adapter_beat", "leave", "cancel", "lease_return", "stats", "waiting", "find", "pools")
+]
+OF_PEERS = ["meet", "leave", "list"]
+
+pytestmark = pytest.mark.skipif(INSTALLED is None, reason=MISSING)
+
+
+def rules_of(user: str) -> set[str]:
+    [line] = [line for line in ACL.read_text().splitlines() if line.startswith(f"user {user} ")]
+    return set(line.split()[3:])
+
+
+def allowed(user: str) -> set[str]:
+    return {rule[1:] for rule in rules_of(user) if rule.startswith("+")}
+
+
+def client(users: RedisUsers, user: str) -> Redis:
+    socket, password = str(users.server.socket), PASSWORDS[user]
+    return Redis(unix_socket_path=socket, username=user, password=password, decode_responses=True)
+
+
+def test_adapter_has_exactly_the_commands_that_its_functions_call() -> None:
+    dispatch = [f"{LIBRARY}_{name}" for name in OF_ADAPTER]
+    peers = [f"{shared.LIBRARY}_{name}" for name in OF_PEERS]
+    inside = commands_of(DISPATCH, dispatch) | commands_of(PEERS, peers)
+
+    outside = {"function|load", "subscribe", "unsubscribe"}
+    assert allowed("antiphon-adapter") == inside | outside | {f"fcall|{name}" for name in dispatch + peers}
+
+
+def test_worker_has_exactly_the_commands_that_its_functions_call() -> None:
+    functions = [f"{LIBRARY}_{name}" for name in OF_WORKER]
+
+    expected = commands_of(DISPATCH, functions) | {"subscribe"} | {f"fcall|{name}" for name in functions}
+    assert allowed("antiphon-worker") == expected
+
+
+def test_services_call_no_function_that_their_user_lacks() -> None:
+    called = {
+        "ws_adapter/dispatch/redis.py": OF_ADAPTER,
+        "ws_adapter/peers/shared.py": OF_PEERS,
+        "inference_service/registration.py": OF_WORKER,
+    }
+    for file, functions in called.items():
+        text = (ROOT / file).read_text()
+        for name in functions:
+            assert f'"{name}"' in text, (file, name)
+        registered = re.findall(
+            r"register_function\('\w+_v1_(\w+)'", DISPATCH.read_text() + PEERS.read_text()
+        )
+        for name in set(registered) - set(functions):
+            assert not re.search(rf'(Call|call|_ask|_part)\([^"\n]*"{name}"', text), (file, name)
+
+
+ATTACKS_OF_BOTH = [
+    ("KEYS", "*"),
+    ("SCAN", "0"),
+    ("RANDOMKEY",),
+    ("FLUSHALL",),
+    ("FLUSHDB",),
+    ("CONFIG", "GET", "*"),
+    ("CONFIG", "SET", "dir", "/tmp"),
+    ("DEBUG", "SLEEP", "1"),
+    ("SHUTDOWN", "NOSAVE"),
+    ("SAVE",),
+    ("REPLICAOF", "203.0.113.1", "6379"),
+    ("MIGRATE", "203.0.113.1", "6379", "k", "0", "1"),
+    ("MODULE", "LOAD", "/tmp/x.so"),
+    ("MONITOR",),
+    ("CLIENT", "LIST"),
+    ("CLIENT", "KILL", "ID", "1"),
+    ("ACL", "LIST"),
+    ("ACL", "SETUSER", "antiphon-worker", "+@all"),
+    ("EVAL", "return 1", "0"),
+    ("EVALSHA", "0" * 40, "0"),
+    ("SCRIPT", "LOAD", "return 1"),
+    ("FUNCTION", "LIST"),
+    ("FUNCTION", "DUMP"),
+    ("FUNCTION", "FLUSH"),
+    ("FUNCTION", "DELETE", LIBRARY),
+    ("FUNCTION", "KILL"),
+    ("FCALL", "another_library_function", "1", POOL),
+    ("FCALL_RO", f"{LIBRARY}_stats", "1", POOL),
+    ("SELECT", "1"),
+    ("INFO",),
+    ("DBSIZE",),
+    ("RENAME", f"{POOL}queue", f"{POOL}stolen"),
+    ("RESTORE", f"{POOL}x", "0", "x"),
+    ("GET", "another:application"),
+    ("SET", "another:application", "1"),
+    ("HGETALL", "antiphon:x"),
+    ("PUBLISH", "another:channel", "x"),
+    ("SUBSCRIBE", "another:channel"),
+    ("SUBSCRIBE", "__keyspace@0__:queue"),
+    ("PSUBSCRIBE", "*"),
+]
+ATTACKS_OF_WORKER = [
+    ("FUNCTION", "LOAD", "REPLACE", f"#!lua name={LIBRARY}\nredis.register_function('x', function() end)"),
+    ("FCALL", f"{LIBRARY}_enqueue", "1", POOL, "t", "a", "3000", "audio_duplex", "10", "0"),
+    ("FCALL", f"{LIBRARY}_adapter_beat", "1", POOL, "a", "3000", "t"),
+    ("FCALL", f"{LIBRARY}_cancel", "1", POOL, "t"),
+    ("FCALL", f"{LIBRARY}_leave", "1", POOL, "t"),
+    ("FCALL", f"{LIBRARY}_lease_return", "1", POOL, "w", "0", "1"),
+    ("FCALL", f"{LIBRARY}_stats", "1", POOL, "audio_duplex"),
+    ("FCALL", f"{LIBRARY}_waiting", "1", POOL, "0", "9"),
+    ("FCALL", f"{LIBRARY}_find", "1", POOL, "t"),
+    ("FCALL", f"{LIBRARY}_pools", "1", DIRECTORY),
+    ("FCALL", f"{shared.LIBRARY}_meet", "1", shared.PREFIX, "a", "3000", "{}", "{}"),
+    ("FCALL", f"{shared.LIBRARY}_list", "1", shared.PREFIX),
+    ("HGETALL", f"{shared.PREFIX}total"),
+    ("SET", f"{shared.PREFIX}rate:address:203.0.113.5", "1"),
+    ("DEL", f"{shared.PREFIX}total"),
+    ("UNSUBSCRIBE", f"{POOL}w:x"),
+]
+ATTACKS_OF_ADAPTER = [
+    ("FCALL", f"{LIBRARY}_worker_beat", "1", POOL, "w", "evil:1", "6000", "1", "9", "0", "0"),
+    ("FCALL", f"{LIBRARY}_slot_free", "1", POOL, "w", "0", "1"),
+    ("FCALL", f"{LIBRARY}_worker_leave", "1", POOL, "w"),
+    ("FCALL", f"{LIBRARY}_announce", "1", DIRECTORY, "pool", "6000"),
+]
+ATTACKS = [
+    *(("antiphon-adapter", attack) for attack in ATTACKS_OF_BOTH + ATTACKS_OF_ADAPTER),
+    *(("antiphon-worker", attack) for attack in ATTACKS_OF_BOTH + ATTACKS_OF_WORKER),
+]
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisUsers]:
+    """A server whose functions are loaded, as in operation."""
+    users = RedisUsers.on(tmp_path_factory.mktemp("attacked"))
+    with client(users, "antiphon-adapter") as adapter:
+        assert adapter.function_load(DISPATCH.read_text(), replace=True) == LIBRARY
+        assert adapter.function_load(PEERS.read_text(), replace=True) == shared.LIBRARY
+    yield users
+    users.server.stop()
+
+
+@pytest.mark.parametrize(
+    ("user", "attack"), ATTACKS, ids=[f"{user} {' '.join(attack)[:40]!r}" for user, attack in ATTACKS]
+)
+def test_user_is_refused_what_is_none_of_its_business(
+    attacked: RedisUsers, user: str, attack: tuple[str, ...]
+) -> None:
+    with client(attacked, user) as connected:
+        with pytest.raises(ResponseError, match=r"permission|not allowed"):
+            connected.execute_command(*attack)
+
+
+def test_users_do_their_own_work(attacked: RedisUsers) -> None:
+    with client(attacked, "antiphon-worker") as worker, client(attacked, "antiphon-adapter") as adapter:
+        worker.execute_command("FCALL", f"{LIBRARY}_announce", 1, DIRECTORY, "pool", 6000)
+        worker.execute_command("FCALL", f"{LIBRARY}_worker_beat", 1, POOL, "w", "h:1", 6000, 1, 2, 0, 0)
+        stats = adapter.execute_command("FCALL", f"{LIBRARY}_stats", 1, POOL, "audio_duplex")
+    assert '"id":"w"' in stats
+
+
+async def test_adapters_count_their_clients_together_with_their_user(redis_users: RedisUsers) -> None:
+    about = Peer("one", "0.1.0", "host", 1, 0.0)
+    peers = shared.RedisPeers(connect(redis_users.adapter), "one", lambda: about, beat_s=0.05, ask_s=5.0)
+    peers.start()
+    try:
+        first = await peers.admit([Demand("address:203.0.113.5", 1, 60)])
+        second = await peers.admit([Demand("address:203.0.113.5", 1, 60)])
+        await until_told(peers.all)
+    finally:
+        await peers.close()
+
+    assert isinstance(first, Admitted)
+    assert isinstance(second, Refused)
+
+
+def test_documented_commands_fill_in_the_passwords(tmp_path: Path) -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    block = page.partition("### The users of Redis")[2].split("```")[1].strip()
+    *lines, start = block.splitlines()
+    assert start.startswith("redis-server ")
+    for role in ("adapter", "worker"):
+        (tmp_path / role).mkdir()
+        (tmp_path / role / "redis.password").write_text(PASSWORDS[f"antiphon-{role}"] + "\n")
+    (tmp_path / "redis").mkdir()
+    script = "\n".join(lines).replace("/etc/antiphon", str(tmp_path))
+
+    subprocess.run(["sh", "-euc", script], check=True, cwd=ROOT)
+
+    assert (tmp_path / "redis/users.acl").read_text() == acl_text()
+
+
+def test_shipped_file_starts_no_redis_before_passwords_are_filled_in(tmp_path: Path) -> None:
+    acl = tmp_path / "users.acl"
+    acl.write_text(ACL.read_text())
+
+    with pytest.raises(AssertionError, match=r"users\.acl:2.*password hash"):
+        RedisServer(tmp_path, f"aclfile {acl}").start()
+
+
+@pytest.mark.parametrize(
+    ("user", "password"),
+    [
+        (None, None),
+        ("default", ""),
+        ("antiphon-adapter", "guess"),
+        ("antiphon-worker", PASSWORDS["antiphon-adapter"]),
+    ],
+)
+def test_caller_without_the_password_of_a_user_is_refused(
+    tmp_path: Path, user: str | None, password: str | None
+) -> None:
+    acl = tmp_path / "users.acl"
+    acl.write_text(acl_text())
+    server = RedisServer(tmp_path, f"aclfile {acl}")
+    server.start()
+    try:
+        with Redis(unix_socket_path=str(server.socket), username=user, password=password) as stranger:
+            with pytest.raises((AuthenticationError, NoPermissionError, ResponseError)):
+                stranger.execute_command("FCALL", f"{LIBRARY}_stats", 1, POOL)
+    finally:
+        server.stop()

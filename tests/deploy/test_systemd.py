@@ -1,0 +1,187 @@
+"""The systemd units confine what they start, and what they start runs confined."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.deploy import confined
+from tests.deploy.files import DEPLOY, ROOT
+from tests.deploy.units import NAMES, command_of, directives, unit_path
+
+EXPOSURE = 2.0
+"""Most that `systemd-analyze security` may find, of 10; without any directive it finds 9.6."""
+
+OF_BOTH = {
+    "NoNewPrivileges": ["yes"],
+    "CapabilityBoundingSet": [""],
+    "AmbientCapabilities": [""],
+    "SystemCallErrorNumber": ["EPERM"],
+    "SystemCallArchitectures": ["native"],
+    "ProtectSystem": ["strict"],
+    "ProtectHome": ["yes"],
+    "PrivateTmp": ["yes"],
+    "PrivateIPC": ["yes"],
+    "PrivateMounts": ["yes"],
+    "ProtectClock": ["yes"],
+    "ProtectControlGroups": ["yes"],
+    "ProtectHostname": ["yes"],
+    "ProtectKernelLogs": ["yes"],
+    "ProtectKernelModules": ["yes"],
+    "ProtectKernelTunables": ["yes"],
+    "ProtectProc": ["invisible"],
+    "RestrictAddressFamilies": ["AF_INET AF_INET6 AF_UNIX"],
+    "RestrictNamespaces": ["yes"],
+    "RestrictRealtime": ["yes"],
+    "RestrictSUIDSGID": ["yes"],
+    "LockPersonality": ["yes"],
+    "KeyringMode": ["private"],
+    "RemoveIPC": ["yes"],
+    "UMask": ["0077"],
+    "LimitCORE": ["0"],
+}
+OF_ONE = {
+    "adapter": {
+        "User": ["antiphon-adapter"],
+        "MemoryDenyWriteExecute": ["yes"],
+        "PrivateDevices": ["yes"],
+        "PrivateUsers": ["yes"],
+        "SystemCallFilter": ["@system-service", "~@privileged @resources"],
+        "IPAddressDeny": ["169.254.0.0/16 fd00:ec2::254/128"],
+    },
+    "worker": {
+        "User": ["antiphon-worker"],
+        "DevicePolicy": ["closed"],
+        "SystemCallFilter": ["@system-service", "~@privileged @resources", "setpriority"],
+        "IPAddressDeny": ["any"],
+        "IPAddressAllow": ["localhost"],
+    },
+}
+
+needs_systemd = pytest.mark.skipif(confined.SYSTEMD is None, reason="systemd-analyze is not installed")
+needs_filters = pytest.mark.skipif(
+    confined.SYSTEMD is None or confined.LIBRARY is None, reason=confined.MISSING
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unit_confines_its_process(name: str) -> None:
+    found = directives(unit_path(name))
+
+    for directive, values in {**OF_BOTH, **OF_ONE[name]}.items():
+        assert found[directive] == values, directive
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_secrets_are_credentials_and_not_in_the_environment_or_on_the_command_line(name: str) -> None:
+    found = directives(unit_path(name))
+    loaded = {given.partition(":")[0] for given in found["LoadCredential"]}
+
+    assert loaded == set(re.findall(r"\${CREDENTIALS_DIRECTORY}/(\S+)", found["ExecStart"][0]))
+    assert "Environment" not in found
+    assert not {"ANTIPHON_WORKER_KEY", "ANTIPHON_CLIENT_SECRET_KEY"} & set(
+        unit_path(name).read_text().split("=")
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_users_of_the_units_are_those_that_are_created(name: str) -> None:
+    created = re.findall(r"^u (\S+)", (DEPLOY / "systemd/antiphon-sysusers.conf").read_text(), re.MULTILINE)
+
+    [user], [group] = directives(unit_path(name))["User"], directives(unit_path(name))["Group"]
+    assert user == group
+    assert user in created
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", NAMES)
+def test_exposure_that_systemd_finds_is_low(name: str) -> None:
+    limit = [f"--threshold={EXPOSURE * 10:.0f}", "--offline=true"]
+
+    judged = subprocess.run(
+        ["systemd-analyze", "security", *limit, unit_path(name)], capture_output=True, text=True, check=False
+    )
+
+    assert judged.returncode == 0, judged.stdout
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", NAMES)
+def test_systemd_accepts_the_unit(name: str, tmp_path: Path) -> None:
+    unit = tmp_path / f"antiphon-{name}@.service"
+    unit.write_text(unit_path(name).read_text().replace("/opt/antiphon/bin/antiphon", sys.executable))
+    instance = tmp_path / f"antiphon-{name}@0.service"
+    instance.symlink_to(unit)
+
+    told = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", instance], capture_output=True, text=True, check=False
+    )
+
+    assert told.stderr == ""
+    assert told.returncode == 0
+
+
+PROBE = """
+import ctypes, mmap, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+
+def call(name, *arguments):
+    if libc[name](*arguments) < 0:
+        raise OSError(ctypes.get_errno(), name)
+
+attempts = {
+    "map memory to write and execute": lambda: mmap.mmap(-1, 4096, prot=7),
+    "make a user namespace": lambda: call("unshare", 0x10000000),
+    "mount": lambda: call("mount", b"none", b"/tmp", b"tmpfs", 0, None),
+    "trace a process": lambda: call("ptrace", 0, 0, 0, 0),
+    "open a raw packet socket": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
+    "open a netlink socket": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
+    "give a file away": lambda: os.chown(sys.argv[1], 1, 1),
+    "make a file setuid": lambda: os.chmod(sys.argv[1], 0o4755),
+    "pin itself to a processor": lambda: os.sched_setaffinity(0, {0}),
+    "load a BPF program": lambda: call("syscall", 321, 0, 0, 0),
+    "load a kernel module": lambda: call("syscall", 313, 0, 0, 0),
+    "reboot": lambda: call("reboot", 0),
+    "open a stream socket": lambda: socket.socket().close(),
+    "lower its priority": lambda: os.setpriority(os.PRIO_PROCESS, 0, 5),
+}
+for name, attempt in attempts.items():
+    try:
+        attempt()
+    except OSError:
+        print("refused:", name)
+    else:
+        print("allowed:", name)
+print(open("/proc/self/status").read().partition("CapEff:")[2].split()[0])
+"""
+USUAL = {"open a stream socket"}
+ALLOWED = {
+    "adapter": USUAL,
+    "worker": USUAL | {"map memory to write and execute", "lower its priority"},
+}
+
+
+@needs_filters
+@pytest.mark.parametrize("name", NAMES)
+def test_process_under_the_filters_of_the_unit_is_refused_what_no_service_needs(
+    name: str, tmp_path: Path
+) -> None:
+    """Attacks: what somebody tries who can run code in an adapter or a worker."""
+    file, probe = tmp_path / "file", tmp_path / "probe.py"
+    file.touch()
+    probe.write_text(PROBE)
+    command = [sys.executable, "-m", "tests.deploy.confined", unit_path(name), sys.executable, probe, file]
+
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
+
+    assert {line.removeprefix("allowed: ") for line in told if line.startswith("allowed")} == ALLOWED[name]
+    assert len(told) == 15
+    assert int(told[-1], 16) == 0
+
+
+def test_unset_variables_are_empty_words() -> None:
+    words = command_of(unit_path("adapter"), "0", {})
+
+    assert words[words.index("--trusted-proxies") + 1] == ""
